@@ -38,10 +38,10 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// client is one process of the new release. Its calls share no turns, as those of different processes do not.
+// client is one process of the new release.
 func (s *scene) client() *pglock.Client {
 	s.t.Helper()
-	return s.clientWith(pglock.WithTurns(1, 0))
+	return s.clientWith()
 }
 
 func (s *scene) clientWith(opts ...pglock.Option) *pglock.Client {

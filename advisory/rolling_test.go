@@ -111,7 +111,7 @@ func TestOldAndNewNeverHoldTogether(t *testing.T) {
 					}
 				})
 			}
-			siblings := s.bridgeOver(s.clientWith()) // their calls share turns
+			siblings := s.bridgeOver(s.client()) // of one client
 			for _, b := range []*advisory.Bridge{s.bridge(), siblings, siblings} {
 				all.Go(func() {
 					for range turns {

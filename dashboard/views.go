@@ -162,29 +162,28 @@ type sessionsView struct {
 
 // eventView is an event in JSON. Of what is no tenure it has no times but At.
 type eventView struct {
-	ID         string              `json:"id"`
-	Kind       lockadmin.EventKind `json:"kind"`
-	Lock       string              `json:"lock"`
-	Slot       int                 `json:"slot"`
-	Mode       pglock.Mode         `json:"mode"`
-	Limit      int                 `json:"limit"`
-	Token      token               `json:"token"`
-	FirstToken token               `json:"first_token"`
-	NewToken   token               `json:"new_token"`
-	Holder     string              `json:"holder"`
-	Session    string              `json:"session"`
-	GrantedAt  time.Time           `json:"granted_at,omitzero"`
-	EndedAt    time.Time           `json:"ended_at,omitzero"`
-	At         time.Time           `json:"at"`
-	Actor      string              `json:"actor"`
-	DBUser     string              `json:"db_user"`
-	Reason     string              `json:"reason"`
-	Resource   string              `json:"resource"`
+	ID        string              `json:"id"`
+	Kind      lockadmin.EventKind `json:"kind"`
+	Lock      string              `json:"lock"`
+	Slot      int                 `json:"slot"`
+	Mode      pglock.Mode         `json:"mode"`
+	Limit     int                 `json:"limit"`
+	Token     token               `json:"token"`
+	NewToken  token               `json:"new_token"`
+	Holder    string              `json:"holder"`
+	Session   string              `json:"session"`
+	GrantedAt time.Time           `json:"granted_at,omitzero"`
+	EndedAt   time.Time           `json:"ended_at,omitzero"`
+	At        time.Time           `json:"at"`
+	Actor     string              `json:"actor"`
+	DBUser    string              `json:"db_user"`
+	Reason    string              `json:"reason"`
+	Resource  string              `json:"resource"`
 }
 
 func viewEvent(e lockadmin.Event) eventView {
 	return eventView{ID: strconv.FormatInt(e.ID, 10), Kind: e.Kind, Lock: e.Lock, Slot: e.Slot, Mode: e.Mode, Limit: e.Limit,
-		Token: token(e.Token), FirstToken: token(e.FirstToken), NewToken: token(e.NewToken), Holder: e.Holder, Session: e.Session,
+		Token: token(e.Token), NewToken: token(e.NewToken), Holder: e.Holder, Session: e.Session,
 		GrantedAt: e.GrantedAt, EndedAt: e.EndedAt, At: e.At, Actor: e.Actor, DBUser: e.DBUser, Reason: e.Reason, Resource: e.Resource}
 }
 

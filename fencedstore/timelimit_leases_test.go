@@ -28,11 +28,8 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 	add(other.acquire(t, "shared", pglock.WithTTL(ttl), pglock.WithShared()))
 	add(other.acquire(t, "limited", pglock.WithTTL(ttl), pglock.WithLimit(2)))
 	add(b.acquire(t, "graceful", pglock.WithTTL(ttl), pglock.WithGrace(time.Second)))
-	exported := b.acquire(t, "exported", pglock.WithTTL(ttl))
-	if _, err := exported.Export(); err != nil {
-		t.Fatal(err)
-	}
-	add(exported)
+	another := b.acquire(t, "another", pglock.WithTTL(ttl))
+	add(another)
 	all, err := b.client.AcquireAll(t.Context(), []string{"first of all", "second of all"}, pglock.WithTTL(ttl))
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +37,7 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 	for _, l := range all.All() {
 		add(l)
 	}
-	fences = append(fences, fencedstore.Fence{Lease: exported, Resource: "another"})
+	fences = append(fences, fencedstore.Fence{Lease: another, Resource: "another resource"})
 	if err := b.store.WriteAll(t.Context(), fences, func(ctx context.Context, tx pgx.Tx) error {
 		if n := b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '50 s'`); n != len(fences)-1 {
 			t.Errorf("%d leases last for the time limit, want %d", n, len(fences)-1)
@@ -214,26 +211,25 @@ func TestI16_WithoutATimeLimitTheErrorTellsWhatTheLeaseHadLeft(t *testing.T) {
 	}
 }
 
-// A call of a line that writes for long goes through the server afterwards, and the next turn has nothing of its
-// extension.
-func TestNextTurnHasNothingOfAnExtension(t *testing.T) {
+// The next lease of a lock, also of the same client, has nothing of an extension of the one before.
+func TestTheNextLeaseHasNothingOfAnExtension(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, pglock.WithTurns(64, time.Hour))
+	b := newBench(t)
 	const ttl = 20 * time.Second
-	first := b.acquire(t, "line")
-	var turns sync.WaitGroup
+	first := b.acquire(t, "report")
+	var calls sync.WaitGroup
 	for range 5 {
-		turns.Go(func() {
-			l, err := b.client.Acquire(t.Context(), "line", pglock.WithTTL(ttl))
+		calls.Go(func() {
+			l, err := b.client.Acquire(t.Context(), "report", pglock.WithTTL(ttl))
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if left := b.left(t, "line"); left > ttl {
-				t.Errorf("the lock is taken for %v at the beginning of a turn", left)
+			if left := b.left(t, "report"); left > ttl {
+				t.Errorf("the lock is taken for %v at the beginning of a lease", left)
 			}
 			if left := time.Until(l.Deadline()); left > ttl {
-				t.Errorf("a turn is trusted for %v at its beginning", left)
+				t.Errorf("a lease is trusted for %v at its beginning", left)
 			}
 			if _, err := l.Extend(t.Context(), time.Hour); err != nil {
 				t.Error(err)
@@ -247,5 +243,5 @@ func TestNextTurnHasNothingOfAnExtension(t *testing.T) {
 	if err := first.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	turns.Wait()
+	calls.Wait()
 }

@@ -53,8 +53,8 @@ func TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	look.mustAcquire(t, "x", 4*time.Second)               // and is never heard of again
-	c := newClient(t, db.Pool(t), pglock.WithTurns(1, 0)) // a ticket for each call
+	look.mustAcquire(t, "x", 4*time.Second) // and is never heard of again
+	c := newClient(t, db.Pool(t))
 	got := make(chan fetched, 3)
 	for n := range 3 {
 		acquireInBackground(t.Context(), c, n, "x", got)
@@ -217,8 +217,7 @@ func TestCancelledWaiterLeavesTheQueue(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	var waiting waits
-	eachForItself := pglock.WithTurns(1, 0) // a ticket for each call
-	c := newClient(t, db.Pool(t), pglock.WithDefaultHolder("the holder"), eachForItself, pglock.WithObserver(&waiting))
+	c := newClient(t, db.Pool(t), pglock.WithDefaultHolder("the holder"), pglock.WithObserver(&waiting))
 	holder, err := c.TryAcquire(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)

@@ -159,10 +159,6 @@ func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 			second := p.mustAcquire(t, "b", time.Hour)
 			return p.mustAcquire(t, "a", time.Hour), second
 		},
-		"two blocks": func(p *peer) (grant, grant) {
-			first, second := alone(t, p, "a block", 4), alone(t, p, "block b", 4)
-			return first.with(first.first), second.with(second.first + 1)
-		},
 		"two places of one lock": func(p *peer) (grant, grant) {
 			gone, second := p.place(t, "limited"), p.place(t, "limited")
 			if released, err := p.release(t.Context(), gone); err != nil || !released {

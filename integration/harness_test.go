@@ -51,11 +51,8 @@ func newClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pglock.
 	return c
 }
 
-// exported is the grant ID as Export tells it; nil when it does not.
-func exported(l *pglock.Lease) uuid.UUID {
-	g, _ := l.Export()
-	return g.ID
-}
+// exported is the grant ID as Export tells it.
+func exported(l *pglock.Lease) uuid.UUID { return l.Export().ID }
 
 func newAdmin(t *testing.T, pool *pgxpool.Pool) *lockadmin.Admin {
 	t.Helper()
@@ -221,21 +218,19 @@ func state(err error) string {
 }
 
 // logGrants makes the database keep a log of every change of every lock row, numbered while the row is locked. A hand-over
-// ends one lease and grants the next in one row version: ended_at says when. A grant has the tokens from first_token to
-// new_token.
+// ends one lease and grants the next in one row version: ended_at says when.
 func logGrants(t *testing.T, p *peer) {
 	t.Helper()
 	p.exec(t, `
 		CREATE TABLE public.grant_log (
 			n bigint GENERATED ALWAYS AS IDENTITY, name text, slot int, mode text, capacity int, ticket bigint, grant_id uuid,
-			old_token bigint, first_token bigint, new_token bigint, old_expires timestamptz, new_expires timestamptz,
+			old_token bigint, new_token bigint, old_expires timestamptz, new_expires timestamptz,
 			granted_at timestamptz, ended_at timestamptz, logged_at timestamptz DEFAULT clock_timestamp());
 		CREATE FUNCTION public.log_grant() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 		BEGIN
 			IF OLD IS NULL OR OLD.token <> NEW.token OR OLD.expires_at <> NEW.expires_at THEN
-				INSERT INTO public.grant_log (name, slot, mode, capacity, ticket, grant_id, old_token, first_token, new_token, old_expires, new_expires, granted_at, ended_at)
-					VALUES (NEW.name, NEW.slot, NEW.mode, NEW.capacity, NEW.ticket, NEW.grant_id, OLD.token,
-						coalesce(NEW.first_token, NEW.token), NEW.token,
+				INSERT INTO public.grant_log (name, slot, mode, capacity, ticket, grant_id, old_token, new_token, old_expires, new_expires, granted_at, ended_at)
+					VALUES (NEW.name, NEW.slot, NEW.mode, NEW.capacity, NEW.ticket, NEW.grant_id, OLD.token, NEW.token,
 						CASE WHEN NEW.ended_at <= OLD.expires_at THEN NEW.ended_at ELSE OLD.expires_at END, NEW.expires_at, NEW.acquired_at, NEW.ended_at);
 			END IF;
 			RETURN NULL;
@@ -252,10 +247,10 @@ func checkGrants(t *testing.T, p *peer) int {
 		t.Errorf("I1: %d grants began before the lease before them had ended", n)
 	}
 	if n := one[int](t, p, `SELECT count(*) FROM (
-			SELECT first_token, new_token, lag(new_token) OVER (PARTITION BY name, slot ORDER BY n) AS before, old_token,
+			SELECT new_token, lag(new_token) OVER (PARTITION BY name, slot ORDER BY n) AS before, old_token,
 			       new_expires > '-infinity' AND (old_token IS NULL OR granted_at <> lag(granted_at) OVER (PARTITION BY name, slot ORDER BY n)) AS is_grant
 			FROM public.grant_log) l
-		WHERE before IS NOT NULL AND (new_token < before OR is_grant AND first_token <= before)`); n != 0 {
+		WHERE before IS NOT NULL AND (new_token < before OR is_grant AND new_token <= before)`); n != 0 {
 		t.Errorf("I2: %d grants have a token that is not greater than the one before", n)
 	}
 	return one[int](t, p, `SELECT count(DISTINCT new_token) FROM public.grant_log`)

@@ -47,33 +47,29 @@ func (p *peer) hear(t *testing.T) string {
 	return n.Payload
 }
 
-// wantHint compares a payload with the grant that stands: a digest of the rest and the grant's ID, then ticket, token, slot, what
-// is left, and the first token.
-func wantHint(t *testing.T, look *peer, payload string, b block, turns int) {
+// wantHint compares a payload with the grant that stands: a digest of the rest and the grant's ID, then ticket, token, slot, and
+// what is left.
+func wantHint(t *testing.T, look *peer, payload string, g grant, ticket int64) {
 	t.Helper()
 	digest, rest, _ := strings.Cut(payload, " ")
 	fields := strings.Fields(rest)
-	if len(fields) != 5 {
+	if len(fields) != 4 {
 		t.Fatalf("the hint is %q", payload)
 	}
-	if sum := sha256.Sum256(append([]byte(rest), b.id[:]...)); digest != hex.EncodeToString(sum[:]) {
+	if sum := sha256.Sum256(append([]byte(rest), g.id[:]...)); digest != hex.EncodeToString(sum[:]) {
 		t.Errorf("the hint %q has not the digest %x", payload, sum)
 	}
-	token := grantOf(t, look, b.name, b.id)
-	if got, want := fields[0]+" "+fields[1]+" "+fields[2]+" "+fields[4], fmt.Sprint(b.ticket, token, 0, token-int64(turns)+1); got != want {
-		t.Errorf("the hint tells ticket, token, slot and first token %q, want %q", got, want)
+	if got, want := strings.Join(fields[:3], " "), fmt.Sprint(ticket, grantOf(t, look, g.name, g.id), 0); got != want {
+		t.Errorf("the hint tells ticket, token and slot %q, want %q", got, want)
 	}
 	if us, err := strconv.Atoi(fields[3]); err != nil || us <= 0 || us > 60_000_000 {
 		t.Errorf("the hint says that %q is left", fields[3])
 	}
-	if got := one[int64](t, look, `SELECT coalesce(first_token, token) FROM pglock.locks WHERE name = $1 AND slot = 0`, b.name); got != token-int64(turns)+1 {
-		t.Errorf("the row's block begins with %d, of %d tokens to %d", got, turns, token)
-	}
 }
 
-// Every way in which a waiter comes to its grant tells it of its whole block: through announce, or in the
-// answer of who serves it where that is its own session.
-func TestAWaiterIsToldOfAllTokensOfItsGrant(t *testing.T) {
+// Every way in which a waiter comes to its grant tells it: through announce, or in the answer of who serves it where that is its
+// own session.
+func TestAWaiterIsToldOfItsGrant(t *testing.T) {
 	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -125,42 +121,34 @@ func TestAWaiterIsToldOfAllTokensOfItsGrant(t *testing.T) {
 			return p.handing(t, `SELECT more -> 'handed' FROM pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid])`, p.key.String(), g.name, g.id.String())
 		}},
 	} {
-		for _, turns := range []int{8, 1} {
-			for _, same := range []bool{false, true} {
-				name := what + "/" + strconv.Itoa(turns) + map[bool]string{true: "/its own session", false: "/another"}[same]
-				t.Run(name, func(t *testing.T) {
-					look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
-					releaser := waiter
-					if !same {
-						releaser = newHastyPeer(t, db.URL())
-					}
-					waiter.listen(t)
-					// A block of an earlier grant is nobody's business.
-					look.mustReleaseBy(t, "release_lease", alone(t, look, t.Name(), 8).grant)
-					g, slot := way.hold(t, releaser, t.Name())
-					way.before(t, look, t.Name())
-					b, err := waiter.askBlock(t.Context(), t.Name(), uuid.New(), turns, false)
-					if err != nil || b.ticket == 0 {
-						t.Fatal(b, err)
-					}
-					h := way.end(t, releaser, g, slot)
-					if len(h.hints)+len(h.slots) != 1 || (same && what != "broken") != (len(h.hints) == 1) {
-						t.Fatalf("the answer has %+v", h)
-					}
-					if len(h.hints) == 1 {
-						wantHint(t, look, h.hints[0], b, turns)
-						return
-					}
-					look.exec(t, `SELECT pglock.announce(ARRAY[$1], $2)`, t.Name(), h.slots)
-					wantHint(t, look, waiter.hear(t), b, turns)
-				})
-			}
+		for _, same := range []bool{false, true} {
+			t.Run(what+map[bool]string{true: "/its own session", false: "/another"}[same], func(t *testing.T) {
+				look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+				releaser := waiter
+				if !same {
+					releaser = newHastyPeer(t, db.URL())
+				}
+				waiter.listen(t)
+				g, slot := way.hold(t, releaser, t.Name())
+				way.before(t, look, t.Name())
+				waits := waiter.mustEnqueue(t, t.Name(), "exclusive", nil)
+				h := way.end(t, releaser, g, slot)
+				if len(h.hints)+len(h.slots) != 1 || (same && what != "broken") != (len(h.hints) == 1) {
+					t.Fatalf("the answer has %+v", h)
+				}
+				if len(h.hints) == 1 {
+					wantHint(t, look, h.hints[0], waits.grant, waits.ticket)
+					return
+				}
+				look.exec(t, `SELECT pglock.announce(ARRAY[$1], $2)`, t.Name(), h.slots)
+				wantHint(t, look, waiter.hear(t), waits.grant, waits.ticket)
+			})
 		}
 	}
 }
 
-// Any token of a block speaks for its lease, with the right grant ID and no other; those beside it do not.
-func TestI5_AnyTokenOfABlockSpeaksForItsLease(t *testing.T) {
+// A lease's own token speaks for it, with the right grant ID and no other; the tokens beside it do not, nor any when it has ended.
+func TestI5_ItsTokenAndItsGrantIDSpeakForALease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
@@ -179,89 +167,71 @@ func TestI5_AnyTokenOfABlockSpeaksForItsLease(t *testing.T) {
 		return answer
 	}
 	before := freed(t, p, "x")
-	for n := range 8 {
-		for call := range calls {
-			b := alone(t, p, "x", 8)
-			for what, g := range map[string]grant{
-				"another grant ID":   {name: "x", token: b.first + int64(n), id: uuid.New()},
-				"the one before":     b.with(b.first - 1),
-				"the one after":      b.with(b.token + 1),
-				"a grant before":     before,
-				"a name without one": {name: "y", token: b.first, id: b.id},
-			} {
-				if got := says(call, g); got != "false" && got != "LK003" || !isHeld(t, p, b.grant) {
-					t.Errorf("I5: %s with %s: %s", call, what, got)
-				}
+	for call := range calls {
+		g := p.mustAcquire(t, "x", time.Minute)
+		for what, wrong := range map[string]grant{
+			"another grant ID":   {name: "x", token: g.token, id: uuid.New()},
+			"the token before":   {name: "x", token: g.token - 1, id: g.id},
+			"the token after":    {name: "x", token: g.token + 1, id: g.id},
+			"a grant before":     before,
+			"a name without one": {name: "y", token: g.token, id: g.id},
+		} {
+			if got := says(call, wrong); got != "false" && got != "LK003" || !isHeld(t, p, g) {
+				t.Errorf("I5: %s with %s: %s", call, what, got)
 			}
-			if got := says(call, b.with(b.first+int64(n))); got != "true" {
-				t.Errorf("%s with token %d of the block: %s", call, n, got)
-			}
-			if held := isHeld(t, p, b.grant); held == strings.HasPrefix(call, "release") {
-				t.Errorf("%s with token %d of the block: held is %v", call, n, held)
-			}
-			_, _ = p.releaseBy(t.Context(), "release_lease", b.grant)
-			for call := range calls { // and of a lease that has ended no token does
-				if got := says(call, b.with(b.first+int64(n))); got != "false" && got != "LK003" {
-					t.Errorf("%s with token %d of a block that was released: %s", call, n, got)
-				}
-			}
-			before = b.grant
 		}
+		if got := says(call, g); got != "true" {
+			t.Errorf("%s with its own token: %s", call, got)
+		}
+		if held := isHeld(t, p, g); held == strings.HasPrefix(call, "release") {
+			t.Errorf("%s with its own token: held is %v", call, held)
+		}
+		_, _ = p.releaseBy(t.Context(), "release_lease", g)
+		for call := range calls {
+			if got := says(call, g); got != "false" && got != "LK003" {
+				t.Errorf("%s with the token of a lease that was released: %s", call, got)
+			}
+		}
+		before = g
 	}
 }
 
-// An operator may name any token of the block that is in use, and none of a block that was: whoever holds the lock now keeps it.
-func TestI10_BreakTakesAnyTokenOfTheBlockInUseAlone(t *testing.T) {
+// An operator who names a token breaks the lease with that token, and no other: whoever holds the lock now keeps it.
+func TestI10_ABreakThatNamesATokenTakesThatLeaseAlone(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	const by = `SELECT FROM pglock.break_lock('x', 'test', 'test', $1)`
-	old := alone(t, p, "x", 8)
-	p.mustReleaseBy(t, "release_lease", old.grant)
-	for _, next := range []block{{grant: p.mustGrantBy(t, "acquire_lease", "x")}, {}} {
-		if !next.granted {
-			next = alone(t, p, "x", 8)
-		}
-		for _, token := range append(old.tokens(), old.first-1, old.token+1, next.token+1) {
-			if token == next.first || token == next.token {
-				continue
-			}
-			if _, err := p.Exec(t.Context(), by, token); state(err) != "LK006" || !isHeld(t, p, next.grant) {
-				t.Errorf("I10: broken by token %d, which is not of %d to %d: %v", token, next.first, next.token, err)
-			}
-		}
-		p.exec(t, by, next.token)
-		if isHeld(t, p, next.grant) {
-			t.Error("not broken")
+	old := p.mustAcquire(t, "x", time.Minute)
+	p.mustReleaseBy(t, "release_lease", old)
+	now := p.mustAcquire(t, "x", time.Minute)
+	for _, token := range []int64{old.token, now.token - 1, now.token + 1} {
+		if _, err := p.Exec(t.Context(), by, token); state(err) != "LK006" || !isHeld(t, p, now) {
+			t.Errorf("I10: broken by token %d, which is not %d: %v", token, now.token, err)
 		}
 	}
-	for n := range 8 {
-		b := alone(t, p, "x", 8)
-		var token, newToken int64
-		if err := p.QueryRow(t.Context(), `SELECT token, new_token FROM pglock.break_lock('x', 'test', 'test', $1)`, b.first+int64(n)).Scan(&token, &newToken); err != nil ||
-			token != b.token || newToken <= b.token || isHeld(t, p, b.grant) {
-			t.Errorf("I10: broken by token %d of the block: token %d, new token %d, %v", n, token, newToken, err)
-		}
+	var token, newToken int64
+	if err := p.QueryRow(t.Context(), `SELECT token, new_token FROM pglock.break_lock('x', 'test', 'test', $1)`, now.token).Scan(&token, &newToken); err != nil ||
+		token != now.token || newToken <= now.token || isHeld(t, p, now) {
+		t.Errorf("I10: broken by its token: token %d, new token %d, %v", token, newToken, err)
 	}
 }
 
-// What a refusal says of a token is true of the block's lease.
-func TestALostBlockSaysWhyItIsLost(t *testing.T) {
+// What a refusal says of a token is what became of its lease.
+func TestALostLeaseSaysWhyItIsLost(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
-	for want, end := range map[string]func(name string, b block){
-		"released":   func(_ string, b block) { p.mustReleaseBy(t, "release_lease", b.grant) },
-		"broken":     func(name string, _ block) { p.exec(t, breakSQL, name) },
-		"expired":    func(name string, _ block) { endNow(t, p, name) },
-		"taken over": func(name string, _ block) { endNow(t, p, name); p.mustAcquire(t, name, time.Minute) },
+	for want, end := range map[string]func(g grant){
+		"released":   func(g grant) { p.mustReleaseBy(t, "release_lease", g) },
+		"broken":     func(g grant) { p.exec(t, breakSQL, g.name) },
+		"expired":    func(g grant) { endNow(t, p, g.name) },
+		"taken over": func(g grant) { endNow(t, p, g.name); p.mustAcquire(t, g.name, time.Minute) },
 	} {
-		b := alone(t, p, want, 4)
-		end(want, b)
-		for _, token := range b.tokens() {
-			if got := one[string](t, p, `SELECT coalesce(reason, 'held') FROM pglock.check_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`, want, token, b.id.String()); got != want {
-				t.Errorf("token %d of the block %d to %d: %s; want %s", token, b.first, b.token, got, want)
-			}
+		g := p.mustAcquire(t, want, time.Minute)
+		end(g)
+		if got := one[string](t, p, `SELECT coalesce(reason, 'held') FROM pglock.check_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`, want, g.token, g.id.String()); got != want {
+			t.Errorf("%s; want %s", got, want)
 		}
 	}
 }

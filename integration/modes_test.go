@@ -241,11 +241,11 @@ func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 func checkModes(t *testing.T, p *peer) {
 	t.Helper()
 	const grants = `WITH grants AS (
-		SELECT n, name, slot, mode, capacity, ticket, first_token, new_token, granted_at,
+		SELECT n, name, slot, mode, capacity, ticket, new_token, granted_at,
 			(SELECT min(coalesce(e.ended_at, e.old_expires)) FROM public.grant_log e WHERE e.name = g.name AND e.slot = g.slot AND e.n > g.n
 				AND (e.new_expires = '-infinity' OR e.new_token <> g.new_token)) AS ended
 		FROM public.grant_log g WHERE new_expires > '-infinity' AND (old_token IS NULL OR new_token <> old_token)) `
-	if n := one[int](t, p, grants+`SELECT count(*) FROM (SELECT first_token, lag(new_token) OVER (PARTITION BY name ORDER BY n) AS before FROM grants) g WHERE first_token <= before`); n != 0 {
+	if n := one[int](t, p, grants+`SELECT count(*) FROM (SELECT new_token, lag(new_token) OVER (PARTITION BY name ORDER BY n) AS before FROM grants) g WHERE new_token <= before`); n != 0 {
 		t.Errorf("I2: %d grants have a token that is not greater than the one before", n)
 	}
 	if n := one[int](t, p, grants+`SELECT count(*) FROM (SELECT ticket, lag(ticket) OVER (PARTITION BY name ORDER BY n) AS before FROM grants WHERE ticket > 0 AND slot > 0) g WHERE ticket < before`); n != 0 {

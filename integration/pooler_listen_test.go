@@ -23,7 +23,7 @@ func TestI20_WithoutListenHandOversAreFoundByLooking(t *testing.T) {
 	look := newPeer(t, db.URL())
 	p := newPooler(t, db)
 	var count counter
-	a, b := newClient(t, newPool(t, p.url("exec"))), newClient(t, newPool(t, p.url("exec"), count.on), pglock.WithTurns(1, 0))
+	a, b := newClient(t, newPool(t, p.url("exec"))), newClient(t, newPool(t, p.url("exec"), count.on))
 	const waiters = 200 // each with a ticket
 	held, err := a.Acquire(t.Context(), "herd")
 	if err != nil {

@@ -33,15 +33,15 @@ func TestI20_EverythingButListenWorksThroughAPooler(t *testing.T) {
 				look.exec(t, fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_isolation = '%s'`, pgx.Identifier{db.Name()}.Sanitize(), isolation))
 				p := newPooler(t, db)
 				waiting := new(waits)
-				s := pooled{look: look, waits: waiting, a: newClient(t, newPool(t, p.url(mode)), longTurns), // whose calls share tickets
-					b:     newClient(t, newPool(t, p.url(mode)), pglock.WithTurns(1, 0), pglock.WithObserver(waiting)), // whose calls have one each
+				s := pooled{look: look, waits: waiting, a: newClient(t, newPool(t, p.url(mode))),
+					b:     newClient(t, newPool(t, p.url(mode)), pglock.WithObserver(waiting)),
 					admin: newAdmin(t, newPool(t, p.url(mode))),
 					store: fencedstore.New(newPool(t, p.url(storeMode(mode))))}
 				for _, part := range []struct {
 					name string
 					run  func(pooled)
 				}{
-					{"hand-over", pooled.handOver}, {"turns", pooled.turns}, {"modes", pooled.modes}, {"all and do", pooled.allAndDo}, {"heartbeat", pooled.heartbeat},
+					{"hand-over", pooled.handOver}, {"own calls", pooled.ownCalls}, {"modes", pooled.modes}, {"all and do", pooled.allAndDo}, {"heartbeat", pooled.heartbeat},
 					{"watch and break", pooled.watchAndBreak}, {"fenced write", pooled.fencedWrite}, {"cancel", pooled.cancel}, {"close", pooled.close},
 				} {
 					if !t.Run(part.name, func(t *testing.T) { s := s; s.t = t; part.run(s) }) {
@@ -116,32 +116,28 @@ func (s pooled) handOver() {
 	}
 }
 
-// turns has calls of one client share a grant that another client hands over.
-func (s pooled) turns() {
+// ownCalls has calls of one client wait: each release grants to the next of them.
+func (s pooled) ownCalls() {
 	t := s.t
 	const calls = 6
-	held := s.must(s.b.Acquire(t.Context(), "turns"))
+	held := s.must(s.b.Acquire(t.Context(), "own"))
 	got := make(chan fetched, calls)
 	for n := range calls {
-		acquireInBackground(t.Context(), s.a, n, "turns", got)
+		acquireInBackground(t.Context(), s.a, n, "own", got)
+		awaitQueue(t, s.look, "own", n+1)
 	}
-	awaitQueue(t, s.look, "turns", 2) // of the first call, and of the others together
 	s.release(held)
-	last, inTheRow := held.Token(), make(map[int64]bool)
-	for range calls {
+	last := held.Token()
+	for n := range calls {
 		f := await(t, got)
 		l := s.must(f.lease, f.err)
-		if left, err := l.Check(t.Context()); err != nil || left <= 0 || l.Token() <= last {
-			t.Errorf("token %d after %d: check: %v, %v", l.Token(), last, left, err)
+		if left, err := l.Check(t.Context()); err != nil || left <= 0 || l.Token() <= last || f.n != n {
+			t.Errorf("call %d is served as number %d, with token %d after %d: check: %v, %v", f.n, n, l.Token(), last, left, err)
 		}
 		last = l.Token()
-		inTheRow[one[int64](t, s.look, `SELECT token FROM pglock.locks WHERE name = 'turns'`)] = true
 		s.release(l)
 	}
-	if len(inTheRow) > 3 {
-		t.Errorf("the server saw %d leases for %d calls of one client", len(inTheRow), calls)
-	}
-	awaitQueue(t, s.look, "turns", 0)
+	awaitQueue(t, s.look, "own", 0)
 }
 
 func (s pooled) modes() {

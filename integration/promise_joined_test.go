@@ -267,7 +267,7 @@ func TestI13_WhoeverHasLockedWhatOthersNeedHasASecond(t *testing.T) {
 	patientTransactions(t, p) // a minute stands for the second
 	const leases = `(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}'`
 	const requests = `(ARRAY[$1], ARRAY[gen_random_uuid()], $4, '{p}', '{1 min}', '{NULL}', '{false}',
-		'{exclusive}', '{NULL}', '{true}', '10 s', '{NULL}', '{false}', '{1}'`
+		'{exclusive}', '{NULL}', '{true}', '10 s', '{NULL}', '{false}'`
 	limits := func() string {
 		return one[string](t, p, `SELECT string_agg(setting, ' ' ORDER BY name <> 'idle_in_transaction_session_timeout', name)
 			FROM pg_settings
@@ -293,7 +293,6 @@ func TestI13_WhoeverHasLockedWhatOthersNeedHasASecond(t *testing.T) {
 		"idle: a try for a new lock":       `acquire_lease($1 || gen_random_uuid(), $5, $4, 'p', '1 min')`,
 		"idle: a renewal":                  `renew_leases` + leases + `)`,
 		"idle: a renewal that waits":       `renew_leases` + leases + `, '1 s')`,
-		"idle: naming the owner":           `own_lease($1, $2, $3, $5)`,
 		"nothing: a try that is refused":   `acquire_lease($1, $5, $4, 'p', '1 min')`,
 		"nothing: a check":                 `check_leases` + leases + `)`,
 	} {

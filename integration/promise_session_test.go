@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -99,26 +97,6 @@ func TestAnnounceTellsWhoHasALeaseFromTheQueue(t *testing.T) {
 	}
 	p.exec(t, `SELECT pglock.watch('y', '1 min')`)
 	p.exec(t, `SELECT pglock.announce('{y,x}', '{NULL,NULL}')`)
-	// Whoever has waited for turns is told of the first of its tokens, and of the last.
-	turns := newHastyPeer(t, db.URL())
-	held = p.party("holder", "exclusive", time.Minute).mustGet(t, "z")
-	if _, _, err := turns.wait(t.Context(), "z", uuid.New(), 3, false); err != nil {
-		t.Fatal(err)
-	}
-	waysToEnd["release_lease"](t, held)
-	turns.exec(t, "LISTEN "+turns.channel())
-	p.exec(t, `SELECT pglock.announce('{z}', '{0}')`)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	told, err := turns.WaitForNotification(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var digest string
-	var ticket, lastToken, slot, left, firstToken int64
-	if _, err := fmt.Sscan(told.Payload, &digest, &ticket, &lastToken, &slot, &left, &firstToken); err != nil || lastToken != firstToken+2 {
-		t.Errorf("the hint %q tells of the tokens %d to %d, %v; want three", told.Payload, firstToken, lastToken, err)
-	}
 }
 
 // A lock is watched for as long as the latest request says, counted from when it came, and no longer: until then every

@@ -58,7 +58,7 @@ func TestI9_WaitersAreServedInTicketOrder(t *testing.T) {
 	const waiters = 50
 	var clients []*pglock.Client
 	for range 5 {
-		clients = append(clients, newClient(t, db.Pool(t), pglock.WithTurns(1, 0))) // a ticket for each call
+		clients = append(clients, newClient(t, db.Pool(t)))
 	}
 	holder, err := clients[0].TryAcquire(t.Context(), "x")
 	if err != nil {
@@ -94,7 +94,7 @@ func TestI9_WaitersAreServedInTicketOrder(t *testing.T) {
 func TestThousandsWaitWithFourConnections(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	c := newClient(t, db.Pool(t, maxConnections(4)), pglock.WithTurns(1, 0)) // a ticket for each call
+	c := newClient(t, db.Pool(t, maxConnections(4)))
 	names, each := 100, inThousands(100)
 	var wg sync.WaitGroup
 	var holders []*pglock.Lease
@@ -148,8 +148,7 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	server := migrated(t, map[string]string{"track_functions": "all"})
 	look := newPeer(t, server.URL())
 	pools := []*pgxpool.Pool{newPool(t, server.URL()), newPool(t, server.URL())}
-	eachForItself := pglock.WithTurns(1, 0)
-	clients := []*pglock.Client{newClient(t, pools[0], eachForItself), newClient(t, pools[1], eachForItself)}
+	clients := []*pglock.Client{newClient(t, pools[0]), newClient(t, pools[1])}
 	calls := func(function string) int {
 		return one[int](t, look, `SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = 'pglock' AND funcname = $1`, function)
 	}

@@ -204,8 +204,8 @@ func scaleWaiters(b *testing.B, lines *tabwriter.Writer, whole bool) {
 			if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.sessions VALUES (pglock.session_of($1::text::uuid), 'bench', clock_timestamp() + interval '1 h')`, key); err != nil {
 				b.Fatal(err)
 			}
-			if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, turns, enqueued_at)
-				SELECT $1 || (n % $3 + 1), nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), pglock.session_of($2::text::uuid), false, 'bench', '1 h', 1, clock_timestamp()
+			if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
+				SELECT $1 || (n % $3 + 1), nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), pglock.session_of($2::text::uuid), false, 'bench', '1 h', clock_timestamp()
 				FROM generate_series(1, $4::int) n`, prefix, key, queues, n); err != nil {
 				b.Fatal(err)
 			}

@@ -59,8 +59,7 @@ func soak(ctx context.Context, url string, say func(report)) error {
 		return err
 	}
 	defer pool.Close()
-	turns := []int{1, 3, pglock.DefaultTurns}[rand.N(3)]
-	c, err := pglock.New(ctx, pool, pglock.WithDefaultHolder(os.Getenv(soakLabel)), pglock.WithSessionTTL(soakSessionTTL), pglock.WithTurns(turns, 0))
+	c, err := pglock.New(ctx, pool, pglock.WithDefaultHolder(os.Getenv(soakLabel)), pglock.WithSessionTTL(soakSessionTTL))
 	if err != nil {
 		return err
 	}
@@ -227,12 +226,8 @@ func TestSoak_HundredsWaitWhileProcessesAndConnectionsDie(t *testing.T) {
 		t.Errorf("%d locks were left held", n)
 	}
 	unknown := 0
-	for _, g := range expiredGrants(t, look) {
-		told := false
-		for token := g.First; token <= g.Last; token++ {
-			told = told || lost[token] // one of its turns at most
-		}
-		if g.Last > calmToken && !told {
+	for _, token := range expiredGrants(t, look) {
+		if token > calmToken && !lost[token] {
 			unknown++
 		}
 	}
@@ -303,22 +298,18 @@ func logTickets(t *testing.T, p *peer) {
 		CREATE TRIGGER log_ticket AFTER INSERT OR DELETE ON pglock.waiters FOR EACH ROW EXECUTE FUNCTION public.log_ticket();`)
 }
 
-// tokensOf are those of one grant.
-type tokensOf struct{ First, Last int64 }
-
-// expiredGrants are those whose leases ran out.
-func expiredGrants(t *testing.T, p *peer) []tokensOf {
+// expiredGrants are the tokens of those whose leases ran out.
+func expiredGrants(t *testing.T, p *peer) []int64 {
 	t.Helper()
 	rows, _ := p.Query(t.Context(), `
-		SELECT coalesce((SELECT min(g.first_token) FROM public.grant_log g WHERE g.new_token = e.token), e.token) AS first, e.token AS last FROM (
-			SELECT token FROM pglock.events WHERE kind = 'takeover'
-			UNION ALL
-			SELECT token FROM pglock.locks WHERE expires_at > '-infinity' AND expires_at <= clock_timestamp()) e`)
-	grants, err := pgx.CollectRows(rows, pgx.RowToStructByName[tokensOf])
+		SELECT token FROM pglock.events WHERE kind = 'takeover'
+		UNION ALL
+		SELECT token FROM pglock.locks WHERE expires_at > '-infinity' AND expires_at <= clock_timestamp()`)
+	tokens, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
 		t.Fatal(err)
 	}
-	return grants
+	return tokens
 }
 
 // logged is one line of the two logs: a change of a ticket, or of a lease.
@@ -332,8 +323,7 @@ type logged struct {
 	Slot    int
 	Mode    string
 	Places  int
-	First   int64 // of the tokens of the grant
-	Token   int64 // the last of them
+	Token   int64
 	Granted *time.Time
 	Expires *time.Time // nil: released
 	Ended   *time.Time
@@ -355,12 +345,12 @@ type tally struct{ grants, served, left, passed, requeued, longest int }
 func checkQueue(t *testing.T, p *peer) (seen tally) {
 	t.Helper()
 	rows, _ := p.Query(t.Context(), `
-		SELECT name, grant_id::text AS grantid, xact, ticket, queued, alive, slot, mode, places, first, token, granted, expires, ended FROM (
+		SELECT name, grant_id::text AS grantid, xact, ticket, queued, alive, slot, mode, places, token, granted, expires, ended FROM (
 			SELECT n, name, grant_id, xmin::text AS xact, ticket, queued, coalesce(alive, true) AS alive, 0 AS slot, '' AS mode, 0 AS places,
-				0 AS first, 0 AS token, NULL::timestamptz AS granted, NULL::timestamptz AS expires, NULL::timestamptz AS ended
+				0 AS token, NULL::timestamptz AS granted, NULL::timestamptz AS expires, NULL::timestamptz AS ended
 			FROM public.ticket_log WHERE ticket > 0
 			UNION ALL
-			SELECT n, name, grant_id, xmin::text, NULL, false, false, slot, mode, coalesce(capacity, 0), first_token, new_token, granted_at,
+			SELECT n, name, grant_id, xmin::text, NULL, false, false, slot, mode, coalesce(capacity, 0), new_token, granted_at,
 				nullif(new_expires, '-infinity'), ended_at
 			FROM public.grant_log) l
 		ORDER BY CASE WHEN ticket > 0 AND NOT queued THEN least(n, min(n) FILTER (WHERE ticket IS NULL) OVER (PARTITION BY name, xact)) ELSE n END, ticket IS NULL, n`)
@@ -422,8 +412,8 @@ func checkQueue(t *testing.T, p *peer) (seen tally) {
 			current[at] = lease
 			leases[e.Name] = append(leases[e.Name], lease)
 			seen.grants++
-			if e.First <= lastToken[e.Name] {
-				complain("I2: lock %s: token %d after %d", e.Name, e.First, lastToken[e.Name])
+			if e.Token <= lastToken[e.Name] {
+				complain("I2: lock %s: token %d after %d", e.Name, e.Token, lastToken[e.Name])
 			}
 			lastToken[e.Name] = e.Token
 			served := int64(0)

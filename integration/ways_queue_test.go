@@ -335,7 +335,7 @@ func TestI12_I24_CallsAloneWaitForTheDiskWhereTheyGrant(t *testing.T) {
 	db := pgtest.Database(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	patientWaits(t, p)
-	many := `pglock.acquire_leases(ARRAY[$1], ARRAY[$2::uuid], $3, '{p}', '{1 min}', '{NULL}', '{false}', '{exclusive}', '{NULL}', '{true}', '10 s', '{NULL}', '{false}', '{1}', true)`
+	many := `pglock.acquire_leases(ARRAY[$1], ARRAY[$2::uuid], $3, '{p}', '{1 min}', '{NULL}', '{false}', '{exclusive}', '{NULL}', '{true}', '10 s', '{NULL}', '{false}', true)`
 	for what, call := range map[string]string{
 		"acquire_lease":  `SELECT more -> 'handed' FROM pglock.acquire_lease($1, $2, $3, 'p', '1 min', p_wait => true, p_alone => true)`,
 		"acquire_leases": `SELECT more -> 'handed' FROM ` + many,
@@ -440,7 +440,7 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 		}
 	}
 	acquire := `SELECT pglock.acquire_leases('{%s}', ARRAY[gen_random_uuid(), gen_random_uuid()], '` + p.key.String() + `', '{p,p}', '{1 min,1 min}', '{NULL,NULL}',
-		'{false,false}', '{exclusive,exclusive}', '{NULL,NULL}', '{true,true}', '10 s', '{NULL,NULL}', '{false,false}', '{1,1}')`
+		'{false,false}', '{exclusive,exclusive}', '{NULL,NULL}', '{true,true}', '10 s', '{NULL,NULL}', '{false,false}')`
 	lockB := `SELECT FROM pglock.locks WHERE name = 'b' FOR UPDATE`
 	for what, c := range map[string]struct{ held, call string }{
 		"acquire_leases": {`SELECT pglock.acquire_lease('new', gen_random_uuid(), gen_random_uuid(), 'other', '1 min')`, fmt.Sprintf(acquire, "c,new")},
@@ -592,8 +592,7 @@ func oppositeOrders(t *testing.T, url string) {
 	patientWaits(t, look)
 	acquire := func(wait bool) string {
 		return fmt.Sprintf(`SELECT pglock.acquire_leases(names, ARRAY(SELECT gen_random_uuid() FROM unnest(names)), gen_random_uuid(), array_fill('h'::text, n), array_fill('1 min'::interval, n),
-		array_fill(NULL::jsonb, n), array_fill(false, n), array_fill('exclusive'::text, n), array_fill(NULL::int, n), array_fill(%v, n), '10 s', array_fill(NULL::uuid, n), array_fill(false, n),
-		array_fill(1, n)) FROM (SELECT $1::text[] AS names, ARRAY[cardinality($1::text[])] AS n) x`, wait)
+		array_fill(NULL::jsonb, n), array_fill(false, n), array_fill('exclusive'::text, n), array_fill(NULL::int, n), array_fill(%v, n), '10 s', array_fill(NULL::uuid, n), array_fill(false, n)) FROM (SELECT $1::text[] AS names, ARRAY[cardinality($1::text[])] AS n) x`, wait)
 	}
 	giveUp := `SELECT pglock.give_up(gen_random_uuid(), $1::text[], ARRAY(SELECT gen_random_uuid() FROM unnest($1::text[])), true)`
 	release := `SELECT pglock.release_leases($1::text[], ARRAY(SELECT token FROM pglock.locks l JOIN unnest($1::text[]) WITH ORDINALITY n (name, i) USING (name) ORDER BY i),

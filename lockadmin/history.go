@@ -39,18 +39,17 @@ func EventKinds() []EventKind {
 
 // Event is an entry of the history: something that the server has done. Times are the server's, in UTC.
 type Event struct {
-	ID         int64        `json:"id"`
-	At         time.Time    `json:"at"` // when it was written
-	Kind       EventKind    `json:"kind"`
-	Lock       string       `json:"lock"`
-	Token      pglock.Token `json:"token"`                 // of the tenure that ended; of a block of tokens the last
-	FirstToken pglock.Token `json:"first_token,omitempty"` // of a block of tokens
-	NewToken   pglock.Token `json:"new_token,omitempty"`   // the token that ended it
-	Holder     string       `json:"holder,omitempty"`      // of the tenure
-	Actor      string       `json:"actor,omitempty"`       // who did it, in their own words
-	DBUser     string       `json:"db_user"`               // who did it, in the database's words
-	Reason     string       `json:"reason,omitempty"`
-	Resource   string       `json:"resource,omitempty"`
+	ID       int64        `json:"id"`
+	At       time.Time    `json:"at"` // when it was written
+	Kind     EventKind    `json:"kind"`
+	Lock     string       `json:"lock"`
+	Token    pglock.Token `json:"token"`               // of the tenure that ended
+	NewToken pglock.Token `json:"new_token,omitempty"` // the token that ended it
+	Holder   string       `json:"holder,omitempty"`    // of the tenure
+	Actor    string       `json:"actor,omitempty"`     // who did it, in their own words
+	DBUser   string       `json:"db_user"`             // who did it, in the database's words
+	Reason   string       `json:"reason,omitempty"`
+	Resource string       `json:"resource,omitempty"`
 
 	// Of a tenure.
 	Session   string      `json:"session,omitempty"`
@@ -163,13 +162,13 @@ func nullTime(t time.Time) *string {
 
 func scanEvent(rows pgx.Rows) (e Event, err error) {
 	var at, grantedAt, endedAt, number *int64
-	var firstToken, newToken *pglock.Token
+	var newToken *pglock.Token
 	var holder, actor, reason, resource, session *string
 	var slot, capacity *int
 	var mode *pglock.Mode
-	err = rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &firstToken, &newToken, &holder, &actor, &e.DBUser, &reason, &resource,
+	err = rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource,
 		&session, &slot, &mode, &capacity, &grantedAt, &endedAt, &number)
-	e.At, e.FirstToken, e.NewToken = protocol.Moment(at), protocol.OrZero(firstToken), protocol.OrZero(newToken)
+	e.At, e.NewToken = protocol.Moment(at), protocol.OrZero(newToken)
 	e.Holder, e.Actor, e.Reason, e.Resource = protocol.OrZero(holder), protocol.OrZero(actor), protocol.OrZero(reason), protocol.OrZero(resource)
 	e.Session, e.Slot, e.Mode, e.Limit = protocol.OrZero(session), protocol.OrZero(slot), protocol.OrZero(mode), protocol.OrZero(capacity)
 	e.GrantedAt, e.EndedAt, e.Number = protocol.Moment(grantedAt), protocol.Moment(endedAt), protocol.OrZero(number)

@@ -36,9 +36,9 @@ func multitude(t *testing.T) *pgtest.DB {
 		SELECT 'lock/' || lpad(i::text, 7, '0'), i, gen_random_uuid(), pglock.session_of(lpad((i % 10000)::text, 32, '0')::uuid), 'holder ' || i % 10000, '1 h',
 			clock_timestamp() - i * interval '1 s', clock_timestamp() - i * interval '1 ms', clock_timestamp() + interval '1 h' + i * interval '1 ms', i <= $1 / 2
 		FROM generate_series(1, $1::int) i`, million)
-	execute(t, conn, `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, turns, enqueued_at)
+	execute(t, conn, `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
 		SELECT CASE WHEN i <= $1 / 2 THEN 'lock/' || lpad(i::text, 7, '0') ELSE 'lock/0000500' END, i, 'exclusive', gen_random_uuid(),
-			pglock.session_of(lpad((i % 10000)::text, 32, '0')::uuid), false, 'waiter ' || i % 10000, '30 s', 1, clock_timestamp() - ($1 - i) * interval '1 ms'
+			pglock.session_of(lpad((i % 10000)::text, 32, '0')::uuid), false, 'waiter ' || i % 10000, '30 s', clock_timestamp() - ($1 - i) * interval '1 ms'
 		FROM generate_series(1, $1::int) i`, million)
 	execute(t, conn, `INSERT INTO pglock.sessions (session_id, holder, alive_until, version)
 		SELECT pglock.session_of(lpad(i::text, 32, '0')::uuid), 'client ' || i, clock_timestamp() + interval '1 h', 'v1.0.0' FROM generate_series(0, 9999) i`)

@@ -72,7 +72,7 @@ func (r *replay) span(t Tenure) {
 // reports whether a token went back.
 func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
 	switch {
-	case known && t.first() <= before.Token:
+	case known && t.Token <= before.Token:
 		back = true
 		r.report(Violation{Kind: ViolationToken, First: before, Second: t,
 			Detail: fmt.Sprintf("%v was granted after %v: the same token twice", t, before)})
@@ -80,11 +80,11 @@ func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
 		back = true
 		r.report(Violation{Kind: ViolationToken, First: t, Second: before, By: max(0, before.GrantedAt.Sub(t.GrantedAt)),
 			Detail: fmt.Sprintf("%v was granted after %v: tokens went back", before, t)})
-	case known && before.Kind == EventBreak && t.first() <= before.NewToken:
+	case known && before.Kind == EventBreak && t.Token <= before.NewToken:
 		back = true
 		r.report(Violation{Kind: ViolationToken, First: before, Second: t,
 			Detail: fmt.Sprintf("%v was granted after a break had drawn token %d", t, before.NewToken)})
-	case r.latest.Token != 0 && r.latest.Slot != t.Slot && t.first() <= r.latest.Token:
+	case r.latest.Token != 0 && r.latest.Slot != t.Slot && t.Token <= r.latest.Token:
 		back = true
 		r.report(Violation{Kind: ViolationToken, First: r.latest, Second: t,
 			Detail: fmt.Sprintf("%v and %v have a token in common", r.latest, t)})

@@ -16,18 +16,17 @@ import (
 // Tenure is the time for which somebody held a lease: an entry of the history, or what the row of a lock says now. Times
 // are the server's, in UTC.
 type Tenure struct {
-	ID         int64        `json:"id,omitempty"` // of its event; 0: it is not in the history yet
-	Kind       EventKind    `json:"kind"`         // how it ended; TenureHeld, TenureOver
-	Token      pglock.Token `json:"token"`        // of a block of tokens the last
-	FirstToken pglock.Token `json:"first_token,omitempty"`
-	NewToken   pglock.Token `json:"new_token,omitempty"`
-	Holder     string       `json:"holder"`
-	Slot       int          `json:"slot,omitempty"`
-	Mode       pglock.Mode  `json:"mode"`
-	Limit      int          `json:"limit,omitempty"`
-	GrantedAt  time.Time    `json:"granted_at"`
-	EndedAt    time.Time    `json:"ended_at"` // of TenureHeld: until then at least
-	Number     int64        `json:"number"`   // of the tenure among those of the lock's row, from 1
+	ID        int64        `json:"id,omitempty"` // of its event; 0: it is not in the history yet
+	Kind      EventKind    `json:"kind"`         // how it ended; TenureHeld, TenureOver
+	Token     pglock.Token `json:"token"`
+	NewToken  pglock.Token `json:"new_token,omitempty"`
+	Holder    string       `json:"holder"`
+	Slot      int          `json:"slot,omitempty"`
+	Mode      pglock.Mode  `json:"mode"`
+	Limit     int          `json:"limit,omitempty"`
+	GrantedAt time.Time    `json:"granted_at"`
+	EndedAt   time.Time    `json:"ended_at"` // of TenureHeld: until then at least
+	Number    int64        `json:"number"`   // of the tenure among those of the lock's row, from 1
 
 	at   time.Time // when its event was written
 	lock string
@@ -169,14 +168,14 @@ func (a *Admin) replay(ctx context.Context, name string, r *replay) error {
 
 func scanTenure(rows pgx.Rows) (t Tenure, err error) {
 	var at, grantedAt, endedAt, number *int64
-	var firstToken, newToken *pglock.Token
+	var newToken *pglock.Token
 	var holder *string
 	var slot, capacity *int
 	var mode *pglock.Mode
-	err = rows.Scan(&t.ID, &at, &t.Kind, &t.lock, &t.Token, &firstToken, &newToken, &holder, &slot, &mode, &capacity,
+	err = rows.Scan(&t.ID, &at, &t.Kind, &t.lock, &t.Token, &newToken, &holder, &slot, &mode, &capacity,
 		&grantedAt, &endedAt, &number)
 	t.at, t.GrantedAt, t.EndedAt = protocol.Moment(at), protocol.Moment(grantedAt), protocol.Moment(endedAt)
-	t.FirstToken, t.NewToken, t.Holder = protocol.OrZero(firstToken), protocol.OrZero(newToken), protocol.OrZero(holder)
+	t.NewToken, t.Holder = protocol.OrZero(newToken), protocol.OrZero(holder)
 	t.Slot, t.Mode, t.Limit, t.Number = protocol.OrZero(slot), protocol.OrZero(mode), protocol.OrZero(capacity), protocol.OrZero(number)
 	return t, err
 }
@@ -220,17 +219,4 @@ func (a *Admin) clockSteps(ctx context.Context) (steps []clockStep, err error) {
 	}
 }
 
-// first of a tenure's tokens.
-func (t Tenure) first() pglock.Token {
-	if t.FirstToken != 0 {
-		return t.FirstToken
-	}
-	return t.Token
-}
-
-func (t Tenure) String() string {
-	if t.FirstToken != 0 {
-		return fmt.Sprintf("tokens %d to %d", t.FirstToken, t.Token)
-	}
-	return fmt.Sprintf("token %d", t.Token)
-}
+func (t Tenure) String() string { return fmt.Sprintf("token %d", t.Token) }

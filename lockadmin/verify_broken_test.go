@@ -80,7 +80,7 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			}, lockadmin.ViolationLimit},
 		"a token that goes back": {
 			func(t *testing.T, conn *pgx.Conn) {
-				breakFunction(t, conn, "draw_tokens", "IF first <= p_above THEN", "IF false THEN")
+				breakFunction(t, conn, "draw_token", "IF token <= p_above THEN", "IF false THEN")
 			},
 			func(t *testing.T, conn *pgx.Conn) {
 				execute(t, conn, `SELECT setval('pglock.fencing_token_seq', 1000)`)

@@ -30,10 +30,9 @@ func (b *busy) turn(ctx context.Context) error {
 	modes := []struct {
 		name, mode string
 		capacity   any
-		turns      int
 	}{
-		{"one", "exclusive", nil, 1}, {"two", "exclusive", nil, 1 + rand.IntN(3)}, {"mixed", "exclusive", nil, 1}, {"mixed", "shared", nil, 1},
-		{"places", "limit", 3, 1}, {"places", "exclusive", nil, 1},
+		{"one", "exclusive", nil}, {"two", "exclusive", nil}, {"mixed", "exclusive", nil}, {"mixed", "shared", nil}, {"places", "limit", 3},
+		{"places", "exclusive", nil},
 	}
 	m := modes[rand.IntN(len(modes))]
 	m.name += fmt.Sprint(rand.IntN(6))
@@ -41,8 +40,8 @@ func (b *busy) turn(ctx context.Context) error {
 	var token int64
 	var slot int
 	err := b.conn.QueryRow(ctx, `SELECT g::text, a.token, coalesce((a.more ->> 'slot')::int, 0) FROM gen_random_uuid() g,
-		pglock.acquire_lease($1, g, $2::text::uuid, $3, $4::text::interval, NULL, false, $5, $6, $7, '1 s', NULL, false, $8) a WHERE a.granted`,
-		m.name, b.key, b.key[:4], fmt.Sprint(100+rand.IntN(100), " ms"), m.mode, m.capacity, rand.IntN(15) == 0, m.turns).Scan(&grantID, &token, &slot)
+		pglock.acquire_lease($1, g, $2::text::uuid, $3, $4::text::interval, NULL, false, $5, $6, $7, '1 s', NULL, false) a WHERE a.granted`,
+		m.name, b.key, b.key[:4], fmt.Sprint(100+rand.IntN(100), " ms"), m.mode, m.capacity, rand.IntN(15) == 0).Scan(&grantID, &token, &slot)
 	if err != nil {
 		return err
 	}
@@ -86,7 +85,7 @@ func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
 			}
 		})
 	}
-	for range 2 { // and clients of the library, whose calls take turns in memory
+	for range 2 { // and clients of the library
 		c, err := pglock.New(t.Context(), db.Pool(t), pglock.WithDefaultTTL(200*time.Millisecond))
 		if err != nil {
 			t.Fatal(err)

@@ -17,11 +17,11 @@ import (
 func write(t *testing.T, conn *pgx.Conn, tenures string) {
 	t.Helper()
 	for _, one := range strings.Split(tenures, "\n") {
-		var token, slot, limit, number, first, new int
+		var token, slot, limit, number, new int
 		var mode, kind string
 		var from, to, at float64
 		one, written, found := strings.Cut(one, " written ")
-		if _, err := fmt.Sscanf(one, "%d %d %s %d %f-%f #%d %s %d %d", &token, &slot, &mode, &limit, &from, &to, &number, &kind, &first, &new); err != nil {
+		if _, err := fmt.Sscanf(one, "%d %d %s %d %f-%f #%d %s %d", &token, &slot, &mode, &limit, &from, &to, &number, &kind, &new); err != nil {
 			t.Fatalf("%q: %v", one, err)
 		}
 		if at = to; found {
@@ -29,10 +29,10 @@ func write(t *testing.T, conn *pgx.Conn, tenures string) {
 				t.Fatal(err)
 			}
 		}
-		execute(t, conn, `INSERT INTO pglock.events (lock_name, holder, session_id, token, slot, mode, capacity, granted_at, ended_at, at, number, kind, first_token, new_token)
+		execute(t, conn, `INSERT INTO pglock.events (lock_name, holder, session_id, token, slot, mode, capacity, granted_at, ended_at, at, number, kind, new_token)
 			SELECT 'a', 'h' || $1::int, gen_random_uuid(), $1::int, $2::int, $3, nullif($4::int, 0), m + $5::float8 * interval '1 min', m + $6::float8 * interval '1 min',
-				m + $7::float8 * interval '1 min', nullif($8::int, 0), $9, nullif($10::int, 0), nullif($11::int, 0) FROM (SELECT timestamptz '2026-01-01 10:00 UTC' AS m) m`,
-			token, slot, mode, limit, from, to, at, number, kind, first, new)
+				m + $7::float8 * interval '1 min', nullif($8::int, 0), $9, nullif($10::int, 0) FROM (SELECT timestamptz '2026-01-01 10:00 UTC' AS m) m`,
+			token, slot, mode, limit, from, to, at, number, kind, new)
 	}
 }
 
@@ -42,111 +42,108 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	for what, tc := range map[string]struct{ history, want string }{
 		"nothing": {`
-			1 0 exclusive 0 1-2 #1 release 0 0
-			5 0 exclusive 0 2-4 #2 takeover 2 6
-			6 0 exclusive 0 4-5 #3 break 0 7
-			8 0 exclusive 0 5-6 #4 handover 0 9
-			9 0 exclusive 0 6-7 #5 expired 0 0
-			10 0 exclusive 0 8-9 #1 release 0 0`, ""},
+			1 0 exclusive 0 1-2 #1 release 0
+			5 0 exclusive 0 2-4 #2 takeover 6
+			6 0 exclusive 0 4-5 #3 break 7
+			8 0 exclusive 0 5-6 #4 handover 9
+			9 0 exclusive 0 6-7 #5 expired 0
+			10 0 exclusive 0 8-9 #1 release 0`, ""},
 		"readers beside each other": {`
-			1 1 shared 0 1-9 #1 release 0 0
-			2 2 shared 0 2-3 #1 release 0 0
-			3 2 shared 0 4-10 #2 release 0 0
-			4 0 exclusive 0 10-11 #1 release 0 0`, ""},
+			1 1 shared 0 1-9 #1 release 0
+			2 2 shared 0 2-3 #1 release 0
+			3 2 shared 0 4-10 #2 release 0
+			4 0 exclusive 0 10-11 #1 release 0`, ""},
 		"as many as the limit": {`
-			1 1 limit 2 1-4 #1 release 0 0
-			2 2 limit 2 2-5 #1 release 0 0
-			3 1 limit 2 4-6 #2 release 0 0
-			4 1 limit 3 6-9 #3 release 0 0
-			5 2 limit 3 6-9 #2 release 0 0
-			6 3 limit 3 6-9 #1 release 0 0`, ""},
+			1 1 limit 2 1-4 #1 release 0
+			2 2 limit 2 2-5 #1 release 0
+			3 1 limit 2 4-6 #2 release 0
+			4 1 limit 3 6-9 #3 release 0
+			5 2 limit 3 6-9 #2 release 0
+			6 3 limit 3 6-9 #1 release 0`, ""},
 		"an overlap": {`
-			1 0 exclusive 0 1-4 #1 release 0 0
-			2 0 exclusive 0 3-5 #2 release 0 0`, "overlap of 1 and 2 by 1m0s"},
+			1 0 exclusive 0 1-4 #1 release 0
+			2 0 exclusive 0 3-5 #2 release 0`, "overlap of 1 and 2 by 1m0s"},
 		"an overlap with one that ended first": {`
-			2 0 exclusive 0 2-3 #2 release 0 0
-			1 0 exclusive 0 1-4 #1 release 0 0`, "overlap of 1 and 2 by 1m0s"},
+			2 0 exclusive 0 2-3 #2 release 0
+			1 0 exclusive 0 1-4 #1 release 0`, "overlap of 1 and 2 by 1m0s"},
 		"an overlap after many": {`
-			2 2 shared 0 2-3 #1 release 0 0
-			3 2 shared 0 3-4 #2 release 0 0
-			1 1 shared 0 1-9 #1 release 0 0
-			4 0 exclusive 0 8-10 #1 release 0 0`, "overlap of 1 and 4 by 1m0s"},
+			2 2 shared 0 2-3 #1 release 0
+			3 2 shared 0 3-4 #2 release 0
+			1 1 shared 0 1-9 #1 release 0
+			4 0 exclusive 0 8-10 #1 release 0`, "overlap of 1 and 4 by 1m0s"},
 		"a writer beside readers": {`
-			3 0 exclusive 0 2-3 #1 release 0 0
-			1 1 shared 0 1-4 #1 release 0 0
-			2 2 shared 0 1-5 #1 release 0 0`, "overlap of 1 and 3 by 1m0s, overlap of 2 and 3 by 1m0s"},
+			3 0 exclusive 0 2-3 #1 release 0
+			1 1 shared 0 1-4 #1 release 0
+			2 2 shared 0 1-5 #1 release 0`, "overlap of 1 and 3 by 1m0s, overlap of 2 and 3 by 1m0s"},
 		"readers beside a limit": {`
-			1 1 shared 0 1-4 #1 release 0 0
-			2 2 limit 3 3-5 #1 release 0 0`, "overlap of 1 and 2 by 1m0s"},
+			1 1 shared 0 1-4 #1 release 0
+			2 2 limit 3 3-5 #1 release 0`, "overlap of 1 and 2 by 1m0s"},
 		"two readers in one slot": {`
-			1 1 shared 0 1-4 #1 release 0 0
-			2 1 shared 0 3-5 #2 release 0 0`, "overlap of 1 and 2 by 1m0s"},
+			1 1 shared 0 1-4 #1 release 0
+			2 1 shared 0 3-5 #2 release 0`, "overlap of 1 and 2 by 1m0s"},
 		"one more than the limit": {`
-			1 1 limit 2 1-4 #1 release 0 0
-			2 2 limit 2 2-5 #1 release 0 0
-			3 3 limit 2 3-6 #1 release 0 0`, "limit of 2 and 3 by 2m0s"},
+			1 1 limit 2 1-4 #1 release 0
+			2 2 limit 2 2-5 #1 release 0
+			3 3 limit 2 3-6 #1 release 0`, "limit of 2 and 3 by 2m0s"},
 		"two limits at once": {`
-			1 1 limit 1 1-4 #1 release 0 0
-			2 2 limit 9 2-5 #1 release 0 0`, "limit of 1 and 2 by 2m0s"},
+			1 1 limit 1 1-4 #1 release 0
+			2 2 limit 9 2-5 #1 release 0`, "limit of 1 and 2 by 2m0s"},
 		"a takeover before the expiry": {`
-			1 0 exclusive 0 1-5 #1 takeover 0 2 written 3
-			2 0 exclusive 0 3-6 #2 release 0 0`, "overlap of 1 and 2 by 2m0s"},
+			1 0 exclusive 0 1-5 #1 takeover 2 written 3
+			2 0 exclusive 0 3-6 #2 release 0`, "overlap of 1 and 2 by 2m0s"},
 		"a grant over a lease that was not over": {`
-			1 0 exclusive 0 1-5 #1 overlap 0 2 written 3
-			2 0 exclusive 0 3-6 #2 release 0 0`, "overlap of 1 and 2 by 2m0s"},
+			1 0 exclusive 0 1-5 #1 overlap 2 written 3
+			2 0 exclusive 0 3-6 #2 release 0`, "overlap of 1 and 2 by 2m0s"},
 		"a grant over a lease that had run out but was not over": {`
-			1 0 exclusive 0 1-2 #1 overlap 0 2 written 3
-			2 0 exclusive 0 3-6 #2 release 0 0`, "overlap of 1 and 2 by 0s"},
+			1 0 exclusive 0 1-2 #1 overlap 2 written 3
+			2 0 exclusive 0 3-6 #2 release 0`, "overlap of 1 and 2 by 0s"},
 		"a token that went back": {`
-			5 0 exclusive 0 1-2 #1 release 0 0
-			4 0 exclusive 0 3-4 #2 release 0 0
-			6 0 exclusive 0 5-6 #3 release 0 0`, "token of 5 and 4 by 2m0s, 1 missing 0-4"},
+			5 0 exclusive 0 1-2 #1 release 0
+			4 0 exclusive 0 3-4 #2 release 0
+			6 0 exclusive 0 5-6 #3 release 0`, "token of 5 and 4 by 2m0s, 1 missing 0-4"},
 		"a token that went back by the times alone": {`
-			4 0 exclusive 0 3-4 #1 release 0 0 written 3
-			5 0 exclusive 0 1-2 #2 release 0 0 written 4`, "token of 5 and 4 by 2m0s"},
+			4 0 exclusive 0 3-4 #1 release 0 written 3
+			5 0 exclusive 0 1-2 #2 release 0 written 4`, "token of 5 and 4 by 2m0s"},
 		"a token that went back, of a pruned row": {`
-			5 0 exclusive 0 1-2 #1 release 0 0
-			4 0 exclusive 0 3-4 #1 release 0 0`, "token of 5 and 4 by 2m0s"},
+			5 0 exclusive 0 1-2 #1 release 0
+			4 0 exclusive 0 3-4 #1 release 0`, "token of 5 and 4 by 2m0s"},
 		"a token that went back while the clock did": {`
-			5 0 exclusive 0 10-11 #1 release 0 0
-			4 0 exclusive 0 5-6 #2 release 0 0`, "token of 5 and 4 by 0s, 1 missing 0-4"},
+			5 0 exclusive 0 10-11 #1 release 0
+			4 0 exclusive 0 5-6 #2 release 0`, "token of 5 and 4 by 0s, 1 missing 0-4"},
 		"a token that went back between slots": {`
-			5 1 shared 0 1-2 #1 release 0 0
-			4 2 shared 0 3-4 #1 release 0 0`, "token of 5 and 4 by 2m0s"},
+			5 1 shared 0 1-2 #1 release 0
+			4 2 shared 0 3-4 #1 release 0`, "token of 5 and 4 by 2m0s"},
 		"a token twice": {`
-			5 0 exclusive 0 1-2 #1 release 0 0
-			5 0 exclusive 0 3-4 #2 release 0 0`, "token of 5 and 5 by 0s"},
+			5 0 exclusive 0 1-2 #1 release 0
+			5 0 exclusive 0 3-4 #2 release 0`, "token of 5 and 5 by 0s"},
 		"a token twice in two slots": {`
-			5 1 shared 0 1-2 #1 release 0 0
-			5 2 shared 0 3-4 #1 release 0 0`, "token of 5 and 5 by 0s"},
-		"a token within a block": {`
-			5 0 exclusive 0 1-2 #1 release 0 0
-			9 0 exclusive 0 3-4 #2 release 4 0`, "token of 5 and 9 by 0s"},
+			5 1 shared 0 1-2 #1 release 0
+			5 2 shared 0 3-4 #1 release 0`, "token of 5 and 5 by 0s"},
 		"a token that a break had drawn": {`
-			5 0 exclusive 0 1-2 #1 break 0 7
-			6 0 exclusive 0 3-4 #2 release 0 0`, "token of 5 and 6 by 0s"},
+			5 0 exclusive 0 1-2 #1 break 7
+			6 0 exclusive 0 3-4 #2 release 0`, "token of 5 and 6 by 0s"},
 		"a clock that was set back": {`
-			1 0 exclusive 0 10-20 #1 release 0 0
-			2 0 exclusive 0 5-6 #2 release 0 0
-			3 0 exclusive 0 19-21 #3 release 0 0`, "clock of 2 and 1 by 5m0s, clock of 1 and 3 by 1m0s"},
+			1 0 exclusive 0 10-20 #1 release 0
+			2 0 exclusive 0 5-6 #2 release 0
+			3 0 exclusive 0 19-21 #3 release 0`, "clock of 2 and 1 by 5m0s, clock of 1 and 3 by 1m0s"},
 		"a clock that was set back after an overlap": {`
-			1 0 exclusive 0 1-4 #1 release 0 0
-			2 0 exclusive 0 3-5 #2 release 0 0
-			3 0 exclusive 0 20-30 #3 release 0 0
-			4 0 exclusive 0 12-13 #4 release 0 0`, "overlap of 1 and 2 by 1m0s, clock of 4 and 3 by 8m0s"},
+			1 0 exclusive 0 1-4 #1 release 0
+			2 0 exclusive 0 3-5 #2 release 0
+			3 0 exclusive 0 20-30 #3 release 0
+			4 0 exclusive 0 12-13 #4 release 0`, "overlap of 1 and 2 by 1m0s, clock of 4 and 3 by 8m0s"},
 		"a clock that was set back during a tenure": {`
-			1 0 exclusive 0 10-5 #1 release 0 0
-			2 0 exclusive 0 6-7 #2 release 0 0`, "clock of 1 and 1 by 5m0s, clock of 2 and 1 by 4m0s"},
+			1 0 exclusive 0 10-5 #1 release 0
+			2 0 exclusive 0 6-7 #2 release 0`, "clock of 1 and 1 by 5m0s, clock of 2 and 1 by 4m0s"},
 		"a takeover before a clock was set back over it": {`
-			1 0 exclusive 0 10-20 #1 release 0 0
-			2 0 exclusive 0 15-19 #2 takeover 0 3 written 16
-			3 0 exclusive 0 16-17 #3 release 0 0`, "clock of 2 and 3 by 3m0s, clock of 1 and 2 by 4m0s, clock of 1 and 3 by 1m0s"},
+			1 0 exclusive 0 10-20 #1 release 0
+			2 0 exclusive 0 15-19 #2 takeover 3 written 16
+			3 0 exclusive 0 16-17 #3 release 0`, "clock of 2 and 3 by 3m0s, clock of 1 and 2 by 4m0s, clock of 1 and 3 by 1m0s"},
 		"gaps": {`
-			3 0 exclusive 0 1-2 #3 release 0 0
-			5 0 exclusive 0 2-4 #5 release 0 0
-			9 0 exclusive 0 5-6 #1 release 0 0
-			10 0 exclusive 0 6-7 #4 release 0 0
-			19 1 shared 0 8-9 #2 release 0 0`, "2 missing 0-3, 1 missing 3-5, 2 missing 9-10, 1 missing 0-19"},
+			3 0 exclusive 0 1-2 #3 release 0
+			5 0 exclusive 0 2-4 #5 release 0
+			9 0 exclusive 0 5-6 #1 release 0
+			10 0 exclusive 0 6-7 #4 release 0
+			19 1 shared 0 8-9 #2 release 0`, "2 missing 0-3, 1 missing 3-5, 2 missing 9-10, 1 missing 0-19"},
 	} {
 		execute(t, conn, `TRUNCATE pglock.events`)
 		write(t, conn, strings.ReplaceAll(strings.TrimSpace(tc.history), "\t", ""))

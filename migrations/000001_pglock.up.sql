@@ -84,8 +84,7 @@ INSERT INTO installation DEFAULT VALUES;
 CREATE TABLE locks (
   name          text COLLATE "C" NOT NULL,
   slot          int         NOT NULL DEFAULT 0,
-  token         bigint      NOT NULL,               -- of the grant; of a block of tokens the last
-  first_token   bigint,                             -- of a block of tokens; NULL: a single token
+  token         bigint      NOT NULL,               -- of the grant
   grant_id      uuid        NOT NULL,
   session_id    uuid        NOT NULL,
   owner_id      uuid,                               -- one line of work over several locks: for circles of waiters
@@ -138,7 +137,6 @@ CREATE TABLE waiters (
   holder      text        NOT NULL,
   ttl         interval    NOT NULL,
   metadata    jsonb,
-  turns       int         NOT NULL,                 -- how many tokens its grant should carry
   enqueued_at timestamptz NOT NULL,
   PRIMARY KEY (name, ticket)
 ) WITH (autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
@@ -197,8 +195,7 @@ CREATE TABLE events (
   at        timestamptz NOT NULL DEFAULT clock_timestamp(),
   kind      text        NOT NULL,                   -- of those above: see locks about CHECKs
   lock_name text COLLATE "C" NOT NULL,
-  token     bigint      NOT NULL,                   -- of the tenure; of a block of tokens the last
-  first_token bigint,                               -- of its block; NULL if it had one token
+  token     bigint      NOT NULL,                   -- of the tenure
   new_token bigint,                                 -- the token that ended it
   holder    text,                                   -- of the tenure
   actor     text,                                   -- who did it, in their own words
@@ -466,34 +463,30 @@ BEGIN
   RETURN epoch_of((last >> 8) + 1, 0);
 END $$;
 
--- draw_tokens draws the tokens of a grant, at most p_turns. They are consecutive, and the first is greater than
--- p_above and than every token of this epoch. A number that somebody else draws in between ends the block: no number
--- is ever in two grants. The caller has locked the lock's head, and p_above is the greatest token in the lock's rows.
+-- draw_token draws the token of a grant. It is greater than p_above and than every token of this epoch. The caller has
+-- locked the lock's head, and p_above is the greatest token in the lock's rows.
 -- A server process keeps its timeline while it takes writes, so each process compares it once. If the sequence is
 -- behind the rows, the epoch grows. That does not wait for others who have locked the record: they write the same, or
 -- will find the sequence behind too.
-CREATE FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint)
+CREATE FUNCTION draw_token(p_above bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  base bigint;
+  base  bigint;
+  token bigint;
 BEGIN
   SELECT i.epoch INTO base FROM installation i WHERE i.started = pg_postmaster_start_time();
   IF NOT FOUND THEN
     base := epoch_now();
   END IF;
-  first := (base << 36) + nextval('fencing_token_seq');
-  IF first <= p_above THEN
-    base := next_epoch(base, p_above, first - (base << 36));
+  token := (base << 36) + nextval('fencing_token_seq');
+  IF token <= p_above THEN
+    base := next_epoch(base, p_above, token - (base << 36));
     UPDATE installation i SET epoch = base FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
       WHERE i.one = mine.one AND i.epoch < base;
-    first := (base << 36) + nextval('fencing_token_seq');
+    token := (base << 36) + nextval('fencing_token_seq');
   END IF;
-  last := first;
-  FOR n IN 1..p_turns - 1 LOOP
-    EXIT WHEN (base << 36) + nextval('fencing_token_seq') <> last + 1;
-    last := last + 1;
-  END LOOP;
+  RETURN token;
 END $$;
 
 -- timeline returns the server's timeline and the microseconds since it changed, as far as grants have noticed; 0 if
@@ -699,9 +692,8 @@ END $$;
 -- installation; several locks in the byte order of their names. Renewals and the check inside COMMIT lock only the
 -- row of their lease.
 --
--- acquire_lease answers granted with the token (of a block the last), or not granted with the holder's token. more
+-- acquire_lease answers granted with the token, or not granted with the holder's token. more
 -- has what the caller cannot know otherwise, and only if there is something to say:
---   first_token            of a grant that carries a block of tokens
 --   slot                   of a grant of mode shared or limit
 --   holder, expires_at     who holds the lock, and until when; missing while it is being granted or committed
 --   remaining_us           how long until it makes sense for the first in the queue to ask again
@@ -717,7 +709,7 @@ END $$;
 --
 -- Without p_wait and p_retry it waits for nobody, and if it is refused it locks no row, writes nothing and draws no
 -- token. With either it waits for whoever is deciding about the lock, at most a second, or with p_many a moment:
--- 55P03. With p_turns above 1 the grant carries up to so many tokens. p_alone says that the caller's statement is the
+-- 55P03. p_alone says that the caller's statement is the
 -- whole transaction: if it grants nothing, it then does not wait for the disk.
 --
 -- I1, I2. This statement grants a released lock without slots, for which therefore nobody queues, and of which no grant
@@ -733,7 +725,6 @@ CREATE FUNCTION acquire_lease(
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
     p_wait boolean DEFAULT false,
   p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
-    p_turns int DEFAULT 1,
   p_alone boolean DEFAULT false, p_many boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
@@ -745,7 +736,7 @@ BEGIN
     token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
-    first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
+    grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
       metadata = p_metadata, grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL,
     session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
                                    'hex')::pg_catalog.uuid,                            -- session_of, written out
@@ -761,7 +752,7 @@ BEGIN
         SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
                OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
         FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
-      AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL AND p_turns OPERATOR(pg_catalog.=) 1
+      AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL
       AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
       AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
       AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9) OPERATOR(pg_catalog.=)
@@ -779,7 +770,7 @@ BEGIN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        p_turns, NULL), p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
+        NULL), p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
   ELSIF watched THEN
     more := '{"watched": true}';
   END IF;
@@ -796,7 +787,7 @@ END $qualified$;
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
-    p_owner_ids uuid[], p_nested boolean[], p_turns int[], p_alone boolean DEFAULT false)
+    p_owner_ids uuid[], p_nested boolean[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, granted boolean, token bigint, more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -805,7 +796,7 @@ DECLARE
   ok boolean := require_read_committed()
     AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_holders), pg_catalog.cardinality(p_ttls),
                  pg_catalog.cardinality(p_metadata), pg_catalog.cardinality(p_retries), pg_catalog.cardinality(p_modes), pg_catalog.cardinality(p_capacities),
-                 pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested), pg_catalog.cardinality(p_turns)]);
+                 pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested)]);
   a     record;
   given record;
   sync  text := current_setting('synchronous_commit');
@@ -818,13 +809,12 @@ BEGIN
   END IF;
   FOR a IN
     SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities, p_waits,
-                         p_owner_ids, p_nested, p_turns)
-      WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested,
-        turns, n)
+                         p_owner_ids, p_nested)
+      WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, n)
     ORDER BY g.name COLLATE "C", g.n
   LOOP
     given := acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
-      a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, a.turns, false, true);
+      a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, false, true);
     acquire_leases.n := a.n;
     acquire_leases.granted := given.granted;
     acquire_leases.token := given.token;
@@ -854,8 +844,6 @@ AS $$
       THEN true
              ELSE refuse('limit', coalesce(w.capacity::text, 'NULL') || ' with mode ' || w.mode,
                          'be from 1 to 1000 with mode limit, else NULL') END
-    AND CASE WHEN w.turns = 1 OR w.turns BETWEEN 1 AND 1000 AND w.mode = 'exclusive' THEN true
-             ELSE refuse('turns', w.turns::text, 'be from 1 to 1000, and 1 unless the mode is exclusive') END
 $$;
 
 -- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
@@ -887,15 +875,12 @@ BEGIN
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
-    INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at,
-      renewed_at, expires_at, metadata, grants)
-      SELECT w.name, t.last, nullif(t.first, t.last), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl,
-        clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
-      FROM draw_tokens(0, w.turns) t
+    INSERT INTO locks AS l (name, token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
+      expires_at, metadata, grants)
+      SELECT w.name, draw_token(0), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
+        clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
       ON CONFLICT (name, slot) DO NOTHING
-      RETURNING true, l.token, CASE WHEN l.first_token < l.token
-        THEN pg_catalog.json_build_object('first_token', l.first_token) END, l.acquired_at
-      INTO acquire_otherwise.granted, acquire_otherwise.token, acquire_otherwise.more, since;
+      RETURNING true, l.token, l.acquired_at INTO acquire_otherwise.granted, acquire_otherwise.token, since;
     IF FOUND THEN
       IF since < clock_timestamp() - w.ttl / 20 THEN           -- it has waited for who inserted the name, and undid it
         UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl
@@ -990,9 +975,8 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
-    SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
+    SELECT p_name, draw_token(0), gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
       clock_timestamp(), '-infinity'
-    FROM draw_tokens(0, 1) t
     ON CONFLICT (name, slot) DO NOTHING;
 END $$;
 
@@ -1179,11 +1163,9 @@ BEGIN
       WHERE l.name = p_name) s;
 END $$;
 
--- What a statement has granted. token (of a block the last), first_token and slot belong to the request that it
--- answers; hints and handed to others, as described for acquire_lease. slots, tokens, firsts: of the latest batch.
-CREATE TYPE grants AS (
-  token bigint, first_token bigint, slot int, hints text[], handed int[],
-  slots int[], tokens bigint[], firsts bigint[]);
+-- What a statement has granted. token and slot belong to the request that it answers; hints and handed to others, as
+-- described for acquire_lease. slots and tokens: of the latest batch.
+CREATE TYPE grants AS (token bigint, slot int, hints text[], handed int[], slots int[], tokens bigint[]);
 
 -- serve grants the lock to the next in the queue, for as long as the modes allow: one writer, or readers, or as many
 -- as a limit leaves room for (I9). After the queue comes w, which has no ticket yet and may be NULL. The caller has
@@ -1296,26 +1278,24 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   ok boolean := require_durable_commit();
-  t  record := draw_tokens(p_above, w.turns);
+  t  bigint := draw_token(p_above);
 BEGIN
   IF p_ran_out THEN
-    INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, session_id, slot, mode,
-        granted_at, ended_at, number)
-      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder, l.session_id, l.slot, l.mode,
-        l.acquired_at, l.expires_at, l.grants
+    INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, granted_at, ended_at,
+        number)
+      SELECT 'takeover', l.name, l.token, t, l.holder, w.holder, l.session_id, l.slot, l.mode, l.acquired_at,
+        l.expires_at, l.grants
       FROM locks l WHERE l.ctid = p_at;
   END IF;
   UPDATE locks l SET
-    token = t.last, first_token = nullif(t.first, t.last), grant_id = w.grant_id, session_id = w.session_id,
-    owner_id = w.owner_id, holder = w.holder, ticket = coalesce(nullif(w.ticket, 0), l.ticket),
-    served = GREATEST(l.served, p_served), ttl = w.ttl,
+    token = t, grant_id = w.grant_id, session_id = w.session_id, owner_id = w.owner_id, holder = w.holder,
+    ticket = coalesce(nullif(w.ticket, 0), l.ticket), served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
     metadata = w.metadata, grants = l.grants + 1, slowest = NULL
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
-  g.tokens := ARRAY[t.last];
-  g.firsts := ARRAY[nullif(t.first, t.last)];
+  g.tokens := ARRAY[t];
   RETURN g;
 END $$;
 
@@ -1364,8 +1344,7 @@ DECLARE
   ok   boolean := require_durable_commit();
 BEGIN
   g.slots := p_slots;
-  g.tokens := ARRAY(SELECT (draw_tokens(p_above, 1)).last FROM pg_catalog.generate_subscripts(p_slots, 1));
-  g.firsts := NULL;
+  g.tokens := ARRAY(SELECT draw_token(p_above) FROM pg_catalog.generate_subscripts(p_slots, 1));
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
       ended_at, number)
     SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
@@ -1377,7 +1356,7 @@ BEGIN
     SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
       w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
     FROM pg_catalog.unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested,
-      holder, ttl, metadata, turns, enqueued_at, i)
+      holder, ttl, metadata, enqueued_at, i)
     ON CONFLICT (name, slot) DO UPDATE SET
       token = EXCLUDED.token, grant_id = EXCLUDED.grant_id, session_id = EXCLUDED.session_id,
         owner_id = EXCLUDED.owner_id,
@@ -1403,11 +1382,9 @@ BEGIN
     w := p_batch[i];
     IF w.grant_id = p_grant_id THEN
       g.token := g.tokens[i];
-      g.first_token := g.firsts[i];
       g.slot := nullif(g.slots[i], 0);
     ELSIF w.session_id = p_session_id THEN
-      g.hints := g.hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch
-        FROM w.ttl) * 1000000)::bigint, g.firsts[i],
+      g.hints := g.hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch FROM w.ttl) * 1000000)::bigint,
                                  w.grant_id);
     ELSE
       g.handed := g.handed || g.slots[i];
@@ -1446,7 +1423,7 @@ BEGIN
   END IF;
   IF mine.name IS NOT NULL THEN
     PERFORM grant_again(mine);
-    g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL);
+    g := ROW(mine.token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL);
   ELSE
     IF p_head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
       RAISE EXCEPTION 'grant ID of lock % was given up', pg_catalog.quote_literal(w.name) USING
@@ -1474,9 +1451,8 @@ BEGIN
   END IF;
   granted := true;
   token := g.token;
-  IF g.first_token IS NOT NULL OR g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL
-     OR p_head.watched_until > clock_timestamp() THEN
-    more := json_strip_nulls(pg_catalog.json_build_object('first_token', g.first_token, 'slot', g.slot, 'handed', handed_by(g),
+  IF g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL OR p_head.watched_until > clock_timestamp() THEN
+    more := json_strip_nulls(pg_catalog.json_build_object('slot', g.slot, 'handed', handed_by(g),
                                                'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
   END IF;
 END $$;
@@ -1562,15 +1538,13 @@ END $$;
 
 -- Telling.
 
--- hint is the text that informs a waiter of its grant: ticket, token, slot, the lease's remaining microseconds, the
--- first token of its block. Before these comes their digest with the grant ID, so that nobody else can make a client
--- believe in a grant.
-CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_first bigint,
-  p_grant_id uuid) RETURNS text
+-- hint is the text that informs a waiter of its grant: ticket, token, slot, the lease's remaining microseconds. Before
+-- these comes their digest with the grant ID, so that nobody else can make a client believe in a grant.
+CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_grant_id uuid) RETURNS text
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-  said text := pg_catalog.concat_ws(' ', p_ticket, p_token, p_slot, p_left_us, coalesce(p_first, p_token));
+  said text := pg_catalog.concat_ws(' ', p_ticket, p_token, p_slot, p_left_us);
 BEGIN
   RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(p_grant_id)), 'hex') || ' ' || said;
 END $$;
@@ -1597,7 +1571,7 @@ BEGIN
     IF a.slot >= 0 AND r.ticket > 0 AND is_running(r.expires_at, r.ended_at) THEN
       n := n + 1;
       PERFORM pg_notify('pglock_' || replace(r.session_id::text, '-', ''),
-                        hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));
+                        hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.grant_id));
     END IF;
     IF r.slot > 0 THEN
       SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = a.name
@@ -1723,7 +1697,7 @@ BEGIN
   IF p_at IS NULL THEN
     SELECT * INTO mine FROM locks l
       WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
-        AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND coalesce(p_slot, 0) = 0
+        AND l.token = p_token AND coalesce(p_slot, 0) = 0
       ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
     IF NOT FOUND AND p_slot IS DISTINCT FROM 0 THEN
       head := take_head(p_name, true, false);
@@ -1987,8 +1961,7 @@ BEGIN
         pg_catalog.cardinality(tokens), pg_catalog.array_to_string(tokens, ', ') USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT * INTO r FROM locks l
-    WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
-      AND coalesce(p_token BETWEEN coalesce(l.first_token, l.token) AND l.token, true);
+    WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) AND coalesce(l.token = p_token, true);
   IF r.slot > 0 THEN
     r := take_to_break(p_name, r.slot);
   END IF;
@@ -1999,17 +1972,16 @@ BEGIN
     RAISE EXCEPTION 'lock % is held with token %, not %: nothing was broken', pg_catalog.quote_literal(p_name),
         pg_catalog.array_to_string(tokens, ', '), p_token USING ERRCODE = 'LK006';
   END IF;
-  new_token := (draw_tokens((SELECT pg_catalog.max(l.token) FROM locks l WHERE l.name = p_name), 1)).last;
-  UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity',
-    ended_at = clock_timestamp()
+  new_token := draw_token((SELECT pg_catalog.max(l.token) FROM locks l WHERE l.name = p_name));
+  UPDATE locks l SET token = break_lock.new_token, expires_at = '-infinity', ended_at = clock_timestamp()
     WHERE l.name = p_name AND l.slot = r.slot RETURNING l.ended_at INTO over;
   holder := r.holder;
   token := r.token;
   expires_at := r.expires_at;
   watched := head.watched_until > clock_timestamp();
-  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason, session_id, slot, mode,
+  INSERT INTO events (kind, lock_name, token, new_token, holder, actor, reason, session_id, slot, mode,
       capacity, granted_at, ended_at, number)
-    VALUES ('break', p_name, r.token, r.first_token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
+    VALUES ('break', p_name, r.token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
       r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
@@ -2048,15 +2020,13 @@ DECLARE
 BEGIN
   SELECT * INTO r FROM locks l
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
-      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
+      AND l.token = p_token;
   IF FOUND THEN
     RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN NOT is_running(r.expires_at, r.ended_at)
       THEN 'expired' END;
   END IF;
-  SELECT v.kind INTO e FROM (
-      SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
-      WHERE o.lock_name = p_name AND o.token >= p_token ORDER BY o.token LIMIT 1) v
-    WHERE v.first_token <= p_token AND v.kind IN ('break', 'takeover', 'expired');
+  SELECT o.kind INTO e FROM events o
+    WHERE o.lock_name = p_name AND o.token = p_token AND o.kind IN ('break', 'takeover', 'expired') LIMIT 1;
   IF FOUND THEN
     RETURN CASE e WHEN 'break' THEN 'broken' WHEN 'takeover' THEN 'taken over' ELSE e END;
   END IF;
@@ -2105,7 +2075,7 @@ BEGIN
         AS a (name, token, grant_id, slot, lasting, no_longer, n)), held AS MATERIALIZED (
       SELECT l.ctid AS at, a.n, a.lasting, a.no_longer
       FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
-      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
+      WHERE l.grant_id = a.grant_id AND l.token = a.token
         AND is_running(l.expires_at, l.ended_at)
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
@@ -2145,27 +2115,13 @@ BEGIN
     SELECT a.n, NULL, l.expires_at, microseconds_until(l.expires_at)
       INTO check_leases.n, check_leases.reason, check_leases.expires_at, check_leases.remaining_us
       FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id
-        AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);
+        AND l.token = a.token AND is_running(l.expires_at, l.ended_at);
     IF NOT FOUND THEN
       check_leases.n := a.n;
       check_leases.reason := coalesce(lost_reason(a.name, a.token, a.grant_id, a.slot), 'expired');
     END IF;
     RETURN NEXT;
   END LOOP;
-END $$;
-
--- own_lease notes the owner of an exclusive lease of which the server knew only the session: for circles of waiters.
--- It waits for the row at most a second: 55P03.
-CREATE FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
-AS $$
-DECLARE
-  ok boolean := require_read_committed();
-BEGIN
-  UPDATE locks l SET owner_id = p_owner_id
-    WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id
-      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);
-  RETURN FOUND AND bound_rest(true);
 END $$;
 
 
@@ -2391,7 +2347,7 @@ BEGIN
   END IF;
   SELECT l.ctid AS at, l.expires_at, l.ended_at, l.slot INTO r FROM locks l
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
-      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
+      AND l.token = p_token;
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
   IF NOT is_running(r.expires_at, r.ended_at) THEN
     -- Refused in any case: one that was overtaken gets the stale token's error first, without waiting for anybody.
@@ -2418,11 +2374,11 @@ BEGIN
 
   -- After whatever wait, look again: at the version of the row that was seen before, or a newer one.
   SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
-    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+    AND l.grant_id = p_grant_id AND l.token = p_token
       AND is_running(l.expires_at, l.ended_at);
   IF NOT FOUND THEN
     SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.name = p_name AND l.slot = r.slot
-      AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+      AND l.grant_id = p_grant_id AND l.token = p_token
         AND is_running(l.expires_at, l.ended_at);
     IF NOT FOUND THEN
       PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
@@ -2474,8 +2430,7 @@ DECLARE
   ends pg_catalog.timestamptz;
 BEGIN
   IF NEW.fenced_xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id() THEN
-    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND NEW.last_token OPERATOR(pg_catalog.<=) l.token
-           AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token)
+    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND l.token OPERATOR(pg_catalog.=) NEW.last_token
            AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at    -- is_running, written out
       INTO held, ends FROM {{schema}}.locks l
       WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;
@@ -2522,7 +2477,7 @@ BEGIN
           'it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write'
         USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
     END IF;
-    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+    SELECT l.grant_id = f.grant_id AND l.token = f.last_token
            AND NOT is_over(l.expires_at, l.ended_at), l.expires_at
       INTO held, ends FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit
     IF (held AND ends > clock_timestamp()) IS NOT TRUE THEN
@@ -3862,9 +3817,9 @@ BEGIN
         AND l.n = m.n AND l.ended <= since AND (l.needed <= clock_timestamp()) IS NOT FALSE),
     gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.*),
     noted AS (
-      INSERT INTO events (kind, lock_name, token, first_token, holder, session_id, slot, mode, capacity, granted_at,
+      INSERT INTO events (kind, lock_name, token, holder, session_id, slot, mode, capacity, granted_at,
           ended_at, number)
-        SELECT 'expired', g.name, g.token, g.first_token, g.holder, g.session_id, g.slot, g.mode, g.capacity,
+        SELECT 'expired', g.name, g.token, g.holder, g.session_id, g.slot, g.mode, g.capacity,
           g.acquired_at, g.expires_at, g.grants
         FROM gone g WHERE g.expires_at > '-infinity')
     SELECT pg_catalog.count(*) FILTER (WHERE slot = 0), pg_catalog.max(token) INTO removed, top FROM gone;
@@ -3962,10 +3917,10 @@ DECLARE
   granted boolean := NEW.grants <> OLD.grants;
   handed  boolean := granted AND NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at;
 BEGIN
-  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, session_id, slot, mode, capacity,
+  INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity,
       granted_at, ended_at, number)
     VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
-      OLD.first_token, CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
+      CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
       OLD.session_id, OLD.slot, OLD.mode, OLD.capacity, OLD.acquired_at,
       CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
   RETURN NULL;
@@ -4031,7 +3986,7 @@ END $$;
 CREATE FUNCTION list_history(
   p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL, p_kinds text[] DEFAULT NULL,
   p_since timestamptz DEFAULT NULL, p_until timestamptz DEFAULT NULL)
-RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, first_token bigint,
+RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint,
                new_token bigint, holder text, actor text, db_user text, reason text, resource text, session_id uuid,
                slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -4043,7 +3998,7 @@ DECLARE
   upto bigint := coalesce(p_before, 9223372036854775807);
 BEGIN
   RETURN QUERY
-    SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.first_token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
+    SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
       e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number
     FROM (
       (SELECT * FROM events a WHERE p_lock_name = '' AND a.id < upto AND (p_kinds IS NULL OR a.kind = ANY (p_kinds))
@@ -4059,7 +4014,7 @@ END $$;
 
 -- What replay_history lists.
 CREATE TYPE tenure AS (
-  lock_name text, token bigint, id bigint, at timestamptz, kind text, first_token bigint, new_token bigint,
+  lock_name text, token bigint, id bigint, at timestamptz, kind text, new_token bigint,
   holder text, slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint);
 
 -- present_tenure is what a row of locks says now.
@@ -4068,7 +4023,7 @@ LANGUAGE sql STABLE
 AS $$
   SELECT ROW(l.name, l.token, 9223372036854775807, now(),
     CASE WHEN l.expires_at = '-infinity' THEN 'free' WHEN l.expires_at <= now() THEN 'over' ELSE 'held' END,
-    l.first_token, NULL, l.holder, l.slot, l.mode, l.capacity, l.acquired_at,
+    NULL, l.holder, l.slot, l.mode, l.capacity, l.acquired_at,
     CASE WHEN l.expires_at = '-infinity' THEN NULL WHEN l.expires_at <= now() THEN l.expires_at
          ELSE GREATEST(l.acquired_at, now()) END, l.grants)::tenure
 $$;
@@ -4091,7 +4046,7 @@ BEGIN
   IF p_lock_name = '' THEN
     RETURN QUERY
       SELECT * FROM (
-        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.first_token, e.new_token, e.holder, e.slot, e.mode,
+        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
            e.capacity, e.granted_at, e.ended_at, e.number
          FROM events e WHERE (e.lock_name, e.token, e.id) > (p_after, p_after_token, p_after_id) AND e.lock_name > ''
          ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
@@ -4103,7 +4058,7 @@ BEGIN
   ELSE
     RETURN QUERY
       SELECT * FROM (
-        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.first_token, e.new_token, e.holder, e.slot, e.mode,
+        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
            e.capacity, e.granted_at, e.ended_at, e.number
          FROM events e WHERE e.lock_name = p_lock_name AND (e.token, e.id) > (p_after_token, p_after_id)
          ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
@@ -4271,7 +4226,7 @@ AS $$
   WITH users AS (
     SELECT pg_catalog.unnest('{schema_version, database_id, start_client, timeline, diagnose, wrong_rights, sweep,
       acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
-      own_lease, look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal,
+      look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal,
       outcome, guard_write, key_column, made_triggers, guard_triggers, guard_table, unguard_table, list_guards,
       broken_guards, list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences,
       session_rows, list_sessions, list_waits, backend_pids, list_backends, list_blockers, statistics,

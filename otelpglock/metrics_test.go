@@ -74,7 +74,6 @@ func TestEachEventIsMeasuredWithItsUnitAndAttributes(t *testing.T) {
 			map[string]string{"pglock.lease.outlived_time": "1 (5) s lock.mode=exclusive loss.reason=expired"}},
 		{pglock.Event{Kind: pglock.EventHandOver, Lock: "orders/1", Way: pglock.WayQueue, Count: 1, Took: 20 * time.Millisecond},
 			map[string]string{"pglock.handover.duration": "1 (0.02) s"}},
-		{pglock.Event{Kind: pglock.EventHandOver, Lock: "orders/1", Way: pglock.WayTurn, Count: 1}, map[string]string{}},
 		{with(pglock.EventWrite, func(e *pglock.Event) { e.Resource, e.Took, e.Age = "orders/1", time.Second, 9*time.Second }), map[string]string{
 			"pglock.write.duration": "1 (1) s lock.mode=exclusive", "pglock.write.token_age": "1 (9) s lock.mode=exclusive"}},
 		{with(pglock.EventStale, func(e *pglock.Event) { e.LastToken, e.Age, e.Err = 8, 40*time.Second, fencedstore.ErrStaleToken }), map[string]string{

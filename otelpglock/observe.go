@@ -73,9 +73,7 @@ func (o *observer) Observe(ctx context.Context, e pglock.Event) {
 	case pglock.EventOutlived:
 		m.outlived.Record(ctx, e.Late.Seconds(), of(dimensions{mode: mode, key: keyReason, value: string(e.Reason)}))
 	case pglock.EventHandOver:
-		if e.Way != pglock.WayTurn {
-			m.handOver.Record(ctx, e.Took.Seconds(), of(dimensions{}))
-		}
+		m.handOver.Record(ctx, e.Took.Seconds(), of(dimensions{}))
 
 	case pglock.EventWrite:
 		with := of(dimensions{mode: mode})

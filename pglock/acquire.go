@@ -1,13 +1,11 @@
 package pglock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/failure"
-	"github.com/pglock-dev/pglock/internal/handoff"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -81,7 +79,7 @@ func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error)
 }
 
 // get is acquire for a call that is observed. The server's first answer grants a free lock. For a held lock the call
-// waits: in the line of this client's calls, or in the server's queue.
+// waits in the server's queue.
 func (c *Client) get(ctx, parent context.Context, r request) (*Lease, error) {
 	switch {
 	case r.maxWait == 0:
@@ -95,15 +93,6 @@ func (c *Client) get(ctx, parent context.Context, r request) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.sharesTurns(q) {
-		call := &turnCall{request: q.request, parent: parent, done: make(chan struct{})}
-		line, first := c.lines.Join(handoff.Key{Name: q.Name, Holder: q.Holder, TTL: q.TTL}, call)
-		if !first {
-			return c.waitForTurn(ctx, q, line, call)
-		}
-		q.line = line
-		defer c.lines.FirstDone(line)
-	}
 	l, err := c.obtain(ctx, parent, q)
 	if err == nil && q.Grace > 0 {
 		return c.settle(ctx, q, l)
@@ -111,7 +100,7 @@ func (c *Client) get(ctx, parent context.Context, r request) (*Lease, error) {
 	return l, err
 }
 
-// obtain requests a grant for this call alone, and makes a lease of it.
+// obtain requests a grant, and makes a lease of it.
 func (c *Client) obtain(ctx, parent context.Context, q *pending) (*Lease, error) {
 	if !c.calls.begin(q, c.now()) {
 		return nil, ErrClosed
@@ -126,15 +115,15 @@ func (c *Client) obtain(ctx, parent context.Context, q *pending) (*Lease, error)
 
 // granted is a grant as the server reported it, counted from a local time before it.
 type granted struct {
-	first, token int64 // of a block; otherwise both are the token
-	slot         int
-	left         time.Duration
-	expiresAt    time.Time // by the server's clock; zero if unknown
-	seen         trust.Instant
+	token     int64
+	slot      int
+	left      time.Duration
+	expiresAt time.Time // by the server's clock; zero if unknown
+	seen      trust.Instant
 }
 
 func grantOf(a protocol.Answer, sent trust.Instant) granted {
-	return granted{cmp.Or(a.FirstToken, a.Token), a.Token, a.Slot, a.Remaining, a.ExpiresAt, sent}
+	return granted{a.Token, a.Slot, a.Remaining, a.ExpiresAt, sent}
 }
 
 // getGrant requests the lock, and waits for it if it is held and the request says so.
@@ -163,19 +152,12 @@ func heldError(a protocol.Answer, name string) *HeldError {
 // grant makes the lease of a grant. The trust deadline counts from when the request was sent; a later answer is
 // no lease any more.
 func (c *Client) grant(parent context.Context, q *pending, g granted) (*Lease, error) {
-	l := newLease(c, parent, q.request, q.GrantID, Token(g.first), g.slot)
-	l.row, l.queued = g.token, q.queued
+	l := newLease(c, parent, q.request, q.GrantID, Token(g.token), g.slot)
+	l.queued = q.queued
 	l.extend(g.seen, protocol.Verdict{Remaining: g.left, ExpiresAt: g.expiresAt}, sooner())
 	if !l.Valid() {
 		c.takeBack(q.RequestID, q.lost, q.TTL)
 		return nil, l.Err()
-	}
-	if q.line != nil {
-		l.turn = c.lines.Hold(q.line, l, g.first, g.token, c.now().Add(c.config.turnsWithin))
-	}
-	if q.byAgent {
-		l.unnamed = true
-		q.owner.has(l)
 	}
 	way := WayFree
 	if q.queued {

@@ -32,7 +32,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	if first.owner, err = ownerOf(ctx); err != nil {
 		return nil, err
 	}
-	first.apart, first.Wait = true, true
+	first.Wait = true
 	parent := context.WithoutCancel(ctx)
 	if first.maxWait > 0 {
 		var cancel context.CancelFunc

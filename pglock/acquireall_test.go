@@ -184,7 +184,7 @@ func TestAcquireAllThatFailsHoldsNothing(t *testing.T) {
 				if got := s.takenBack(); !slices.Equal(slices.DeleteFunc(got, func(name string) bool { return name == "c" && want[1] == "a" }), want) {
 					t.Errorf("taken back: %q, want %q", got, want)
 				}
-				if _, leases, tickets, _ := left(c); leases+tickets != 0 {
+				if leases, tickets, _ := left(c); leases+tickets != 0 {
 					t.Errorf("%d leases, %d tickets are left", leases, tickets)
 				}
 			})

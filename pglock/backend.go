@@ -24,7 +24,6 @@ type backend interface {
 	Check(ctx context.Context, c protocol.Claim) (protocol.Remains, error)
 	Release(ctx context.Context, c protocol.Claim, announce bool) (protocol.Ending, error)
 	HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (protocol.Succession, error)
-	Own(ctx context.Context, c protocol.Claim, owner uuid.UUID) error
 	Announce(ctx context.Context, names []string, slots []*int) error
 	Notify(ctx context.Context, channel, payload string) error
 	Timeline(ctx context.Context) (since time.Duration, changed bool, err error)

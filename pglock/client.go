@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/failure"
-	"github.com/pglock-dev/pglock/internal/handoff"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/queue"
@@ -67,9 +66,8 @@ type Client struct {
 	beatWake     chan struct{} // 1-buffered: something is due before the planned beat
 	deadlineWake chan struct{} // 1-buffered: a lease ends before the planned look at the deadlines
 
-	// Each of these has its own mutex; none is held across I/O. Nested mutexes are taken in this order: lines,
-	// leases, a Lease, an owner; lines, calls. Nothing is called under the others. That of observing is the last of all.
-	lines     *handoff.Lines[*turnCall, *Lease]
+	// Each of these has its own mutex; none is held across I/O. Nested mutexes are taken in this order: leases, a
+	// Lease. Nothing is called under the others. That of observing is the last of all.
 	leases    *leases
 	calls     calls
 	queue     *queue.Queue
@@ -117,7 +115,6 @@ func newClient(config config, b backend, now trust.Clock) (*Client, error) {
 	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
 	c.flying, c.endFlights = context.WithCancel(context.WithoutCancel(c.ctx))
 	c.observing = observe(config.observers, c.ctx)
-	c.lines = handoff.New[*turnCall, *Lease](config.turns, func(ln *line) bool { return c.calls.background(func() { c.serve(ln) }) }, c.waitsInLine)
 	c.listener = listener.New(listener.Config{Life: c.ctx, Own: c.channel(), Connect: b.Listen, Notify: b.Notify,
 		Hint: func(text string) { c.queue.Hear(text, nil) }, Changed: c.watchers.changed, Hears: c.hears, Deaf: c.polls, Back: c.listens})
 	b.OnAbandoned(c.abandoned)

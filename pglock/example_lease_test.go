@@ -64,11 +64,7 @@ func ExampleLease_Export() {
 		return
 	}
 
-	grant, err := lease.Export()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	grant := lease.Export()
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "SELECT pglock.fence($1, $2, $3)", grant.Lock, int64(grant.Token), grant.ID)
 		return err // and then what it protects

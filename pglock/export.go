@@ -1,13 +1,10 @@
 package pglock
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
 
 	"github.com/google/uuid"
-
-	"github.com/pglock-dev/pglock/internal/failure"
 )
 
 // Grant proves to the SQL functions of pglock that a lease is the caller's own. Whoever has it can renew and
@@ -35,18 +32,9 @@ func (g Grant) GoString() string { return g.String() }
 func (g Grant) LogValue() slog.Value { return slog.StringValue(g.String()) }
 
 // Export returns the grant for code that fences, renews or releases through the SQL functions, in its own
-// transaction or in another process. From then on the release of this lease goes through the server, and never
-// passes the lock on in memory (WithTurns). Package fencedstore needs no Export.
-//
-// Errors: ErrReleased or ErrLost if the lease has ended; its grant may already be another call's.
-func (l *Lease) Export() (Grant, error) {
-	if !l.makeKnown() {
-		return Grant{}, failure.Told(cmp.Or(l.howEnded(), ErrReleased), "pglock: export lock %q", l.name)
-	}
-	return l.shown(), nil
-}
-
-func (l *Lease) shown() Grant {
+// transaction or in another process. Package fencedstore needs no Export. It asks nobody: the grant of a lease that
+// has ended is refused by the server.
+func (l *Lease) Export() Grant {
 	return Grant{Lock: l.name, Token: l.token, ID: l.grantID, Slot: l.slot, Resource: l.Resource(),
 		Schema: l.client.config.schema, DatabaseID: l.client.databaseID}
 }

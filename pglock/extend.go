@@ -38,7 +38,7 @@ func (h *hold) isDone() bool {
 // nothing. Of several extensions the longest counts.
 //
 // Choose d with care: a holder that dies meanwhile keeps the lock until d has passed. d is from MinTTL to MaxTTL, less
-// the grace of the lease. A client does not pass an extended lease on in memory (WithTurns).
+// the grace of the lease.
 //
 // Errors: ErrInvalid (ArgumentError), ErrLost (LostError), ErrReleased, ErrClosed, or ctx's error and with it why the
 // renewals failed.
@@ -47,7 +47,7 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) (end func(), err er
 		return nil, &ArgumentError{"extension", d.String(), fmt.Sprintf("be from %v to %v", MinTTL, most)}
 	}
 	h := &hold{d: d, done: make(chan struct{})}
-	if !l.makeKnown() || !l.takeHold(h) {
+	if !l.takeHold(h) {
 		return nil, failure.At(ctx, cmp.Or(l.Err(), l.howEnded(), ErrReleased), "pglock: extend lock %q", l.name)
 	}
 	select {

@@ -56,7 +56,7 @@ func (q *fakeQueue) acquire(_ context.Context, asked call) (protocol.Answer, err
 		q.grantLocked(asked.grantID, asked.request.TTL)
 	}
 	if token, granted := q.granted[asked.grantID]; granted {
-		return protocol.Answer{Granted: true, Token: token, FirstToken: token, Holder: asked.request.Holder, Remaining: asked.request.TTL}, nil
+		return protocol.Answer{Granted: true, Token: token, Holder: asked.request.Holder, Remaining: asked.request.TTL}, nil
 	}
 	if !known {
 		q.last++
@@ -116,7 +116,7 @@ func (q *fakeQueue) grantLocked(grantID uuid.UUID, ttl time.Duration) string {
 	delete(q.tickets, grantID)
 	q.granted[grantID] = q.tokens
 	q.until = time.Now().Add(ttl)
-	return hintText(grantID, ticket, q.tokens, q.tokens, ttl)
+	return hintText(grantID, ticket, q.tokens, ttl)
 }
 
 // ends forgets a grant that was taken over.
@@ -181,14 +181,14 @@ func askAgain(c *Client) {
 }
 
 // left is what the client still knows of its calls and leases.
-func left(c *Client) (lines, leases, tickets, takebacks int) {
+func left(c *Client) (leases, tickets, takebacks int) {
 	c.leases.mu.Lock()
 	leases = len(c.leases.all)
 	c.leases.mu.Unlock()
 	for _, batch := range c.takebacks.All() {
 		takebacks += len(batch)
 	}
-	return c.lines.Len(), leases, c.queue.Len(), takebacks
+	return leases, c.queue.Len(), takebacks
 }
 
 type acquired struct {

@@ -17,11 +17,10 @@ import (
 )
 
 // fakeServer is a fake store that keeps exclusive locks with their queues for several clients, as the server does: a release
-// grants to the next ticket, in the order of tickets, with a block of tokens where the ticket asks for turns.
+// grants to the next ticket, in the order of tickets.
 type fakeServer struct {
 	*fakeStore
 	trip  time.Duration                      // of a statement to the server, and the same back
-	gaps  bool                               // others draw tokens meanwhile: blocks have one token
 	fault func(what string, done bool) error // asked before and after a change: of a lost request, and of a lost answer
 
 	mu      sync.Mutex
@@ -35,12 +34,11 @@ type fakeServer struct {
 
 type fakeRow struct {
 	protocol.Request
-	session     uuid.UUID
-	owned       uuid.UUID // as own told
-	first, last int64
-	until       time.Time // zero: free
-	queue       []*fakeWaiter
-	ticket      int64 // that the lease was granted to
+	session uuid.UUID
+	token   int64
+	until   time.Time // zero: free
+	queue   []*fakeWaiter
+	ticket  int64 // that the lease was granted to
 }
 
 type fakeWaiter struct {
@@ -115,7 +113,7 @@ func (s *fakeServer) row(name string) *fakeRow {
 func (r *fakeRow) held() bool { return time.Now().Before(r.until) }
 
 func (r *fakeRow) is(c protocol.Claim) bool {
-	return r.held() && r.GrantID == c.GrantID && r.last == c.Token
+	return r.held() && r.GrantID == c.GrantID && r.token == c.Token
 }
 
 // grant gives the lock to a request, which the caller knows to be free.
@@ -124,12 +122,9 @@ func (s *fakeServer) grant(r *fakeRow, q protocol.Request, session uuid.UUID, ti
 		s.ended[r.GrantID] = ReasonTakenOver // it has run out
 	}
 	r.ticket = ticket
-	r.Request, r.session, r.owned = q, session, q.Owner
-	r.first = s.last + 1
-	if s.last++; q.Turns > 1 && !s.gaps {
-		s.last += int64(q.Turns - 1)
-	}
-	r.last, r.until = s.last, time.Now().Add(q.TTL+q.Grace)
+	r.Request, r.session = q, session
+	s.last++
+	r.token, r.until = s.last, time.Now().Add(q.TTL+q.Grace)
 	s.fakeStore.set(func() { s.ttls[q.GrantID] = q.TTL + q.Grace })
 }
 
@@ -148,7 +143,7 @@ func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h protocol.Handed) {
 	w := r.queue[0]
 	r.queue = r.queue[1:]
 	s.grant(r, w.Request, w.session, w.number)
-	hint := hintText(w.GrantID, w.number, r.last, r.first, r.TTL)
+	hint := hintText(w.GrantID, w.number, r.token, r.TTL)
 	if w.session == asks {
 		return protocol.Handed{Hints: []string{hint}}
 	}
@@ -170,7 +165,7 @@ func (s *fakeServer) acquired(ctx context.Context, q protocol.Request) (a protoc
 		r := s.row(q.Name)
 		place := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.GrantID == grantID })
 		switch {
-		case r.held() && r.owned == q.Owner && q.Nested && r.GrantID != grantID:
+		case r.held() && r.Owner == q.Owner && q.Nested && r.GrantID != grantID:
 			err = sqlError(protocol.StateDeadlock)
 			return
 		case r.held() && r.GrantID == grantID:
@@ -185,11 +180,8 @@ func (s *fakeServer) acquired(ctx context.Context, q protocol.Request) (a protoc
 		case !r.held():
 			s.grant(r, q, session, 0)
 		}
-		if a.Holder, a.Token, a.ExpiresAt, a.Remaining = r.Holder, r.last, r.until.UTC(), time.Until(r.until); r.GrantID == grantID {
+		if a.Holder, a.Token, a.ExpiresAt, a.Remaining = r.Holder, r.token, r.until.UTC(), time.Until(r.until); r.GrantID == grantID {
 			a.Granted = true
-			if q.Turns > 1 {
-				a.FirstToken = r.first
-			}
 			return
 		}
 		if !q.Wait {
@@ -252,7 +244,7 @@ func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l protocol.TakenB
 		l.Place = i + 1
 	}
 	if r.held() {
-		l.Token, l.Holder, l.ExpiresAt = r.last, r.Holder, r.until.UTC()
+		l.Token, l.Holder, l.ExpiresAt = r.token, r.Holder, r.until.UTC()
 	}
 	return l
 }
@@ -289,8 +281,8 @@ func (s *fakeServer) ReleaseAll(ctx context.Context, claims []protocol.Claim) (e
 }
 
 // hintText is what tells a waiter of its grant.
-func hintText(grantID uuid.UUID, ticket int64, token, first int64, left time.Duration) string {
-	return hintOf(grantID, fmt.Sprintf("%d %d 0 %d %d", ticket, token, left.Microseconds(), first))
+func hintText(grantID uuid.UUID, ticket, token int64, left time.Duration) string {
+	return hintOf(grantID, fmt.Sprintf("%d %d 0 %d", ticket, token, left.Microseconds()))
 }
 
 func (s *fakeServer) RenewAll(ctx context.Context, _ time.Duration, _ protocol.Session, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
@@ -364,15 +356,6 @@ func (s *fakeServer) Check(ctx context.Context, c protocol.Claim) (left protocol
 	return left, err
 }
 
-func (s *fakeServer) Own(ctx context.Context, c protocol.Claim, owner uuid.UUID) error {
-	s.note(call{what: "own", names: []string{c.Name}, grantID: c.GrantID})
-	return s.does(ctx, "own", func() {
-		if r := s.row(c.Name); r.is(c) { // else it changes nothing
-			r.owned = owner
-		}
-	})
-}
-
 func (s *fakeServer) EndSession(ctx context.Context, w protocol.Session) error {
 	s.note(call{what: "endSession"})
 	return s.does(ctx, "endSession", func() {
@@ -387,7 +370,7 @@ func (s *fakeServer) breaks(name string) {
 	s.locked(func() {
 		r := s.row(name)
 		s.last++
-		r.last, r.first = s.last, s.last
+		r.token = s.last
 		s.over(r, ReasonBroken, uuid.Nil)
 	})
 }
@@ -419,8 +402,8 @@ func (s *fakeServer) wantEmpty(t *testing.T, name string, clients ...*Client) {
 		t.Errorf("%d tickets are left, held: %v", n, s.holds(name))
 	}
 	for _, c := range clients {
-		if lines, leases, tickets, _ := left(c); lines+leases+tickets != 0 {
-			t.Errorf("the client still knows %d lines, %d leases and %d tickets", lines, leases, tickets)
+		if leases, tickets, _ := left(c); leases+tickets != 0 {
+			t.Errorf("the client still knows %d leases and %d tickets", leases, tickets)
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestI8_FirstInTheQueueAsksWhenTheHoldersLeaseEndsAndNobodyElse(t *testing.T
 		end := 10*time.Second + 300*time.Millisecond
 		q := queued(s, end)
 		hearing(s)
-		c := startClient(t, s, trust.SystemClock(), WithTurns(1, 0))
+		c := startClient(t, s, trust.SystemClock())
 		id, first := waiting(t.Context(), t, c, "report")
 		_, second := waiting(t.Context(), t, c, "report")
 		_, third := waiting(t.Context(), t, c, "report")

@@ -131,12 +131,13 @@ func TestHandOverToNobodyHidesNoLoss(t *testing.T) {
 	})
 }
 
-// A turn of a line is handed over with all of its block: the calls behind it queue again.
-func TestHandOverEndsTheBlockOfATurn(t *testing.T) {
+// The calls that a hand-over passes over keep their places, also those of the holder's own client.
+func TestHandOverPassesOverCallsOfTheHoldersClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		c := s.client(t)
-		_, now, waiting := inTurn(t, s, c, 3)
+		now := mustAcquire(t, c, "report")
+		waiting := []chan acquired{lined(t.Context(), c), lined(t.Context(), c)}
 		named := lined(t.Context(), s.client(t), WithHolder("named"))
 		if err := now.HandOver(t.Context(), "nobody"); !errors.Is(err, ErrNoWaiter) || !now.Valid() {
 			t.Fatalf("%v, %v", err, now.Err())
@@ -154,15 +155,16 @@ func TestHandOverEndsTheBlockOfATurn(t *testing.T) {
 	})
 }
 
-// A turn is released while it is being handed over: its turn is not passed on in memory, as the server may have given
-// the lock to the waiter that was named.
-func TestReleaseDuringAHandOverPassesNothingOn(t *testing.T) {
+// A lease is released while it is being handed over: the waiter that was named has the lock, and the release takes
+// nothing from it.
+func TestReleaseDuringAHandOverTakesNothingBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		c := s.client(t)
-		_, now, waiting := inTurn(t, s, c, 3)
+		now := mustAcquire(t, c, "report")
+		waiting := []chan acquired{lined(t.Context(), c), lined(t.Context(), c)}
 		named := lined(t.Context(), s.client(t), WithHolder("named"))
-		s.locked(func() { s.trip = 5 * time.Millisecond }) // turns are passed on for 20 ms
+		s.locked(func() { s.trip = 5 * time.Millisecond })
 		handed := make(chan error, 1)
 		go func() { handed <- now.HandOver(t.Context(), "named") }()
 		time.Sleep(7 * time.Millisecond) // the server has done it, and its answer is on its way

@@ -39,9 +39,6 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	if !l.makeKnown() {
-		return l.howEnded()
-	}
 	l.setHanding(true)
 	ctx, cancel := lastWords(ctx, l.ttl)
 	defer cancel()

@@ -199,8 +199,6 @@ func (h *heart) wait(d time.Duration) bool {
 
 // lookAtQueue asks the server about the waiting calls, and gives each its answer.
 func (c *Client) lookAtQueue(ctx context.Context, look *queue.Look, limit time.Duration) {
-	c.partNested()
-	c.nameOwners(look)
 	c.mayBeKnown.Store(true)
 	sent := c.now()
 	sightings, err := c.backend.Look(ctx, limit/2, c.who(), look.Nested)
@@ -213,20 +211,6 @@ func (c *Client) lookAtQueue(ctx context.Context, look *queue.Look, limit time.D
 		answered = 0
 	}
 	c.takeBackStrays(ctx, c.queue.Looked(look, sightings, sent, c.now(), answered))
-}
-
-// nameOwners tells the server which turns belong to owners that wait for other locks, because a turn may have
-// come while its owner waited. It runs in the background, since it takes a connection of the pool.
-func (c *Client) nameOwners(look *queue.Look) {
-	for _, w := range look.Owners() {
-		if o := w.(*owner); o.isUnnamed() {
-			c.calls.background(func() {
-				ctx, cancel := context.WithTimeout(c.ctx, lookPatience)
-				defer cancel()
-				_ = o.makeKnown(ctx) // else with the next look
-			})
-		}
-	}
 }
 
 // watchDeadlines ends leases at their local deadline, even while the heartbeat hangs in a request.

@@ -43,9 +43,9 @@ func TestRefusedCallTellsWhoHoldsTheLock(t *testing.T) {
 			t.Errorf("%q does not say %s", err, s)
 		}
 	}
-	grant, exportErr := l.Export()
-	if exportErr != nil || grant.Lock != "report" || grant.Token != l.Token() || grant.Resource != "report" || grant.Schema != "pglock" || grant.ID == uuid.Nil {
-		t.Errorf("%+v, %v", grant, exportErr)
+	grant := l.Export()
+	if grant.Lock != "report" || grant.Token != l.Token() || grant.Resource != "report" || grant.Schema != "pglock" || grant.ID == uuid.Nil {
+		t.Errorf("%+v", grant)
 	}
 	var logged strings.Builder
 	slog.New(slog.NewJSONHandler(&logged, nil)).Info("acquired", "grant", grant)

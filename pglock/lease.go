@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/failure"
-	"github.com/pglock-dev/pglock/internal/handoff"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -34,11 +33,8 @@ type Lease struct {
 	mode    Mode
 	slot    int
 	owner   *owner
-	queued  bool                             // the call waited for it
-	row     int64                            // what the server knows the lease by: token, or the last of its block
-	turn    *handoff.Turn[*turnCall, *Lease] // its place in the line of calls that may follow; nil: none may
-	unnamed bool                             // granted to a line: the server does not know the owner
-	sight   *sight                           // nil: nobody observes
+	queued  bool   // the call waited for it
+	sight   *sight // nil: nobody observes
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -61,7 +57,7 @@ type Lease struct {
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
 	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL, class: classOf(r.TTL), grace: r.Grace,
-		mode: Mode(r.Mode), slot: slot, owner: r.owner, row: int64(token), sight: r.sight}
+		mode: Mode(r.Mode), slot: slot, owner: r.owner, sight: r.sight}
 	l.owner.held.Add(1)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
 	return l
@@ -197,18 +193,14 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 }
 
 // Release ends the lease, so that the next waiter can have the lock. First its context is done, with cause
-// ErrReleased. If another call of this client waits in line and the turns allow it, the lock passes to that
-// call in memory (WithTurns). Otherwise Release tells the server, for as long as ctx allows and at most the
-// TTL; it has five seconds if ctx has already ended or has no deadline.
+// ErrReleased. Then Release tells the server, for as long as ctx allows and at most the TTL; it has five seconds
+// if ctx has already ended or has no deadline.
 //
 // The first call returns nil if the lease was held until now, else a *LostError (ErrLost). Later calls return
 // ErrReleased, or that loss again, and change nothing. Another error means that the server has not confirmed
 // the release. If time ran out, the client keeps trying in the background; at worst the lease ends with its
 // TTL.
 func (l *Lease) Release(ctx context.Context) (err error) {
-	if l.passOn(ctx) {
-		return nil
-	}
 	if !l.client.calls.beginEnd() {
 		<-l.client.ended // Close releases it
 		return l.howEnded()
@@ -279,7 +271,7 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 }
 
 func (l *Lease) claim() protocol.Claim {
-	return protocol.Claim{Name: l.name, Token: l.row, GrantID: l.grantID, Slot: l.slot}
+	return protocol.Claim{Name: l.name, Token: int64(l.token), GrantID: l.grantID, Slot: l.slot}
 }
 
 // extend moves the deadline after a grant by the TTL that was sent at the given moment. It never revives a lease that
@@ -329,12 +321,6 @@ func (l *Lease) end(cause error) bool {
 	ended := l.ended
 	l.mu.Unlock()
 	l.cancel(ended)
-	if l.unnamed {
-		l.owner.hasNot(l)
-	}
 	l.client.leases.forget(l)
-	if l.turn != nil {
-		l.client.lines.Ended(l.turn)
-	}
 	return first
 }

@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"cmp"
-	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -25,7 +24,7 @@ const (
 // monotonic clock. A plan stands until its time has passed, even if its lease has gone: leases that come and go
 // wake nobody.
 type leases struct {
-	mu           sync.Mutex // taken before a lease's, after that of the lines
+	mu           sync.Mutex // taken before a lease's
 	closed       bool
 	all          map[*Lease]struct{}
 	nextBeat     time.Duration // of the heartbeat
@@ -58,25 +57,6 @@ func (c *Client) adopt(l *Lease, way Way) bool {
 	if deadlineSooner {
 		signal(c.deadlineWake)
 	}
-	return true
-}
-
-// replace ends a released lease and puts the next turn in its place, with the rest of the grant. False: the
-// lease has already ended, or has too little time left. ctx is the release's.
-func (s *leases) replace(ctx context.Context, l, next *Lease, now trust.Instant) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if s.closed || l.ended != nil || now.Until(l.deadline) < l.ttl/2 {
-		return false
-	}
-	l.ended = ErrReleased
-	l.owner.held.Add(-1)
-	next.deadline, next.due, next.asked, next.fresh, next.expiresAt = l.deadline, l.due, l.asked, l.fresh, l.expiresAt
-	l.passedTo(ctx, next, now)
-	delete(s.all, l)
-	s.all[next] = struct{}{}
 	return true
 }
 

@@ -18,7 +18,7 @@ func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
-		c := startClient(t, s, trust.SystemClock(), WithTurns(1, 0))
+		c := startClient(t, s, trust.SystemClock())
 		_, before := waiting(t.Context(), t, c, "report")
 		ctx, cancel := context.WithCancel(t.Context())
 		id, result := waiting(ctx, t, c, "report")

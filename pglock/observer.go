@@ -70,16 +70,15 @@ const (
 	// EventRelease, once. Fields of a lease; Reason, Held, Gap, Err. Err is the *LostError.
 	EventLost EventKind = "lost"
 	// EventRelease: a lease has ended by Release, Do, HandOver, Close, or after an AcquireAll that did not get all locks.
-	// Fields of a lease; Held; Way, which is WayTurn if the lock passed to another call of the client in memory; Err if
-	// the server has not confirmed the release. ctx is that of the call that ended the lease.
+	// Fields of a lease; Held; Err if the server has not confirmed the release. ctx is that of the call that ended the
+	// lease.
 	EventRelease EventKind = "release"
 	// EventOutlived: Release was called for a lease that was already lost, so its work went on after the loss. Do and
 	// package leader call Release when their function has returned. Fields of a lease; Reason, Late. ctx is Release's.
 	EventOutlived EventKind = "outlived"
-	// EventHandOver: the end of a lease or of a wait gave the lock to waiting calls. Fields: Lock, Way, Count, Took. With
-	// WayQueue, Took is from the request that ended the lease until the waiting clients were notified. Not included is
-	// the time in which the notification reaches them. With WayTurn Took is 0. ctx is that of the call that ended the
-	// lease, if there is one.
+	// EventHandOver: the end of a lease or of a wait gave the lock to waiting calls. Fields: Lock, Way, Count, Took. Took
+	// is from the request that ended the lease until the waiting clients were notified. Not included is the time in which
+	// the notification reaches them. ctx is that of the call that ended the lease, if there is one.
 	EventHandOver EventKind = "hand over"
 
 	// EventWrite: package fencedstore has committed a transaction under the fence of the lease. A write under several
@@ -123,7 +122,6 @@ type Way string
 const (
 	WayFree  Way = "free"  // the server's first answer granted it
 	WayQueue Way = "queue" // the server granted it to a ticket
-	WayTurn  Way = "turn"  // another call of the client passed it on in memory (WithTurns)
 )
 
 // Connection names one of the two connections that a client has besides the pool.

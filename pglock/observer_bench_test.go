@@ -86,7 +86,6 @@ func TestWithoutAnObserverEventsAllocateNothing(t *testing.T) {
 		c.tellRenewals(c.observing.outside(), did, now, errReset)
 		l.write(ctx, hooks.Observed{Kind: string(EventWrite), Resource: "report"})
 		l.noteEnd(now, ErrReleased, false)
-		l.passedTo(ctx, l, now)
 		l.released(ctx, nil)
 		l.outlived(ctx)
 		c.polls(1, time.Second, errReset)

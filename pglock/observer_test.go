@@ -265,40 +265,6 @@ func TestWorkThatOutlivesItsLeaseInDoIsObserved(t *testing.T) {
 	})
 }
 
-func TestTurnsAreObservedAsHandOversBetweenCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var n notes
-		s := newFakeServer()
-		c := s.client(t, WithObserver(&n), WithTurns(4, time.Minute))
-		_, now, waiting := inTurn(t, s, c, 2) // five calls: the first alone, then turns of one block
-		if err := now.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		serveAll(t, waiting)
-		synctest.Wait()
-		lines := n.kinds("report")
-		want := []string{"wait", "wait", "wait", "wait", "wait", "grant queue"}
-		if len(lines) < 6 || !slices.Equal(lines[:6], want) {
-			t.Fatalf("events %q, want them to begin with %q", lines, want)
-		}
-		for i, e := range n.of(EventWait) {
-			if place := max(1, i); e.Place != place { // the first call is the server's first; the others are the line's
-				t.Errorf("call %d waits at place %d", i, e.Place)
-			}
-		}
-		passed := strings.Count(strings.Join(lines, ", "), "release turn, hand over turn, grant turn")
-		if turns := len(n.of(EventGrant)) - 2; turns != 3 || passed != turns {
-			t.Errorf("%d turns were passed on, of %d: %q", passed, turns, lines)
-		}
-		tenuresOnce(t, n.of(EventGrant, EventRelease, EventLost))
-		for _, e := range n.of(EventHandOver) {
-			if e.Way == WayTurn && (e.Count != 1 || e.Took != 0) {
-				t.Errorf("hand-over %+v", e)
-			}
-		}
-	})
-}
-
 // tenuresOnce checks that each grant has one end, after it.
 func tenuresOnce(t *testing.T, events []Event) {
 	t.Helper()
@@ -333,7 +299,7 @@ func TestEventsOfALeaseComeInOrder(t *testing.T) {
 		var clients []*Client
 		var calls sync.WaitGroup
 		for i := range all {
-			c := s.client(t, WithObserver(&all[i]), WithTurns(5, 0))
+			c := s.client(t, WithObserver(&all[i]))
 			clients = append(clients, c)
 			for n := range 40 {
 				calls.Go(func() {
@@ -386,36 +352,4 @@ func TestPollingAndItsEndAreObserved(t *testing.T) {
 			t.Errorf("events %+v", back)
 		}
 	})
-}
-
-// The renewals of a block count for its present turn.
-func TestRenewalsOfTurnsAreObserved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var n notes
-		s := newFakeServer()
-		c := s.client(t, WithObserver(&n), WithTurns(4, time.Hour))
-		time.Sleep(time.Hour) // a gap does not count from the client's beginning
-		_, now, waiting := inTurn(t, s, c, 2, WithTTL(30*time.Second))
-		time.Sleep(25 * time.Second)
-		renewals := n.of(EventRenew)
-		if len(renewals) < 2 {
-			t.Fatalf("renewals %+v", renewals)
-		}
-		for _, e := range renewals {
-			if e.Gap > 12*time.Second || e.Gap < 8*time.Second {
-				t.Errorf("renewal %+v", e)
-			}
-		}
-		if last := renewals[len(renewals)-1]; last.Token != now.Token() {
-			t.Errorf("renewal %+v of the turn with token %d", last, now.Token())
-		}
-		serveAll(t, append([]chan acquired{taken(now)}, waiting...))
-	})
-}
-
-// taken is a call that has its lease.
-func taken(l *Lease) chan acquired {
-	result := make(chan acquired, 1)
-	result <- acquired{lease: l}
-	return result
 }

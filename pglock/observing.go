@@ -237,18 +237,6 @@ func (l *Lease) noteEnd(now trust.Instant, cause error, handed bool) {
 	}
 }
 
-// passedTo tells that the lock has passed to the next call of the line. The caller has the mutexes of the leases and of
-// this one.
-func (l *Lease) passedTo(ctx context.Context, next *Lease, now trust.Instant) {
-	if l.sight == nil {
-		return
-	}
-	l.sight.ended = now.Mono
-	l.over(ctx, WayTurn, nil)
-	l.client.observing.tell(ctx, Event{Kind: EventHandOver, Lock: l.name, Way: WayTurn, Count: 1})
-	next.held(now, WayTurn)
-}
-
 // released tells how the end of the lease by its holder went.
 func (l *Lease) released(ctx context.Context, err error) {
 	if l.sight == nil {

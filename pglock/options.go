@@ -1,7 +1,6 @@
 package pglock
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -17,21 +16,19 @@ import (
 type Option func(*config) error
 
 type config struct {
-	schema      string
-	holder      string
-	ttl         time.Duration
-	grace       time.Duration
-	sessionTTL  time.Duration
-	turns       int // that one grant may pass through in this client
-	turnsWithin time.Duration
-	listen      *pgx.ConnConfig // nil: made as the pool makes its connections
-	observers   []Observer
+	schema     string
+	holder     string
+	ttl        time.Duration
+	grace      time.Duration
+	sessionTTL time.Duration
+	listen     *pgx.ConnConfig // nil: made as the pool makes its connections
+	observers  []Observer
 }
 
 var errNilOption = &ArgumentError{"option", "nil", "be an option of this package"}
 
 func newConfig(opts []Option) (config, error) {
-	c := config{schema: "pglock", holder: argument.Process(MaxHolderBytes), ttl: DefaultTTL, sessionTTL: DefaultSessionTTL, turns: DefaultTurns, turnsWithin: DefaultTurnsWithin}
+	c := config{schema: "pglock", holder: argument.Process(MaxHolderBytes), ttl: DefaultTTL, sessionTTL: DefaultSessionTTL}
 	for _, o := range opts {
 		if o == nil {
 			return config{}, errNilOption
@@ -82,29 +79,6 @@ func WithSessionTTL(ttl time.Duration) Option {
 	return func(c *config) error {
 		c.sessionTTL = ttl
 		return checkTTL("session TTL", ttl)
-	}
-}
-
-// WithTurns limits how a lock passes from one waiting call of this client to the next in memory, without the
-// server: for at most within, counted from the first turn of a grant, and for at most turns in a row, from 1 to
-// MaxTurns. within 0 means DefaultTurnsWithin, 20 ms. Then the lock goes to the next ticket. So besides the
-// current turn a call waits for at most one such block of each earlier ticket. Each turn is a lease with its
-// own token, and ends when its holder releases it: within only decides whether the next one comes from memory.
-//
-// The turns end sooner if less than half of the lease is left, or if the tokens have a gap. Calls with the same
-// TTL and label share a place. Calls with metadata, a grace, WithShared or WithLimit, calls of AcquireAll, and
-// calls of an owner that holds another lock each have their own place. With 1 every call has its own. Defaults
-// to DefaultTurns and DefaultTurnsWithin.
-func WithTurns(turns int, within time.Duration) Option {
-	return func(c *config) error {
-		if turns < 1 || turns > MaxTurns {
-			return &ArgumentError{"turns", strconv.Itoa(turns), fmt.Sprintf("be from 1 to %d", MaxTurns)}
-		}
-		if within < 0 {
-			return &ArgumentError{"within", within.String(), "not be negative"}
-		}
-		c.turns, c.turnsWithin = turns, cmp.Or(within, DefaultTurnsWithin)
-		return nil
 	}
 }
 

@@ -2,10 +2,6 @@ package pglock
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -16,9 +12,6 @@ import (
 type owner struct {
 	id   uuid.UUID
 	held atomic.Int64 // leases that have not ended
-
-	mu      sync.Mutex // guards what follows; taken last
-	unnamed map[*Lease]struct{}
 }
 
 // ownerKey is the key under which a context carries a *Lease, and with it the owner, or only an *owner.
@@ -44,45 +37,6 @@ func ownerOf(ctx context.Context) (*owner, error) {
 		return nil, err
 	}
 	return &owner{id: id}, nil
-}
-
-// has and hasNot track the leases that the server does not know to be this owner's.
-func (o *owner) has(l *Lease) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.unnamed == nil {
-		o.unnamed = make(map[*Lease]struct{})
-	}
-	o.unnamed[l] = struct{}{}
-}
-
-func (o *owner) hasNot(l *Lease) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.unnamed, l)
-}
-
-func (o *owner) isUnnamed() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.unnamed) > 0
-}
-
-// makeKnown tells the server which locks this owner holds as a turn of a line, in whatever client; the server
-// knows only the line. An owner that waits while it holds a lock may be part of a circle.
-func (o *owner) makeKnown(ctx context.Context) error {
-	o.mu.Lock()
-	unknown := slices.Collect(maps.Keys(o.unnamed))
-	o.mu.Unlock()
-	for _, l := range unknown {
-		if l.makeKnown() {
-			if err := l.client.backend.Own(ctx, l.claim(), o.id); err != nil {
-				return fmt.Errorf("tell who holds lock %q: %w", l.name, err)
-			}
-		}
-		o.hasNot(l)
-	}
-	return nil
 }
 
 // Nested reports whether the owner holds a lock while it asks for another: only then can it be part of a circle.

@@ -24,7 +24,7 @@ func grantIDOf(t *testing.T, conn *pgx.Conn, name string) (id string) {
 func manyOf(name string, change ...string) string {
 	args := []struct{ what, right string }{{"names", "ARRAY[" + name + "]"}, {"grants", "ARRAY[" + someID + "]"}, {"session", someID}, {"holders", "ARRAY['h']"},
 		{"ttls", "ARRAY['1 s'::interval]"}, {"metadata", "ARRAY[NULL::jsonb]"}, {"retries", "ARRAY[false]"}, {"modes", "ARRAY['exclusive']"}, {"limits", "ARRAY[NULL::int]"},
-		{"waits", "ARRAY[false]"}, {"session ttl", "'10 s'"}, {"owners", "ARRAY[NULL::uuid]"}, {"nested", "ARRAY[false]"}, {"turns", "ARRAY[1]"}}
+		{"waits", "ARRAY[false]"}, {"session ttl", "'10 s'"}, {"owners", "ARRAY[NULL::uuid]"}, {"nested", "ARRAY[false]"}}
 	values := make([]string, len(args))
 	for i, arg := range args {
 		values[i] = arg.right
@@ -59,7 +59,7 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 
 	// Bad arguments are refused by whatever way they would go.
 	for _, name := range []string{"'new'", "'free'", "'held'", "'readers'"} {
-		for _, more := range []string{"", ", p_wait => true", ", p_turns => 8", ", p_retry => true"} {
+		for _, more := range []string{"", ", p_wait => true", ", p_retry => true"} {
 			lease := func(grant, session, holder, ttl, metadata string) string {
 				return "acquire_lease(" + name + ", " + grant + ", " + session + ", " + holder + ", " + ttl + ", " + metadata + more + ")"
 			}
@@ -73,14 +73,6 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 			add(lease(id, id, "'h'", "'-1 s'", "NULL"), invalid, "ttl is -00:00:01")
 			add(lease(id, id, "'h'", "'24:00:00.000001'", "NULL"), invalid, "ttl is 24:00:00.000001")
 			add(lease(id, id, "'h'", "'1 s'", "to_jsonb(repeat('x', 16400))"), invalid, "metadata is 16402 bytes")
-		}
-		for _, turns := range []string{"0", "-1", "1001", "2147483647", "NULL"} {
-			add("acquire_lease("+name+", "+id+", "+id+", 'h', '1 s', p_turns => "+turns+")", invalid, "turns is "+turns+": it must be from 1 to 1000")
-			add("acquire_lease("+name+", "+id+", "+id+", 'h', '1 s', p_wait => true, p_turns => "+turns+")", invalid, "turns is "+turns)
-			add(manyOf(name, "turns = ARRAY["+turns+"::int]"), invalid, "turns is "+turns)
-		}
-		for _, mode := range []string{"p_mode => 'shared'", "p_mode => 'limit', p_capacity => 2"} {
-			add("acquire_lease("+name+", "+id+", "+id+", 'h', '1 s', p_turns => 2, "+mode+")", invalid, "turns is 2: it must be from 1 to 1000, and 1 unless the mode is exclusive")
 		}
 		for _, waits := range []string{"", "waits = ARRAY[true]"} {
 			add(manyOf(name, waits, "session = NULL"), invalid, "session_key")
@@ -96,7 +88,7 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 			add(manyOf(name, waits, "session ttl = '-1 s'"), invalid, "session ttl is -00:00:01")
 			add(manyOf(name, waits, "session ttl = NULL"), invalid, "session ttl is NULL")
 			add(manyOf(name, waits, "session ttl = '24:00:00.000001'"), invalid, "session ttl is 24:00:00.000001")
-			for _, array := range []string{"names", "grants", "holders", "ttls", "metadata", "retries", "modes", "limits", "owners", "nested", "turns"} {
+			for _, array := range []string{"names", "grants", "holders", "ttls", "metadata", "retries", "modes", "limits", "owners", "nested"} {
 				add(manyOf(name, waits, array+" = NULL"), invalid, "elements: they must have the same number, from 1 to 10000")
 				add(manyOf(name, waits, array+" = '{}'"), invalid, "elements: they must have the same number, from 1 to 10000")
 			}
@@ -104,7 +96,7 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 	}
 	for _, name := range []string{"NULL", "''", long} {
 		for _, call := range []string{"acquire_lease(" + name + ", " + id + ", " + id + ", 'h', '1 s')", "acquire_lease(" + name + ", " + id + ", " + id + ", 'h', '1 s', p_wait => true)",
-			"acquire_lease(" + name + ", " + id + ", " + id + ", 'h', '1 s', p_turns => 8)", manyOf(name + "::text"), manyOf(name+"::text", "waits = ARRAY[true]")} {
+			manyOf(name + "::text"), manyOf(name+"::text", "waits = ARRAY[true]")} {
 			add(call, invalid, "name is ")
 		}
 	}
@@ -176,7 +168,7 @@ func TestEveryLeaseOfACallForManyHasItsOwnAnswer(t *testing.T) {
 		{"SELECT string_agg(coalesce(reason, 'held'), ', ' ORDER BY n) FROM pglock.check_leases" + all, "unknown, released, released, unknown"},
 		{`SELECT string_agg(format('%s %s %s', granted, which, more ->> 'holder'), ', ' ORDER BY n) FROM (SELECT *, dense_rank() OVER (ORDER BY token) AS which FROM pglock.acquire_leases(ARRAY['new', 'b held', 'a free', 'a free', 'new'],
 			ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 5)), ` + someID + `, '{1,2,3,4,5}', array_fill('1 h'::interval, ARRAY[5]), array_fill(NULL::jsonb, ARRAY[5]), array_fill(false, ARRAY[5]),
-			array_fill('exclusive'::text, ARRAY[5]), array_fill(NULL::int, ARRAY[5]), array_fill(false, ARRAY[5]), '10 s', array_fill(NULL::uuid, ARRAY[5]), array_fill(false, ARRAY[5]), array_fill(1, ARRAY[5]))) a`,
+			array_fill('exclusive'::text, ARRAY[5]), array_fill(NULL::int, ARRAY[5]), array_fill(false, ARRAY[5]), '10 s', array_fill(NULL::uuid, ARRAY[5]), array_fill(false, ARRAY[5]))) a`,
 			"t 3 , t 2 , t 1 , f 1 3, f 3 1"},
 	} {
 		var got string
@@ -211,7 +203,7 @@ func TestI11_OneBadRequestOfACallForManyUndoesTheOthers(t *testing.T) {
 	for _, waits := range []string{"false", "true"} {
 		good := []string{"names = ARRAY['new', 'free', 'held', 'used']", "grants = " + four("gen_random_uuid()"), "holders = " + four("'h'"), "ttls = " + four("'1 s'::interval"),
 			"metadata = " + four("NULL::jsonb"), "retries = " + four("false"), "modes = " + four("'exclusive'"), "limits = " + four("NULL::int"), "waits = " + four(waits),
-			"owners = " + four("NULL::uuid"), "nested = " + four("false"), "turns = " + four("1")}
+			"owners = " + four("NULL::uuid"), "nested = " + four("false")}
 		for _, tc := range []struct {
 			bad         []string
 			state, says string

@@ -139,8 +139,6 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"sweep()", "", ""},
 		{"end_session(NULL)", "", ""},
 		{"end_session(" + id + ")", "", ""},
-		{"own_lease('held', 1, " + id + ", " + id + ")", "", ""},
-		{"own_lease(NULL, NULL, NULL, NULL)", "", ""},
 	} {
 		_, err := caller.Exec(t.Context(), "SELECT * FROM pglock."+tc.call)
 		checkState(t, tc.call, err, tc.state, tc.says)
@@ -290,8 +288,7 @@ func TestI11_FunctionsThatNeedAFreshSnapshotRefuseAFrozenOne(t *testing.T) {
 		for _, call := range []string{
 			"acquire_lease('new', " + someID + ", " + someID + ", 'h', '1 s')", "acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s')",
 			"acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s', p_wait => true)", "acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s', p_retry => true)",
-			"acquire_lease('free', " + someID + ", " + someID + ", 'h', '1 s')", "acquire_lease('free', " + someID + ", " + someID + ", 'h', '1 s', p_turns => 8)",
-			manyOf("'new'"), manyOf("'free'"), manyOf("'held'", "waits = ARRAY[true]"),
+			"acquire_lease('free', " + someID + ", " + someID + ", 'h', '1 s')", manyOf("'new'"), manyOf("'free'"), manyOf("'held'", "waits = ARRAY[true]"),
 			"renew_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0], '1 s')", "renew_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0])",
 			"release_lease('held', 1, " + heldID + ")", "release_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0])",
 			"give_up(" + someID + ", ARRAY['held'], ARRAY[" + heldID + "])", "give_up(" + someID + ", ARRAY['held'], ARRAY[" + someID + "], true)",

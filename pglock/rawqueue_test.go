@@ -40,7 +40,7 @@ func TestI6_WaiterThatAsksAgainIsGrantedOneLease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
-	for mode, p := range map[string]string{"exclusive": "", "with turns": ", p_turns => 8", "shared": ", p_mode => 'shared'", "limit": ", p_mode => 'limit', p_capacity => 3"} {
+	for mode, p := range map[string]string{"exclusive": "", "shared": ", p_mode => 'shared'", "limit": ", p_mode => 'limit', p_capacity => 3"} {
 		t.Run(mode, func(t *testing.T) {
 			if granted, _ := askRaw(t, conn, mode, uuid.New(), uuid.New(), ""); !granted {
 				t.Fatal("the lock is not free")

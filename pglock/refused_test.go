@@ -60,11 +60,8 @@ func newAdmin(t *testing.T, pool *pgxpool.Pool, opts ...lockadmin.Option) *locka
 	return a
 }
 
-// exported is the grant ID as Export tells it; nil when it does not.
-func exported(l *pglock.Lease) uuid.UUID {
-	g, _ := l.Export()
-	return g.ID
-}
+// exported is the grant ID as Export tells it.
+func exported(l *pglock.Lease) uuid.UUID { return l.Export().ID }
 
 func mustAcquire(t *testing.T, c *pglock.Client, name string, opts ...pglock.AcquireOption) *pglock.Lease {
 	t.Helper()

@@ -60,7 +60,6 @@ func (c *Client) renewAll(ctx context.Context, p piece, hold time.Duration) {
 	sooner, later := sooner(), rand.Float64()
 	for i, l := range p.leases {
 		v, known := verdicts[claims[i]]
-		l = c.current(l)
 		latest := l.answered(p.until)
 		switch {
 		case err == nil && known && v.Outcome == protocol.Renewed:
@@ -99,7 +98,6 @@ func (c *Client) renewBusy(ctx context.Context, busy []*Lease, hold time.Duratio
 	l.asks(until)
 	r := l.renewal(sent)
 	v, err := c.backend.RenewWaiting(ctx, limit/2, r.claim, min(hold, busyWait))
-	l = c.current(l)
 	latest := l.answered(until)
 	var did tally
 	switch translated := errorFromSQL(err, l.name, l.token); {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/argument"
-	"github.com/pglock-dev/pglock/internal/coalesce"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/queue"
@@ -31,7 +30,6 @@ const (
 type request struct {
 	protocol.Request
 	maxWait time.Duration // < 0: until ctx ends
-	apart   bool          // never shares a grant with other calls
 	owner   *owner
 	sight   *sight // nil: nobody observes
 }
@@ -58,10 +56,8 @@ func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) 
 // the attempt before it (Retry). Only one goroutine uses it.
 type pending struct {
 	request
-	queued  bool  // it has a ticket
-	lost    bool  // the answer of an attempt was lost; that attempt may still be under way
-	line    *line // whose first call it is, or for which it asks
-	byAgent bool  // the server does not know the owner
+	queued bool // it has a ticket
+	lost   bool // the answer of an attempt was lost; that attempt may still be under way
 }
 
 func (c *Client) newPending(ctx context.Context, r request) (*pending, error) {
@@ -93,15 +89,11 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 	var patience <-chan time.Time // starts with the first failure
 	for delay := firstAgain; ; delay = min(2*delay, lastAgain) {
 		q.Asked = c.now()
-		if err = q.owner.makeKnown(asking); err == nil {
-			q.Nested = q.owner.Nested()
-			if q.Wait {
-				c.mayBeKnown.Store(true)
-			}
-			a, err = c.backend.Acquire(asking, q.Request)
-		} else if protocol.ConnectionLost(err) {
-			err = &coalesce.NotSentError{Err: err}
+		q.Nested = q.owner.Nested()
+		if q.Wait {
+			c.mayBeKnown.Store(true)
 		}
+		a, err = c.backend.Acquire(asking, q.Request)
 		if server.AnswerLost(err) {
 			q.Retry, q.lost = true, true
 		}

@@ -103,7 +103,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 		"SELECT * FROM pglock.pglock_schema_migrations", "CREATE TABLE pglock.mine ()", "CREATE FUNCTION pglock.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
 		"SELECT pglock.prune_locks()", "SELECT pglock.prune_history()", "SELECT pglock.list_history()", "SELECT pglock.break_lock('report', 'r', 'a')",
 		"SELECT pglock.lost_reason('report', 1, NULL, 0)", "SELECT pglock.check_request(NULL, '1 s')", "SELECT pglock.require_durable_commit()", "SELECT pglock.require_read_committed()",
-		"SELECT pglock.draw_tokens(0, 1)", "SELECT pglock.epoch_now()", "SELECT pglock.advance_epoch('r', 'a')",
+		"SELECT pglock.draw_token(0)", "SELECT pglock.epoch_now()", "SELECT pglock.advance_epoch('r', 'a')",
 		"SELECT pglock.raise_lost('report', 1, 'broken')", "SELECT pglock.raise_stale('report', 1, 2)", "SELECT pglock.refuse_lease(NULL, 1, NULL)", "SELECT pglock.write_receipt(gen_random_uuid(), gen_random_uuid())",
 		"SELECT pglock.bypass_guards('r', 'a')",
 	} {
@@ -159,7 +159,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	user := []string{"acquire_lease", "acquire_leases", "announce", "backend_pids", "broken_guards", "check_leases", "database_id", "diagnose",
 		"end_session", "fence", "fence_all", "get_lock", "give_up", "guard_table", "guard_triggers", "guard_write",
 		"hand_over", "key_column", "list_backends", "list_blockers", "list_fences", "list_guards", "list_locks",
-		"list_sessions", "list_waiters", "list_waits", "look", "made_triggers", "mark_connection", "once", "outcome", "own_lease", "own_tickets",
+		"list_sessions", "list_waiters", "list_waits", "look", "made_triggers", "mark_connection", "once", "outcome", "own_tickets",
 		"rank_fences", "rank_locks", "rank_waiters", "recent_events", "release_lease", "release_leases", "renew_leases", "schema_version", "seal", "session_rows",
 		"start_client", "statistics", "sweep", "timeline", "unguard_table", "watch", "wrong_rights"}
 	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "clock_steps", "history_settings",

@@ -94,7 +94,7 @@ func TestThousandsOfRequestsToTakeBackCostNoLease(t *testing.T) {
 		if err := errors.Join(short.Err(), long.Err()); err != nil {
 			t.Error(err)
 		}
-		if _, _, _, n := left(c); n != 0 {
+		if _, _, n := left(c); n != 0 {
 			t.Errorf("%d are left", n)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/hooks"
@@ -17,11 +18,6 @@ func init() {
 		found, err := start(ctx, queries, query, schema)
 		return found.version, err
 	}
-	home := func(lease any) hooks.Grant {
-		g := lease.(*Lease).shown()
-		return hooks.Grant{DatabaseID: g.DatabaseID, Schema: g.Schema}
-	}
-	hooks.Home = home
 	hooks.Passed = func(lease any, p *hooks.Passage) *hooks.Passage {
 		l := lease.(*Lease)
 		if p != nil {
@@ -31,10 +27,13 @@ func init() {
 	}
 	hooks.Observe = func(ctx context.Context, lease any, what hooks.Observed) { lease.(*Lease).write(ctx, what) }
 	hooks.Export = func(lease any) hooks.Grant {
-		g, _ := lease.(*Lease).Export()
-		shown := home(lease)
-		shown.ID = g.ID
-		return shown
+		g := lease.(*Lease).Export()
+		return hooks.Grant{ID: g.ID, DatabaseID: g.DatabaseID, Schema: g.Schema}
+	}
+	hooks.Home = func(lease any) hooks.Grant {
+		home := hooks.Export(lease)
+		home.ID = uuid.Nil
+		return home
 	}
 	hooks.Want = func(client any, name string, opts any) (hooks.Wanted, error) {
 		r, err := client.(*Client).newRequest(name, opts.([]AcquireOption))

@@ -206,7 +206,7 @@ func TestTakingBackThatHangsCostsNoLease(t *testing.T) {
 				}
 				s.set(func() { s.onGiveUp = nil })
 				time.Sleep(patience + time.Minute)
-				if _, _, _, n := left(c); n != 0 {
+				if _, _, n := left(c); n != 0 {
 					t.Errorf("%d were not taken back when the server answered again", n)
 				}
 			})

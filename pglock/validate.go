@@ -17,19 +17,12 @@ const (
 	MaxHolderBytes   = 256  // of a holder's label
 	MaxMetadataBytes = 8192 // of a lease's metadata, as JSON text
 	MaxLimit         = 1000 // of the holders that WithLimit allows
-	DefaultTurns     = 64   // of a grant within its client
-	MaxTurns         = 1000
 
 	MinTTL     = 100 * time.Millisecond
 	MaxTTL     = 24 * time.Hour
 	DefaultTTL = 30 * time.Second
 
 	DefaultSessionTTL = 10 * time.Second
-
-	// DefaultTurnsWithin is how long a grant passes from call to call within its client. Passing on in memory
-	// pays if the work is short compared with a hand-over through the server, which takes some milliseconds.
-	// Ten times that keeps most of the gain, and is a short wait for other clients.
-	DefaultTurnsWithin = 20 * time.Millisecond
 )
 
 // checkText refuses a text that is empty, longer than most bytes, not UTF-8, or that PostgreSQL cannot store.

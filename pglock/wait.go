@@ -36,9 +36,6 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer)
 				signal(c.beatWake)
 			}
 			c.calls.answered(q)
-			if q.line != nil {
-				c.lines.Queued(q.line, a, q.byAgent)
-			}
 			g, hinted, err = c.await(ctx, q, t)
 		}
 		if hinted {
@@ -66,7 +63,7 @@ func (c *Client) await(ctx context.Context, q *pending, t *queue.Ticket) (g gran
 		switch h := n.Hint; {
 		case h != nil: // if it has little trust left, asking renews it
 			left := now.Until(trust.Deadline(h.Seen, q.TTL, h.Left-q.Grace))
-			return granted{first: h.First, token: h.Token, slot: h.Slot, left: h.Left, seen: h.Seen}, left >= q.TTL/2, nil
+			return granted{token: h.Token, slot: h.Slot, left: h.Left, seen: h.Seen}, left >= q.TTL/2, nil
 		case n.Circle != nil:
 			return g, false, &DeadlockError{circleOf(n.Circle)}
 		case n.Err != nil:

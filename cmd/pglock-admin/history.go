@@ -155,7 +155,7 @@ func drawHistory(w *page, o *options, view historyView, name string) {
 			if ended.IsZero() {
 				ended = v.At
 			}
-			row := []string{moment(ended), printable(string(v.Kind)), tokensText(v.Event), heldText(v.Event), printable(v.Holder), note(v.Event)}
+			row := []string{moment(ended), printable(string(v.Kind)), tokenText(v.Event), heldText(v.Event), printable(v.Holder), note(v.Event)}
 			if v.Holder == "" {
 				row[4] = ""
 			}
@@ -178,13 +178,10 @@ func drawHistory(w *page, o *options, view historyView, name string) {
 	}
 }
 
-// tokensText is the token of a tenure, or the block of its tokens.
-func tokensText(e lockadmin.Event) string {
-	switch {
-	case e.Token == 0:
+// tokenText is the token of a tenure.
+func tokenText(e lockadmin.Event) string {
+	if e.Token == 0 {
 		return ""
-	case e.FirstToken != 0:
-		return fmt.Sprintf("%d-%d", e.FirstToken, e.Token)
 	}
 	return strconv.FormatInt(int64(e.Token), 10)
 }

@@ -18,10 +18,10 @@ func recorded(t *testing.T, rows string) (*pgtest.DB, *pgx.Conn) {
 	t.Helper()
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
-	if _, err := conn.Exec(t.Context(), `INSERT INTO pglock.events (lock_name, kind, token, first_token, new_token, holder, actor, db_user, reason, session_id, slot, mode, capacity, granted_at, ended_at, at, number)
-		SELECT lock_name, kind, token, first_token, new_token, holder, actor, 'app', reason, '00000000-0000-4000-8000-000000000001', slot, mode, capacity,
+	if _, err := conn.Exec(t.Context(), `INSERT INTO pglock.events (lock_name, kind, token, new_token, holder, actor, db_user, reason, session_id, slot, mode, capacity, granted_at, ended_at, at, number)
+		SELECT lock_name, kind, token, new_token, holder, actor, 'app', reason, '00000000-0000-4000-8000-000000000001', slot, mode, capacity,
 			timestamptz '2026-01-01 10:00 UTC' + g * interval '1 s', timestamptz '2026-01-01 10:00 UTC' + e * interval '1 s', timestamptz '2026-01-01 10:00 UTC' + a * interval '1 s', number
-		FROM (VALUES `+rows+`) AS v (lock_name, kind, token, first_token, new_token, holder, actor, reason, slot, mode, capacity, g, e, a, number)`); err != nil {
+		FROM (VALUES `+rows+`) AS v (lock_name, kind, token, new_token, holder, actor, reason, slot, mode, capacity, g, e, a, number)`); err != nil {
 		t.Fatal(err)
 	}
 	return db, conn
@@ -36,14 +36,14 @@ func below(text string) string {
 func TestHistoryShowsEveryKind(t *testing.T) {
 	t.Parallel()
 	db, conn := recorded(t, `
-		('nightly-report', 'release', 40::bigint, NULL::bigint, NULL::bigint, 'app-1/reporter[1]', NULL::text, NULL::text, 0, 'exclusive', NULL::int, 0, 60, 60, 1::bigint),
-		('nightly-report', 'handover', 41, NULL, 42, 'app-1/reporter[1]', 'app-2/reporter[2]', NULL, 0, 'exclusive', NULL, 61, 70.25, 70.25, 2),
-		('nightly-report', 'takeover', 42, NULL, 45, 'app-2/reporter[2]', 'app-3/reporter[3]', NULL, 0, 'exclusive', NULL, 70.25, 100, 130, 3),
-		('nightly-report', 'break', 45, 43, 46, 'app-3/reporter[3]', 'alice@ops', 'host is down', 0, 'exclusive', NULL, 130, 200, 200, 4),
-		('gpu', 'release', 47, NULL, NULL, '`+strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'")+`', NULL, NULL, 2, 'limit', 2, 150, 210, 210, 1),
-		('nightly-report', 'overlap', 48, NULL, 49, 'app-4', 'app-5', NULL, 0, 'exclusive', NULL, 210, 300, 250, 5),
-		('once', 'expired', 50, NULL, NULL, 'app-6', NULL, NULL, 0, 'exclusive', NULL, 250, 280, 4000, 1),
-		('', 'level', 0, NULL, NULL, NULL, 'alice@ops', 'level all, kept for 30 days', NULL, NULL, NULL, NULL, NULL, 5000, NULL)`)
+		('nightly-report', 'release', 40::bigint, NULL::bigint, 'app-1/reporter[1]', NULL::text, NULL::text, 0, 'exclusive', NULL::int, 0, 60, 60, 1::bigint),
+		('nightly-report', 'handover', 41, 42, 'app-1/reporter[1]', 'app-2/reporter[2]', NULL, 0, 'exclusive', NULL, 61, 70.25, 70.25, 2),
+		('nightly-report', 'takeover', 42, 45, 'app-2/reporter[2]', 'app-3/reporter[3]', NULL, 0, 'exclusive', NULL, 70.25, 100, 130, 3),
+		('nightly-report', 'break', 45, 46, 'app-3/reporter[3]', 'alice@ops', 'host is down', 0, 'exclusive', NULL, 130, 200, 200, 4),
+		('gpu', 'release', 47, NULL, '`+strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'")+`', NULL, NULL, 2, 'limit', 2, 150, 210, 210, 1),
+		('nightly-report', 'overlap', 48, 49, 'app-4', 'app-5', NULL, 0, 'exclusive', NULL, 210, 300, 250, 5),
+		('once', 'expired', 50, NULL, 'app-6', NULL, NULL, 0, 'exclusive', NULL, 250, 280, 4000, 1),
+		('', 'level', 0, NULL, NULL, 'alice@ops', 'level all, kept for 30 days', NULL, NULL, NULL, NULL, NULL, 5000, NULL)`)
 	for name, args := range map[string][]string{
 		"history":            {"history"},
 		"history-of-a-lock":  {"history", "nightly-report"},
@@ -105,18 +105,18 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 	t.Parallel()
 	const correct = `
 		('a', 'release', 1::bigint, NULL::bigint, NULL::bigint, 'one', NULL::text, NULL::text, 0, 'exclusive', NULL::int, 0, 60, 60, 1::bigint),
-		('a', 'release', 2, NULL, NULL, 'two', NULL, NULL, 0, 'exclusive', NULL, 60, 70, 70, 2)`
+		('a', 'release', 2, NULL, 'two', NULL, NULL, 0, 'exclusive', NULL, 60, 70, 70, 2)`
 	for name, tc := range map[string]struct {
 		rows string
 		code int
 	}{
 		"nothing-wrong": {correct, exitOK},
 		"wrong": {correct + `,
-			('a', 'release', 4, NULL, NULL, '` + strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'") + `', NULL, NULL, 0, 'exclusive', NULL, 65, 80, 80, 4),
-			('gpu', 'release', 9, NULL, NULL, 'nine', NULL, NULL, 1, 'limit', 1, 100, 110, 110, 1),
-			('gpu', 'release', 8, NULL, NULL, 'eight', NULL, NULL, 2, 'limit', 1, 105.5, 120, 120, 1)`, exitAttention},
+			('a', 'release', 4, NULL, '` + strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'") + `', NULL, NULL, 0, 'exclusive', NULL, 65, 80, 80, 4),
+			('gpu', 'release', 9, NULL, 'nine', NULL, NULL, 1, 'limit', 1, 100, 110, 110, 1),
+			('gpu', 'release', 8, NULL, 'eight', NULL, NULL, 2, 'limit', 1, 105.5, 120, 120, 1)`, exitAttention},
 		"clock": {correct + `,
-			('a', 'release', 3, NULL, NULL, 'three', NULL, NULL, 0, 'exclusive', NULL, 20, 30, 30, 3)`, exitAttention},
+			('a', 'release', 3, NULL, 'three', NULL, NULL, 0, 'exclusive', NULL, 20, 30, 30, 3)`, exitAttention},
 	} {
 		db, _ := recorded(t, tc.rows)
 		a := in(t, db.URL(), "verify").want(t, tc.code)

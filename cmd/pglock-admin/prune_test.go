@@ -39,8 +39,8 @@ func idleSince(tb testing.TB, db *pgtest.DB, ago string, names ...string) {
 	}
 }
 
-const deadWaiters = `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, turns, enqueued_at)
-	SELECT $1, nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), gen_random_uuid(), false, 'gone', '1 s', 1, clock_timestamp() - interval '1 hour'
+const deadWaiters = `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
+	SELECT $1, nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), gen_random_uuid(), false, 'gone', '1 s', clock_timestamp() - interval '1 hour'
 	FROM generate_series(1, $2)`
 
 func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
@@ -212,8 +212,8 @@ func TestPruneGoesOnBehindLocksThatStay(t *testing.T) {
 	db := pgtest.Database(t)
 	execute(t, db, manyIdle, 1500)
 	execute(t, db, `INSERT INTO pglock.sessions VALUES ('11111111-1111-4111-8111-111111111111', 'worker', clock_timestamp() + interval '1 hour')`)
-	execute(t, db, `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, turns, enqueued_at)
-		SELECT name, nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), '11111111-1111-4111-8111-111111111111', false, 'worker', '1 s', 1, clock_timestamp()
+	execute(t, db, `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
+		SELECT name, nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), '11111111-1111-4111-8111-111111111111', false, 'worker', '1 s', clock_timestamp()
 		FROM pglock.locks WHERE name <= 'job/01100'`)
 	in(t, db.URL(), "prune").want(t, exitOK, "locks      400,", "leftovers  0,")
 }

@@ -49,12 +49,9 @@ func (r *runner) run(ctx context.Context) error {
 			return err
 		}
 	}
-	grant, err := r.lease.Export()
-	if err != nil {
-		return err
-	}
+	var err error
 	r.group, err = minder.Start(minder.Command{
-		Minder: []string{"run-minder"}, Path: r.path, Args: r.errand.command, Env: r.errand.environment(grant),
+		Minder: []string{"run-minder"}, Path: r.path, Args: r.errand.command, Env: r.errand.environment(r.lease.Export()),
 		Deadline: r.lease.Deadline(), KillAfter: r.errand.killAfter,
 	})
 	if err != nil {

@@ -5,7 +5,6 @@ import { condition, heldFor, leaseBar } from './lease.js';
 import { note } from './notes.js';
 import { link } from './route.js';
 import { escaped, lasted, modeOf, moment, pretty, seconds, shown } from './text.js';
-import { tokens } from './timeline.js';
 
 const SEVERITY = { ok: 'All is well', note: 'Good to know', warning: 'Warning', critical: 'Critical' };
 
@@ -244,7 +243,7 @@ export function historyTable(events) {
       return [
         moment(e.ended_at ?? e.at),
         h('span', { class: 'kind', 'data-kind': e.kind }, KINDS[e.kind] ?? e.kind),
-        String(e.token) === '0' ? '–' : tokens(e),
+        String(e.token) === '0' ? '–' : String(e.token),
         e.holder ? shown(e.holder) : '–',
         from && from.getFullYear() > 1 ? seconds(to - from) : '–',
         [e.actor ? shown(e.actor) : null, e.actor && e.reason ? ': ' : null, e.reason ? shown(e.reason) : null],

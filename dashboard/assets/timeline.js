@@ -17,7 +17,7 @@ export function tenures(events, holders, at) {
     const from = e.granted_at ? new Date(e.granted_at).getTime() : to;
     list.push({
       holder: e.holder ?? '',
-      token: tokens(e),
+      token: String(e.token),
       from: Math.min(from, to),
       to,
       end: e.kind,
@@ -37,12 +37,6 @@ export function tenures(events, holders, at) {
     });
   }
   return list.sort((a, b) => a.from - b.from || a.to - b.to);
-}
-
-// tokens writes the token of a tenure, or the block of those that passed on within one client.
-export function tokens(e) {
-  const first = String(e.first_token ?? '0');
-  return first === '0' || first === '' || first === String(e.token) ? String(e.token) : `${first}–${e.token}`;
 }
 
 // timeline draws the last `most` tenures.

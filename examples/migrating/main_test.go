@@ -47,7 +47,7 @@ func newScene(t *testing.T, schemas ...string) *scene {
 // client is one process of a new release.
 func (s *scene) client() *pglock.Client {
 	s.t.Helper()
-	c, err := pglock.New(s.t.Context(), s.pool, pglock.WithTurns(1, 0))
+	c, err := pglock.New(s.t.Context(), s.pool)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -61,11 +61,10 @@ var (
 		ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string,
 	) (version int, err error)
 
-	// Export is Lease.Export for a *pglock.Lease, without its error: if it fails the ID is nil, and the server says
-	// why.
+	// Export is Lease.Export for a *pglock.Lease.
 	Export func(lease any) Grant
 
-	// Home is Export without the ID; it leaves the lease's release as it is.
+	// Home is Export without the ID: where the lease is from.
 	Home func(lease any) Grant
 
 	// Want reads the name and the []pglock.AcquireOption of a call of a *pglock.Client's Acquire, and refuses them as that does.

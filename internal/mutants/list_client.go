@@ -52,7 +52,7 @@ var ofRequests = []mutant{
 		{schema, "  IF p_locked THEN\n    PERFORM settle(p_name);\n  END IF;\n", ""},
 	}, library, "^TestALimitThatHasRunOut"},
 	{"a slot that is not the lease's is called expired", []edit{
-		{schema, "    WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id\n      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;\n  IF FOUND THEN\n    RETURN CASE", "    WHERE l.name = p_name AND l.grant_id = p_grant_id\n      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;\n  IF FOUND THEN\n    RETURN CASE"},
+		{schema, "    WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id\n      AND l.token = p_token;\n  IF FOUND THEN\n    RETURN CASE", "    WHERE l.name = p_name AND l.grant_id = p_grant_id\n      AND l.token = p_token;\n  IF FOUND THEN\n    RETURN CASE"},
 	}, library, "^TestALeaseInAnotherSlot"},
 	{"trap 9: a cancelled call keeps the grant that was under way", []edit{
 		{"pglock/takeback.go", "\tc.takeBack(q.RequestID, err != nil || q.Retry, q.TTL)\n", ""},

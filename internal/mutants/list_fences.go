@@ -19,31 +19,38 @@ var ofFences = []mutant{
 		{schema, "      WHERE f.last_token < p_token\n         OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id\n", ""},
 	}, integration, "^TestI3_NoWrite"},
 	{"I3 the fence does not look again after it has waited", []edit{
-		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token\n      AND is_running(l.expires_at, l.ended_at);", "WHERE l.name = p_name AND l.slot = r.slot;"},
+		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id AND l.token = p_token\n      AND is_running(l.expires_at, l.ended_at);", "WHERE l.name = p_name AND l.slot = r.slot;"},
 	}, integration, "^TestI16_Wait|^TestI3_Fence"},
 	{"I4 I18 trap 5: COMMIT reads the lease plainly", []edit{
 		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot;"},
 	}, integration, "^TestI4_I18_|^TestI4_NoTakeover"},
-	{"I4 COMMIT of a turn reads the lease plainly: a release slips in", []edit{
+	{"I4 COMMIT reads the lease plainly: a release slips in", []edit{
 		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot;"},
-	}, integration, "^TestI4_NobodyEnds"},
+	}, integration, "^TestI4_NoTakeover|^TestI4_I18_Release"},
 	{"I4 session_replication_role switches the check inside COMMIT off", []edit{
 		{schema, "ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;", ""},
 	}, integration, "^TestI4_I18_|^TestI4_A5_Nothing"},
 	{"I4 trap 3: COMMIT goes by the time at which it began", []edit{
 		{schema, "    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) IS NOT TRUE", "    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.now()) IS NOT TRUE"},
 	}, integration, "^TestI4_I18_|^TestI4_A5_Late"},
+	{"I3 any token passes the fence with the right grant ID", []edit{
+		{schema, "      AND l.token = p_token;\n  res := coalesce(", "      ;\n  res := coalesce("},
+		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id AND l.token = p_token\n", "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id\n"},
+	}, integration, "^TestI3_|^TestI5_"},
+	{"I4 I10 COMMIT takes whatever lease there is", []edit{
+		{schema, "    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND l.token OPERATOR(pg_catalog.=) NEW.last_token\n           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at", "    SELECT true, l.expires_at"},
+	}, integration, "^TestI4_I10_I18_"},
 	{"I4 trap 3: COMMIT reads the clock before it waits for the lease's row", []edit{
-		{schema, "COALESCE(l.first_token, l.token)\n           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at    -- is_running, written out\n      INTO held, ends FROM", "COALESCE(l.first_token, l.token) AND l.expires_at > clock_timestamp(), 'infinity'\n      INTO held, ends FROM"},
+		{schema, "NEW.last_token\n           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at    -- is_running, written out\n      INTO held, ends FROM", "NEW.last_token AND l.expires_at > clock_timestamp(), 'infinity'\n      INTO held, ends FROM"},
 	}, integration, "^TestI4_Trap3_A5"},
 	{"I4 trap 3: the last check reads the clock before it waits for the lease's row", []edit{
-		{schema, "l.token) AND l.token\n           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends FROM", "l.token) AND l.token AND is_running(l.expires_at, l.ended_at), 'infinity'\n      INTO held, ends FROM"},
+		{schema, "l.token = f.last_token\n           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends FROM", "l.token = f.last_token AND is_running(l.expires_at, l.ended_at), 'infinity'\n      INTO held, ends FROM"},
 	}, integration, "^TestI4_Trap3_A5"},
 	{"I4 what was deferred before the fence is done after the check", []edit{
 		{schema, "  SET CONSTRAINTS fence_commit DEFERRED;", "  --"},
 	}, integration, "^TestI4_"},
 	{"I4 the last check holds nothing", []edit{
-		{schema, "    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token\n           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit\n    IF (held AND ends > clock_timestamp())", "    IF true"},
+		{schema, "    SELECT l.grant_id = f.grant_id AND l.token = f.last_token\n           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit\n    IF (held AND ends > clock_timestamp())", "    IF true"},
 	}, integration, "^TestI4_Seal|^TestI4_Constraints"},
 	{"I4 the last check takes the fence of any transaction", []edit{
 		{schema, "      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned()\n        AND o.advanced_at >= transaction_timestamp();", "      WHERE o.resource = res;"},

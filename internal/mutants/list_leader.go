@@ -39,9 +39,6 @@ var ofLeaders = []mutant{
 	{"I17 a hand-over of unknown outcome is called a failure", []edit{
 		{"pglock/handover.go", "\t\t\tif repeated {\n", "\t\t\tif repeated && false {\n"},
 	}, library, "^TestHandOverOfUnknown"},
-	{"a turn is passed on after its block was handed over", []edit{
-		{"pglock/handover.go", "\tif !l.makeKnown() {\n\t\treturn l.howEnded()\n\t}\n", ""},
-	}, library, "^TestReleaseDuringAHandOver"},
 
 	{"a leader releases the lock before its work has stopped", []edit{
 		{"leader/candidate.go", "func() { stop(context.Cause(ctx)) }", "func() { stop(context.Cause(ctx)); _ = lease.Release(ctx) }"},

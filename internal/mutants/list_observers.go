@@ -35,18 +35,6 @@ var ofObservers = []mutant{
 	{"observers: a release is told after what it has granted", []edit{
 		{"pglock/lease.go", "\t\t\tif e.Released {\n\t\t\t\tl.released(ctx, nil)\n\t\t\t}\n", ""},
 	}, library, "^TestEachWayOfALock"},
-	{"observers: a turn is not told", []edit{
-		{"pglock/leases.go", "\tl.passedTo(ctx, next, now)\n", ""},
-	}, library, "^TestTurnsAreObserved"},
-	{"observers: the agent of a line waits like a call", []edit{
-		{"pglock/turns.go", "r.Turns, r.owner = ln.Key.Holder, ln.Key.TTL, 0, true, turns, owner\n", "r.Turns, r.owner = ln.Key.Holder, ln.Key.TTL, 0, true, turns, owner\n\t\tr.sight = c.look(ctx)\n"},
-	}, library, "^TestTurnsAreObserved"},
-	{"observers: a call that joins a line does not wait", []edit{
-		{"internal/handoff/lines.go", "\tls.waits(call, len(line.calls))\n", ""},
-	}, library, "^TestTurnsAreObserved"},
-	{"observers: a turn has no gap since its renewal", []edit{
-		{"pglock/leases.go", "next.fresh, next.expiresAt = l.deadline, l.due, l.asked, l.fresh, l.expiresAt", "next.expiresAt = l.deadline, l.due, l.asked, l.expiresAt"},
-	}, library, "^TestRenewalsOfTurns"},
 	{"observers: the work of a lost lease is not told", []edit{
 		{"pglock/lease.go", "\t\tl.outlived(ctx)\n\t\treturn l.howEnded()\n", "\t\treturn l.howEnded()\n"},
 	}, library, "^TestEachLossIsObserved|^TestWorkThatOutlives"},

@@ -263,7 +263,7 @@ var ofWhatIsSaid = []mutant{
 		{"cmd/pglock-admin/backends.go", "\tif len(v.Backends) > 0 {\n\t\tfmt.Fprintln(w)\n", "\tif false {\n\t\tfmt.Fprintln(w)\n"},
 	}, command, "^TestNameOfAnApplication"},
 	{"a break is noted and ends nothing", []edit{
-		{schema, "  UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity',\n    ended_at = clock_timestamp()", "  UPDATE locks l SET ended_at = l.ended_at"},
+		{schema, "  UPDATE locks l SET token = break_lock.new_token, expires_at = '-infinity',\n    ended_at = clock_timestamp()", "  UPDATE locks l SET ended_at = l.ended_at"},
 	}, library, "^TestOperatorBreaks"},
 	{"I6 a request that is repeated does not renew its lease", []edit{
 		{

@@ -33,7 +33,6 @@ type Request struct {
 	Mode     string
 	Capacity int // 0 if the mode has none
 	Wait     bool
-	Turns    int // how many tokens the grant should carry; 0 or 1: one
 	Owner    uuid.UUID
 	Nested   bool // the owner holds a lock
 	Retry    bool
@@ -43,13 +42,12 @@ type Request struct {
 
 // Answer is the server's answer to one request for a lock: granted, or the holder and the place in the queue.
 type Answer struct {
-	Granted    bool
-	Token      int64 // of the grant, of a block the last; else the holder's
-	FirstToken int64 // of the grant
-	Slot       int
-	Remaining  time.Duration // of the lease when granted; else until the first in the queue should ask again
-	Holder     string
-	ExpiresAt  time.Time
+	Granted   bool
+	Token     int64 // of the grant; else the holder's
+	Slot      int
+	Remaining time.Duration // of the lease when granted; else until the first in the queue should ask again
+	Holder    string
+	ExpiresAt time.Time
 
 	Ticket int64 // 0 when not queued
 	Place  int

@@ -14,7 +14,7 @@ import (
 // with prepared statements off. Times travel as microseconds since 1970, because a time in text form depends on the
 // session's DateStyle. migrations/schema says what each function locks, reads and returns.
 type Queries struct {
-	acquire, acquireMany, renewAll, look, ownTickets, renew, checkMany, timeline, own string
+	acquire, acquireMany, renewAll, look, ownTickets, renew, checkMany, timeline string
 	release, releaseMany, handOver, giveUp, endSession, sweep                         string
 	announce, notify, mark                                                            string
 
@@ -52,13 +52,12 @@ func NewQueries(schema string) *Queries {
 			FROM {{schema}}.acquire_lease($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid,
 				$4::pg_catalog.text, $5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool,
 				$8::pg_catalog.text, $9::pg_catalog.int4, $10::pg_catalog.bool, $11::pg_catalog.text::pg_catalog.interval,
-				$12::pg_catalog.text::pg_catalog.uuid, $13::pg_catalog.bool, $14::pg_catalog.int4, true)`),
+				$12::pg_catalog.text::pg_catalog.uuid, $13::pg_catalog.bool, true)`),
 		acquireMany: in(`SELECT n, granted, token, more::pg_catalog.text
 			FROM {{schema}}.acquire_leases($1::pg_catalog.text[], $2::pg_catalog.text[]::pg_catalog.uuid[], $3::pg_catalog.text::pg_catalog.uuid,
 				$4::pg_catalog.text[], $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.jsonb[],
 				$7::pg_catalog.bool[], $8::pg_catalog.text[], $9::pg_catalog.int4[], $10::pg_catalog.bool[],
-				$11::pg_catalog.text::pg_catalog.interval, $12::pg_catalog.text[]::pg_catalog.uuid[], $13::pg_catalog.bool[],
-				$14::pg_catalog.int4[], true)`),
+				$11::pg_catalog.text::pg_catalog.interval, $12::pg_catalog.text[]::pg_catalog.uuid[], $13::pg_catalog.bool[], true)`),
 		renewAll: in(`SELECT n, outcome, {{at expires_at}}, remaining_us
 			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[],
 				NULL, $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.timestamptz[], true)`),
@@ -72,8 +71,6 @@ func NewQueries(schema string) *Queries {
 				$6::pg_catalog.text[]::pg_catalog.interval[], $7::pg_catalog.text[]::pg_catalog.timestamptz[], true)`),
 		checkMany: in(`SELECT n, reason, remaining_us
 			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
-		own: in(`SELECT o.done, ` + async + `
-			FROM {{schema}}.own_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.text::pg_catalog.uuid) AS o (done)`),
 		timeline: in(`SELECT since_us FROM {{schema}}.timeline()`),
 		// A release need not wait for the disk: if a crash loses it, the lease runs out by itself. But a release that
 		// hands the lock over is a grant, and waits.
@@ -118,14 +115,14 @@ func NewQueries(schema string) *Queries {
 				$5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid)`),
 		BreakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
-		History: in(`SELECT id, {{at at}}, kind, lock_name, token, first_token, new_token, holder, actor, db_user, reason, resource,
+		History: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource,
 				session_id::pg_catalog.text, slot, mode, capacity, {{at granted_at}}, {{at ended_at}}, number
 			FROM {{schema}}.list_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8, $4::pg_catalog.text[],
 				$5::pg_catalog.text::pg_catalog.timestamptz, $6::pg_catalog.text::pg_catalog.timestamptz)`),
 		HistorySettings: in(`SELECT level, keep_us, {{at since}}, {{at pruned}} FROM {{schema}}.history_settings()`),
 		SetHistory: in(`SELECT level, keep_us, {{at since}}, {{at pruned}}
 			FROM {{schema}}.set_history($1::pg_catalog.text, $2::pg_catalog.text, pg_catalog.make_interval(secs => $3::pg_catalog.float8))`),
-		Replay: in(`SELECT id, {{at at}}, kind, lock_name, token, first_token, new_token, holder, slot, mode, capacity,
+		Replay: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, slot, mode, capacity,
 				{{at granted_at}}, {{at ended_at}}, number
 			FROM {{schema}}.replay_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.int8, $5::pg_catalog.int8)`),
 		ClockSteps: in(`SELECT id, {{at before}}, {{at after}}, last FROM {{schema}}.clock_steps($1::pg_catalog.int8)`),

@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,21 +16,21 @@ func (q *Queries) Acquire(requests []Request, answers []Answer) Step {
 	if len(requests) == 1 {
 		a := requests[0]
 		return Step{SQL: q.acquire, Args: []any{a.Name, a.GrantID.String(), a.Session.Key.String(), a.Holder, Interval(a.TTL + a.Grace), a.metadata(), a.Retry,
-			a.Mode, a.capacity(), a.Wait, Interval(a.Session.TTL), a.Owner.String(), a.Nested, max(1, a.Turns)},
+			a.Mode, a.capacity(), a.Wait, Interval(a.Session.TTL), a.Owner.String(), a.Nested},
 			Scan: func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
 	}
 	n := len(requests)
 	names, grantIDs, holders, ttls, modes, owners := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-	metadata, capacities, turns := make([]*string, n), make([]*int, n), make([]int, n)
+	metadata, capacities := make([]*string, n), make([]*int, n)
 	retries, waits, nested := make([]bool, n), make([]bool, n), make([]bool, n)
 	for i, a := range requests {
 		names[i], grantIDs[i], holders[i], ttls[i], modes[i] = a.Name, a.GrantID.String(), a.Holder, Interval(a.TTL+a.Grace), a.Mode
-		owners[i], capacities[i], turns[i], metadata[i] = a.Owner.String(), a.capacity(), max(1, a.Turns), a.metadata()
+		owners[i], capacities[i], metadata[i] = a.Owner.String(), a.capacity(), a.metadata()
 		retries[i], waits[i], nested[i] = a.Retry, a.Wait, a.Nested
 	}
 	session := requests[0].Session
 	return Step{SQL: q.acquireMany, Args: []any{names, grantIDs, session.Key.String(), holders, ttls, metadata, retries, modes, capacities, waits,
-		Interval(session.TTL), owners, nested, turns},
+		Interval(session.TTL), owners, nested},
 		Scan: func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
 }
 
@@ -52,15 +51,14 @@ func (a Request) metadata() *string {
 
 // more is what an answer says beyond the lock itself: what the caller cannot know otherwise.
 type more struct {
-	FirstToken int64     `json:"first_token"`
-	Slot       int       `json:"slot"`
-	Holder     string    `json:"holder"`
-	ExpiresAt  time.Time `json:"expires_at"`
-	Remaining  int64     `json:"remaining_us"`
-	Ticket     int64     `json:"ticket"`
-	Place      int       `json:"place"`
-	First      bool      `json:"first"`
-	Handed     struct {
+	Slot      int       `json:"slot"`
+	Holder    string    `json:"holder"`
+	ExpiresAt time.Time `json:"expires_at"`
+	Remaining int64     `json:"remaining_us"`
+	Ticket    int64     `json:"ticket"`
+	Place     int       `json:"place"`
+	First     bool      `json:"first"`
+	Handed    struct {
 		Hints []string `json:"hints"`
 		Slots []int    `json:"slots"`
 	} `json:"handed"`
@@ -99,8 +97,8 @@ func scanAnswer(rows pgx.Rows, requests []Request, answers []Answer) error {
 		return errors.New("the server granted the lock without a token")
 	}
 	i := place(n)
-	answers[i] = Answer{Granted: granted, Token: OrZero(token), FirstToken: cmp.Or(m.FirstToken, OrZero(token)), Slot: m.Slot,
-		Remaining: micros(m.Remaining), Holder: m.Holder, ExpiresAt: m.ExpiresAt.UTC(), Ticket: m.Ticket, Place: m.Place, First: m.First,
+	answers[i] = Answer{Granted: granted, Token: OrZero(token), Slot: m.Slot, Remaining: micros(m.Remaining),
+		Holder: m.Holder, ExpiresAt: m.ExpiresAt.UTC(), Ticket: m.Ticket, Place: m.Place, First: m.First,
 		Handed: m.handed()}
 	if granted {
 		answers[i].Remaining = requests[i].TTL + requests[i].Grace
@@ -265,11 +263,6 @@ func (q *Queries) Sweep() Step { return Step{SQL: q.sweep} }
 // Timeline asks how long ago the server's timeline changed; nil if it never did, or cannot be seen.
 func (q *Queries) Timeline(us **int64) Step {
 	return Step{SQL: q.timeline, Scan: func(rows pgx.Rows) error { return rows.Scan(us) }}
-}
-
-// Own tells the server the owner of the lease.
-func (q *Queries) Own(c Claim, owner uuid.UUID) Step {
-	return Step{SQL: q.own, Args: []any{c.Name, c.Token, c.GrantID.String(), owner.String()}}
 }
 
 // Announce notifies the new holders of a slot of these locks, and the watchers; told is the number of hints.

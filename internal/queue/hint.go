@@ -17,7 +17,6 @@ import (
 type Hint struct {
 	ticket int64
 	Token  int64
-	First  int64 // of a block; else the token
 	Slot   int
 	Left   time.Duration // of the lease, at the announcement
 	Seen   trust.Instant // a moment before the grant, from which trust counts
@@ -29,12 +28,8 @@ type early struct {
 	sent *trust.Instant
 }
 
-const (
-	// earlyMost limits what a stranger's notifications can make a client remember.
-	earlyMost = 1024
-	// blockMost limits the tokens of a grant.
-	blockMost = 1000
-)
+// earlyMost limits what a stranger's notifications can make a client remember.
+const earlyMost = 1024
 
 // digest is what only those who know the grant ID can put before the text of a hint.
 func digest(text string, grantID uuid.UUID) string {
@@ -46,10 +41,10 @@ func digest(text string, grantID uuid.UUID) string {
 func parse(text string) (h Hint, ok bool) {
 	var left int64
 	fields := strings.Fields(text)
-	if len(fields) != 5 || strings.Join(fields, " ") != text {
+	if len(fields) != 4 || strings.Join(fields, " ") != text {
 		return h, false
 	}
-	for i, target := range []*int64{&h.ticket, &h.Token, nil, &left, &h.First} {
+	for i, target := range []*int64{&h.ticket, &h.Token, nil, &left} {
 		n, err := strconv.ParseInt(fields[i], 10, 64)
 		switch {
 		case err != nil || n < 0:
@@ -61,7 +56,7 @@ func parse(text string) (h Hint, ok bool) {
 		}
 	}
 	h.Left = time.Duration(left) * time.Microsecond
-	return h, h.First > 0 && h.First <= h.Token && h.Token-h.First < blockMost
+	return h, h.Token > 0
 }
 
 // Hear gives the hint of a grant to its ticket. sent is a local time before the grant, nil if unknown. A hint belongs

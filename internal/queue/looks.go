@@ -19,14 +19,6 @@ type Look struct {
 	Nested  []int64           // those whose owners hold locks
 }
 
-// Owners returns the owners of the tickets that it should find.
-func (l *Look) Owners() (all []Owner) {
-	for _, t := range l.tickets {
-		all = append(all, t.Owner)
-	}
-	return all
-}
-
 // UntilLook is how long until the next look, below 0 if it is late; pause.Never if no call waits.
 func (q *Queue) UntilLook(now trust.Instant) time.Duration {
 	q.mu.Lock()

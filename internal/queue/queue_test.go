@@ -30,7 +30,7 @@ func put(q *Queue, number int64, first bool, now time.Duration) (*Ticket, uuid.U
 }
 
 func hintFor(number int64, id uuid.UUID) string {
-	said := fmt.Sprintf("%d 9 0 30000000 7", number)
+	said := fmt.Sprintf("%d 9 0 30000000", number)
 	return digest(said, id) + " " + said
 }
 
@@ -44,7 +44,7 @@ func TestHintGoesToItsTicketAlone(t *testing.T) {
 		t.Errorf("the other ticket heard %+v", n)
 	}
 	n, _ := q.TakeNews(one, at(0))
-	if n.Hint == nil || n.Hint.Token != 9 || n.Hint.First != 7 || n.Hint.Left != 30*time.Second {
+	if n.Hint == nil || n.Hint.Token != 9 || n.Hint.Left != 30*time.Second {
 		t.Fatalf("it heard %+v", n)
 	}
 	if n, _ := q.TakeNews(one, at(0)); n.Any() {

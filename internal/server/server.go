@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -201,11 +200,6 @@ func withoutHead(slots []int) (others []int) {
 		}
 	}
 	return others
-}
-
-// Own tells the server the owner of a lease.
-func (s *Server) Own(ctx context.Context, c protocol.Claim, owner uuid.UUID) error {
-	return s.Query(ctx, s.Queries.Own(c, owner))
 }
 
 // Announce notifies the new holders of these slots, and the watchers of the locks.

@@ -79,8 +79,7 @@ INSERT INTO installation DEFAULT VALUES;
 CREATE TABLE locks (
   name          text COLLATE "C" NOT NULL,
   slot          int         NOT NULL DEFAULT 0,
-  token         bigint      NOT NULL,               -- of the grant; of a block of tokens the last
-  first_token   bigint,                             -- of a block of tokens; NULL: a single token
+  token         bigint      NOT NULL,               -- of the grant
   grant_id      uuid        NOT NULL,
   session_id    uuid        NOT NULL,
   owner_id      uuid,                               -- one line of work over several locks: for circles of waiters
@@ -133,7 +132,6 @@ CREATE TABLE waiters (
   holder      text        NOT NULL,
   ttl         interval    NOT NULL,
   metadata    jsonb,
-  turns       int         NOT NULL,                 -- how many tokens its grant should carry
   enqueued_at timestamptz NOT NULL,
   PRIMARY KEY (name, ticket)
 ) WITH (autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
@@ -192,8 +190,7 @@ CREATE TABLE events (
   at        timestamptz NOT NULL DEFAULT clock_timestamp(),
   kind      text        NOT NULL,                   -- of those above: see locks about CHECKs
   lock_name text COLLATE "C" NOT NULL,
-  token     bigint      NOT NULL,                   -- of the tenure; of a block of tokens the last
-  first_token bigint,                               -- of its block; NULL if it had one token
+  token     bigint      NOT NULL,                   -- of the tenure
   new_token bigint,                                 -- the token that ended it
   holder    text,                                   -- of the tenure
   actor     text,                                   -- who did it, in their own words

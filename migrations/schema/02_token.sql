@@ -75,34 +75,30 @@ BEGIN
   RETURN epoch_of((last >> 8) + 1, 0);
 END $$;
 
--- draw_tokens draws the tokens of a grant, at most p_turns. They are consecutive, and the first is greater than
--- p_above and than every token of this epoch. A number that somebody else draws in between ends the block: no number
--- is ever in two grants. The caller has locked the lock's head, and p_above is the greatest token in the lock's rows.
+-- draw_token draws the token of a grant. It is greater than p_above and than every token of this epoch. The caller has
+-- locked the lock's head, and p_above is the greatest token in the lock's rows.
 -- A server process keeps its timeline while it takes writes, so each process compares it once. If the sequence is
 -- behind the rows, the epoch grows. That does not wait for others who have locked the record: they write the same, or
 -- will find the sequence behind too.
-CREATE FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint)
+CREATE FUNCTION draw_token(p_above bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  base bigint;
+  base  bigint;
+  token bigint;
 BEGIN
   SELECT i.epoch INTO base FROM installation i WHERE i.started = pg_postmaster_start_time();
   IF NOT FOUND THEN
     base := epoch_now();
   END IF;
-  first := (base << 36) + nextval('fencing_token_seq');
-  IF first <= p_above THEN
-    base := next_epoch(base, p_above, first - (base << 36));
+  token := (base << 36) + nextval('fencing_token_seq');
+  IF token <= p_above THEN
+    base := next_epoch(base, p_above, token - (base << 36));
     UPDATE installation i SET epoch = base FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
       WHERE i.one = mine.one AND i.epoch < base;
-    first := (base << 36) + nextval('fencing_token_seq');
+    token := (base << 36) + nextval('fencing_token_seq');
   END IF;
-  last := first;
-  FOR n IN 1..p_turns - 1 LOOP
-    EXIT WHEN (base << 36) + nextval('fencing_token_seq') <> last + 1;
-    last := last + 1;
-  END LOOP;
+  RETURN token;
 END $$;
 
 -- timeline returns the server's timeline and the microseconds since it changed, as far as grants have noticed; 0 if

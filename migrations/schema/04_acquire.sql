@@ -2,9 +2,8 @@
 -- installation; several locks in the byte order of their names. Renewals and the check inside COMMIT lock only the
 -- row of their lease.
 --
--- acquire_lease answers granted with the token (of a block the last), or not granted with the holder's token. more
+-- acquire_lease answers granted with the token, or not granted with the holder's token. more
 -- has what the caller cannot know otherwise, and only if there is something to say:
---   first_token            of a grant that carries a block of tokens
 --   slot                   of a grant of mode shared or limit
 --   holder, expires_at     who holds the lock, and until when; missing while it is being granted or committed
 --   remaining_us           how long until it makes sense for the first in the queue to ask again
@@ -20,7 +19,7 @@
 --
 -- Without p_wait and p_retry it waits for nobody, and if it is refused it locks no row, writes nothing and draws no
 -- token. With either it waits for whoever is deciding about the lock, at most a second, or with p_many a moment:
--- 55P03. With p_turns above 1 the grant carries up to so many tokens. p_alone says that the caller's statement is the
+-- 55P03. p_alone says that the caller's statement is the
 -- whole transaction: if it grants nothing, it then does not wait for the disk.
 --
 -- I1, I2. This statement grants a released lock without slots, for which therefore nobody queues, and of which no grant
@@ -33,7 +32,6 @@ CREATE FUNCTION acquire_lease(
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
     p_wait boolean DEFAULT false,
   p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
-    p_turns int DEFAULT 1,
   p_alone boolean DEFAULT false, p_many boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
@@ -45,7 +43,7 @@ BEGIN
     token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
-    first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
+    grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
       metadata = p_metadata, grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL,
     session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
                                    'hex')::pg_catalog.uuid,                            -- session_of, written out
@@ -61,7 +59,7 @@ BEGIN
         SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
                OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
         FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
-      AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL AND p_turns OPERATOR(pg_catalog.=) 1
+      AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL
       AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
       AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
       AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9) OPERATOR(pg_catalog.=)
@@ -79,7 +77,7 @@ BEGIN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        p_turns, NULL), p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
+        NULL), p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
   ELSIF watched THEN
     more := '{"watched": true}';
   END IF;
@@ -93,7 +91,7 @@ END $$;
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
-    p_owner_ids uuid[], p_nested boolean[], p_turns int[], p_alone boolean DEFAULT false)
+    p_owner_ids uuid[], p_nested boolean[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, granted boolean, token bigint, more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -102,7 +100,7 @@ DECLARE
   ok boolean := require_read_committed()
     AND is_batch(ARRAY[cardinality(p_names), cardinality(p_grant_ids), cardinality(p_holders), cardinality(p_ttls),
                  cardinality(p_metadata), cardinality(p_retries), cardinality(p_modes), cardinality(p_capacities),
-                 cardinality(p_waits), cardinality(p_owner_ids), cardinality(p_nested), cardinality(p_turns)]);
+                 cardinality(p_waits), cardinality(p_owner_ids), cardinality(p_nested)]);
   a     record;
   given record;
   sync  text := current_setting('synchronous_commit');
@@ -115,13 +113,12 @@ BEGIN
   END IF;
   FOR a IN
     SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities, p_waits,
-                         p_owner_ids, p_nested, p_turns)
-      WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested,
-        turns, n)
+                         p_owner_ids, p_nested)
+      WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, n)
     ORDER BY g.name COLLATE "C", g.n
   LOOP
     given := acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
-      a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, a.turns, false, true);
+      a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, false, true);
     acquire_leases.n := a.n;
     acquire_leases.granted := given.granted;
     acquire_leases.token := given.token;
@@ -151,8 +148,6 @@ AS $$
       THEN true
              ELSE refuse('limit', coalesce(w.capacity::text, 'NULL') || ' with mode ' || w.mode,
                          'be from 1 to 1000 with mode limit, else NULL') END
-    AND CASE WHEN w.turns = 1 OR w.turns BETWEEN 1 AND 1000 AND w.mode = 'exclusive' THEN true
-             ELSE refuse('turns', w.turns::text, 'be from 1 to 1000, and 1 unless the mode is exclusive') END
 $$;
 
 -- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
@@ -184,15 +179,12 @@ BEGIN
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
-    INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at,
-      renewed_at, expires_at, metadata, grants)
-      SELECT w.name, t.last, nullif(t.first, t.last), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl,
-        clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
-      FROM draw_tokens(0, w.turns) t
+    INSERT INTO locks AS l (name, token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
+      expires_at, metadata, grants)
+      SELECT w.name, draw_token(0), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
+        clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
       ON CONFLICT (name, slot) DO NOTHING
-      RETURNING true, l.token, CASE WHEN l.first_token < l.token
-        THEN json_build_object('first_token', l.first_token) END, l.acquired_at
-      INTO acquire_otherwise.granted, acquire_otherwise.token, acquire_otherwise.more, since;
+      RETURNING true, l.token, l.acquired_at INTO acquire_otherwise.granted, acquire_otherwise.token, since;
     IF FOUND THEN
       IF since < clock_timestamp() - w.ttl / 20 THEN           -- it has waited for who inserted the name, and undid it
         UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl

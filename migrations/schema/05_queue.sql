@@ -57,9 +57,8 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
-    SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
+    SELECT p_name, draw_token(0), gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
       clock_timestamp(), '-infinity'
-    FROM draw_tokens(0, 1) t
     ON CONFLICT (name, slot) DO NOTHING;
 END $$;
 
@@ -246,11 +245,9 @@ BEGIN
       WHERE l.name = p_name) s;
 END $$;
 
--- What a statement has granted. token (of a block the last), first_token and slot belong to the request that it
--- answers; hints and handed to others, as described for acquire_lease. slots, tokens, firsts: of the latest batch.
-CREATE TYPE grants AS (
-  token bigint, first_token bigint, slot int, hints text[], handed int[],
-  slots int[], tokens bigint[], firsts bigint[]);
+-- What a statement has granted. token and slot belong to the request that it answers; hints and handed to others, as
+-- described for acquire_lease. slots and tokens: of the latest batch.
+CREATE TYPE grants AS (token bigint, slot int, hints text[], handed int[], slots int[], tokens bigint[]);
 
 -- serve grants the lock to the next in the queue, for as long as the modes allow: one writer, or readers, or as many
 -- as a limit leaves room for (I9). After the queue comes w, which has no ticket yet and may be NULL. The caller has
@@ -363,26 +360,24 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   ok boolean := require_durable_commit();
-  t  record := draw_tokens(p_above, w.turns);
+  t  bigint := draw_token(p_above);
 BEGIN
   IF p_ran_out THEN
-    INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, session_id, slot, mode,
-        granted_at, ended_at, number)
-      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder, l.session_id, l.slot, l.mode,
-        l.acquired_at, l.expires_at, l.grants
+    INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, granted_at, ended_at,
+        number)
+      SELECT 'takeover', l.name, l.token, t, l.holder, w.holder, l.session_id, l.slot, l.mode, l.acquired_at,
+        l.expires_at, l.grants
       FROM locks l WHERE l.ctid = p_at;
   END IF;
   UPDATE locks l SET
-    token = t.last, first_token = nullif(t.first, t.last), grant_id = w.grant_id, session_id = w.session_id,
-    owner_id = w.owner_id, holder = w.holder, ticket = coalesce(nullif(w.ticket, 0), l.ticket),
-    served = GREATEST(l.served, p_served), ttl = w.ttl,
+    token = t, grant_id = w.grant_id, session_id = w.session_id, owner_id = w.owner_id, holder = w.holder,
+    ticket = coalesce(nullif(w.ticket, 0), l.ticket), served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
     metadata = w.metadata, grants = l.grants + 1, slowest = NULL
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
-  g.tokens := ARRAY[t.last];
-  g.firsts := ARRAY[nullif(t.first, t.last)];
+  g.tokens := ARRAY[t];
   RETURN g;
 END $$;
 
@@ -431,8 +426,7 @@ DECLARE
   ok   boolean := require_durable_commit();
 BEGIN
   g.slots := p_slots;
-  g.tokens := ARRAY(SELECT (draw_tokens(p_above, 1)).last FROM generate_subscripts(p_slots, 1));
-  g.firsts := NULL;
+  g.tokens := ARRAY(SELECT draw_token(p_above) FROM generate_subscripts(p_slots, 1));
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
       ended_at, number)
     SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
@@ -444,7 +438,7 @@ BEGIN
     SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
       w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
     FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested,
-      holder, ttl, metadata, turns, enqueued_at, i)
+      holder, ttl, metadata, enqueued_at, i)
     ON CONFLICT (name, slot) DO UPDATE SET
       token = EXCLUDED.token, grant_id = EXCLUDED.grant_id, session_id = EXCLUDED.session_id,
         owner_id = EXCLUDED.owner_id,
@@ -470,11 +464,9 @@ BEGIN
     w := p_batch[i];
     IF w.grant_id = p_grant_id THEN
       g.token := g.tokens[i];
-      g.first_token := g.firsts[i];
       g.slot := nullif(g.slots[i], 0);
     ELSIF w.session_id = p_session_id THEN
-      g.hints := g.hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch
-        FROM w.ttl) * 1000000)::bigint, g.firsts[i],
+      g.hints := g.hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch FROM w.ttl) * 1000000)::bigint,
                                  w.grant_id);
     ELSE
       g.handed := g.handed || g.slots[i];
@@ -513,7 +505,7 @@ BEGIN
   END IF;
   IF mine.name IS NOT NULL THEN
     PERFORM grant_again(mine);
-    g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL);
+    g := ROW(mine.token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL);
   ELSE
     IF p_head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
       RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING
@@ -541,9 +533,8 @@ BEGIN
   END IF;
   granted := true;
   token := g.token;
-  IF g.first_token IS NOT NULL OR g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL
-     OR p_head.watched_until > clock_timestamp() THEN
-    more := json_strip_nulls(json_build_object('first_token', g.first_token, 'slot', g.slot, 'handed', handed_by(g),
+  IF g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL OR p_head.watched_until > clock_timestamp() THEN
+    more := json_strip_nulls(json_build_object('slot', g.slot, 'handed', handed_by(g),
                                                'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
   END IF;
 END $$;
@@ -629,15 +620,13 @@ END $$;
 
 -- Telling.
 
--- hint is the text that informs a waiter of its grant: ticket, token, slot, the lease's remaining microseconds, the
--- first token of its block. Before these comes their digest with the grant ID, so that nobody else can make a client
--- believe in a grant.
-CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_first bigint,
-  p_grant_id uuid) RETURNS text
+-- hint is the text that informs a waiter of its grant: ticket, token, slot, the lease's remaining microseconds. Before
+-- these comes their digest with the grant ID, so that nobody else can make a client believe in a grant.
+CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_grant_id uuid) RETURNS text
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-  said text := concat_ws(' ', p_ticket, p_token, p_slot, p_left_us, coalesce(p_first, p_token));
+  said text := concat_ws(' ', p_ticket, p_token, p_slot, p_left_us);
 BEGIN
   RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(p_grant_id)), 'hex') || ' ' || said;
 END $$;
@@ -664,7 +653,7 @@ BEGIN
     IF a.slot >= 0 AND r.ticket > 0 AND is_running(r.expires_at, r.ended_at) THEN
       n := n + 1;
       PERFORM pg_notify('pglock_' || replace(r.session_id::text, '-', ''),
-                        hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));
+                        hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.grant_id));
     END IF;
     IF r.slot > 0 THEN
       SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = a.name

@@ -102,7 +102,7 @@ BEGIN
   IF p_at IS NULL THEN
     SELECT * INTO mine FROM locks l
       WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
-        AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND coalesce(p_slot, 0) = 0
+        AND l.token = p_token AND coalesce(p_slot, 0) = 0
       ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
     IF NOT FOUND AND p_slot IS DISTINCT FROM 0 THEN
       head := take_head(p_name, true, false);
@@ -366,8 +366,7 @@ BEGIN
         cardinality(tokens), array_to_string(tokens, ', ') USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT * INTO r FROM locks l
-    WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
-      AND coalesce(p_token BETWEEN coalesce(l.first_token, l.token) AND l.token, true);
+    WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) AND coalesce(l.token = p_token, true);
   IF r.slot > 0 THEN
     r := take_to_break(p_name, r.slot);
   END IF;
@@ -378,17 +377,16 @@ BEGIN
     RAISE EXCEPTION 'lock % is held with token %, not %: nothing was broken', quote_literal(p_name),
         array_to_string(tokens, ', '), p_token USING ERRCODE = 'LK006';
   END IF;
-  new_token := (draw_tokens((SELECT max(l.token) FROM locks l WHERE l.name = p_name), 1)).last;
-  UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity',
-    ended_at = clock_timestamp()
+  new_token := draw_token((SELECT max(l.token) FROM locks l WHERE l.name = p_name));
+  UPDATE locks l SET token = break_lock.new_token, expires_at = '-infinity', ended_at = clock_timestamp()
     WHERE l.name = p_name AND l.slot = r.slot RETURNING l.ended_at INTO over;
   holder := r.holder;
   token := r.token;
   expires_at := r.expires_at;
   watched := head.watched_until > clock_timestamp();
-  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason, session_id, slot, mode,
+  INSERT INTO events (kind, lock_name, token, new_token, holder, actor, reason, session_id, slot, mode,
       capacity, granted_at, ended_at, number)
-    VALUES ('break', p_name, r.token, r.first_token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
+    VALUES ('break', p_name, r.token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
       r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;

@@ -28,15 +28,13 @@ DECLARE
 BEGIN
   SELECT * INTO r FROM locks l
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
-      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
+      AND l.token = p_token;
   IF FOUND THEN
     RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN NOT is_running(r.expires_at, r.ended_at)
       THEN 'expired' END;
   END IF;
-  SELECT v.kind INTO e FROM (
-      SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
-      WHERE o.lock_name = p_name AND o.token >= p_token ORDER BY o.token LIMIT 1) v
-    WHERE v.first_token <= p_token AND v.kind IN ('break', 'takeover', 'expired');
+  SELECT o.kind INTO e FROM events o
+    WHERE o.lock_name = p_name AND o.token = p_token AND o.kind IN ('break', 'takeover', 'expired') LIMIT 1;
   IF FOUND THEN
     RETURN CASE e WHEN 'break' THEN 'broken' WHEN 'takeover' THEN 'taken over' ELSE e END;
   END IF;
@@ -85,7 +83,7 @@ BEGIN
         AS a (name, token, grant_id, slot, lasting, no_longer, n)), held AS MATERIALIZED (
       SELECT l.ctid AS at, a.n, a.lasting, a.no_longer
       FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
-      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
+      WHERE l.grant_id = a.grant_id AND l.token = a.token
         AND is_running(l.expires_at, l.ended_at)
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
@@ -125,25 +123,11 @@ BEGIN
     SELECT a.n, NULL, l.expires_at, microseconds_until(l.expires_at)
       INTO check_leases.n, check_leases.reason, check_leases.expires_at, check_leases.remaining_us
       FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id
-        AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);
+        AND l.token = a.token AND is_running(l.expires_at, l.ended_at);
     IF NOT FOUND THEN
       check_leases.n := a.n;
       check_leases.reason := coalesce(lost_reason(a.name, a.token, a.grant_id, a.slot), 'expired');
     END IF;
     RETURN NEXT;
   END LOOP;
-END $$;
-
--- own_lease notes the owner of an exclusive lease of which the server knew only the session: for circles of waiters.
--- It waits for the row at most a second: 55P03.
-CREATE FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
-AS $$
-DECLARE
-  ok boolean := require_read_committed();
-BEGIN
-  UPDATE locks l SET owner_id = p_owner_id
-    WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id
-      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);
-  RETURN FOUND AND bound_rest(true);
 END $$;

@@ -86,7 +86,7 @@ BEGIN
   END IF;
   SELECT l.ctid AS at, l.expires_at, l.ended_at, l.slot INTO r FROM locks l
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
-      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
+      AND l.token = p_token;
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
   IF NOT is_running(r.expires_at, r.ended_at) THEN
     -- Refused in any case: one that was overtaken gets the stale token's error first, without waiting for anybody.
@@ -113,11 +113,11 @@ BEGIN
 
   -- After whatever wait, look again: at the version of the row that was seen before, or a newer one.
   SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
-    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+    AND l.grant_id = p_grant_id AND l.token = p_token
       AND is_running(l.expires_at, l.ended_at);
   IF NOT FOUND THEN
     SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.name = p_name AND l.slot = r.slot
-      AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+      AND l.grant_id = p_grant_id AND l.token = p_token
         AND is_running(l.expires_at, l.ended_at);
     IF NOT FOUND THEN
       PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
@@ -166,8 +166,7 @@ DECLARE
   ends pg_catalog.timestamptz;
 BEGIN
   IF NEW.fenced_xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id() THEN
-    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND NEW.last_token OPERATOR(pg_catalog.<=) l.token
-           AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token)
+    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND l.token OPERATOR(pg_catalog.=) NEW.last_token
            AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at    -- is_running, written out
       INTO held, ends FROM {{schema}}.locks l
       WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;
@@ -211,7 +210,7 @@ BEGIN
           'it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write'
         USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
     END IF;
-    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+    SELECT l.grant_id = f.grant_id AND l.token = f.last_token
            AND NOT is_over(l.expires_at, l.ended_at), l.expires_at
       INTO held, ends FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit
     IF (held AND ends > clock_timestamp()) IS NOT TRUE THEN

@@ -139,9 +139,9 @@ BEGIN
         AND l.n = m.n AND l.ended <= since AND (l.needed <= clock_timestamp()) IS NOT FALSE),
     gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.*),
     noted AS (
-      INSERT INTO events (kind, lock_name, token, first_token, holder, session_id, slot, mode, capacity, granted_at,
+      INSERT INTO events (kind, lock_name, token, holder, session_id, slot, mode, capacity, granted_at,
           ended_at, number)
-        SELECT 'expired', g.name, g.token, g.first_token, g.holder, g.session_id, g.slot, g.mode, g.capacity,
+        SELECT 'expired', g.name, g.token, g.holder, g.session_id, g.slot, g.mode, g.capacity,
           g.acquired_at, g.expires_at, g.grants
         FROM gone g WHERE g.expires_at > '-infinity')
     SELECT count(*) FILTER (WHERE slot = 0), max(token) INTO removed, top FROM gone;

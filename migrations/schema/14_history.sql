@@ -13,10 +13,10 @@ DECLARE
   granted boolean := NEW.grants <> OLD.grants;
   handed  boolean := granted AND NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at;
 BEGIN
-  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, session_id, slot, mode, capacity,
+  INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity,
       granted_at, ended_at, number)
     VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
-      OLD.first_token, CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
+      CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
       OLD.session_id, OLD.slot, OLD.mode, OLD.capacity, OLD.acquired_at,
       CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
   RETURN NULL;
@@ -82,7 +82,7 @@ END $$;
 CREATE FUNCTION list_history(
   p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL, p_kinds text[] DEFAULT NULL,
   p_since timestamptz DEFAULT NULL, p_until timestamptz DEFAULT NULL)
-RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, first_token bigint,
+RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint,
                new_token bigint, holder text, actor text, db_user text, reason text, resource text, session_id uuid,
                slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -94,7 +94,7 @@ DECLARE
   upto bigint := coalesce(p_before, 9223372036854775807);
 BEGIN
   RETURN QUERY
-    SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.first_token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
+    SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
       e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number
     FROM (
       (SELECT * FROM events a WHERE p_lock_name = '' AND a.id < upto AND (p_kinds IS NULL OR a.kind = ANY (p_kinds))
@@ -110,7 +110,7 @@ END $$;
 
 -- What replay_history lists.
 CREATE TYPE tenure AS (
-  lock_name text, token bigint, id bigint, at timestamptz, kind text, first_token bigint, new_token bigint,
+  lock_name text, token bigint, id bigint, at timestamptz, kind text, new_token bigint,
   holder text, slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint);
 
 -- present_tenure is what a row of locks says now.
@@ -119,7 +119,7 @@ LANGUAGE sql STABLE
 AS $$
   SELECT ROW(l.name, l.token, 9223372036854775807, now(),
     CASE WHEN l.expires_at = '-infinity' THEN 'free' WHEN l.expires_at <= now() THEN 'over' ELSE 'held' END,
-    l.first_token, NULL, l.holder, l.slot, l.mode, l.capacity, l.acquired_at,
+    NULL, l.holder, l.slot, l.mode, l.capacity, l.acquired_at,
     CASE WHEN l.expires_at = '-infinity' THEN NULL WHEN l.expires_at <= now() THEN l.expires_at
          ELSE GREATEST(l.acquired_at, now()) END, l.grants)::tenure
 $$;
@@ -142,7 +142,7 @@ BEGIN
   IF p_lock_name = '' THEN
     RETURN QUERY
       SELECT * FROM (
-        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.first_token, e.new_token, e.holder, e.slot, e.mode,
+        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
            e.capacity, e.granted_at, e.ended_at, e.number
          FROM events e WHERE (e.lock_name, e.token, e.id) > (p_after, p_after_token, p_after_id) AND e.lock_name > ''
          ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
@@ -154,7 +154,7 @@ BEGIN
   ELSE
     RETURN QUERY
       SELECT * FROM (
-        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.first_token, e.new_token, e.holder, e.slot, e.mode,
+        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
            e.capacity, e.granted_at, e.ended_at, e.number
          FROM events e WHERE e.lock_name = p_lock_name AND (e.token, e.id) > (p_after_token, p_after_id)
          ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)

@@ -32,10 +32,10 @@ const askMany = `
 		SELECT array_agg('queue/' || n % $2::int) AS names, array_agg(gen_random_uuid()) AS grant_ids,
 			array_agg('others'::text) AS holders, array_agg(interval '24 hours') AS ttls, array_agg(NULL::jsonb) AS metadata,
 			array_agg(false) AS no, array_agg('exclusive'::text) AS modes, array_agg(NULL::int) AS capacities,
-			array_agg($3::boolean) AS waits, array_agg(NULL::uuid) AS owner_ids, array_agg(1) AS turns
+			array_agg($3::boolean) AS waits, array_agg(NULL::uuid) AS owner_ids
 		FROM generate_series(1, $1::int) n) a,
 		pglock.acquire_leases(a.names, a.grant_ids, $4::uuid, a.holders, a.ttls, a.metadata, a.no, a.modes, a.capacities,
-			a.waits, '24 hours', a.owner_ids, a.no, a.turns) r
+			a.waits, '24 hours', a.owner_ids, a.no) r
 	WHERE r.granted <> $3::boolean`
 
 // beside is W7, of one peer: W1 by processes of one caller while the tickets of a live session queue for other locks.

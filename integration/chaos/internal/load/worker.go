@@ -154,8 +154,7 @@ func (w *worker) open(ctx context.Context) (err error) {
 	if w.pool, err = w.newPool(ctx, 6, w.Label); err != nil {
 		return err
 	}
-	turns := []int{pglock.DefaultTurns, 3, 1}[w.Who/history.Lives%3]
-	w.client, err = w.newClient(ctx, w.pool, w.Label, pglock.WithTurns(turns, 0))
+	w.client, err = w.newClient(ctx, w.pool, w.Label)
 	w.store = fencedstore.New(w.pool)
 	return err
 }

@@ -1,0 +1,268 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// serve gives so many waiting calls the lock, one after another.
+func serve(t *testing.T, got <-chan fetched, calls int) {
+	t.Helper()
+	for range calls {
+		f := await(t, got)
+		if f.err != nil {
+			t.Fatal(f.err)
+		}
+		mustRelease(t, f.lease)
+	}
+}
+
+// wantFree waits until nobody holds or waits for a lock.
+func wantFree(t *testing.T, look *peer) {
+	t.Helper()
+	pgtest.Eventually(t, "every lock to be free and every queue empty", func() bool {
+		return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
+	})
+}
+
+// turnstile sees every lease of one lock, from all clients of the process.
+type turnstile struct {
+	t       *testing.T
+	holders atomic.Int32
+	mu      sync.Mutex
+	last    pglock.Token
+	passed  int
+}
+
+func (ts *turnstile) count() int {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return ts.passed
+}
+
+// pass notes a lease: nobody else has the lock meanwhile, and the token is greater than every one before.
+func (ts *turnstile) pass(l *pglock.Lease) {
+	if n := ts.holders.Add(1); n != 1 {
+		ts.t.Errorf("I1: %d hold the lock", n)
+	}
+	ts.mu.Lock()
+	if l.Token() <= ts.last {
+		ts.t.Errorf("I2: token %d after %d", l.Token(), ts.last)
+	}
+	ts.last = l.Token()
+	ts.passed++
+	ts.mu.Unlock()
+	ts.holders.Add(-1)
+}
+
+// Connections of the clients are ended all the time, whatever travels on them: requests, grants, releases, hints and heartbeats. All calls are served, and when it is over nobody holds a lock that nobody knows of.
+func TestTrap9_CallsWhoseConnectionsAreEnded(t *testing.T) {
+	t.Parallel()
+	chaos := lasting(2 * time.Second)
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	logGrants(t, look)
+	ts := &turnstile{t: t}
+	var wg sync.WaitGroup
+	var stop atomic.Bool
+	var untold, cancelled atomic.Int64
+	for range 3 {
+		c := newClient(t, db.Pool(t, maxConnections(4)))
+		for caller := range 10 {
+			wg.Go(func() {
+				for !stop.Load() {
+					ctx, cancel := context.WithCancel(t.Context())
+					if caller%3 == 0 {
+						time.AfterFunc(time.Duration(1+2*caller)*time.Millisecond, cancel) // the chaos of this test
+					}
+					l, err := c.Acquire(ctx, "x")
+					cancel()
+					if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+						cancelled.Add(1)
+						continue
+					} else if err != nil {
+						t.Error(err)
+						return
+					}
+					ts.pass(l)
+					if err := l.Release(t.Context()); err != nil {
+						untold.Add(1)
+					}
+				}
+			})
+		}
+	}
+	cuts := 0
+	for began := time.Now(); time.Since(began) < chaos || (ts.count() < 100 || cuts < 10) && time.Since(began) < patience; {
+		cuts += one[int](t, look, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
+			SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1) b`)
+		served := ts.count()
+		time.Sleep(20 * time.Millisecond) // between two blows
+		for wait := time.Now(); ts.count() == served && time.Since(wait) < time.Second; {
+			time.Sleep(time.Millisecond) // a slow machine gets time for a lease between them
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	began := time.Now()
+	wantFree(t, look)
+	if took := time.Since(began); took > 5*time.Second && untold.Load() == 0 {
+		t.Errorf("trap 9: the lock was free after %v: it was held for nobody", took)
+	}
+	t.Logf("%d leases, %d cancelled, %d releases not told, %d connections ended, %d grants", ts.passed, cancelled.Load(), untold.Load(), cuts, checkGrants(t, look))
+	if ts.passed < 50 || cuts < 10 || cancelled.Load() == 0 {
+		t.Error("too little happened to show anything")
+	}
+}
+
+// Close ends hundreds of calls that wait, while others are served, and leaves nothing in the tables.
+func TestCloseEndsCrowdsAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	for round := range rarely(4) {
+		c, b := newClient(t, db.Pool(t, maxConnections(4))), newClient(t, db.Pool(t))
+		var wg sync.WaitGroup
+		var served atomic.Int64
+		for caller := range 200 {
+			wg.Go(func() {
+				for {
+					l, err := c.Acquire(t.Context(), fmt.Sprint("x", caller%3))
+					if err == nil {
+						served.Add(1)
+						err = l.Release(t.Context())
+					}
+					if errors.Is(err, pglock.ErrClosed) || errors.Is(err, pglock.ErrReleased) && c.Close(t.Context()) == nil {
+						return // released by Close, which has come before
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		if round%2 == 0 {
+			if _, err := b.Acquire(t.Context(), "x0"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pgtest.Eventually(t, "leases", func() bool { return served.Load() > 100 })
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		if n := one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE name <> 'x0' AND expires_at > clock_timestamp())`); n != 0 {
+			t.Errorf("%d tickets and leases are left", n)
+		}
+		if round%2 == 0 {
+			if err := b.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// Callers of two clients release their leases while they write under them, or just before; some write nothing. Each reads
+// before it writes: a write of an ended lease that took effect would be seen as one from a stale read.
+func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	logGrants(t, look)
+	look.exec(t, `CREATE TABLE account (balance bigint); INSERT INTO account VALUES (0);
+		CREATE TABLE ledger (n bigint GENERATED ALWAYS AS IDENTITY, token bigint, read bigint)`)
+	until := time.Now().Add(lasting(3 * time.Second))
+	var leases, written, refused, late atomic.Int64
+	var wg sync.WaitGroup
+	for client := range 2 {
+		pool := db.Pool(t, maxConnections(12))
+		c := newClient(t, pool, pglock.WithDefaultTTL(5*time.Second))
+		for caller := range 12 {
+			level := levels[(client+caller)%2]
+			wg.Go(func() {
+				for enough := func() bool { return written.Load() > 20 && refused.Load() > 5 }; time.Now().Before(until) ||
+					!enough() && time.Now().Before(until.Add(patience)); {
+					l, err := c.Acquire(t.Context(), "x")
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					leases.Add(1)
+					if rand.N(3) == 0 {
+						if err := l.Release(t.Context()); err != nil {
+							t.Error(err)
+						}
+						continue
+					}
+					var balance int64
+					if err := pool.QueryRow(t.Context(), `SELECT balance FROM account`).Scan(&balance); err != nil {
+						t.Error(err)
+					}
+					released := make(chan error, 1)
+					delay := rand.N([]time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond}[rand.N(3)])
+					go func() {
+						time.Sleep(delay) // the chaos of this test
+						released <- l.Release(t.Context())
+					}()
+					err = writeOnce(t, pool, level, l, balance)
+					ended := l.Err() != nil
+					switch {
+					case err == nil && ended:
+						late.Add(1)
+						written.Add(1)
+					case err == nil:
+						written.Add(1)
+					case errors.Is(err, pglock.ErrLost), errors.Is(err, pglock.ErrReleased), errors.Is(err, fencedstore.ErrStaleToken), state(err) == "40001":
+						refused.Add(1)
+					default:
+						t.Error(err)
+					}
+					if err := <-released; err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if n := one[int](t, look, `SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`); n != 0 {
+		t.Errorf("I3: %d writes carry a token that is not greater than the one before", n)
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM (SELECT read, row_number() OVER (ORDER BY n) - 1 AS balance FROM ledger) l WHERE read <> balance`); n != 0 {
+		t.Errorf("I4: %d writes were made from a stale read", n)
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != int(written.Load()) || one[int](t, look, `SELECT balance FROM account`) != n {
+		t.Errorf("%d writes are there, %d were acknowledged", n, written.Load())
+	}
+	wantFree(t, look)
+	t.Logf("%d leases, %d writes, %d of them before a release that was under way, %d refused; %d grants", leases.Load(), written.Load(), late.Load(),
+		refused.Load(), checkGrants(t, look))
+	if written.Load() == 0 || refused.Load() == 0 {
+		t.Error("too little happened to show anything")
+	}
+}
+
+// writeOnce makes one fenced write from what was read before.
+func writeOnce(t *testing.T, pool *pgxpool.Pool, level pgx.TxIsoLevel, l *pglock.Lease, read int64) error {
+	return fencedstore.New(pool).Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `UPDATE account SET balance = $1`, read+1); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO ledger (token, read) VALUES ($1, $2)`, l.Token(), read)
+		return err
+	}, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
+}
