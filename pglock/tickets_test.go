@@ -29,7 +29,7 @@ type tenures struct {
 	calls   sync.WaitGroup
 }
 
-// start makes a call that takes the lock, holds it, and releases it; it returns when the call waits or has ended.
+// start makes a call that takes the lock, holds it, and releases it; it returns when the server has answered the call.
 func (ts *tenures) start(c *Client, client, n int, hold time.Duration, opts ...AcquireOption) {
 	ts.calls.Go(func() {
 		if err := ts.take(ts.t.Context(), c, client, n, hold, opts...); err != nil {
@@ -37,6 +37,7 @@ func (ts *tenures) start(c *Client, client, n int, hold time.Duration, opts ...A
 		}
 	})
 	synctest.Wait()
+	time.Sleep(2 * ts.s.trip)
 }
 
 func (ts *tenures) take(ctx context.Context, c *Client, client, n int, hold time.Duration, opts ...AcquireOption) error {
@@ -102,7 +103,7 @@ func TestI1_I2_I9_CallsOfSeveralClientsAreServedInTheOrderOfTheirArrival(t *test
 				next := make([]int, len(clients))
 				for range calls {
 					n := random.IntN(len(clients))
-					ts.start(clients[n], n, next[n], time.Duration(random.IntN(4))*time.Millisecond)
+					ts.start(clients[n], n, next[n], time.Duration(random.IntN(12))*time.Millisecond)
 					next[n]++
 					time.Sleep(time.Duration(random.IntN(3)) * 700 * time.Microsecond)
 				}
