@@ -104,7 +104,7 @@ func TestRecordShowsAndSetsTheLevel(t *testing.T) {
 func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 	t.Parallel()
 	const correct = `
-		('a', 'release', 1::bigint, NULL::bigint, NULL::bigint, 'one', NULL::text, NULL::text, 0, 'exclusive', NULL::int, 0, 60, 60, 1::bigint),
+		('a', 'release', 1::bigint, NULL::bigint, 'one', NULL::text, NULL::text, 0, 'exclusive', NULL::int, 0, 60, 60, 1::bigint),
 		('a', 'release', 2, NULL, 'two', NULL, NULL, 0, 'exclusive', NULL, 60, 70, 70, 2)`
 	for name, tc := range map[string]struct {
 		rows string
