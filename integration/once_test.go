@@ -322,7 +322,7 @@ func TestI25_SweepingWaitsForNobody(t *testing.T) {
 		INSERT INTO pglock.sessions SELECT gen_random_uuid(), 'dead', clock_timestamp() - interval '1 hour' FROM generate_series(1, 40);
 		INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), clock_timestamp() - interval '2 hours' FROM generate_series(1, 40);
 		INSERT INTO pglock.receipts SELECT gen_random_uuid(), gen_random_uuid(), clock_timestamp() - interval '8 days' FROM generate_series(1, 40);
-		INSERT INTO pglock.waiters SELECT 'q', n, 'exclusive', NULL, gen_random_uuid(), gen_random_uuid(), NULL, false, 'dead', '1 s', NULL, 1, clock_timestamp() - interval '1 hour' FROM generate_series(1, 40) n`)
+		INSERT INTO pglock.waiters SELECT 'q', n, 'exclusive', NULL, gen_random_uuid(), gen_random_uuid(), NULL, false, 'dead', '1 s', NULL, clock_timestamp() - interval '1 hour' FROM generate_series(1, 40) n`)
 	a.exec(t, `BEGIN`)
 	for _, p := range []*peer{a, b} {
 		if n := one[int](t, p, `SELECT pglock.sweep(10)`); n != 50 {

@@ -19,7 +19,7 @@ func crowded(t *testing.T, look *peer, n int) {
 		INSERT INTO pglock.sessions SELECT ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, 'crowd', clock_timestamp() + interval '1 day' FROM generate_series(1, $N) n;
 		INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
 			SELECT CASE n WHEN 1 THEN 'dominant' ELSE 'lock ' || n END, n, gen_random_uuid(), gen_random_uuid(), 'crowd', '1 day', now(), now(), now() + interval '1 day' FROM generate_series(1, $N) n;
-		INSERT INTO pglock.waiters SELECT 'dominant', n, 'exclusive', NULL, gen_random_uuid(), ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, NULL, false, 'crowd', '1 min', NULL, 1, now()
+		INSERT INTO pglock.waiters SELECT 'dominant', n, 'exclusive', NULL, gen_random_uuid(), ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, NULL, false, 'crowd', '1 min', NULL, now()
 			FROM generate_series(1, $N) n;
 		INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), now() FROM generate_series(1, $N);
 		INSERT INTO pglock.fences SELECT 'dominant/' || n, 1, 'dominant', 0, gen_random_uuid(), '3', now() FROM generate_series(1, $N) n;
@@ -170,7 +170,7 @@ func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 	for i := range ids {
 		ids[i] = uuid.New()
 	}
-	look.exec(t, `INSERT INTO pglock.waiters SELECT 'x', 1000000 + n, 'shared', NULL, ($1::uuid[])[n], '00000000-0000-4000-8000-000000000001', NULL, false, 'r', '1 min', NULL, 1, now()
+	look.exec(t, `INSERT INTO pglock.waiters SELECT 'x', 1000000 + n, 'shared', NULL, ($1::uuid[])[n], '00000000-0000-4000-8000-000000000001', NULL, false, 'r', '1 min', NULL, now()
 		FROM generate_series(1, $2::int) n`, ids, readers)
 	for what, c := range map[string]struct {
 		sql  string
