@@ -153,7 +153,7 @@ func heldError(a protocol.Answer, name string) *HeldError {
 // no lease any more.
 func (c *Client) grant(parent context.Context, q *pending, g granted) (*Lease, error) {
 	l := newLease(c, parent, q.request, q.GrantID, Token(g.token), g.slot)
-	l.queued = q.queued
+	l.queued, l.strays = q.queued, q.lost
 	l.extend(g.seen, protocol.Verdict{Remaining: g.left, ExpiresAt: g.expiresAt}, sooner())
 	if !l.Valid() {
 		c.takeBack(q.RequestID, q.lost, q.TTL)

@@ -45,7 +45,11 @@ func (c *Client) Close(ctx context.Context) error {
 	for _, l := range leases {
 		if l.end(ErrReleased) {
 			l.released(ctx, nil)
-			claims = append(claims, l.claim())
+			if l.strays {
+				l.spend()
+			} else {
+				claims = append(claims, l.claim())
+			}
 		}
 	}
 	close(c.ended)

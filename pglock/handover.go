@@ -48,6 +48,7 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 		switch {
 		case err == nil && (next.Outcome == protocol.HandedOver || repeated && next.Outcome == string(ReasonReleased)):
 			l.end(ErrReleased)
+			l.spend()
 			l.released(ctx, nil)
 			l.client.tell(ctx, l.name, next.Handed, sent)
 			return nil

@@ -34,6 +34,7 @@ type Lease struct {
 	slot    int
 	owner   *owner
 	queued  bool   // the call waited for it
+	strays  bool   // an attempt may still be under way: the end of the lease spends the grant ID
 	sight   *sight // nil: nobody observes
 
 	ctx    context.Context
@@ -217,7 +218,7 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 	defer cancel()
 	for repeated := false; ; {
 		sent := l.client.now()
-		e, err := l.client.backend.Release(ctx, l.claim(), l.queued && l.client.othersWait.Load())
+		e, err := l.giveBack(ctx)
 		if err == nil {
 			if e.Released {
 				l.released(ctx, nil)
@@ -232,7 +233,7 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 			return l.whyLost(ctx, repeated)
 		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, sayAgain):
 			if ctx.Err() != nil { // it may not have arrived
-				l.client.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl)
+				l.client.takeBack(l.requestID(), l.strays, l.ttl)
 			}
 			// ErrLost would say that this lease is lost, so the cause of ctx's end is not part of it.
 			err = errorFromSQL(err, l.name, l.token)
@@ -240,6 +241,30 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 	}
+}
+
+// giveBack tells the server that the lease has ended.
+func (l *Lease) giveBack(ctx context.Context) (protocol.Ending, error) {
+	if l.strays {
+		backs, err := l.client.backend.TakeBack(ctx, l.client.who(), true, []protocol.RequestID{l.requestID()})
+		if err != nil {
+			return protocol.Ending{}, err
+		} else if backs[0].Ended {
+			return protocol.Ending{Released: true, Handed: backs[0].Handed}, nil
+		}
+	}
+	return l.client.backend.Release(ctx, l.claim(), l.queued && l.client.othersWait.Load())
+}
+
+// spend makes the server refuse attempts that are still under way, if there may be any, when the lease has ended.
+func (l *Lease) spend() {
+	if l.strays {
+		l.client.takeBack(l.requestID(), true, l.ttl)
+	}
+}
+
+func (l *Lease) requestID() protocol.RequestID {
+	return protocol.RequestID{Name: l.name, GrantID: l.grantID}
 }
 
 // howEnded is the result of a release for a lease that has already ended.
@@ -304,7 +329,7 @@ func (l *Lease) trust(lasts time.Duration, sent trust.Instant, v protocol.Verdic
 func (l *Lease) end(cause error) bool {
 	now := l.client.now()
 	l.mu.Lock()
-	first := l.ended == nil
+	first, lost := l.ended == nil, false
 	if first {
 		l.owner.held.Add(-1)
 		handed := false
@@ -315,12 +340,15 @@ func (l *Lease) end(cause error) bool {
 			cause = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: l.failure}
 			first = false
 		}
-		l.ended = cause
+		l.ended, lost = cause, cause != ErrReleased
 		l.noteEnd(now, cause, handed)
 	}
 	ended := l.ended
 	l.mu.Unlock()
 	l.cancel(ended)
 	l.client.leases.forget(l)
+	if lost {
+		l.spend()
+	}
 	return first
 }

@@ -183,27 +183,27 @@ func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		other, behind := waiting(t.Context(), t, c, "another")
-		const good = "1 7 0 30000000 7" // ticket, token, slot, microseconds, first token
+		const good = "1 7 0 30000000" // ticket, token, slot, microseconds
 		ours := digest(good, id)
 		for _, text := range []string{
 			hintOf(uuid.New(), good), hintOf(other, good), good, id.String() + " " + good, strings.ToUpper(ours) + " " + good, ours[:63] + " " + good, ours + "0 " + good,
 			ours + "  " + good, ours + " " + good + " ", " " + ours + " " + good, ours + "\t" + good,
-			ours + " 1 8 0 30000000 7", ours + " 1 7 1 30000000 7", ours + " 1 7 0 30000001 7", ours + " 2 7 0 30000000 7", ours + " 1 7 0 30000000 6", // another's proof
-			hintOf(id, "2 7 0 30000000 7"), hintOf(id, "3 7 0 30000000 7"), // of another ticket, and of one that nobody has
+			ours + " 1 8 0 30000000", ours + " 1 7 1 30000000", ours + " 1 7 0 30000001", ours + " 2 7 0 30000000", // another's proof
+			hintOf(id, "2 7 0 30000000"), hintOf(id, "3 7 0 30000000"), // of another ticket, and of one that nobody has
 			"", " ", "x", ours, ours + " ", probeWord + "1", probeWord, strings.Repeat("7 ", 4000), "\xff\x00",
 		} {
 			c.queue.Hear(text, nil)
 			still(t, result)
 		}
 		for _, said := range []string{ // with a proof that is right
-			"", "1", "1 7", "1 7 0", "1 7 0 30000000", good + " 1", good + " x", "1 7 0 30000000 8", "1 2000 0 30000000 7", "1 7 0 30000000 0", "0 7 0 30000000 -7",
-			"1 7 0 x 7", "1 7 x 30000000 7", "1 x 0 30000000 7", "x 7 0 30000000 7", "1  7 0 30000000 7", "1 7 0 30000000 7 ", "1\t7 0 30000000 7",
-			"1 9223372036854775808 0 30000000 7", "1 7 0 1e6 7", "1 7 9223372036854775808 1 7", "1 -7 0 30000000 7", "1 7 -1 30000000 7", "1 7 0 -1 7",
+			"", "1", "1 7", "1 7 0", good + " 1", good + " x", "1 0 0 30000000", "0 7 0 -30000000",
+			"1 7 0 x", "1 7 x 30000000", "1 x 0 30000000", "x 7 0 30000000", "1  7 0 30000000", "1 7 0 30000000 ", "1\t7 0 30000000",
+			"1 9223372036854775808 0 30000000", "1 7 0 1e6", "1 7 9223372036854775808 1", "1 -7 0 30000000", "1 7 -1 30000000", "1 7 0 -1",
 		} {
 			c.queue.Hear(hintOf(id, said), nil)
 			still(t, result)
 		}
-		c.queue.Hear(hintOf(id, "1 7 0 0 7"), nil) // a grant that has no time left: whether it is so, the server knows
+		c.queue.Hear(hintOf(id, "1 7 0 0"), nil) // a grant that has no time left: whether it is so, the server knows
 		time.Sleep(30 * time.Second)
 		still(t, result)
 		still(t, behind)
@@ -281,7 +281,7 @@ func TestHintThatComesBeforeItsTicketIsKept(t *testing.T) {
 				synctest.Wait()
 				id := s.of("acquire")[0].grantID
 				for i := range stale { // of calls that have left, say
-					c.queue.Hear(hintOf(uuid.New(), fmt.Sprintf("%d 7 0 30000000 7", 100+i)), nil)
+					c.queue.Hear(hintOf(uuid.New(), fmt.Sprintf("%d 7 0 30000000", 100+i)), nil)
 				}
 				time.Sleep(time.Second)
 				c.queue.Hear(q.grant(id, DefaultTTL), nil)

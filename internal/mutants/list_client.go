@@ -142,4 +142,16 @@ var ofClose = []mutant{
 	{"Close takes for lost what the heartbeat's connection did not say", []edit{
 		{"pglock/close.go", "\t\tif !protocol.ConnectionLost(err) || !pause.For(ctx, sayAgain) {\n", "\t\tif true || pause.For(ctx, sayAgain) {\n"},
 	}, library, "^TestCloseTriesAgain"},
+	{"I6 the release of a lease with a lost attempt leaves its grant ID to that", []edit{
+		{"pglock/lease.go", "\tif l.strays {\n\t\tbacks, err :=", "\tif l.strays && false {\n\t\tbacks, err :="},
+	}, library, "^TestI6_TheEnd"},
+	{"I6 Close leaves the grant ID of a lease with a lost attempt to that", []edit{
+		{"pglock/close.go", "\t\t\tif l.strays {\n", "\t\t\tif l.strays && false {\n"},
+	}, library, "^TestI6_TheEnd"},
+	{"I6 a hand-over leaves the grant ID to a lost attempt", []edit{
+		{"pglock/handover.go", "\t\t\tl.spend()\n", ""},
+	}, library, "^TestI6_TheEnd"},
+	{"I6 a loss leaves the grant ID to a lost attempt", []edit{
+		{"pglock/lease.go", "\tif lost {\n\t\tl.spend()\n", "\tif lost && false {\n\t\tl.spend()\n"},
+	}, library, "^TestI6_TheEnd"},
 }

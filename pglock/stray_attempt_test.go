@@ -1,0 +1,71 @@
+package pglock
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// An attempt whose answer was lost may still be under way when the lease that a later attempt got has ended, and when
+// the lock has had other holders since. Its grant would be nobody's. So the end of such a lease spends the grant ID, in
+// whatever way it ends; the end of any other lease does not.
+func TestI6_TheEndOfALeaseWithALostAttemptSpendsItsGrantID(t *testing.T) {
+	for way, end := range map[string]func(t *testing.T, c *Client, l *Lease){
+		"released": func(t *testing.T, _ *Client, l *Lease) {
+			if err := l.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := l.Release(t.Context()); err != ErrReleased {
+				t.Errorf("a second release: %v", err)
+			}
+		},
+		"closed": func(t *testing.T, c *Client, _ *Lease) {
+			if err := c.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		},
+		"handed over": func(t *testing.T, c *Client, l *Lease) {
+			next := lined(t.Context(), c, WithHolder("next"))
+			if err := l.HandOver(t.Context(), "next"); err != nil {
+				t.Error(err)
+			}
+			serveAll(t, []chan acquired{next})
+		},
+		"lost": func(t *testing.T, c *Client, l *Lease) {
+			c.backend.(*fakeServer).breaks("report")
+			<-l.Context().Done()
+		},
+	} {
+		for _, lost := range []bool{true, false} {
+			t.Run(way+map[bool]string{true: ", after a lost answer", false: ""}[lost], func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newFakeServer()
+					c := s.client(t)
+					s.set(func() {
+						s.fault = func(what string, done bool) error {
+							if what == "acquire" && done && lost && len(s.of("acquire")) == 1 {
+								return errReset
+							}
+							return nil
+						}
+					})
+					l := mustAcquire(t, c, "report")
+					id := l.grantID
+					end(t, c, l)
+					time.Sleep(time.Second)
+					synctest.Wait()
+					var spent bool
+					s.locked(func() { spent = s.spent[id] })
+					if spent != lost {
+						t.Errorf("the grant ID is spent: %v", spent)
+					}
+					if given := slices.ContainsFunc(s.of("release"), func(r call) bool { return r.grantID == id }); given && lost {
+						t.Error("the lease was released, and its grant ID could have been used between that and the spending")
+					}
+					s.wantEmpty(t, "report", c)
+				})
+			})
+		}
+	}
+}
