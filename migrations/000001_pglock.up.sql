@@ -1561,9 +1561,10 @@ CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  a record;
-  r record;
-  n bigint := 0;
+  ok boolean := is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_slots)]);
+  a  record;
+  r  record;
+  n  bigint := 0;
 BEGIN
   FOR a IN SELECT u.name, u.slot FROM unnest(p_names, p_slots) AS u (name, slot) LOOP
     SELECT l.*, l.watched_until > clock_timestamp() AS watched INTO r
@@ -3462,8 +3463,8 @@ AS $$
 $$;
 
 -- list_blockers tells whom server process p_pid waits for, and where: those at the end of the chain, who wait for none.
--- It also tells whose open transactions have passed the fence of one of these resources: a transaction that waits there
--- waits for one of them. It runs with the caller's rights, as list_backends does, and hides the same.
+-- It also tells whose open transactions have passed the fence of one of these resources, of a hundred at most: a
+-- transaction that waits there waits for one of them. It runs with the caller's rights, as list_backends does, and hides the same.
 CREATE FUNCTION list_blockers(p_pid int, p_resources text[] DEFAULT '{}')
 RETURNS TABLE (blocked_at text, pid int, gid text, db_user text, application_name text, state text,
                transaction_us bigint)
@@ -3495,7 +3496,7 @@ AS $$
   UNION ALL
   SELECT 'the fence of ' || pg_catalog.quote_literal(b.resource), b.pid, b.gid, b.db_user, b.application_name, b.state,
          b.transaction_us
-  FROM pg_catalog.unnest(p_resources) r (resource) CROSS JOIN LATERAL list_backends(r.resource) b
+  FROM (SELECT u FROM pg_catalog.unnest(p_resources) u LIMIT 100) r (resource) CROSS JOIN LATERAL list_backends(r.resource) b
   WHERE b.use = 'write' AND b.resource = r.resource
 $$;
 

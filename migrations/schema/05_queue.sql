@@ -643,9 +643,10 @@ CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  a record;
-  r record;
-  n bigint := 0;
+  ok boolean := is_batch(ARRAY[cardinality(p_names), cardinality(p_slots)]);
+  a  record;
+  r  record;
+  n  bigint := 0;
 BEGIN
   FOR a IN SELECT u.name, u.slot FROM unnest(p_names, p_slots) AS u (name, slot) LOOP
     SELECT l.*, l.watched_until > clock_timestamp() AS watched INTO r

@@ -135,8 +135,8 @@ AS $$
 $$;
 
 -- list_blockers tells whom server process p_pid waits for, and where: those at the end of the chain, who wait for none.
--- It also tells whose open transactions have passed the fence of one of these resources: a transaction that waits there
--- waits for one of them. It runs with the caller's rights, as list_backends does, and hides the same.
+-- It also tells whose open transactions have passed the fence of one of these resources, of a hundred at most: a
+-- transaction that waits there waits for one of them. It runs with the caller's rights, as list_backends does, and hides the same.
 CREATE FUNCTION list_blockers(p_pid int, p_resources text[] DEFAULT '{}')
 RETURNS TABLE (blocked_at text, pid int, gid text, db_user text, application_name text, state text,
                transaction_us bigint)
@@ -168,7 +168,7 @@ AS $$
   UNION ALL
   SELECT 'the fence of ' || quote_literal(b.resource), b.pid, b.gid, b.db_user, b.application_name, b.state,
          b.transaction_us
-  FROM unnest(p_resources) r (resource) CROSS JOIN LATERAL list_backends(r.resource) b
+  FROM (SELECT u FROM unnest(p_resources) u LIMIT 100) r (resource) CROSS JOIN LATERAL list_backends(r.resource) b
   WHERE b.use = 'write' AND b.resource = r.resource
 $$;
 
