@@ -256,7 +256,7 @@ func checkGrants(t *testing.T, p *peer) int {
 	return one[int](t, p, `SELECT count(DISTINCT new_token) FROM public.grant_log`)
 }
 
-// waits counts the calls of a client that have begun to wait: they are in a line, or know their place in the queue.
+// waits counts the calls of a client that have begun to wait: they know their place in the queue.
 type waits struct{ atomic.Int64 }
 
 func (w *waits) Observe(_ context.Context, e pglock.Event) {

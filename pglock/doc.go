@@ -79,11 +79,8 @@
 // client. When a lease runs out, the next request does this; the first waiter in the queue asks as soon as the
 // server's clock says so.
 //
-// Calls of one client that wait for the same lock in the same way share a ticket. Its grant passes from one call to
-// the next in memory, in the order of arrival, each with its own lease and token: for at most 20 ms from its first
-// turn, and at most 64 times (WithTurns). Then the lock goes to the next ticket. So besides the current turn a call
-// waits for at most one such block of each earlier ticket. A lease that was exported (Lease.Export), or that
-// fencedstore has written under, does not pass on in memory: its release goes through the server.
+// Each call has a ticket of its own, also beside other calls of its client. If many goroutines of one process want one
+// lock, put a sync.Mutex before it: then they wait for each other in memory, and the lock once for all of them.
 //
 // The notification is a hint for one ticket. Nobody can forge it, and it may be lost: the row of the lock decides.
 // While calls wait, the client looks at its tickets every second, or less often if looks take long. If it receives
@@ -183,15 +180,13 @@
 //     lease runs out by itself. The same holds if the server crashes just after a release, which does not wait for the
 //     disk.
 //   - The server refuses to show a watched lock, for example for want of a right, or the pool is closed: the watch
-//     ends
-//     with that error.
+//     ends with that error.
 //
 // # What a client owns
 //
 // Goroutines: two for its whole life, the heartbeat and the watch that ends leases at their deadlines; a third,
-// which listens, from the first wait or Watch on; one that calls the observer, if there is one (WithObserver); one for
-// each line of calls that wait for the same lock; and one for each statement and each dial under way, for at most ten
-// seconds.
+// which listens, from the first wait or Watch on; one that calls the observer, if there is one (WithObserver); and one
+// for each statement and each dial under way, for at most ten seconds.
 //
 // Connections outside the pool: two. One is for renewals and looks, while the client waits or holds leases for longer
 // than a third of their TTL; it is made as the pool makes its own. If it cannot be opened, an idle one of the pool

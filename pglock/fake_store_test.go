@@ -25,10 +25,8 @@ const (
 	refusedFor    = time.Minute // a refusal to do so is borne
 	firstLook     = 20 * time.Millisecond
 	lastLook      = time.Second
-	apartFor      = 16 // tickets have one turn each after a lease that could not be passed on
 	askLate       = queue.AskLate
-	lingering     = 10 * time.Millisecond // a line without calls keeps its ticket
-	earlyHints    = 1024                  // are kept
+	earlyHints    = 1024 // are kept
 )
 
 // fakeStore is a database that grants, renews and releases whatever it is asked, unless a test puts something in the

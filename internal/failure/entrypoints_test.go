@@ -353,7 +353,7 @@ func TestCallThatWaitsWhenALeaseIsLostSaysThatItIsLost(t *testing.T) {
 	}
 	waits := map[string]func(ctx context.Context) error{
 		"Lease of another client": func(ctx context.Context) error {
-			_, err := s.client.Acquire(ctx, "other", pglock.WithMetadata([]byte(`{}`))) // which no turn brings
+			_, err := s.client.Acquire(ctx, "other")
 			return err
 		},
 		"gate": s.waitAtTheGate,
