@@ -80,7 +80,7 @@
 // server's clock says so.
 //
 // Each call has a ticket of its own, also beside other calls of its client. If many goroutines of one process want one
-// lock, put a sync.Mutex before it: then they wait for each other in memory, and the lock once for all of them.
+// lock, let them take a sync.Mutex first: then one of them at a time asks the server.
 //
 // The notification is a hint for one ticket. Nobody can forge it, and it may be lost: the row of the lock decides.
 // While calls wait, the client looks at its tickets every second, or less often if looks take long. If it receives

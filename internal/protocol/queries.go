@@ -15,8 +15,8 @@ import (
 // session's DateStyle. migrations/schema says what each function locks, reads and returns.
 type Queries struct {
 	acquire, acquireMany, renewAll, look, ownTickets, renew, checkMany, timeline string
-	release, releaseMany, handOver, giveUp, endSession, sweep                         string
-	announce, notify, mark                                                            string
+	release, releaseMany, handOver, giveUp, endSession, sweep                    string
+	announce, notify, mark                                                       string
 
 	// The results of these are for people, and are read where they are shown.
 	Start, Watch, Get, BrokenGuards, Diagnose, Statistics, RecentEvents string
