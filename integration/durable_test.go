@@ -151,6 +151,12 @@ func TestI24_ReleaseLeavesTheSettingAlone(t *testing.T) {
 		if err := pool.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&setting); err != nil || setting != "on" {
 			t.Errorf("I24: synchronous_commit is %s after a release (%v)", setting, err)
 		}
+		ctx, cancel := context.WithCancel(t.Context())
+		nextChange(t, watching(ctx, c, "y"))
+		cancel()
+		if err := pool.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&setting); err != nil || setting != "on" {
+			t.Errorf("I20: synchronous_commit is %s after a watch (%v)", setting, err)
+		}
 	}
 }
 

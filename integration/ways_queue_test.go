@@ -452,11 +452,17 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 		p.exec(t, `ROLLBACK`)
 		other.exec(t, `BEGIN`)
 		other.exec(t, c.held)
-		p.exec(t, `SET statement_timeout = '10 s'`)
-		if _, err := p.Exec(t.Context(), c.call); state(err) != "55P03" {
-			t.Errorf("%s: %v; want 55P03", what, err)
+		took := time.Hour
+		for range 5 { // a busy machine delays some of them
+			began := time.Now()
+			if _, err := p.Exec(t.Context(), c.call); state(err) != "55P03" {
+				t.Errorf("%s: %v; want 55P03", what, err)
+			}
+			took = min(took, time.Since(began))
 		}
-		p.exec(t, `RESET statement_timeout`)
+		if took > time.Second {
+			t.Errorf("%s waits for %v, want a moment", what, took)
+		}
 		other.exec(t, `ROLLBACK`)
 	}
 	if n := one[int](t, p, `SELECT (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()) + (SELECT count(*) FROM pglock.waiters)`); n != len(leases) {

@@ -241,6 +241,36 @@ func TestI4_I18_ReleaseInAnyWayIsSeenInsideCommit(t *testing.T) {
 	}
 }
 
+// The same for a slot: its row is another one than the head, and other statements end it.
+func TestI4_I18_TheEndOfASlotIsSeenInsideCommit(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	look := newPeer(t, db.URL())
+	for how, sql := range map[string]string{
+		"release_lease":  `SELECT released FROM pglock.release_lease($1, $2, $3, 1)`,
+		"release_leases": `SELECT released FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{1}')`,
+		"give_up":        `SELECT ended FROM pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[$3::uuid]) WHERE $2::bigint > 0`,
+		"break_lock":     `SELECT token = $2 FROM pglock.break_lock($1, 'test', 'test', $2) WHERE $3::text > ''`,
+	} {
+		for _, level := range levels {
+			t.Run(how+"/"+string(level), func(t *testing.T) {
+				holder := newPeer(t, db.URL())
+				f := &fencedTx{peer: holder, look: look, g: holder.place(t, t.Name())}
+				f.begin(t, level)
+				if !one[bool](t, look, sql, f.g.name, f.g.token, f.g.id.String()) {
+					t.Fatal("it has not ended the lease")
+				}
+				want := "LK003"
+				if level != "read committed" {
+					want = "40001"
+				}
+				f.wantCommit(t, want)
+			})
+		}
+	}
+}
+
 // From the check inside COMMIT to its end nobody ends the lease or is granted the lock, in whatever way.
 func TestI4_AllWaysWaitForACommitThatIsUnderWayOrPassItOver(t *testing.T) {
 	t.Parallel()
