@@ -145,6 +145,40 @@ func TestDeadWaitersArePassedOver(t *testing.T) {
 	}
 }
 
+// Whoever is served together with others, is named as a successor, or names a limit, is alive: the dead are passed over
+// there too.
+func TestDeadWaitersAreNeitherServedWithOthersNorNamed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newHastyPeer(t, db.URL())
+	dies := func(name, mode string, capacity any) {
+		p := newHastyPeer(t, db.URL())
+		p.mustEnqueue(t, name, mode, capacity)
+		look.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`, p.session().String())
+	}
+	held := look.mustAcquire(t, "readers", time.Minute)
+	first, last := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	first.mustEnqueue(t, "readers", "shared", nil)
+	dies("readers", "shared", nil)
+	last.mustEnqueue(t, "readers", "shared", nil)
+	look.mustReleaseBy(t, "release_lease", held)
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name = 'readers' AND expires_at > clock_timestamp()`); n != 2 {
+		t.Errorf("%d readers were served, want the two that live", n)
+	}
+
+	held = look.mustAcquire(t, "named", time.Minute)
+	dies("named", "exclusive", nil)
+	if outcome := one[string](t, look, `SELECT outcome FROM pglock.hand_over('named', $1, $2, 'peer')`, held.token, held.id.String()); outcome != "nobody" {
+		t.Errorf("handed over to a dead waiter: %s", outcome)
+	}
+
+	look.mustAcquire(t, "limited", time.Minute)
+	dies("limited", "limit", 2)
+	if _, err := newHastyPeer(t, db.URL()).enqueue(t.Context(), "limited", uuid.New(), "limit", 3); err != nil {
+		t.Errorf("a dead waiter's limit refuses another: %v", err)
+	}
+}
+
 func TestLeaseHandedToAWaiterThatDiedEndsWithItsTTL(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
