@@ -322,3 +322,20 @@ func TestNoSlotIsAboveItsLimit(t *testing.T) {
 		p.mustAsk(t, before, limit)
 	}
 }
+
+// A slot whose row somebody has locked, such as a COMMIT that comes too late, holds nobody up: the next slot is granted.
+func TestI13_ASlotWhoseRowIsLockedIsPassedOver(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	first := p.place(t, "x")
+	if released, err := p.release(t.Context(), first); err != nil || !released {
+		t.Fatal(released, err)
+	}
+	look.exec(t, `BEGIN`)
+	look.exec(t, `SELECT FROM pglock.locks WHERE name = 'x' AND slot = 1 FOR SHARE`)
+	if g := p.place(t, "x"); one[int](t, look, `SELECT slot FROM pglock.locks WHERE grant_id = $1`, g.id.String()) != 2 {
+		t.Error("the slot that is locked was granted")
+	}
+	look.exec(t, `ROLLBACK`)
+}
