@@ -174,15 +174,16 @@ func (c *Client) takeBackLast(ctx context.Context) error {
 	return nil
 }
 
-// lastly says something to the server until the server has answered or ctx ends. At first it gives up soon: the
-// connection may have died since its last use.
+// lastly says something to the server until the server has done it or ctx ends: like Release it also waits for whoever
+// has locked a row. At first it gives up soon: the connection may have died since its last use.
 func lastly(ctx context.Context, say func(context.Context) error) error {
 	deadline, _ := ctx.Deadline()
 	for limit := min(parting, time.Until(deadline)) / 4; ; limit *= 2 {
 		attempt, cancel := context.WithTimeout(ctx, limit)
 		err := say(attempt)
 		cancel()
-		if !protocol.ConnectionLost(err) || !pause.For(ctx, sayAgain) {
+		passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)
+		if !passes || !pause.For(ctx, sayAgain) {
 			return err
 		}
 	}

@@ -96,3 +96,44 @@ func TestCloseLeavesNoSessionWhateverTheClientDid(t *testing.T) {
 		})
 	}
 }
+
+// Close waits for whoever has locked a lease's row, as Release does, for as long as its context allows: one lease, or
+// several that it releases in one statement.
+func TestCloseWaitsForWhoeverHasLockedTheRowOfALease(t *testing.T) {
+	t.Parallel()
+	for what, names := range map[string][]string{"one lease": {"x"}, "several": {"w", "x", "y"}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			conn, look := db.Conn(t), db.Conn(t)
+			c, err := pglock.New(t.Context(), db.Pool(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range names {
+				mustAcquire(t, c, name)
+			}
+			execute(t, conn, "BEGIN")
+			execute(t, conn, "SELECT FROM pglock.locks WHERE name = 'x' FOR UPDATE")
+			closed := make(chan error, 1)
+			go func() { closed <- c.Close(t.Context()) }()
+			tries := make(map[string]bool) // of statements that wait
+			pgtest.Eventually(t, "Close has asked again and again", func() bool {
+				var began string
+				if look.QueryRow(t.Context(), `SELECT query_start::text FROM pg_stat_activity
+					WHERE datname = current_database() AND wait_event_type = 'Lock' LIMIT 1`).Scan(&began) == nil {
+					tries[began] = true
+				}
+				return len(tries) >= 8 || len(closed) > 0
+			})
+			execute(t, conn, "ROLLBACK")
+			if err := <-closed; err != nil {
+				t.Errorf("%v after %d tries", err, len(tries))
+			}
+			var held int
+			if err := look.QueryRow(t.Context(), "SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()").Scan(&held); err != nil || held != 0 {
+				t.Errorf("%d locks are held after Close, %v", held, err)
+			}
+		})
+	}
+}

@@ -140,8 +140,11 @@ var ofClose = []mutant{
 		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
 	{"Close takes for lost what the heartbeat's connection did not say", []edit{
-		{"pglock/close.go", "\t\tif !protocol.ConnectionLost(err) || !pause.For(ctx, sayAgain) {\n", "\t\tif true || pause.For(ctx, sayAgain) {\n"},
+		{"pglock/close.go", "\t\tif !passes || !pause.For(ctx, sayAgain) {\n", "\t\tif !passes || true {\n"},
 	}, library, "^TestCloseTriesAgain"},
+	{"Close waits for no row", []edit{
+		{"pglock/close.go", "passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)\n\t\tif !passes || !pause", "passes := protocol.ConnectionLost(err)\n\t\tif !passes || !pause"},
+	}, library, "^TestCloseWaitsForWhoever"},
 	{"I6 the release of a lease with a lost attempt leaves its grant ID to that", []edit{
 		{"pglock/lease.go", "\tif l.strays {\n\t\tbacks, err :=", "\tif l.strays && false {\n\t\tbacks, err :="},
 	}, library, "^TestI6_TheEnd"},

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -34,7 +35,8 @@ func (p *Plain) Query(ctx context.Context, step protocol.Step) error {
 	})
 }
 
-// Rows returns a statement's rows, each as scan reads it.
+// Rows returns a statement's rows, each as scan reads it. A statement that has waited for somebody's lock for as long as it
+// may is not repeated: its error says who that was, and another attempt would only wait again.
 func Rows[T any](ctx context.Context, p *Plain, sql string, args []any, scan func(pgx.Rows) (T, error)) ([]T, error) {
 	return collect(ctx, p, protocol.Patience, protocol.Step{SQL: sql, Args: args}, scan)
 }
@@ -55,13 +57,19 @@ func collect[T any](ctx context.Context, p *Plain, limit time.Duration, step pro
 		all = append(all, one)
 		return err
 	}
+	var locked error
 	err = repeat(ctx, p.borrow, func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		all = nil
-		return p.executor.Run(ctx, conn, step)
+		err := p.executor.Run(ctx, conn, step)
+		if protocol.LockedOut(err) {
+			locked = err
+			return nil
+		}
+		return err
 	})
-	if err != nil {
+	if err = cmp.Or(err, locked); err != nil {
 		return nil, err
 	}
 	return all, nil
