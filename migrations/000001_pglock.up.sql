@@ -2691,14 +2691,14 @@ END $$;
 -- The guard of rows is a constraint trigger: nobody can replace one, while the right TRIGGER is enough to replace any
 -- other. That of TRUNCATE cannot be one, so it is sound only with the arguments of that of rows.
 CREATE FUNCTION made_triggers(p_tables oid[] DEFAULT NULL)
-RETURNS TABLE (on_table oid, name name, inherited boolean, args text[], sound boolean, always boolean)
+RETURNS TABLE (on_table oid, name name, inherited boolean, args text[], sound boolean, enabled "char")
 LANGUAGE sql STABLE SET search_path FROM CURRENT SET jit = off
 AS $$
   WITH guard AS MATERIALIZED (
     SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
     WHERE n.nspname = current_schema() AND p.proname = 'guard_write' AND p.pronargs = 0),
   made AS MATERIALIZED (
-    SELECT t.tgrelid, t.tgname, t.tgparentid <> 0 AS inherited, t.tgenabled = 'A' AS always, t.tgfoid = g.oid AS ours,
+    SELECT t.tgrelid, t.tgname, t.tgparentid <> 0 AS inherited, t.tgenabled, t.tgfoid = g.oid AS ours,
            t.tgfoid = g.oid AND t.tgqual IS NULL AND t.tgattr = '' AND NOT t.tgdeferrable
              AND t.tgnargs IN (1, 2) AND CASE t.tgname
              WHEN 'pglock_guard' THEN t.tgtype = 29 AND t.tgconstraint <> 0
@@ -2710,7 +2710,7 @@ AS $$
     WHERE t.tgrelid = ANY (coalesce(p_tables, ARRAY(
       SELECT o.tgrelid FROM pg_trigger o JOIN guard w ON w.oid = o.tgfoid))))
   SELECT r.tgrelid, r.tgname, r.inherited, coalesce(r.of_rows, r.args),
-         r.sound AND r.args = coalesce(r.of_rows, r.args), r.always
+         r.sound AND r.args = coalesce(r.of_rows, r.args), r.tgenabled
   FROM (SELECT m.*, bool_or(m.ours) OVER w AS guarded,
           pg_catalog.max(m.args) FILTER (WHERE m.sound AND m.tgname = 'pglock_guard') OVER w AS of_rows
         FROM made m WINDOW w AS (PARTITION BY m.tgrelid)) r
@@ -2741,10 +2741,11 @@ AS $$
     CROSS JOIN LATERAL (SELECT CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE x.grantee::regrole::text END AS who) g
   WHERE x.privilege_type = 'TRIGGER' AND x.grantee <> c.relowner GROUP BY a.n, a.rel
   UNION ALL
-  SELECT t.n, t.name, t.args, pg_catalog.format('trigger %s of %s is not ', t.name, t.on_table::regclass)
-           || CASE WHEN NOT t.sound THEN 'as guard_table makes it' WHEN NOT t.always THEN 'ENABLE ALWAYS' END,
+  SELECT t.n, t.name, t.args, pg_catalog.format('trigger %s of %s is ', t.name, t.on_table::regclass)
+           || CASE WHEN NOT t.sound THEN 'not as guard_table makes it' WHEN t.enabled = 'D' THEN 'disabled'
+                   WHEN t.enabled <> 'A' THEN 'not ENABLE ALWAYS' END,
          pg_catalog.format(CASE WHEN NOT t.sound AND NOT t.inherited THEN 'DROP TRIGGER %I ON %s'
-                     WHEN NOT t.always THEN 'ALTER TABLE %2$s ENABLE ALWAYS TRIGGER %1$I' END,
+                     WHEN t.enabled <> 'A' THEN 'ALTER TABLE %2$s ENABLE ALWAYS TRIGGER %1$I' END,
                 t.name, t.on_table::regclass)
   FROM there t
   UNION ALL

@@ -34,7 +34,7 @@ var ofGuards = []mutant{
 		{schema, "           t.tgfoid = g.oid AND t.tgqual IS NULL", "           t.tgqual IS NULL"},
 	}, integration, "^TestTheListTells"},
 	{"I3 the guard of TRUNCATE may ask for another fence", []edit{
-		{schema, "         r.sound AND r.args = coalesce(r.of_rows, r.args), r.always", "         r.sound, r.always"},
+		{schema, "         r.sound AND r.args = coalesce(r.of_rows, r.args), r.tgenabled", "         r.sound, r.tgenabled"},
 	}, library, "^TestI3_AGuardOfTruncate"},
 	{"why does not know the guards of a lock", []edit{
 		{"lockadmin/verdicts.go", "	l.guardVerdict()\n", ""},
