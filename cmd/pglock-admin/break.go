@@ -127,7 +127,7 @@ func (o *options) breakLock(cmd *cobra.Command, b breaking) error {
 			}
 			return err
 		case err != nil:
-			return o.breakFailed(err, "pglock-admin show "+shellName(b.name)+o.same()+", to see whether it was broken")
+			return o.lockFailed(err, b.name)
 		}
 		view := breakView{Broken: broken, Reason: b.reason, By: b.by}
 		if infos, err := admin.Holders(ctx, b.name); err == nil { // the break is done, even if this fails
@@ -137,18 +137,27 @@ func (o *options) breakLock(cmd *cobra.Command, b breaking) error {
 	})
 }
 
-// breakFailed says what became of a break whose answer is an error.
-func (o *options) breakFailed(err error, look string) error {
+// breakFailed says what became of a break whose answer is an error. why is the command that names whoever is in its way,
+// look the one that shows whether it was done.
+func (o *options) breakFailed(err error, why, look string) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), stateOf(err) == "57014":
 		return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a transaction keeps the lease from being broken until it ends", durationText(o.timeout)),
-			hint: "find that transaction: SELECT * FROM pg_prepared_xacts; and\n" +
-				"  SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL;\n" +
-				"  It is committing, prepared, or past its last check. If there is none: psql -c 'SELECT 1' shows whether the server hangs"}
-	case lost(err), errors.Is(err, pglock.ErrOutcomeUnknown):
+			hint: why + ", which names that transaction's process and how to end it\n" +
+				"  If it names none: psql -c 'SELECT 1' shows whether the server hangs"}
+	case unknownOutcome(err):
 		return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable, hint: look}
 	}
 	return err
+}
+
+// lockFailed is breakFailed for one lock.
+func (o *options) lockFailed(err error, name string) error {
+	return o.breakFailed(err, "pglock-admin why "+shellName(name)+o.same(), o.seeWhether(name))
+}
+
+func (o *options) seeWhether(name string) string {
+	return "pglock-admin show " + shellName(name) + o.same() + ", to see whether it was broken"
 }
 
 // toBreak is the lease that a break would end.
@@ -221,23 +230,14 @@ func (o *options) nameOneOf(ctx context.Context, admin *lockadmin.Admin, name, r
 
 // unbroken explains why a break of the lease with that token has failed; 0 stands for any.
 func (o *options) unbroken(ctx context.Context, admin *lockadmin.Admin, name string, token int64, err error) error {
-	switch {
-	case errors.Is(err, lockadmin.ErrNotHeld):
+	if errors.Is(err, lockadmin.ErrNotHeld) {
 		return o.nothingBroken(ctx, admin, name, token)
-	case errors.Is(err, context.DeadlineExceeded):
-		return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a transaction keeps the lease from being broken until it ends", durationText(o.timeout)),
-			hint: "find that transaction: SELECT * FROM pg_prepared_xacts; and\n" +
-				"  SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL;\n" +
-				"  It is committing, prepared, or past its last check. If there is none: psql -c 'SELECT 1' shows whether the server hangs"}
-	case unknownOutcome(err):
-		return o.unknownBreak(name, err)
 	}
-	return err
+	return o.lockFailed(err, name)
 }
 
 func (o *options) unknownBreak(name string, err error) error {
-	return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable,
-		hint: "pglock-admin show " + shellName(name) + o.same() + ", to see whether it was broken"}
+	return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable, hint: o.seeWhether(name)}
 }
 
 // unknownOutcome reports whether a break may have been done although it has failed.

@@ -43,7 +43,8 @@ func (o *options) breakSession(cmd *cobra.Command, b breaking) error {
 		case err != nil && len(broken) > 0:
 			return &advised{text: fmt.Sprintf("%d leases and tickets were broken, and then it failed", len(broken)), err: err, code: exitFailure, hint: again + ", which goes on from there"}
 		case err != nil:
-			return o.breakFailed(err, "pglock-admin sessions --session "+b.session+o.same()+", to see what it has left")
+			return o.breakFailed(err, "pglock-admin list --session "+b.session+o.same()+", and for each lock pglock-admin why NAME"+o.same(),
+				"pglock-admin sessions --session "+b.session+o.same()+", to see what it has left")
 		}
 		view := breakSessionView{b.session, broken, b.reason, b.by}
 		return o.changed(cmd, view, func(w *page) { drawBrokenSession(w, view) })

@@ -126,6 +126,29 @@ func TestBreakTellsWhoWasBrokenAndWhatHappensNext(t *testing.T) {
 	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, exitOK, "stuck-worker", "old token", "new token", actor(), "next fenced write")
 }
 
+// Whoever has locked the lock's row is in the way of a break: the command that is advised names that process.
+func TestABreakThatTakesTooLongSaysHowToFindWhoIsInItsWay(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker", "jobs/a")
+	busy := db.Conn(t)
+	for _, sql := range []string{"BEGIN", "SELECT FROM pglock.watch('jobs/a', '1 min')",
+		"SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')"} {
+		if _, err := busy.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	session := ask[string](t, db, "SELECT session_id::text FROM pglock.locks")
+	for what, try := range map[string]string{
+		"jobs/a":               "try: pglock-admin why jobs/a, which names that transaction's process",
+		"--session " + session: "try: pglock-admin list --session " + session + ", and for each lock pglock-admin why NAME, which names that transaction's process",
+	} {
+		args := append(append([]string{"break"}, strings.Fields(what)...), "--reason", "r", "--timeout", "2s")
+		in(t, db.URL(), args...).want(t, exitFailure, "nothing was broken within 2s (--timeout)", try, "If it names none: psql -c 'SELECT 1'")
+	}
+	in(t, db.URL(), "why", "jobs/a").want(t, exitOK, fmt.Sprintf("pg_terminate_backend(%d)", busy.PgConn().PID()))
+}
+
 func TestBreakOfWhatIsNotHeldExitsWithThree(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

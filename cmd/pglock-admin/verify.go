@@ -163,7 +163,7 @@ func tenureText(t lockadmin.Tenure) string {
 
 var gapTexts = map[lockadmin.GapCause]string{
 	lockadmin.GapPruned:  "older than the history was kept",
-	lockadmin.GapLevel:   "from before the first entry: the level may not have been all",
+	lockadmin.GapLevel:   "the level may not have been all when they ended",
 	lockadmin.GapUnknown: "UNKNOWN: they should be there",
 }
 
