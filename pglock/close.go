@@ -22,7 +22,8 @@ const sayAgain = 20 * time.Millisecond
 const landing = 500 * time.Millisecond
 
 // Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client
-// has ended. It talks to the server on any connection that it can get: its own, one of the pool, or a new one. It
+// has ended. It does not wait for writes of package fencedstore: their leases are released, so they fail or have
+// committed. It talks to the server on any connection that it can get: its own, one of the pool, or a new one. It
 // does so for as long as ctx allows: five seconds if ctx has already ended, as after a
 // signal, or has no deadline. The error says what it could not tell the server: those leases run out by
 // themselves, and places in queues end with the session. A second Close waits for the first, for as long as its

@@ -93,8 +93,8 @@
 //
 // A call whose context ends leaves the queue. If it was granted the lock at that moment, the grant goes to the next
 // waiter. The error matches the context's error and ErrHeld, with the lock's holder and the place in the queue.
-// HeldError.Holder is "" if nobody holds the lock and it is still not free: it is being granted to somebody, or a
-// COMMIT of the last holder is under way.
+// HeldError.Holder is "" if nobody holds the lock and it is still not free: a waiter is next, or a transaction has
+// locked the lock's row, such as a COMMIT of the last holder.
 //
 // # Modes
 //
@@ -198,7 +198,8 @@
 // host/program[pid]".
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, and
-// ends all goroutines and connections before it returns. It talks to the server for as long as ctx allows, as
+// ends all goroutines and connections before it returns. Writes of package fencedstore are not among those calls: their
+// leases are released, so they fail or have committed. Close talks to the server for as long as ctx allows, as
 // Release does: five seconds if ctx has no deadline or has already ended. Its error says what it could not give
 // back. The pool stays the caller's: close it after the client. A pool that Open made is the client's, and Close
 // ends it too.

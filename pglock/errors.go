@@ -48,7 +48,7 @@ var (
 // HeldError says who holds a lock. It is an ErrHeld.
 type HeldError struct {
 	Name      string
-	Holder    string    // "" in a grace, or while the lock is being granted to somebody or a last COMMIT is under way
+	Holder    string    // "" in a grace, or if nobody holds the lock: a waiter is next, or a transaction has locked its row
 	Token     Token     // of the holder's lease; 0 if Holder is ""
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero if unknown
 	Grace     bool      // until ExpiresAt a holder whose grant a failover has lost may believe in it (WithGrace)
@@ -60,7 +60,7 @@ func (e *HeldError) Error() string {
 	case e.Grace:
 		return fmt.Sprintf("pglock: lock %q is free, but in the grace after a failover until %s", e.Name, e.ExpiresAt.Format(time.RFC3339Nano))
 	case e.Holder == "":
-		return fmt.Sprintf("pglock: lock %q is between two holders: it is being handed over, or the last holder's COMMIT is under way", e.Name)
+		return fmt.Sprintf("pglock: lock %q has no holder and is not free: a waiter is next, or a transaction has locked its row", e.Name)
 	}
 	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Name, e.Holder, e.Token)
 	if !e.ExpiresAt.IsZero() {

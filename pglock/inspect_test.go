@@ -59,6 +59,34 @@ func TestRefusedCallTellsWhoHoldsTheLock(t *testing.T) {
 	}
 }
 
+// Of a lock that nobody holds and that is not free, the refusal says nothing but what is true of each cause.
+func TestRefusedCallDoesNotInventAHolder(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c, conn := startClient(t, db.Pool(t)), db.Conn(t)
+	if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for cause, sql := range map[string]string{
+		"a watch":                  "SELECT FROM pglock.watch('report', '1 min')",
+		"a request":                "SELECT FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'x', '1 min')",
+		"somebody who repairs it":  "SELECT FROM pglock.locks WHERE name = 'report' FOR UPDATE",
+		"the last holder's COMMIT": "SELECT FROM pglock.locks WHERE name = 'report' FOR KEY SHARE",
+	} {
+		execute(t, conn, "BEGIN")
+		execute(t, conn, sql)
+		execute(t, conn, "SET LOCAL idle_in_transaction_session_timeout = 0")
+		_, err := c.TryAcquire(t.Context(), "report")
+		execute(t, conn, "ROLLBACK")
+		var held *pglock.HeldError
+		if !errors.As(err, &held) || held.Holder != "" || held.Token != 0 ||
+			err.Error() != `pglock: lock "report" has no holder and is not free: a waiter is next, or a transaction has locked its row` {
+			t.Errorf("%s: %v", cause, err)
+		}
+	}
+	mustAcquire(t, c, "report")
+}
+
 func TestClientHoldsItsOwnLockOnlyOnce(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, pgtest.Database(t).Pool(t))

@@ -156,7 +156,8 @@ func WithMetadata(raw json.RawMessage) AcquireOption {
 }
 
 // WithMaxWait limits how long Acquire and Do wait for the lock; then the error matches ErrHeld and
-// context.DeadlineExceeded. 0 does not wait at all. Defaults to waiting until ctx ends. TryAcquire ignores it.
+// context.DeadlineExceeded. 0 does not wait at all, and the error matches only ErrHeld. Defaults to waiting until ctx
+// ends. TryAcquire ignores it.
 func WithMaxWait(d time.Duration) AcquireOption {
 	return func(r *request) error {
 		if d < 0 {
