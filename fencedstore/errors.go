@@ -80,7 +80,11 @@ func translate(err error, lease *pglock.Lease, resource string) error {
 	case protocol.StateLeftFence:
 		return fmt.Errorf("%w: %w", ErrLeftFence, err)
 	}
-	return hooks.ErrorFromSQL(err, lease.Name(), int64(lease.Token()))
+	err = hooks.ErrorFromSQL(err, lease.Name(), int64(lease.Token()))
+	if lost, found := errors.AsType[*pglock.LostError](err); found && lost.Reason == pglock.ReasonReleased && lease.Err() == pglock.ErrReleased {
+		return pglock.ErrReleased // by its own holder, while the write ran
+	}
+	return err
 }
 
 // invalid says what is wrong with an argument. It is a pglock.ErrInvalid.

@@ -76,3 +76,40 @@ func TestCallbackOfAWriteUnderSeveralFencesEndsWithAnyLease(t *testing.T) {
 		t.Errorf("%d writes were committed", n)
 	}
 }
+
+// A lease that its own holder releases while a write commits is released, and not lost: somebody else's release would be.
+// At which step of the write the release comes is left to chance.
+func TestAWriteWhoseOwnHolderReleasesTheLeaseSaysSo(t *testing.T) {
+	t.Parallel()
+	b := newWideBench(t)
+	for _, name := range []string{"Write", "WriteAll", "WriteSQL", "WriteAllSQL"} {
+		t.Run(name, func(t *testing.T) {
+			refused := 0
+			for n := 0; n < 200 && refused < 5; n++ {
+				l := b.acquire(t, t.Name())
+				over, released := make(chan struct{}), make(chan error, 1)
+				go func() {
+					<-over
+					time.Sleep(time.Duration(n%8) * 100 * time.Microsecond) // the chaos of this test
+					released <- l.Release(t.Context())
+				}()
+				err := ways[name](t, b, l, func(context.Context, func(context.Context, string, ...any) error) error {
+					close(over)
+					return nil
+				})
+				if err := <-released; err != nil {
+					t.Error(err)
+				}
+				if err != nil {
+					refused++
+				}
+				if err != nil && !errors.Is(err, pglock.ErrReleased) || errors.Is(err, pglock.ErrLost) {
+					t.Fatalf("round %d: %v, want ErrReleased", n, err)
+				}
+			}
+			if refused == 0 {
+				t.Error("no release came in time to refuse anything")
+			}
+		})
+	}
+}
