@@ -213,6 +213,41 @@ func TestI3_FenceThatHasWaitedLooksAgain(t *testing.T) {
 	}
 }
 
+// A fence in a snapshot that is older than the next holder's write refuses as that snapshot shows it: by the clock if the
+// lease has run out, else with 40001.
+func TestI3_I18_FenceInAnOldSnapshotDoesNotSeeTheGreaterToken(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	for _, level := range levels {
+		for how, ttl := range map[string]time.Duration{"expired": 200 * time.Millisecond, "released": time.Minute} {
+			p := newPeer(t, db.URL())
+			g := p.mustAcquire(t, how+" "+string(level), ttl)
+			p.exec(t, `BEGIN ISOLATION LEVEL `+string(level))
+			p.exec(t, `SELECT FROM pglock.locks`)
+			if how == "released" {
+				if released, err := look.release(t.Context(), g); err != nil || !released {
+					t.Fatal(released, err)
+				}
+			}
+			awaitExpiry(t, look, g.name)
+			if err := look.fence(t.Context(), look.mustAcquire(t, g.name, time.Minute), g.name); err != nil {
+				t.Fatal(err)
+			}
+			want := "LK002"
+			switch {
+			case level != pgx.ReadCommitted && how == "expired":
+				want = "LK001"
+			case level != pgx.ReadCommitted:
+				want = "40001"
+			}
+			if err := p.fence(t.Context(), g, g.name); state(err) != want {
+				t.Errorf("%s, %s: %v, want %s", level, how, err, want)
+			}
+		}
+	}
+}
+
 // I4, I18, trap 5: whatever ended the lease, and whatever the snapshot shows, COMMIT is refused; and the tricks that
 // defer or switch off triggers open no hole.
 func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
