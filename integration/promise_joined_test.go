@@ -258,6 +258,26 @@ func TestThoseWhoDiedInTheQueueAreReadOnce(t *testing.T) {
 	}
 }
 
+// The limits do not end a transaction that lifts them, as any user may. The holder cannot renew meanwhile, and its release
+// waits.
+func TestHole_AUserMayKeepALocksRowLocked(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	holder, user := newPeer(t, db.URL()), newPeer(t, db.URL())
+	g := holder.mustAcquire(t, "x", time.Minute)
+	user.exec(t, `BEGIN; SELECT FROM pglock.watch('x', '1 min'); `+liftingLimits)
+	time.Sleep(1500 * time.Millisecond) // longer than the limits
+	if outcome := one[string](t, holder, `SELECT outcome FROM pglock.renew_leases(ARRAY['x'], ARRAY[$1::bigint], ARRAY[$2::uuid], '{0}')`,
+		g.token, g.id); outcome != "busy" {
+		t.Errorf("a renewal is %s", outcome)
+	}
+	if _, err := holder.release(t.Context(), g); state(err) != "55P03" {
+		t.Errorf("a release does not wait: %v", err)
+	}
+	user.exec(t, `ROLLBACK`)
+	holder.mustRenew(t, g)
+}
+
 // A transaction that has locked what others need is ended by the server if it goes on for long: between its statements,
 // and in any but a last one. One that has locked only its own lease may work on. A lower limit of the user stays.
 func TestI13_WhoeverHasLockedWhatOthersNeedHasASecond(t *testing.T) {
