@@ -138,7 +138,7 @@ func TestCircleThroughTheQueueIsFound(t *testing.T) {
 // Long chains of owners that hold one lock and wait for the next are no circle, also while they move and while holders of
 // a semaphore that are not stuck can let them go on.
 func TestChainsWithoutACircleRaiseNoAlarm(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestHolderOfASemaphoreThatIsNotStuckIsNoCircle")
 	t.Parallel()
 	db := pgtest.Database(t)
 	const chains, length, rounds = 4, 12, 4
@@ -243,7 +243,7 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 // The search for circles reads everything at one moment: hand-overs that happen while it reads raise no alarm. Owners that
 // hold a lock each hand another to and fro, while somebody searches all the time.
 func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestHolderOfASemaphoreThatIsNotStuckIsNoCircle", "TestAcquireAllInAnyOrderNeverDeadlocks")
 	t.Parallel()
 	db := pgtest.Database(t)
 	var wg sync.WaitGroup

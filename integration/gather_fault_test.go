@@ -222,7 +222,7 @@ func TestTrap9_CallsCancelledWhileTheyAreQueuedLeaveNoTicket(t *testing.T) {
 
 // A statement whose calls are all cancelled, and that hangs, ends on the server in ten seconds, and nothing stays held.
 func TestTrap9_StatementWhoseCallsAreAllCancelledEnds(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestTrap9_CallsCancelledWhileTheirStatementIsUnderWayLeaveNoLockHeld")
 	db := pgtest.Database(t)
 	look, b := newPeer(t, db.URL()), newBarrier(t, db)
 	c := newCrowd(t, db.URL(), 5)
@@ -492,7 +492,7 @@ func TestWaitThatTheServerRefusesFailsAlone(t *testing.T) {
 
 // Calls that hang at locked rows, as many as a coalescer is wide, hold up calls for other locks for a moment only.
 func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI13_NobodyHoldsUpARenewal")
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c, holder := newCrowd(t, db.URL(), 20), newClient(t, db.Pool(t))
@@ -553,7 +553,7 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 
 // A call that hangs at a row that somebody has locked holds up those that travel with it for a moment only.
 func TestCallThatHangsHoldsUpThoseInItsStatementForAMomentOnly(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI13_NobodyHoldsUpARenewal")
 	const bound = patience / 2 // they would wait until the row is free
 	for what, opts := range map[string][]pglock.AcquireOption{"plain": nil, "with metadata": {pglock.WithMetadata(json.RawMessage(`1`))}} {
 		t.Run(what, func(t *testing.T) {

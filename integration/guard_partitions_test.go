@@ -156,7 +156,7 @@ func TestI3_AMovedRowNeedsTheFencesOfBothKeys(t *testing.T) {
 // A partition that comes after the guard is guarded but for its own TRUNCATE; the list of guards says so until guard_table
 // is called again.
 func TestPartitionThatComesLaterIsGuardedAtOnceButForTruncate(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI3_EveryWayIntoAPartitionNeedsTheFence")
 	t.Parallel()
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
@@ -208,7 +208,7 @@ func TestPartitionThatComesLaterIsGuardedAtOnceButForTruncate(t *testing.T) {
 
 // A partition that is detached is a table of its own: its rows are not guarded, and the list says that.
 func TestDetachedPartitionIsShownUntilItsGuardIsDropped(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestTheListTellsWhatTheOwnerDidToAGuard")
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
@@ -238,7 +238,7 @@ func TestDetachedPartitionIsShownUntilItsGuardIsDropped(t *testing.T) {
 
 // Whoever guards a partition or a child alone means its rows, by whichever name they are written.
 func TestI3_ATableGuardedAloneIsNotWrittenThroughItsParent(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI3_EveryWayIntoAPartitionNeedsTheFence")
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
@@ -282,7 +282,7 @@ func TestI3_ATableGuardedAloneIsNotWrittenThroughItsParent(t *testing.T) {
 
 // A table that is put below another after it was guarded, by its owner, is guarded against writes through that one too.
 func TestI3_AGuardedTableThatGetsAParentLaterStaysGuarded(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI3_EveryWayIntoAPartitionNeedsTheFence")
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for what, c := range map[string]struct{ table, sql, write string }{
@@ -306,7 +306,7 @@ func TestI3_AGuardedTableThatGetsAParentLaterStaysGuarded(t *testing.T) {
 
 // Children of a guarded table are guarded with it; the list shows one that is added later.
 func TestChildrenAreGuardedWithTheirParent(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI3_EveryWayIntoAPartitionNeedsTheFence")
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
@@ -343,7 +343,7 @@ func TestChildrenAreGuardedWithTheirParent(t *testing.T) {
 
 // unguard_table takes every trigger away, of partitions and children too, and guarding again brings back what was there.
 func TestUnguardedTableHasNoTriggerLeft(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestTheListTellsWhatTheOwnerDidToAGuard")
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {

@@ -185,7 +185,7 @@ func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
 				if level != pgx.ReadCommitted && strings.Contains(what, "with this transaction's ID") || what == "event of another kind" && level != pgx.ReadCommitted {
 					continue // a snapshot does not see what another session forges
 				}
-				if !long && guardLevels[level] != keyed && !strings.Contains(what, "with this transaction's ID") {
+				if !pgtest.LargeLoads && guardLevels[level] != keyed && !strings.Contains(what, "with this transaction's ID") {
 					continue
 				}
 				t.Run(form+"/"+what+"/"+string(level), func(t *testing.T) {

@@ -235,7 +235,7 @@ func TestI3_EveryWayToWriteToAGuardedTableNeedsItsFence(t *testing.T) {
 	version := one[int](t, newPeer(t, db.URL()), `SELECT current_setting('server_version_num')::int`)
 	for form, keyed := range guardForms {
 		for name, w := range guardWays {
-			if !long && w.rows != keyed {
+			if !pgtest.LargeLoads && w.rows != keyed {
 				continue
 			}
 			t.Run(form+"/"+name, func(t *testing.T) {

@@ -4,19 +4,21 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// inLongTier leaves a test to the long tier: it takes long, or much memory, and what it shows is shown in small by another.
+// inLongTier leaves a test of turns or blocks to the long tier: what locks promise is shown in small without them.
 func inLongTier(t *testing.T) {
 	t.Helper()
-	if !long {
-		t.Skip("in the long tier: go -C integration test -tags long .")
-	}
+	pgtest.Long(t, "TestI1_I2_AllWaysAreOneMutex")
 }
+
+const long = pgtest.LargeLoads
 
 // inThousands is how many there are of what comes in thousands: a fifth outside the long tier.
 func inThousands(n int) int {
-	if long {
+	if pgtest.LargeLoads {
 		return n
 	}
 	return n / 5
@@ -25,7 +27,7 @@ func inThousands(n int) int {
 // lasting is how long there is load of a kind, at least: an eighth outside the long tier, where load ends when there was
 // enough of it to show something.
 func lasting(d time.Duration) time.Duration {
-	if long {
+	if pgtest.LargeLoads {
 		return d
 	}
 	return d / 8
@@ -33,7 +35,7 @@ func lasting(d time.Duration) time.Duration {
 
 // rarely is how often something dear is done: half as often outside the long tier.
 func rarely(n int) int {
-	if long {
+	if pgtest.LargeLoads {
 		return n
 	}
 	return (n + 1) / 2

@@ -262,7 +262,7 @@ func TestI16_A10_HungWriterIsEndedWithItsLease(t *testing.T) {
 // Before PostgreSQL 17 no limit counts from the fence: a writer that worked for a part of its lease, and hangs then, is
 // ended as much later than its lease. It commits nothing.
 func TestHole_I16_Before17AHangIsEndedByItsOwnLengthNotByTheLease(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestHole_I16_Before17ADrippingWriterKeepsTheFence")
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	newLedger(t, db)

@@ -388,7 +388,7 @@ func TestI5_NoFunctionLendsItsRightsToCodeOfItsCaller(t *testing.T) {
 			t.Fatalf("%d places in %s", len(places), d.name)
 		}
 		for n, at := range places {
-			if !long && n%(len(places)/3) != 1 {
+			if !pgtest.LargeLoads && n%(len(places)/3) != 1 {
 				continue
 			}
 			careless := text[:at[0]]

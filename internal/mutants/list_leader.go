@@ -82,5 +82,5 @@ var ofLeaders = []mutant{
 	}, electing, "^TestCurrentOpens"},
 	{"I7 two leaders act while one is cut off", []edit{
 		{"internal/trust/trust.go", "left - min(left/20, time.Second)", "left + time.Second"},
-	}, integration, "^TestAtNoMoment"},
+	}, electing, "^TestNobodyElseLeads"},
 }

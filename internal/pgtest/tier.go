@@ -1,0 +1,43 @@
+package pgtest
+
+import "testing"
+
+// Whole leaves a test, or a part of one, to the tiers that run every test. The tests that are named show the same in the short
+// tier, where this one runs no more: a test of pgtest/tiers checks that there are such.
+func Whole(tb testing.TB, shown ...string) {
+	tb.Helper()
+	leave(tb, EveryTest, "whole", shown)
+}
+
+// Long leaves a test, or a part of one, to the long tier: it takes long, or much memory. The tests that are named show the same
+// in small.
+func Long(tb testing.TB, shown ...string) {
+	tb.Helper()
+	leave(tb, LargeLoads, "long", shown)
+}
+
+func leave(tb testing.TB, runs bool, tag string, _ []string) {
+	tb.Helper()
+	if !runs {
+		tb.Skipf("in the %s tier: go test -tags %[1]s", tag)
+	}
+}
+
+// Some is those of a test's cases that the short tier has: all in the others, else those for which short is true. At least one
+// must be left.
+func Some[T any](tb testing.TB, cases []T, short func(T) bool) []T {
+	tb.Helper()
+	if EveryTest {
+		return cases
+	}
+	var some []T
+	for _, c := range cases {
+		if short(c) {
+			some = append(some, c)
+		}
+	}
+	if len(some) == 0 {
+		tb.Fatal("pgtest: the short tier has none of the cases")
+	}
+	return some
+}
