@@ -636,7 +636,7 @@ func TestI25_CrowdsThatShareTheirLocksNeverDeadlock(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
-	const clients, callers, rounds, locks = 3, 12, 12, 10
+	const clients, callers, locks = 3, 12, 10
 	var crowds []*crowd
 	var all sync.WaitGroup
 	for range clients {
@@ -644,7 +644,7 @@ func TestI25_CrowdsThatShareTheirLocksNeverDeadlock(t *testing.T) {
 		crowds = append(crowds, c)
 		for range callers {
 			all.Go(func() {
-				for round := range rounds {
+				for round := range 2 * rounds(6) {
 					name := fmt.Sprint("round", round/4, "-", rand.N(locks))
 					var opts []pglock.AcquireOption
 					if rand.N(2) == 0 {
@@ -683,7 +683,7 @@ func TestI25_CrowdsThatShareTheirLocksNeverDeadlock(t *testing.T) {
 		c.sent.mu.Unlock()
 	}
 	t.Logf("%d grants, %d statements for several", grants, several)
-	if several < 10 || grants < 50 {
+	if several < 5 || grants < 30 {
 		t.Error("too little happened to show anything")
 	}
 	if h := held(t, look); len(h) > 0 {

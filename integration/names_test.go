@@ -127,7 +127,8 @@ func holdMany(t *testing.T, c *pglock.Client, leases []*pglock.Lease) {
 }
 
 func TestAHeldLeaseCostsNoGoroutineAndLessThanTwoKiB(t *testing.T) {
-	const many, most = 2000, 2 << 10
+	const most = 2 << 10
+	many := 5 * inThousands(2000)
 	c := newClient(t, openPool(t, pgtest.Database(t), 8))
 	useOnce(t, c, 1, 500)
 	leases := make([]*pglock.Lease, many)

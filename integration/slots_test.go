@@ -94,7 +94,10 @@ func TestI4_NoGrantOverAPreparedTransactionInAnyMode(t *testing.T) {
 	newPeer(t, server.URL()).exec(t, `CREATE TABLE ledger (token bigint)`)
 	for held, modes := range keepsWaiting {
 		for _, mode := range modes {
-			for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+			for n, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+				if !pgtest.EveryTest && (len(held)+len(mode)+n)%2 == 1 {
+					continue // in the short tier each at one level
+				}
 				t.Run(fmt.Sprintf("%s and %s/%s", held, mode, level), func(t *testing.T) {
 					holder, look := newHastyPeer(t, server.URL()), newHastyPeer(t, server.URL())
 					g := holder.mustAsk(t, t.Name(), held)

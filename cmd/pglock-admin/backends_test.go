@@ -114,6 +114,7 @@ func TestShowWithoutTheRightToSeeAnyProcessTellsTheRest(t *testing.T) {
 }
 
 func TestShowCountsHoldersWithoutAKnownProcess(t *testing.T) {
+	pgtest.Whole(t, "TestShowTellsEveryHolder")
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "worker-1", "readers", pglock.WithShared(), pglock.WithTTL(time.Hour))

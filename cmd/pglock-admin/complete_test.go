@@ -112,6 +112,7 @@ func TestTheShellIsOfferedNothingAndSoonWhenTheServerCannotBeAsked(t *testing.T)
 
 // The script that people load is asked, and what it inserts is read again by the shell.
 func TestBashInsertsANameThatNamesTheSameLock(t *testing.T) {
+	pgtest.Whole(t, "TestTheShellIsOfferedNamesSessionsModesAndOrders")
 	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil {

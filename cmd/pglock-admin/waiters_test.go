@@ -224,6 +224,7 @@ func TestListHasALineForEveryHolderAndCountsWhoWaits(t *testing.T) {
 }
 
 func TestListReadsEveryHolderWhereAPageEndsInsideALock(t *testing.T) {
+	pgtest.Whole(t, "TestListReadsEveryPage")
 	t.Parallel()
 	db := pgtest.Database(t)
 	const many = 501 // of two locks: the first page ends inside the second, and no list does

@@ -1,6 +1,9 @@
 package pgtest
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // Whole leaves a test, or a part of one, to the tiers that run every test. The tests that are named show the same in the short
 // tier, where this one runs no more: a test of pgtest/tiers checks that there are such.
@@ -22,6 +25,9 @@ func leave(tb testing.TB, runs bool, tag string, _ []string) {
 		tb.Skipf("in the %s tier: go test -tags %[1]s", tag)
 	}
 }
+
+// Among says whether a test has this case: in the short tier only those that are named.
+func Among(name string, short ...string) bool { return EveryTest || slices.Contains(short, name) }
 
 // Some is those of a test's cases that the short tier has: all in the others, else those for which short is true. At least one
 // must be left.
