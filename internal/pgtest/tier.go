@@ -3,6 +3,15 @@ package pgtest
 import (
 	"slices"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/tier"
+)
+
+const (
+	// EveryTest says that every test runs, with loads as small as they can be.
+	EveryTest = tier.EveryTest
+	// LargeLoads says that loads are as large as they were meant to be, and last as long.
+	LargeLoads = tier.LargeLoads
 )
 
 // Whole leaves a test, or a part of one, to the tiers that run every test. The tests that are named show the same in the short
