@@ -136,6 +136,7 @@ func TestGuardDropNeedsAWordAndTellsHowToGoBack(t *testing.T) {
 }
 
 func TestGuardDropMakesNoHoleInTheGuardOfTheWhole(t *testing.T) {
+	pgtest.Whole(t, "TestGuardDropNeedsAWordAndTellsHowToGoBack")
 	t.Parallel()
 	db := pgtest.Database(t)
 	partitioned(t, db)

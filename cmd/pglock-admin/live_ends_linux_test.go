@@ -184,6 +184,7 @@ func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
 }
 
 func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {
+	pgtest.Whole(t, "TestAScreenInThisProcessLeavesNothingRunning")
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "worker-1", "jobs/a")
