@@ -237,6 +237,9 @@ func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 			table := schema + "." + pgx.Identifier{name}.Sanitize()
 			b.exec(t, fmt.Sprintf(`CREATE SCHEMA %s; CREATE TABLE %s (id int, %s text)`, schema, table, pgx.Identifier{name}.Sanitize()))
 			for _, keyed := range []bool{false, true} {
+				if !pgtest.EveryTest && keyed == (i%2 == 0) {
+					continue // in the short tier each name with one form
+				}
 				for _, given := range []bool{false, true} {
 					resource, wants := name, name
 					opts := []fencedstore.TableOption{}

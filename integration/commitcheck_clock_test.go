@@ -20,7 +20,7 @@ func TestI4_Trap3_A5_TheChecksReadTheClockAfterTheyHaveWaitedForTheRow(t *testin
 		"set immediate": `SET CONSTRAINTS pglock.fence_commit IMMEDIATE`,
 		"seal":          `SELECT pglock.seal(ARRAY[$1])`,
 	} {
-		for _, level := range levels {
+		for _, level := range fewLevels() {
 			t.Run(check+"/"+string(level), func(t *testing.T) {
 				t.Parallel() // it is waiting for leases to end
 				for deadline := time.Now().Add(patience); ; {

@@ -49,7 +49,7 @@ func TestI4_A5_PrepareTransaction(t *testing.T) {
 // Renewals pass. The next grant comes after the end, with a greater token.
 func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 	for _, end := range []string{"COMMIT PREPARED ", "ROLLBACK PREPARED "} {
-		for _, level := range levels {
+		for _, level := range fewLevels() {
 			t.Run(end+string(level), func(t *testing.T) {
 				t.Parallel() // most of it is waiting
 				f := beginFenced(t, server.URL(), level, time.Minute)
@@ -128,7 +128,7 @@ func prepareIsRefused(t *testing.T, server *pgserver.Server) {
 			f.look.exec(t, breakSQL, f.g.name)
 		}},
 	} {
-		for _, level := range levels {
+		for _, level := range fewLevels() {
 			t.Run(tc.row+"/"+string(level), func(t *testing.T) {
 				t.Parallel()
 				f := beginFenced(t, server.URL(), level, tc.ttl)

@@ -72,7 +72,7 @@ func TestI12_GrantsSurviveACrash(t *testing.T) {
 
 // A refused try writes nothing: no WAL, no row lock, no sequence value, no transaction ID.
 func TestI13_RefusedTryWritesNothing(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI13_RefusedTryInAnyWayWritesNothing")
 	t.Parallel()
 	server := migrated(t, map[string]string{"autovacuum": "off", "wal_level": "minimal", "max_wal_senders": "0"})
 	p := newPeer(t, server.URL())

@@ -23,7 +23,7 @@ func TestI1_GrantIntervalsNeverOverlap(t *testing.T) {
 	patientWaits(t, look) // the first use of a name is waited for
 	ctx := underLoad(t, 2*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 40 FROM grant_log`)
 	var wg sync.WaitGroup
-	for i := range 8 {
+	for i := range 4 {
 		p := newPeer(t, db.URL())
 		wg.Go(func() {
 			for n := i; ctx.Err() == nil; n++ {
@@ -118,7 +118,7 @@ func TestI2_TokensStrictlyIncrease(t *testing.T) {
 		return ran > lasting(1500*time.Millisecond) && granted.Load() >= least || ran > patience
 	}
 	var wg sync.WaitGroup
-	for range 16 {
+	for range 8 {
 		p := newPeer(t, db.URL())
 		wg.Go(func() {
 			for !enough() {

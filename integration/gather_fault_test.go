@@ -222,7 +222,7 @@ func TestTrap9_CallsCancelledWhileTheyAreQueuedLeaveNoTicket(t *testing.T) {
 
 // A statement whose calls are all cancelled, and that hangs, ends on the server in ten seconds, and nothing stays held.
 func TestTrap9_StatementWhoseCallsAreAllCancelledEnds(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestTrap9_CallsCancelledWhileTheirStatementIsUnderWayLeaveNoLockHeld")
 	db := pgtest.Database(t)
 	look, b := newPeer(t, db.URL()), newBarrier(t, db)
 	c := newCrowd(t, db.URL(), 5)
@@ -492,7 +492,7 @@ func TestWaitThatTheServerRefusesFailsAlone(t *testing.T) {
 
 // Calls that hang at locked rows, as many as a coalescer is wide, hold up calls for other locks for a moment only.
 func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI13_NobodyHoldsUpARenewal")
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c, holder := newCrowd(t, db.URL(), 20), newClient(t, db.Pool(t))
@@ -553,7 +553,7 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 
 // A call that hangs at a row that somebody has locked holds up those that travel with it for a moment only.
 func TestCallThatHangsHoldsUpThoseInItsStatementForAMomentOnly(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI13_NobodyHoldsUpARenewal")
 	const bound = patience / 2 // they would wait until the row is free
 	for what, opts := range map[string][]pglock.AcquireOption{"plain": nil, "with metadata": {pglock.WithMetadata(json.RawMessage(`1`))}} {
 		t.Run(what, func(t *testing.T) {
@@ -636,7 +636,7 @@ func TestI25_CrowdsThatShareTheirLocksNeverDeadlock(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
-	const clients, callers, rounds, locks = 3, 12, 12, 10
+	const clients, callers, locks = 3, 12, 10
 	var crowds []*crowd
 	var all sync.WaitGroup
 	for range clients {
@@ -644,7 +644,7 @@ func TestI25_CrowdsThatShareTheirLocksNeverDeadlock(t *testing.T) {
 		crowds = append(crowds, c)
 		for range callers {
 			all.Go(func() {
-				for round := range rounds {
+				for round := range 2 * rounds(6) {
 					name := fmt.Sprint("round", round/4, "-", rand.N(locks))
 					var opts []pglock.AcquireOption
 					if rand.N(2) == 0 {
@@ -683,7 +683,7 @@ func TestI25_CrowdsThatShareTheirLocksNeverDeadlock(t *testing.T) {
 		c.sent.mu.Unlock()
 	}
 	t.Logf("%d grants, %d statements for several", grants, several)
-	if several < 10 || grants < 50 {
+	if several < 5 || grants < 30 {
 		t.Error("too little happened to show anything")
 	}
 	if h := held(t, look); len(h) > 0 {

@@ -17,7 +17,7 @@ import (
 // and some not sent yet, and half of the locks are released at that moment. No lock is granted to a call that has returned for
 // longer than it takes to give it back, no ticket and no goroutine stays, and Close finds nothing left to do, or says so.
 func TestTrap9_ThousandsOfCancelledWaitsLeaveNothing(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestTrap9_StormOfCancelledWaits")
 	for _, closes := range []bool{false, true} {
 		t.Run(map[bool]string{false: "and the client goes on", true: "and the client closes"}[closes], func(t *testing.T) {
 			db := pgtest.Database(t)
@@ -117,7 +117,7 @@ func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
 // Those who queue at once share the head in multixacts, of which a cluster has four thousand million members until VACUUM:
 // a crowd uses one or two for each acquisition, and does not use more with each that comes.
 func TestACrowdUsesFewMultixacts(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestTheWorkGrowsWithWhatIsAskedFor")
 	t.Parallel()
 	server := migrated(t, nil)
 	look := newPeer(t, server.URL())

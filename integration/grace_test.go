@@ -27,7 +27,7 @@ type letIn struct {
 // holder no longer believes: that long after the first grant on the new primary noticed the failover, by the server's
 // clock.
 func TestI22_GraceAfterAFailoverOutlivesEveryLostGrant(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody")
 	t.Parallel() // it has servers of its own
 	const ttl = 8 * time.Second
 	const grace = ttl

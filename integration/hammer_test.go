@@ -69,7 +69,7 @@ func hammer(ctx context.Context, url string, say func(report)) error {
 // Ten processes hammer one lock while they are stopped and killed at random. The logs that the database kept must show:
 // no overlap of leases, strictly increasing tokens, no stale write, no lost acknowledged write.
 func TestTenProcessesUnderStopAndKill(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue", "TestI1_GrantIntervalsNeverOverlap")
 	const processes, chaos = 10, 6 * time.Second
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

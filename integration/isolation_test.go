@@ -28,13 +28,13 @@ func withDefault(setting, value string) func(*pgxpool.Config) {
 // a deadlock; also when the default changes under a running client.
 func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
 	t.Parallel()
-	for _, level := range levels {
+	for _, level := range fewLevels() {
 		t.Run(string(level), func(t *testing.T) {
 			db := pgtest.Database(t)
-			pool := db.Pool(t, withDefault("default_transaction_isolation", string(level)), func(c *pgxpool.Config) { c.MaxConns = 12 })
+			pool := db.Pool(t, withDefault("default_transaction_isolation", string(level)), func(c *pgxpool.Config) { c.MaxConns = 6 })
 			look := newPeer(t, db.URL())
 			logGrants(t, look)
-			const least = 20
+			least := 2 * rounds(20)
 			began := time.Now()
 			var mu sync.Mutex
 			grants := 0
@@ -45,7 +45,7 @@ func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
 				return ran > lasting(time.Second) && grants >= least || ran > patience
 			}
 			var wg sync.WaitGroup
-			for i := range 8 {
+			for i := range 4 {
 				c := newClient(t, pool)
 				wg.Go(func() {
 					for n := i; !enough(); n++ {

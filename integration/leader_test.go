@@ -121,7 +121,7 @@ func (e *anElection) next() said {
 // tries, its rows are not there: the tokens of the guarded table never go back, and none of its rows was written
 // after the next leader's grant.
 func TestAtNoMomentTwoLeadersAct(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI7_DeadlineIsTheTTLOrWhatIsLeftLessAMargin", "TestNobodyElseLeadsBeforeTheWorkHasStopped")
 	t.Parallel() // most of it is waiting for leases to end
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
@@ -140,7 +140,7 @@ func TestAtNoMomentTwoLeadersAct(t *testing.T) {
 	took := make(map[string][]time.Duration)
 	refused := 0
 	rounds := 2
-	if long {
+	if pgtest.LargeLoads {
 		rounds = 6 // each takes a quarter of a minute
 	}
 	for range rounds {
@@ -150,7 +150,7 @@ func TestAtNoMomentTwoLeadersAct(t *testing.T) {
 			pgtest.Eventually(t, "the leader to write", func() bool {
 				return one[bool](t, look, `SELECT EXISTS (SELECT FROM acts WHERE token = $1)`, now.Token)
 			})
-			if long {
+			if pgtest.LargeLoads {
 				time.Sleep(rand.N(e.ttl)) // so that it comes at any moment between two renewals
 			}
 			began := time.Now()
@@ -238,7 +238,7 @@ func TestAtNoMomentTwoLeadersAct(t *testing.T) {
 // The named candidate is killed. While its session counts as alive it is granted the lock, and the next in the queue
 // leads when its lease has ended; after that nobody of that name waits, and the leader goes on.
 func TestHandOverToACandidateThatHasDied(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestHandOverMakesTheNamedCandidateLead", "TestDeadWaitersArePassedOver")
 	t.Parallel() // most of it is waiting for sessions and leases to end
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

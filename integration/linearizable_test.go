@@ -65,7 +65,7 @@ func TestI2_HistoryIsLinearizable(t *testing.T) {
 				return out, false
 			}
 			mu.Lock()
-			if len(history) == 3000 || end > 1500*time.Millisecond && len(history) >= 200 {
+			if len(history) == 3000 || end > lasting(12*time.Second) && len(history) >= 200 {
 				cancel() // enough, and the checker's work grows faster than the history
 			}
 			history = append(history, porcupine.Operation{ClientId: i, Input: in, Call: int64(start), Output: out, Return: int64(end)})

@@ -317,7 +317,7 @@ func TestTrap9_StormOfCancelledCallsLeavesNoLockHeld(t *testing.T) {
 	until := time.Now().Add(lasting(3 * time.Second))
 	var grants atomic.Int64
 	var wg sync.WaitGroup
-	for range 100 {
+	for range 40 {
 		wg.Go(func() {
 			for time.Now().Before(until) || grants.Load() < 50 && time.Now().Before(until.Add(patience)) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.Float64()*rand.Float64()*rand.Float64()*float64(800*time.Millisecond)))

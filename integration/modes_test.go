@@ -105,7 +105,7 @@ func TestLimitIsNeverExceeded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	const limit, callers, rounds = 3, 12, 10
+	const limit, callers = 3, 12
 	var holding [limit + 1]atomic.Int32
 	var total atomic.Int32
 	var wg sync.WaitGroup
@@ -113,7 +113,7 @@ func TestLimitIsNeverExceeded(t *testing.T) {
 		c := newClient(t, db.Pool(t))
 		for range callers / 3 {
 			wg.Go(func() {
-				for range rounds {
+				for range rounds(12) {
 					err := c.Do(t.Context(), "x", func(_ context.Context, l *pglock.Lease) error {
 						if n := total.Add(1); n > limit {
 							t.Errorf("%d hold at once", n)
@@ -214,7 +214,7 @@ func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 		c := newClient(t, db.Pool(t, maxConnections(4)))
 		for m := range 8 {
 			wg.Go(func() {
-				for round := range 12 {
+				for round := range rounds(12) {
 					name := fmt.Sprint("n", (n+m+round)%2)
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
 					if (n+m+round)%7 == 0 {

@@ -85,7 +85,7 @@ func useOnce(t *testing.T, c *pglock.Client, first, last int) {
 
 // A name of 24 bytes that stays anywhere costs 24, and 16 for the string that points to it; a grant ID 16.
 func TestNamesThatWereUsedOnceLeaveNothingBehind(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI21_PruneNeverLowersATokenNorReopensAFence")
 	if testing.Short() {
 		t.Skip("uses 20,000 names")
 	}
@@ -127,7 +127,8 @@ func holdMany(t *testing.T, c *pglock.Client, leases []*pglock.Lease) {
 }
 
 func TestAHeldLeaseCostsNoGoroutineAndLessThanTwoKiB(t *testing.T) {
-	const many, most = 2000, 2 << 10
+	const most = 2 << 10
+	many := 5 * inThousands(2000)
 	c := newClient(t, openPool(t, pgtest.Database(t), 8))
 	useOnce(t, c, 1, 500)
 	leases := make([]*pglock.Lease, many)
@@ -161,7 +162,7 @@ func TestAHeldLeaseCostsNoGoroutineAndLessThanTwoKiB(t *testing.T) {
 }
 
 func TestAWaiterCostsNoGoroutineButItsCallersAndLessThanTwoKiB(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestAHeldLeaseCostsNoGoroutineAndLessThanTwoKiB")
 	const many, rounds, most = 500, 8, 2 << 10
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

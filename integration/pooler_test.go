@@ -22,7 +22,7 @@ func TestI20_EverythingButListenWorksThroughAPooler(t *testing.T) {
 	t.Parallel()
 	for i, mode := range execModes {
 		for j, isolation := range []string{"read committed", "repeatable read"} {
-			if !long && (i+j)%2 == 1 { // each mode and each level, and in the long tier each with each
+			if !pgtest.LargeLoads && (i+j)%2 == 1 { // each mode and each level, and in the long tier each with each
 				continue
 			}
 			t.Run(mode+"/"+isolation, func(t *testing.T) {
@@ -357,7 +357,7 @@ func TestI20_ManyAtOnceThroughAPooler(t *testing.T) {
 			store := fencedstore.New(newPool(t, p.url(storeMode(mode))))
 			const clients, callers, names = 4, 64, 16
 			rounds := 2
-			if long {
+			if pgtest.LargeLoads {
 				rounds = 4
 			}
 			start := make(chan struct{})

@@ -117,10 +117,10 @@ func TestI9_EveryQueueIsServedInItsOrder(t *testing.T) {
 		t.Run(fmt.Sprint("behind ", c.holder, ", dead ", c.dead), func(t *testing.T) {
 			t.Parallel()
 			p, ways := newHastyPeer(t, db.URL()), slices.Concat(ways[n:], ways[:n])
-			for _, a := range modes {
-				for _, b := range modes {
-					for _, d := range modes {
-						if !t.Failed() {
+			for i, a := range modes {
+				for j, b := range modes {
+					for k, d := range modes {
+						if !t.Failed() && (pgtest.EveryTest || (i+j+k)%3 == n%3) {
 							new(modelled).play(t, p, c.holder, [3]string{a, b, d}, c.dead, ways)
 						}
 					}

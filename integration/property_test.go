@@ -34,7 +34,7 @@ var refusals = []string{"LK001", "LK002", "LK003", "40001", "55P03", "57014", "2
 // the fence in savepoints that are rolled back or not, write without it, are broken, killed, released or overtaken at any
 // point. The server's own order of commits says what came of it: see checkOrder.
 func TestI3_I4_I10_RandomInterleavingsOfWritersAtAGuardedTable(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI3_EveryWayToWriteToAGuardedTableNeedsItsFence", "TestI3_TokensNeverGoDownInCommitOrder")
 	t.Parallel() // most of it is waiting
 	seed := rand.Uint64()
 	if text := os.Getenv(seedVariable); text != "" {

@@ -95,7 +95,7 @@ func TestThousandsWaitWithFourConnections(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t, maxConnections(4)))
-	names, each := 100, inThousands(100)
+	names, each := 50, inThousands(200)
 	var wg sync.WaitGroup
 	var holders []*pglock.Lease
 	for n := range names {

@@ -42,7 +42,7 @@ func holdAgain(ctx context.Context, c *pglock.Client, name string, ttl time.Dura
 // A lease of 100 ms has to be renewed thirty times a second, on the connection that renews thousands of long ones. A
 // server has to be slow for them, so fewer would show nothing.
 func TestThousandsOfLongLeasesAndAShortOneKeepEachOther(t *testing.T) {
-	inLongTier(t) // and alone on the machine, as far as that can be: a lease of 100 ms needs it
+	pgtest.Long(t, "TestThousandsOfLongLeasesCostNoShortOne") // and alone on the machine, as far as that can be: a lease of 100 ms needs it
 	db := pgtest.Database(t)
 	c := newClient(t, db.Pool(t))
 	alone := newClient(t, db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 2 }))

@@ -48,6 +48,9 @@ func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 	patientTransactions(t, newPeer(t, db.URL()))
 	for held, modes := range keepsWaiting {
 		for _, mode := range modes {
+			if !pgtest.EveryTest && held == "shared" && mode != "exclusive" {
+				continue
+			}
 			t.Run(held+" and "+mode, func(t *testing.T) {
 				holder, look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 				g := holder.mustAsk(t, t.Name(), held)
@@ -94,7 +97,10 @@ func TestI4_NoGrantOverAPreparedTransactionInAnyMode(t *testing.T) {
 	newPeer(t, server.URL()).exec(t, `CREATE TABLE ledger (token bigint)`)
 	for held, modes := range keepsWaiting {
 		for _, mode := range modes {
-			for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+			for n, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+				if !pgtest.EveryTest && (len(held)+len(mode)+n)%2 == 1 {
+					continue // in the short tier each at one level
+				}
 				t.Run(fmt.Sprintf("%s and %s/%s", held, mode, level), func(t *testing.T) {
 					holder, look := newHastyPeer(t, server.URL()), newHastyPeer(t, server.URL())
 					g := holder.mustAsk(t, t.Name(), held)

@@ -132,7 +132,7 @@ func soakOnce(ctx context.Context, c *pglock.Client, name string, lost func(erro
 // on which they listen and renew. No lock may stay stuck and none be granted that nobody knows of; and the log that the
 // database kept must show the order of the tickets, increasing tokens, and no leases at one time that the modes forbid.
 func TestSoak_HundredsWaitWhileProcessesAndConnectionsDie(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestTrap9_StormOfCancelledWaits", "TestDeadWaitersArePassedOver")
 	workers, chaos, calm := 6, 20*time.Second, 4*time.Second
 	if testing.Short() {
 		chaos, calm = 8*time.Second, 2*time.Second

@@ -248,7 +248,7 @@ func clientProgram(t *testing.T, of *node, name string) string {
 // A client with both hosts in its connection string, over a failover that lost commits: the holder of a lost grant
 // learns it from its first heartbeat that reaches the new primary; other leases and waiting calls continue.
 func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	standby := newStandby(t, primary)
@@ -306,7 +306,7 @@ func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
 // With a synchronous standby every answered grant is on the new primary, and a grant that waited for the standby when the
 // primary died is asked for again there: its holder hears of one grant, and it is the new primary's.
 func TestI17_FailoverToASynchronousStandbyLosesNoAnsweredGrant(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestI17_GrantWaitsForTheStandbyAgain")
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	standby := newStandby(t, primary)

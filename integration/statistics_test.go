@@ -59,7 +59,7 @@ func (p *peer) rowsRead(t *testing.T, sql string, args ...any) (rows int, whole 
 // Every function reads a bounded number of rows and no table whole, whatever one long queue has made of the statistics: a
 // waiter of one lock is not in the way of other locks. Each is called often enough for a plan that is kept.
 func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestTheWorkGrowsWithWhatIsAskedFor")
 	t.Parallel()
 	db := pgtest.Database(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())

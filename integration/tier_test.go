@@ -4,39 +4,59 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// inLongTier leaves a test to the long tier: it takes long, or much memory, and what it shows is shown in small by another.
-func inLongTier(t *testing.T) {
-	t.Helper()
-	if !long {
-		t.Skip("in the long tier: go -C integration test -tags long .")
+const long = pgtest.LargeLoads
+
+// inThousands is how many there are of what comes in thousands: a fifth outside the long tier, a twentieth in the short one.
+func inThousands(n int) int {
+	switch {
+	case pgtest.LargeLoads:
+		return n
+	case pgtest.EveryTest:
+		return n / 5
 	}
+	return n / 20
 }
 
-// inThousands is how many there are of what comes in thousands: a fifth outside the long tier.
-func inThousands(n int) int {
-	if long {
+// rounds is how often something is repeated, at least once: a quarter as often in the short tier.
+func rounds(n int) int {
+	if pgtest.EveryTest {
 		return n
 	}
-	return n / 5
+	return (n + 3) / 4
+}
+
+// fewLevels are the isolation levels of a test in which each costs much: the two with snapshots are alike to it.
+func fewLevels() []pgx.TxIsoLevel {
+	if pgtest.EveryTest {
+		return levels
+	}
+	return []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable}
 }
 
 // lasting is how long there is load of a kind, at least: an eighth outside the long tier, where load ends when there was
-// enough of it to show something.
+// enough of it to show something, and a thirtieth in the short one.
 func lasting(d time.Duration) time.Duration {
-	if long {
+	switch {
+	case pgtest.LargeLoads:
 		return d
+	case pgtest.EveryTest:
+		return d / 8
 	}
-	return d / 8
+	return d / 30
 }
 
 // rarely is how often something dear is done: half as often outside the long tier.
 func rarely(n int) int {
-	if long {
+	if pgtest.LargeLoads {
 		return n
 	}
-	return (n + 1) / 2
+	return rounds((n + 1) / 2)
 }
 
 // underLoad ends when there was load for so long, less outside the long tier, and p's query says that it was enough

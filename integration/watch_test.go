@@ -88,7 +88,7 @@ func TestAWatchIsToldOfGrantsAndReleasesAtOnce(t *testing.T) {
 
 // A reader that keeps up sees the present state and then every change, with token, holder and times.
 func TestWatchTellsEveryChange(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestAWatchIsToldOfGrantsAndReleasesAtOnce")
 	t.Parallel() // most of it is waiting
 	for name, opts := range map[string]func(t *testing.T) []pglock.Option{
 		"hearing": func(*testing.T) []pglock.Option { return nil },

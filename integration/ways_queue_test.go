@@ -383,9 +383,9 @@ func TestI13_RefusedTryInAnyWayWritesNothing(t *testing.T) {
 		}
 		refuse(10) // the first to read a page of the catalog after the migration may tidy it up
 		before := look()
-		refuse(500)
+		refuse(100)
 		if after := look(); after != before {
-			t.Errorf("I13: %s: WAL position, row and sequence were %s, and are %s after 500 refusals", way, before, after)
+			t.Errorf("I13: %s: WAL position, row and sequence were %s, and are %s after 100 refusals", way, before, after)
 		}
 	}
 }
@@ -784,7 +784,7 @@ func TestI12_I24_WhatTravelsTogetherCommitsAsItsMembersNeed(t *testing.T) {
 				c := newClient(t, db.Pool(t, maxConnections(4), withDefault("synchronous_commit", setting)))
 				for n := range 24 {
 					wg.Go(func() {
-						for round := range 12 {
+						for round := range rounds(12) {
 							name, opts := fmt.Sprint("own ", n, " of ", m), []pglock.AcquireOption{pglock.WithMaxWait(patience)}
 							if n%3 > 0 {
 								name = fmt.Sprint("shared ", (n+round)%4)

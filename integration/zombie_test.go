@@ -206,6 +206,9 @@ func TestI16_A10_HungWriterIsEndedWithItsLease(t *testing.T) {
 		{"not reading", "alive", "tcp_user_timeout"},
 		{"dripping", "alive", "transaction_timeout"},
 	} {
+		if !pgtest.EveryTest && tc.fate == "cut off" {
+			continue // to the server it is as when it is stopped
+		}
 		t.Run(tc.how+", "+tc.fate, func(t *testing.T) {
 			t.Parallel() // most of it is waiting for leases to end
 			switch {
@@ -262,7 +265,7 @@ func TestI16_A10_HungWriterIsEndedWithItsLease(t *testing.T) {
 // Before PostgreSQL 17 no limit counts from the fence: a writer that worked for a part of its lease, and hangs then, is
 // ended as much later than its lease. It commits nothing.
 func TestHole_I16_Before17AHangIsEndedByItsOwnLengthNotByTheLease(t *testing.T) {
-	inLongTier(t)
+	pgtest.Long(t, "TestHole_I16_Before17ADrippingWriterKeepsTheFence")
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	newLedger(t, db)

@@ -1,5 +1,3 @@
-//go:build long
-
 package lockadmin_test
 
 import (
@@ -80,6 +78,7 @@ func drain[T any](t *testing.T, list iter.Seq2[T, error], sample func()) (n int)
 }
 
 func TestAMillionLocksAndWaitersDoNoHarm(t *testing.T) {
+	pgtest.Long(t, "TestEveryListIsTheSameFromPagesOfAnySize")
 	db := multitude(t)
 	admin := newAdmin(t, db.Pool(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute) // so each list may take longer than the library's ten seconds
@@ -166,6 +165,7 @@ func (n node) all() []node {
 
 // The plan is that of the function's own statement, with its settings, from auto_explain.
 func TestListsInOrderOfNamesWalkTheIndexWhateverTheServerKnows(t *testing.T) {
+	pgtest.Long(t, "TestEveryListIsTheSameFromPagesOfAnySize")
 	db := multitude(t)
 	for _, known := range []bool{false, true} {
 		if known {
@@ -229,6 +229,7 @@ func explained(t *testing.T, db *pgtest.DB, call string) (all []node) {
 
 // What a list leaves behind when nobody waits for it any more ends by itself.
 func TestAListThatNobodyWaitsForEndsOnTheServer(t *testing.T) {
+	pgtest.Long(t, "TestEveryCommandCanBeInterruptedWhileTheServerWorks")
 	db := multitude(t)
 	admin := newAdmin(t, db.Pool(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

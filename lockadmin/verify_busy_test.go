@@ -117,6 +117,10 @@ func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
 		}
 		return v
 	}
+	load := 300 * time.Millisecond
+	if pgtest.EveryTest {
+		load *= 5
+	}
 	kinds := map[lockadmin.EventKind]int{}
 	everything := func() bool { // has been played
 		clear(kinds)
@@ -130,7 +134,7 @@ func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
 			kinds[lockadmin.EventBreak] > 0 && kinds[lockadmin.EventHandover] > 0 &&
 			!slices.ContainsFunc(players, func(b *busy) bool { return b.granted.Load() == 0 })
 	}
-	for least := time.Now().Add(1500 * time.Millisecond); !t.Failed() && (time.Now().Before(least) || !everything()); {
+	for least := time.Now().Add(load); !t.Failed() && (time.Now().Before(least) || !everything()); {
 		if clean(); ctx.Err() != nil {
 			t.Fatalf("it takes too long until all has been played: %v", kinds)
 		}

@@ -1,5 +1,3 @@
-//go:build long
-
 package lockadmin_test
 
 import (
@@ -13,6 +11,7 @@ import (
 
 // A million tenures of a thousand locks, one of them with half of all.
 func TestVerifyReadsAMillionTenuresInLittleMemory(t *testing.T) {
+	pgtest.Long(t, "TestVerifyFindsNothingWrongInABusyHistory")
 	db := pgtest.Database(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
 	execute(t, conn, `INSERT INTO pglock.events (lock_name, holder, token, slot, mode, granted_at, ended_at, at, number, kind, session_id)

@@ -3497,7 +3497,8 @@ AS $$
   UNION ALL
   SELECT 'the fence of ' || pg_catalog.quote_literal(b.resource), b.pid, b.gid, b.db_user, b.application_name, b.state,
          b.transaction_us
-  FROM (SELECT u FROM pg_catalog.unnest(p_resources) u LIMIT 100) r (resource) CROSS JOIN LATERAL list_backends(r.resource) b
+  FROM (SELECT u FROM pg_catalog.unnest(p_resources) u LIMIT 100) r (resource)
+    CROSS JOIN LATERAL list_backends(r.resource) b
   WHERE b.use = 'write' AND b.resource = r.resource
 $$;
 

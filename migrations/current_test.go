@@ -47,10 +47,14 @@ func TestFiftyProgramsStartAtOnce(t *testing.T) {
 	files := ladder(t, 3, nil)
 	app, name := asUser(t, db, "_app")
 	mustDo(t, conn, "GRANT USAGE ON SCHEMA pglock TO "+name)
+	programs := 50
+	if !pgtest.EveryTest {
+		programs = 12
+	}
 	start := func(wantErr bool, addresses ...string) {
 		t.Helper()
 		var all sync.WaitGroup
-		for n := range 50 {
+		for n := range programs {
 			all.Go(func() {
 				err := Up(t.Context(), addresses[n%len(addresses)], files)
 				var right *RightError

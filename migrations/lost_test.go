@@ -66,6 +66,9 @@ func TestALostAnswerToACommitIsFoundOut(t *testing.T) {
 	db := pgtest.EmptyDatabase(t)
 	files := ladder(t, 3, nil)
 	for nth := 1; nth <= 3; nth++ {
+		if !pgtest.EveryTest && nth != 2 {
+			continue // in the short tier the step in the middle
+		}
 		mustUp(t, cutAt(t, db, nth, true, false), files) // it was done, and Up goes on
 		wantVersion(t, db.URL(), 3, false)
 		if err := Down(t.Context(), cutAt(t, db, nth, true, false), files); err != nil {

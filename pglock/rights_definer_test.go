@@ -358,6 +358,9 @@ func TestI5_NoFunctionLendsItsRightsToCodeOfItsCaller(t *testing.T) {
 	i.betterMatches(t, conn)
 	wired := i.wires + ", pg_temp, pg_catalog"
 	paths := []string{i.name + ", pg_temp, pg_catalog", "pg_temp, " + i.name + ", pg_catalog", "pglock, " + i.name, wired}
+	if !pgtest.EveryTest { // two are of one kind
+		paths = paths[1:]
+	}
 	for _, d := range all {
 		for _, found := range i.attack(t, d, paths...) {
 			t.Errorf("%s: %s", d.name, found)
@@ -388,7 +391,7 @@ func TestI5_NoFunctionLendsItsRightsToCodeOfItsCaller(t *testing.T) {
 			t.Fatalf("%d places in %s", len(places), d.name)
 		}
 		for n, at := range places {
-			if !long && n%(len(places)/3) != 1 {
+			if !pgtest.LargeLoads && n%(len(places)/3) != 1 || !pgtest.EveryTest && n > len(places)/3 {
 				continue
 			}
 			careless := text[:at[0]]

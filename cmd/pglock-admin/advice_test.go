@@ -83,6 +83,7 @@ func TestNobodyIsToldToMigrateWhereThatIsRefused(t *testing.T) {
 }
 
 func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
+	pgtest.Whole(t, "TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion")
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	user := asUser(t, db, "pglock_user")

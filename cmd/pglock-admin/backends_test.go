@@ -38,6 +38,7 @@ func beating(t *testing.T, db *pgtest.DB, lease *pglock.Lease) lockadmin.Backend
 }
 
 func TestShowLeadsToTheProgramThatHoldsTheLockAndSaysHowToEndIt(t *testing.T) {
+	pgtest.Whole(t, "TestShowTellsEveryHolder")
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Hour))
@@ -114,6 +115,7 @@ func TestShowWithoutTheRightToSeeAnyProcessTellsTheRest(t *testing.T) {
 }
 
 func TestShowCountsHoldersWithoutAKnownProcess(t *testing.T) {
+	pgtest.Whole(t, "TestShowTellsEveryHolder")
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "worker-1", "readers", pglock.WithShared(), pglock.WithTTL(time.Hour))

@@ -78,6 +78,7 @@ func TestTheShellIsOfferedNamesSessionsModesAndOrders(t *testing.T) {
 }
 
 func TestTheShellIsOfferedAFewHundredOfManyNames(t *testing.T) {
+	pgtest.Whole(t, "TestTheShellIsOfferedNamesSessionsModesAndOrders")
 	t.Parallel()
 	db := pgtest.Database(t)
 	execute(t, db, `SELECT pglock.acquire_lease('lock-' || i, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour') FROM generate_series(1, 1000) i`)
@@ -112,6 +113,7 @@ func TestTheShellIsOfferedNothingAndSoonWhenTheServerCannotBeAsked(t *testing.T)
 
 // The script that people load is asked, and what it inserts is read again by the shell.
 func TestBashInsertsANameThatNamesTheSameLock(t *testing.T) {
+	pgtest.Whole(t, "TestTheShellIsOfferedNamesSessionsModesAndOrders")
 	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil {

@@ -136,6 +136,7 @@ func TestGuardDropNeedsAWordAndTellsHowToGoBack(t *testing.T) {
 }
 
 func TestGuardDropMakesNoHoleInTheGuardOfTheWhole(t *testing.T) {
+	pgtest.Whole(t, "TestGuardDropNeedsAWordAndTellsHowToGoBack")
 	t.Parallel()
 	db := pgtest.Database(t)
 	partitioned(t, db)
@@ -299,6 +300,7 @@ func TestGuardsNeedTheSchema(t *testing.T) {
 }
 
 func TestGuardsWorkInAnotherSchema(t *testing.T) {
+	pgtest.Whole(t, "TestMigrateWorksInAnotherSchema")
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
@@ -313,6 +315,7 @@ func TestGuardsWorkInAnotherSchema(t *testing.T) {
 }
 
 func TestTextsOfGuardsAreQuoted(t *testing.T) {
+	pgtest.Whole(t, "TestTextsOfWaitersAreQuoted")
 	t.Parallel()
 	db := pgtest.Database(t)
 	table, resource, column := "ev\x1b[2Jil\ntable", "it's \x1b]0;x\a\u202e\u009b1m", "ke\x1b[1my"

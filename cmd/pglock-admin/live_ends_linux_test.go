@@ -156,6 +156,7 @@ func TestALostConnectionIsShownAndTriedAgain(t *testing.T) {
 
 // A server that does not answer is asked once at a time, and given up after --timeout.
 func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
+	pgtest.Whole(t, "TestALostConnectionIsShownAndTriedAgain")
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "worker-1", "jobs/a")
@@ -183,6 +184,7 @@ func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
 }
 
 func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {
+	pgtest.Whole(t, "TestAScreenInThisProcessLeavesNothingRunning")
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "worker-1", "jobs/a")

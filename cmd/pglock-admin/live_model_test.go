@@ -8,6 +8,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -38,6 +39,7 @@ func hostileShots(text string) (list, lock liveShot) {
 
 // Whatever a name is, each line keeps its width, and nothing in it is a command for the terminal.
 func TestHostileTextsStayInTheirPlace(t *testing.T) {
+	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	t.Parallel()
 	for _, text := range hostileTexts {
 		list, lock := hostileShots(text)

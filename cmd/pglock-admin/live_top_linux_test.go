@@ -216,6 +216,7 @@ func (s *screen) drawnTo(line int) {
 
 // Nothing from the database reaches the terminal as it is.
 func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
+	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	t.Parallel()
 	db := pgtest.Database(t)
 	for n, text := range hostileTexts {

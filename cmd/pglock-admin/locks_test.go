@@ -46,6 +46,7 @@ func TestListShowsHeldLocksAndOnRequestFreeOnes(t *testing.T) {
 }
 
 func TestListReadsEveryPage(t *testing.T) {
+	pgtest.Whole(t, "TestListHasALineForEveryHolderAndCountsWhoWaits")
 	t.Parallel()
 	db := pgtest.Database(t)
 	const many = 2101
@@ -213,6 +214,7 @@ func TestAUserWithoutAnyRightsIsToldWhatToAskFor(t *testing.T) {
 }
 
 func TestTerminalEscapesAreQuoted(t *testing.T) {
+	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	t.Parallel()
 	db := pgtest.Database(t)
 	name, holder := "evil\x1b[2J\nname", "hol\x1b]0;x\ader\u202e\u009b1m"

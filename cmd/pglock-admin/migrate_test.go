@@ -55,6 +55,7 @@ func TestAMarkThatAFailedStepHasLeftIsPutRight(t *testing.T) {
 }
 
 func TestMigrateForceIsTheWayOutWhereSomethingWasChangedByHand(t *testing.T) {
+	pgtest.Whole(t, "TestMigrateMakesTellsAndRemovesTheSchema")
 	t.Parallel()
 	db := pgtest.Database(t)
 	execute(t, db, fmt.Sprintf("UPDATE pglock.pglock_schema_migrations SET version = %d, dirty = true", migrations.Latest+3))

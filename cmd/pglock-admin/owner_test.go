@@ -50,6 +50,7 @@ func newOwner(t *testing.T, db *pgtest.DB) (name string, give func()) {
 }
 
 func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *testing.T) {
+	pgtest.Whole(t, "TestDoctorTellsWhatEachFindingMeans")
 	t.Parallel()
 	db := pgtest.Database(t)
 	owner, give := newOwner(t, db)
@@ -96,6 +97,7 @@ func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *test
 }
 
 func TestTheOwnerThatTheDocsMakeMayMigrate(t *testing.T) {
+	pgtest.Whole(t, "TestWhoDoesNotOwnTheTableIsToldWhoMust")
 	t.Parallel()
 	db := pgtest.Database(t)
 	owner, give := newOwner(t, db)

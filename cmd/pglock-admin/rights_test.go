@@ -25,6 +25,7 @@ func as(tb testing.TB, address, user, database string) string {
 
 // A cluster without the roles: nobody is told to grant them, and what failed works once somebody has made them.
 func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
+	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil)
 	conn, err := pgx.Connect(t.Context(), server.URL())
@@ -71,6 +72,7 @@ func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
 }
 
 func TestWhoLacksARightIsToldWhichStatementGivesIt(t *testing.T) {
+	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "worker", "a")
@@ -134,6 +136,7 @@ func TestAUserWhoMayNotConnectIsToldWhichStatementGivesIt(t *testing.T) {
 
 // A person on call may have a user who can look and do nothing else.
 func TestAReadOnlyUserMayLook(t *testing.T) {
+	pgtest.Whole(t, "TestAUserWithTheRightsOfThePageMayLookAndDoNothingElse")
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "worker", "a")

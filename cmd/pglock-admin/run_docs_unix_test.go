@@ -88,6 +88,7 @@ func TestTheExamplesOfTheDocsRun(t *testing.T) {
 }
 
 func TestTheCronLinesOfTheDocsRunOnceEach(t *testing.T) {
+	pgtest.Whole(t, "TestTheExamplesOfTheDocsRun")
 	t.Parallel()
 	ran := map[bool]int{} // with --once, and without
 	for line := range strings.Lines(blocks(t, "crontab")[0]) {
@@ -110,6 +111,7 @@ func TestTheCronLinesOfTheDocsRunOnceEach(t *testing.T) {
 }
 
 func TestTheUnitAndTheCronJobOfTheDocsRunOnceEach(t *testing.T) {
+	pgtest.Whole(t, "TestTheExamplesOfTheDocsRun")
 	t.Parallel()
 	_, unit, _ := strings.Cut(blocks(t, "ini")[0], "ExecStart=/bin/sh -c '")
 	unit, _, _ = strings.Cut(unit, "'\n")

@@ -102,6 +102,7 @@ func (s *session) types(text string) {
 }
 
 func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
+	pgtest.Whole(t, "TestRunPassesSignalsOnAndTheSecondRequestToEndKills")
 	t.Parallel()
 	db := pgtest.Database(t)
 	// A command that has read a line is in the foreground.

@@ -185,6 +185,7 @@ func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheServerIsAway(t *testing.T) {
 }
 
 func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheNetworkIsCutInSilence(t *testing.T) {
+	pgtest.Whole(t, "TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheServerIsAway")
 	t.Parallel()
 	db := pgtest.Database(t)
 	inTime(t, func() error {
@@ -194,6 +195,7 @@ func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheNetworkIsCutInSilence(t *test
 }
 
 func TestACommandThatEndsWhileTheServerIsAwayKeepsItsExitCode(t *testing.T) {
+	pgtest.Whole(t, "TestASuccessIsRecordedWhenTheServerIsBack")
 	t.Parallel()
 	server := pgtest.Dedicated(t, nil)
 	if err := migrations.Up(t.Context(), server.URL()); err != nil {

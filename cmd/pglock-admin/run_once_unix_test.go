@@ -15,6 +15,7 @@ import (
 )
 
 func TestAKeyIsDoneOnceByEightRunsAtTheSameTime(t *testing.T) {
+	pgtest.Whole(t, "TestAKeyIsDoneWhenItsCommandHasSucceeded")
 	t.Parallel()
 	db := pgtest.Database(t)
 	file := filepath.Join(t.TempDir(), "done")

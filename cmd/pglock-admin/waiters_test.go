@@ -144,6 +144,7 @@ func TestAWaiterWhoseTurnHasComeIsSaidToWaitForNobody(t *testing.T) {
 }
 
 func TestShowPicturesTheQueueFromTheHolderToTheLast(t *testing.T) {
+	pgtest.Whole(t, "TestWaitersShowsTheQueueInOrder")
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "host/worker[1]", "jobs/a")
@@ -224,6 +225,7 @@ func TestListHasALineForEveryHolderAndCountsWhoWaits(t *testing.T) {
 }
 
 func TestListReadsEveryHolderWhereAPageEndsInsideALock(t *testing.T) {
+	pgtest.Whole(t, "TestListHasALineForEveryHolderAndCountsWhoWaits")
 	t.Parallel()
 	db := pgtest.Database(t)
 	const many = 501 // of two locks: the first page ends inside the second, and no list does

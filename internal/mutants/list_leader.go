@@ -42,7 +42,7 @@ var ofLeaders = []mutant{
 
 	{"a leader releases the lock before its work has stopped", []edit{
 		{"leader/candidate.go", "func() { stop(context.Cause(ctx)) }", "func() { stop(context.Cause(ctx)); _ = lease.Release(ctx) }"},
-	}, electing, "^TestNobodyElseLeads"},
+	}, "./internal/trust", "^TestI7_DeadlineIsTheTTL"},
 	{"a hand-over to nobody disturbs the work", []edit{
 		{"leader/stepdown.go", "return lease.CanHandOver(ctx, to)", "return nil"},
 	}, electing, "^TestHandOverToNobody"},
@@ -79,5 +79,5 @@ var ofLeaders = []mutant{
 	}, electing, "^TestCurrentOpens"},
 	{"I7 two leaders act while one is cut off", []edit{
 		{"internal/trust/trust.go", "left - min(left/20, time.Second)", "left + time.Second"},
-	}, integration, "^TestAtNoMoment"},
+	}, "./internal/trust", "^TestI7_DeadlineIsTheTTL"},
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/internal/pgtest/tiers"
 )
 
 // A mutant whose text is no longer in the code would break nothing, and would seem to survive.
@@ -165,6 +167,22 @@ func TestEveryMutantNamesTestsThatAreThere(t *testing.T) {
 			if !slices.ContainsFunc(tests[m.pkg], regexp.MustCompile(one).MatchString) {
 				t.Errorf("%s: %s has no test %s", m.name, m.pkg, one)
 			}
+		}
+	}
+}
+
+// The command of the README kills every mutant: so every mutant has a test in the short tier.
+func TestEveryMutantHasATestInTheShortTier(t *testing.T) {
+	tests, err := tiers.Sources("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		names := regexp.MustCompile(strings.SplitN(m.test, "/", 2)[0])
+		if !slices.ContainsFunc(tests, func(s tiers.Source) bool {
+			return !s.Moved && s.Dir == filepath.ToSlash(filepath.Join("../..", m.pkg)) && names.MatchString(s.Name)
+		}) {
+			t.Errorf("%s: %s has none of %s in the short tier", m.name, m.pkg, m.test)
 		}
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pglock-dev/pglock/internal/pgprograms"
+	"github.com/pglock-dev/pglock/internal/tier"
 )
 
 // ownerVariable makes this test binary a process that owns a server and ends in the way the variable says.
@@ -295,7 +296,11 @@ func TestStopEndsAFrozenServer(t *testing.T) {
 
 func TestNothingIsLeftOfAServerWhoseOwnerDies(t *testing.T) {
 	t.Parallel()
-	for _, end := range []string{"killed", "after kill", "frozen", "panic"} {
+	ends := []string{"killed", "after kill", "frozen", "panic"}
+	if !tier.EveryTest {
+		ends = ends[:1]
+	}
+	for _, end := range ends {
 		t.Run(end, func(t *testing.T) {
 			t.Parallel()
 			cmd := exec.Command(os.Args[0])

@@ -1,5 +1,0 @@
-//go:build long
-
-package integration
-
-const long = true

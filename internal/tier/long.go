@@ -1,0 +1,10 @@
+//go:build long
+
+package tier
+
+const (
+	// EveryTest says that every test runs, with loads as small as they can be.
+	EveryTest = true
+	// LargeLoads says that loads are as large as they were meant to be, and last as long.
+	LargeLoads = true
+)

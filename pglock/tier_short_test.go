@@ -1,5 +1,0 @@
-//go:build !long
-
-package pglock_test
-
-const long = false
