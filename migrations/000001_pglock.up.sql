@@ -3465,7 +3465,8 @@ $$;
 
 -- list_blockers tells whom server process p_pid waits for, and where: those at the end of the chain, who wait for none.
 -- It also tells whose open transactions have passed the fence of one of these resources, of a hundred at most: a
--- transaction that waits there waits for one of them. It runs with the caller's rights, as list_backends does, and hides the same.
+-- transaction that waits there waits for one of them. It runs with the caller's rights, as list_backends does, and
+-- hides the same.
 CREATE FUNCTION list_blockers(p_pid int, p_resources text[] DEFAULT '{}')
 RETURNS TABLE (blocked_at text, pid int, gid text, db_user text, application_name text, state text,
                transaction_us bigint)
