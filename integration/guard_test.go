@@ -391,6 +391,7 @@ func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
 		"deferred":                     {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, all+` DEFERRABLE INITIALLY DEFERRED`, ``, guard), odd, guardedWrite},
 		"one that can be replaced":     {fmt.Sprintf(row, `TRIGGER`, all, ``, guard), odd, ``},
 		"another function":             {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, all, ``, nothing), odd, guardedWrite},
+		"another, with its arguments":  {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, all, ``, `nothing(ARGS)`), odd, guardedWrite},
 		"another function of TRUNCATE": {fmt.Sprintf(truncate, `BEFORE`, ``, nothing), oddTruncate, `TRUNCATE accounts`},
 		"another fence of TRUNCATE":    {fmt.Sprintf(truncate, `BEFORE`, ``, `pglock.guard_write('zzz')`), oddTruncate, ``},
 		"one more":                     {`CREATE TRIGGER more AFTER INSERT ON accounts FOR EACH ROW WHEN (NEW.id = 99) EXECUTE FUNCTION pglock.guard_write('zzz')`, "trigger more of accounts is not as guard_table makes it", ``},

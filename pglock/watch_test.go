@@ -416,3 +416,22 @@ func TestWatchThatIsRefusedForGoodSaysSoAndEnds(t *testing.T) {
 		})
 	}
 }
+
+// Whoever wants only the present state, as a probe does, needs no connection that listens.
+func TestOneLookOfAWatchOpensNoConnectionThatListens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		newWatched(s, held(0, 5, "a"))
+		c := startClient(t, s, trust.SystemClock())
+		for change, err := range c.Watch(t.Context(), "report") {
+			if err != nil || change.Lease.Token != 5 {
+				t.Errorf("%+v, %v", change, err)
+			}
+			break
+		}
+		synctest.Wait()
+		if n := len(s.of("listen")); n != 0 {
+			t.Errorf("%d connections were opened to listen", n)
+		}
+	})
+}

@@ -76,7 +76,7 @@ var ofLeaders = []mutant{
 	{"one look opens a connection that listens", []edit{
 		{"pglock/watch.go", "\tif !tell(change(ChangeNone, before, before)) { // a loop that wants no more needs no listener\n\t\treturn nil\n\t}\n", ""},
 		{"pglock/watch.go", "\tsignal(w.wake) // look again, now that we receive the notifications of this channel\n", "\tsignal(w.wake)\n\tif !tell(change(ChangeNone, before, before)) {\n\t\treturn nil\n\t}\n"},
-	}, electing, "^TestCurrentOpens"},
+	}, library, "^TestOneLook"},
 	{"I7 two leaders act while one is cut off", []edit{
 		{"internal/trust/trust.go", "left - min(left/20, time.Second)", "left + time.Second"},
 	}, "./internal/trust", "^TestI7_DeadlineIsTheTTL"},
