@@ -164,9 +164,12 @@ func TestI5_ItsTokenAndItsGrantIDSpeakForALease(t *testing.T) {
 	refused := []string{"false", "LK003", "LK002"} // a fence may have seen a greater token
 	says := func(call string, g grant) string {
 		var answer string
+		p.exec(t, `BEGIN`) // what a fence lets pass, COMMIT may refuse: here the call itself is to refuse
 		if err := p.QueryRow(t.Context(), calls[call], g.name, g.token, g.id.String()).Scan(&answer); err != nil {
+			p.exec(t, `ROLLBACK`)
 			return state(err)
 		}
+		p.exec(t, `COMMIT`)
 		return answer
 	}
 	before := freed(t, p, "x")

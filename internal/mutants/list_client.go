@@ -140,7 +140,7 @@ var ofClose = []mutant{
 		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
 	{"Close takes for lost what the heartbeat's connection did not say", []edit{
-		{"pglock/close.go", "\t\tif !passes || !pause.For(ctx, sayAgain) {\n", "\t\tif !passes || true {\n"},
+		{"pglock/close.go", "\t\tif !passes || !pause.For(ctx, sayAgain) {\n", "\t\tif true || passes || pause.For(ctx, sayAgain) {\n"},
 	}, library, "^TestCloseTriesAgain"},
 	{"Close waits for no row", []edit{
 		{"pglock/close.go", "passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)\n\t\tif !passes || !pause", "passes := protocol.ConnectionLost(err)\n\t\tif !passes || !pause"},
