@@ -120,7 +120,7 @@ func TestI9_EveryQueueIsServedInItsOrder(t *testing.T) {
 			for i, a := range modes {
 				for j, b := range modes {
 					for k, d := range modes {
-						if !t.Failed() && (pgtest.EveryTest || (i+j+k)%3 == n%3) {
+						if !t.Failed() && (pgtest.EveryTest || n == 0 || (i+j+k)%3 == n%3) {
 							new(modelled).play(t, p, c.holder, [3]string{a, b, d}, c.dead, ways)
 						}
 					}
