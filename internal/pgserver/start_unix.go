@@ -5,11 +5,7 @@ package pgserver
 import (
 	"cmp"
 	"context"
-	"crypto/hmac"
-	"crypto/pbkdf2"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -124,11 +120,7 @@ func newProcess(programs pgprograms.Programs, inMemory bool) (_ *process, err er
 func (p *process) initdb(ctx context.Context) error {
 	p.password = rand.Text()
 	file := filepath.Join(p.folder, "password")
-	secret, err := verifier(p.password)
-	if err == nil {
-		err = errors.Join(os.WriteFile(file, []byte(secret), 0o600), p.user.Own(file))
-	}
-	if err != nil {
+	if err := errors.Join(os.WriteFile(file, []byte(p.password), 0o600), p.user.Own(file)); err != nil {
 		return fmt.Errorf("pgserver: %w", err)
 	}
 	defer os.Remove(file)
@@ -139,24 +131,6 @@ func (p *process) initdb(ctx context.Context) error {
 		_, err = p.run(ctx, p.programs.Path("initdb"), append(arguments, "--locale=C")...)
 	}
 	return err
-}
-
-// verifier is what the server stores of a password, with one round of hashing. The password is random, so more rounds protect
-// nothing, and 4096 of them, as usual, cost a client more than all the rest of a connection.
-func verifier(password string) (string, error) {
-	salt := make([]byte, 16)
-	_, _ = rand.Read(salt) // it never fails
-	salted, err := pbkdf2.Key(sha256.New, password, salt, 1, sha256.Size)
-	if err != nil {
-		return "", err
-	}
-	keyed := func(text string) []byte {
-		h := hmac.New(sha256.New, salted)
-		h.Write([]byte(text))
-		return h.Sum(nil)
-	}
-	stored, encode := sha256.Sum256(keyed("Client Key")), base64.StdEncoding.EncodeToString
-	return fmt.Sprintf("SCRAM-SHA-256$1:%s$%s:%s", encode(salt), encode(stored[:]), encode(keyed("Server Key"))), nil
 }
 
 func (p *process) run(ctx context.Context, program string, args ...string) (string, error) {
