@@ -35,6 +35,11 @@ func (d pgxDatabase) look(ctx context.Context, r Receipt) (committed bool, err e
 	return lookOn(ctx, conn.Conn(), r)
 }
 
+func (d pgxDatabase) confirm(ctx context.Context, r Receipt) error {
+	_, err := d.look(ctx, r)
+	return err
+}
+
 // lookOn asks in a transaction that writes, so its COMMIT waits for whatever the write's did.
 func lookOn(ctx context.Context, conn *pgx.Conn, r Receipt) (committed bool, err error) {
 	_ = protocol.Unconfirmed(conn)

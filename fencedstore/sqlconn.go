@@ -50,6 +50,11 @@ func (d sqlDatabase) look(ctx context.Context, r Receipt) (committed bool, err e
 	return lookOn(ctx, conn, r)
 }
 
+func (d sqlDatabase) confirm(ctx context.Context, r Receipt) error {
+	_, err := outcomes{d.db}.look(ctx, r)
+	return err
+}
+
 // outcomes asks what became of writes through a pool of database/sql, where nobody has a lease any more.
 type outcomes struct{ db *sql.DB }
 

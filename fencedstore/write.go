@@ -30,6 +30,8 @@ type database interface {
 	// idle is how many connections may be dead without anybody's knowledge.
 	idle() int
 	asker
+	// confirm is look through the pool itself: the answer waits for what every COMMIT before it has waited for.
+	confirm(ctx context.Context, r Receipt) error
 }
 
 // asker asks once whether the write of a receipt was committed.
@@ -88,7 +90,9 @@ func writeOnce(ctx context.Context, db database, o opening, fn func(context.Cont
 	}
 	w := &writing{opening: o, db: db, receipt: receipt}
 	defer w.end(ctx)
-	if err := w.open(ctx); err != nil {
+	if err := w.open(ctx); errors.Is(err, ErrDone) {
+		return confirmDone(ctx, db, receipt, err)
+	} else if err != nil {
 		return err
 	}
 	err = w.call(ctx, fn)

@@ -103,12 +103,13 @@ func TestI13_NobodyHoldsUpARenewal(t *testing.T) {
 		sql  string
 		ends bool
 	}{
-		"a try":        {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min')`, false},
-		"a second try": {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min', p_retry => true)`, false},
-		"a ticket":     {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min', p_wait => true)`, false},
-		"giving up":    {`SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()])`, false},
-		"spending":     {`SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()], true)`, true},
-		"watching":     {`SELECT pglock.watch($1, '1 min')`, true},
+		"a try":                     {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min')`, false},
+		"a second try":              {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min', p_retry => true)`, false},
+		"a ticket":                  {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min', p_wait => true)`, false},
+		"giving up":                 {`SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()])`, false},
+		"a release without a lease": {`SELECT pglock.release_lease($1, 1, gen_random_uuid())`, false},
+		"spending":                  {`SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()], true)`, true},
+		"watching":                  {`SELECT pglock.watch($1, '1 min')`, true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
@@ -375,5 +378,50 @@ func TestOnceInSQL(t *testing.T) {
 	}
 	if n := one[int](t, p, `SELECT count(*) FROM pglock.done_keys`); n != 1 {
 		t.Errorf("I11: %d keys", n)
+	}
+}
+
+// A key whose commit the synchronous standby may not have is not said to be done: a failover could lose it. Whoever asks
+// is told so when the standby has it.
+func TestI17_AKeyIsSaidToBeDoneWhenTheStandbyHasIt(t *testing.T) {
+	t.Parallel()
+	server := migrated(t, nil)
+	look := newPeer(t, server.URL())
+	look.exec(t, `SET synchronous_commit = local`)
+	pool := newPool(t, server.URL(), func(c *pgxpool.Config) { pglock.ObserveCommits(c.ConnConfig) })
+	c, store := newClient(t, pool), fencedstore.New(pool)
+	db := stdlib.OpenDB(*pool.Config().ConnConfig)
+	defer db.Close()
+	ways := map[string]func(ctx context.Context, l *pglock.Lease, key string) error{
+		"Once": func(ctx context.Context, l *pglock.Lease, key string) error {
+			return store.Once(ctx, l, key, func(context.Context, pgx.Tx) error { return nil })
+		},
+		"OnceSQL": func(ctx context.Context, l *pglock.Lease, key string) error {
+			return fencedstore.OnceSQL(ctx, db, l, key, func(context.Context, *sql.Tx) error { return nil })
+		},
+	}
+	for how, once := range ways {
+		first, second := mustTry(t, c, how+"1", pglock.WithTTL(10*time.Minute)), mustTry(t, c, how+"2", pglock.WithTTL(10*time.Minute))
+		syncStandby(t, look, "nobody")
+		done := make(chan error, 1)
+		go func() { done <- once(t.Context(), first, how) }()
+		pgtest.Eventually(t, "COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+		look.exec(t, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+		if err := <-done; !errors.Is(err, pglock.ErrOutcomeUnknown) {
+			t.Fatalf("I17: %s answered %v", how, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { done <- once(ctx, second, how) }()
+		pgtest.Eventually(t, "the question to wait for the standby", func() bool {
+			return waiting(t, look, "SyncRep") == 1 || len(done) > 0
+		})
+		cancel()
+		if err := <-done; errors.Is(err, fencedstore.ErrDone) || !errors.Is(err, pglock.ErrOutcomeUnknown) {
+			t.Errorf("I17: %s says %v of a key that no standby has", how, err)
+		}
+		syncStandby(t, look, "")
+		if err := once(t.Context(), second, how); !errors.Is(err, fencedstore.ErrDone) {
+			t.Errorf("%s says %v of a key that was done", how, err)
+		}
 	}
 }

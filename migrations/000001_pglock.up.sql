@@ -758,7 +758,7 @@ BEGIN
       AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9) OPERATOR(pg_catalog.=)
         pg_catalog.decode('0000000000000000', 'hex')
       AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
-      AND p_session_key IS NOT NULL
+      AND p_session_key IS NOT NULL AND p_nested IS NOT NULL
       AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
       AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
@@ -837,6 +837,7 @@ AS $$
     AND CASE WHEN w.metadata IS NULL OR octet_length(w.metadata::text) <= 16384 THEN true
              ELSE refuse('metadata', octet_length(w.metadata::text) || ' bytes long as jsonb', 'have at most 16384') END
     AND (w.grant_id IS NOT NULL OR refuse('grant_id', NULL, 'be a UUID'))
+    AND (w.nested IS NOT NULL OR refuse('nested', NULL, 'be true or false'))
     AND (w.session_id IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
     AND CASE WHEN w.mode IN ('exclusive', 'shared', 'limit') THEN true
              ELSE refuse('mode', pg_catalog.quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit') END
@@ -1700,7 +1701,8 @@ BEGIN
       WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
         AND l.token = p_token AND coalesce(p_slot, 0) = 0
       ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
-    IF NOT FOUND AND p_slot IS DISTINCT FROM 0 THEN
+    IF NOT FOUND AND p_slot IS DISTINCT FROM 0 AND EXISTS (SELECT FROM locks l       -- who has no lease locks nothing
+         WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN
       head := take_head(p_name, true, false);
       SELECT * INTO mine FROM locks l
         WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
@@ -2940,9 +2942,9 @@ AS $$
 DECLARE
   ok boolean := has_bytes('key', p_key, 512);
 BEGIN
-  IF (p_of IS NULL) <> (p_keep IS NULL) OR NOT isfinite(p_of)
+  IF (p_of IS NULL) <> (p_keep IS NULL) OR p_of NOT BETWEEN '0001-01-01 UTC' AND '9999-12-31 UTC'
      OR p_keep NOT BETWEEN interval '1 s' AND interval '36525 days' THEN
-    RAISE EXCEPTION 'of and keep are % and %: both or neither, a finite time and 1 s to 100 years',
+    RAISE EXCEPTION 'of and keep are % and %: both or neither, a time of the years 1 to 9999 and 1 s to 100 years',
         coalesce(p_of::text, 'NULL'), coalesce(p_keep::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
   END IF;
   once.is_first := false;

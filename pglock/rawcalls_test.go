@@ -105,6 +105,8 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"seal('{held}')", "LK009", "not under the fence of 'held'"},
 		{"seal('{held,NULL}')", "LK009", "not under the fence"},
 		{"once(NULL, 'held', 1, " + heldID + ")", invalid, "key is NULL"},
+		{"once('k', 'held', 1, " + heldID + ", NULL, '294276-12-31 23:59:59+00', '1 day')", invalid, "a time of the years 1 to 9999"},
+		{"once('k', 'held', 1, " + heldID + ", NULL, '-infinity', '1 day')", invalid, "a time of the years 1 to 9999"},
 		{"once('k', 'free', 2, " + freeID + ")", "LK003", "released"},
 		{"outcome(NULL, NULL)", invalid, "be a UUID"},
 		{"outcome(" + id + ", NULL)", invalid, "be a UUID"},

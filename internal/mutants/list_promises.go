@@ -284,4 +284,7 @@ var ofWhatIsSaid = []mutant{
 		{"advisory/write.go", "\t\tif rows.Next() {\n\t\t\terr = rows.Scan(holds)\n\t\t}\n", "\t\t*holds = true\n"},
 		{"advisory/write.go", "\trows, err := tx.QueryContext(ctx, query, args...)", "\trows, err := tx.QueryContext(ctx, \"SELECT\")"},
 	}, bridging, "^TestGuardSQL"},
+	{"I17 a key is said to be done that no standby has", []edit{
+		{"fencedstore/write.go", "\t\treturn confirmDone(ctx, db, receipt, err)\n", "\t\treturn err\n"},
+	}, integration, "^TestI17_AKey"},
 }

@@ -339,4 +339,7 @@ var ofModes = []mutant{
 	{"I9 grants in slots are not announced", []edit{
 		{"pglock/announce.go", "\tfor _, s := range h.Slots {\n", "\tfor _, s := range h.Slots[:0] {\n"},
 	}, integration, "^TestI9_Readers"},
+	{"I13 a release without a lease takes the head", []edit{
+		{schema, "WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN", "WHERE l.name = p_name) THEN"},
+	}, integration, "^TestI13_NobodyHolds"},
 }

@@ -65,7 +65,7 @@ BEGIN
       AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9) OPERATOR(pg_catalog.=)
         pg_catalog.decode('0000000000000000', 'hex')
       AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
-      AND p_session_key IS NOT NULL
+      AND p_session_key IS NOT NULL AND p_nested IS NOT NULL
       AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
       AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
@@ -141,6 +141,7 @@ AS $$
     AND CASE WHEN w.metadata IS NULL OR octet_length(w.metadata::text) <= 16384 THEN true
              ELSE refuse('metadata', octet_length(w.metadata::text) || ' bytes long as jsonb', 'have at most 16384') END
     AND (w.grant_id IS NOT NULL OR refuse('grant_id', NULL, 'be a UUID'))
+    AND (w.nested IS NOT NULL OR refuse('nested', NULL, 'be true or false'))
     AND (w.session_id IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
     AND CASE WHEN w.mode IN ('exclusive', 'shared', 'limit') THEN true
              ELSE refuse('mode', quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit') END
