@@ -89,7 +89,7 @@ func TestRunPassesSignalsOnAndTheSecondRequestToEndKills(t *testing.T) {
 	var p *errandProcess
 	for tries := 5; ; tries-- {
 		p = running(t, db.URL(), line("sig --try", sh(`
-			trap 'echo not now; asked=1' INT TERM; echo ready; until [ "$asked" ]; do sleep 0.05; done
+			trap 'echo not now; asked=1' INT TERM; trap 'echo still here' USR1; echo ready; until [ "$asked" ]; do sleep 0.05; done
 			read line; echo "$line on"; while :; do sleep 0.05; done`))...)
 		p.says(t, "ready")
 		p.signal(t, syscall.SIGTERM)
@@ -97,7 +97,10 @@ func TestRunPassesSignalsOnAndTheSecondRequestToEndKills(t *testing.T) {
 		p.signal(t, syscall.SIGTERM) // the same request, as timeout(1) sends it, unless this machine stands still
 		_, _ = io.WriteString(p.stdin, "go\n")
 		if text, _ := p.stdout.ReadString('\n'); text == "go on\n" {
-			break
+			p.signal(t, syscall.SIGUSR1) // it comes after the second request
+			if text, _ = p.stdout.ReadString('\n'); text == "still here\n" {
+				break
+			}
 		}
 		p.ends(t, exitSignal+9)
 		if tries == 0 {
