@@ -48,7 +48,7 @@ var ofAdvisory = []mutant{
 		{"advisory/bridge.go", "return lasts + lasts/2 + every(ttl)", "return lasts/2 + 0*every(ttl)"},
 	}, integration, "^TestAPausedBridge"},
 	{"advisory: the server never ends a session", []edit{
-		{"advisory/bridge.go", "return lasts + lasts/2 + every(ttl)", "return 0*every(ttl)"},
+		{"advisory/bridge.go", "return lasts + lasts/2 + every(ttl)", "return 0 * (lasts + every(ttl))"},
 	}, integration, "^TestAPausedBridge"},
 	{"advisory: an extended lease outlives its session", []edit{
 		{"advisory/bridge.go", "lasts := max(ttl, time.Until(lease.Deadline()))", "lasts := max(ttl, 0*time.Until(lease.Deadline()))"},
