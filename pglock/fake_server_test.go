@@ -381,12 +381,6 @@ func (s *fakeServer) queued(name string) (n int) {
 	return n
 }
 
-// ends is when the lock's lease ends.
-func (s *fakeServer) ends(name string) (at time.Time) {
-	s.locked(func() { at = s.row(name).until })
-	return at
-}
-
 func (s *fakeServer) holds(name string) (held bool) {
 	s.locked(func() { held = s.row(name).held() })
 	return held
