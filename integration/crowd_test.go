@@ -18,18 +18,6 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// serve gives so many waiting calls the lock, one after another.
-func serve(t *testing.T, got <-chan fetched, calls int) {
-	t.Helper()
-	for range calls {
-		f := await(t, got)
-		if f.err != nil {
-			t.Fatal(f.err)
-		}
-		mustRelease(t, f.lease)
-	}
-}
-
 // wantFree waits until nobody holds or waits for a lock.
 func wantFree(t *testing.T, look *peer) {
 	t.Helper()

@@ -10,8 +10,6 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-const long = pgtest.LargeLoads
-
 // inThousands is how many there are of what comes in thousands: a fifth outside the long tier, a twentieth in the short one.
 func inThousands(n int) int {
 	switch {
