@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -137,7 +138,19 @@ func TestEveryWriteInLineForARowIsToldWhoHasLockedIt(t *testing.T) {
 	b := newWideBench(t)
 	b.exec(t, `CREATE TABLE accounts AS SELECT 0 AS n`)
 	pid := int(b.blocker(t, `UPDATE accounts SET n = 2`).PgConn().PID())
+	first := b.blocker(t, `SELECT`)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-ended })
+	go func() {
+		defer close(ended)
+		_, _ = first.Exec(ctx, `UPDATE accounts SET n = 3`)
+	}()
+	pgtest.Eventually(t, "somebody else is the first in line", func() bool {
+		return b.number(t, `SELECT cardinality(pg_blocking_pids($1))`, first.PgConn().PID()) == 1
+	})
 	for i := range 3 {
+		limit := time.Duration(4+2*i) * time.Second // one at a time: whose wait has just ended waits for nobody
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			lease := b.acquire(t, t.Name())
@@ -145,7 +158,7 @@ func TestEveryWriteInLineForARowIsToldWhoHasLockedIt(t *testing.T) {
 				return b.store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
 					_, err := tx.Exec(ctx, `UPDATE accounts SET n = 1`)
 					return err
-				}, fencedstore.WithTimeLimit(6*time.Second), fencedstore.WithSameToken())
+				}, fencedstore.WithTimeLimit(limit), fencedstore.WithSameToken())
 			})
 			if late.Wait.For != "a row of public.accounts" || len(late.Wait.By) != 1 || late.Wait.By[0].PID != pid {
 				t.Errorf("%+v, want process %d", late.Wait, pid)
