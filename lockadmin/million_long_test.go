@@ -30,9 +30,9 @@ func multitude(t *testing.T) *pgtest.DB {
 	began := time.Now()
 	execute(t, conn, `ALTER TABLE pglock.locks SET (autovacuum_enabled = off); ALTER TABLE pglock.waiters SET (autovacuum_enabled = off);
 		ALTER TABLE pglock.fences SET (autovacuum_enabled = off); ALTER TABLE pglock.sessions SET (autovacuum_enabled = off)`)
-	execute(t, conn, `INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, queued)
+	execute(t, conn, `INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
 		SELECT 'lock/' || lpad(i::text, 7, '0'), i, gen_random_uuid(), pglock.session_of(lpad((i % 10000)::text, 32, '0')::uuid), 'holder ' || i % 10000, '1 h',
-			clock_timestamp() - i * interval '1 s', clock_timestamp() - i * interval '1 ms', clock_timestamp() + interval '1 h' + i * interval '1 ms', i <= $1 / 2
+			clock_timestamp() - i * interval '1 s', clock_timestamp() - i * interval '1 ms', clock_timestamp() + interval '1 h' + i * interval '1 ms'
 		FROM generate_series(1, $1::int) i`, million)
 	execute(t, conn, `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
 		SELECT CASE WHEN i <= $1 / 2 THEN 'lock/' || lpad(i::text, 7, '0') ELSE 'lock/0000500' END, i, 'exclusive', gen_random_uuid(),
