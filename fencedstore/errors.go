@@ -81,7 +81,8 @@ func translate(err error, lease *pglock.Lease, resource string) error {
 		return fmt.Errorf("%w: %w", ErrLeftFence, err)
 	}
 	err = hooks.ErrorFromSQL(err, lease.Name(), int64(lease.Token()))
-	if lost, found := errors.AsType[*pglock.LostError](err); found && lost.Reason == pglock.ReasonReleased && lease.Err() == pglock.ErrReleased {
+	lost, found := errors.AsType[*pglock.LostError](err)
+	if found && lost.Reason == pglock.ReasonReleased && lease.Err() == pglock.ErrReleased {
 		return pglock.ErrReleased // by its own holder, while the write ran
 	}
 	return err

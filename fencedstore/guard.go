@@ -46,8 +46,8 @@ func GuardSQL(ctx context.Context, tx SQLTx, lease *pglock.Lease, opts ...FenceO
 
 // GuardOnce is Guard for a transaction that does the work of a key, as Store.Once does. The transaction also records
 // the key. If the work was done before, the error is ErrDone (DoneError) and nothing has changed: roll the transaction
-// back. Unlike Once, it does not wait until the disk and the synchronous standby have that work. WithRetention applies, and
-// the same grant may do the work of many keys. Other errors are those of Guard, and ErrKeyTooOld.
+// back. Unlike Once, it does not wait until the disk and the synchronous standby have that work. WithRetention applies,
+// and the same grant may do the work of many keys. Other errors are those of Guard, and ErrKeyTooOld.
 func GuardOnce(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, key string, opts ...FenceOption) error {
 	if err := checkPgxTx(tx); err != nil {
 		return err

@@ -61,11 +61,11 @@ func WithRetention(of time.Time, d time.Duration) FenceOption {
 // a slot of a schedule. The transaction that does the work records the key, under the fence of the lease's resource:
 // both are committed, or neither is. A key has 1 to 512 bytes. All locks of a schema share its keys.
 //
-// Whoever asks again gets ErrDone (DoneError); Once then does not call fn, and changes nothing. ErrDone comes when the disk
-// and the synchronous standby, if there is one, have the work; if they do not confirm that within five seconds, the error is
-// ErrOutcomeUnknown: ask again. Whoever asks while another does the work waits for that transaction, and does the work if
-// it was rolled back. The same grant may do the work of many keys, as with WithSameToken. A lost answer does no harm: ask
-// again, with any lease.
+// Whoever asks again gets ErrDone (DoneError); Once then does not call fn, and changes nothing. ErrDone comes when the
+// disk and the synchronous standby, if there is one, have the work. If they do not confirm that within five seconds, the
+// error is ErrOutcomeUnknown: ask again. Whoever asks while another does the work waits for that transaction, and does
+// the work if it was rolled back. The same grant may do the work of many keys, as with WithSameToken. A lost answer does
+// no harm: ask again, with any lease.
 //
 // Options are those of Write, and WithRetention. Other errors are those of Write, and ErrKeyTooOld. A day after the
 // retention of a key is over, clients that have a heartbeat and pglock-admin prune remove it.
@@ -82,8 +82,8 @@ func (s *Store) Once(
 	return write(ctx, pgxDatabase{s.pool, c.transactionOp}, o, inPgx(fn))
 }
 
-// confirmDone returns that the work of a key is done as soon as a transaction of its own has waited for the disk and the
-// synchronous standby. The COMMIT of the work may not have: then a failover would lose the key, and the work with it.
+// confirmDone returns that the work of a key is done as soon as a transaction of its own has waited for the disk and
+// the synchronous standby. The COMMIT of the work may not have: then a failover would lose the key, and the work with it.
 func confirmDone(ctx context.Context, db database, receipt Receipt, done error) error {
 	asking, cancel := context.WithTimeout(ctx, resolving)
 	defer cancel()
@@ -94,7 +94,8 @@ func confirmDone(ctx context.Context, db database, receipt Receipt, done error) 
 	case ctx.Err() == nil:
 		err = failure.OfOurs(err)
 	}
-	return &OutcomeUnknownError{Receipt: receipt, Err: fmt.Errorf("%s, and that may not last: %w", failure.Bare(done), err)}
+	err = fmt.Errorf("%s, and that may not last: %w", failure.Bare(done), err)
+	return &OutcomeUnknownError{Receipt: receipt, Err: err}
 }
 
 // openOnce is the opening of a transaction that does the work of a key.

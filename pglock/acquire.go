@@ -31,7 +31,8 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOpt
 // If ctx ends the wait, the call leaves the queue, and a grant that came at that moment goes to the next
 // waiter. The error then matches ctx's error, and also ErrHeld once the server has answered (HeldError: who
 // held the lock, and the place in the queue). Other errors are those of TryAcquire, such as ErrLost if the answer to a
-// grant took longer than the TTL, and ErrDeadlock (DeadlockError). Acquire tolerates an unreachable server for half a minute.
+// grant took longer than the TTL, and ErrDeadlock (DeadlockError). Acquire tolerates an unreachable server for half a
+// minute.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lease, error) {
 	r, err := c.newRequest(name, opts)
 	if err != nil {

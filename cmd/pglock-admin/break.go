@@ -137,8 +137,8 @@ func (o *options) breakLock(cmd *cobra.Command, b breaking) error {
 	})
 }
 
-// breakFailed says what became of a break whose answer is an error. why is the command that names whoever is in its way,
-// look the one that shows whether it was done.
+// breakFailed says what became of a break whose answer is an error. why is the command that names whoever is in its
+// way, look the one that shows whether it was done.
 func (o *options) breakFailed(err error, why, look string) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), stateOf(err) == "57014":
@@ -146,9 +146,13 @@ func (o *options) breakFailed(err error, why, look string) error {
 			hint: why + ", which names that transaction's process and how to end it\n" +
 				"  If it names none: psql -c 'SELECT 1' shows whether the server hangs"}
 	case unknownOutcome(err):
-		return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable, hint: look}
+		return unknownBreak(err, look)
 	}
 	return err
+}
+
+func unknownBreak(err error, look string) error {
+	return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable, hint: look}
 }
 
 // lockFailed is breakFailed for one lock.
@@ -234,10 +238,6 @@ func (o *options) unbroken(ctx context.Context, admin *lockadmin.Admin, name str
 		return o.nothingBroken(ctx, admin, name, token)
 	}
 	return o.lockFailed(err, name)
-}
-
-func (o *options) unknownBreak(name string, err error) error {
-	return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable, hint: o.seeWhether(name)}
 }
 
 // unknownOutcome reports whether a break may have been done although it has failed.

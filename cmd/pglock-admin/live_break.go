@@ -43,7 +43,7 @@ func (r *liveReader) breakLease(ctx context.Context, b liveBreak) liveBroken {
 	if err = because(bounded, operator.withRights(bounded, r.pool, err)); err != nil {
 		unknown := unknownOutcome(err) || ctx.Err() != nil
 		if ctx.Err() != nil { // somebody has ended the screen
-			err = r.o.unknownBreak(b.name, nil)
+			err = unknownBreak(nil, r.o.seeWhether(b.name))
 		}
 		p := r.o.diagnose(ctx, err)
 		return liveBroken{asked: b, failed: &p, unknown: unknown}

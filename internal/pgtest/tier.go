@@ -14,15 +14,15 @@ const (
 	LargeLoads = tier.LargeLoads
 )
 
-// Whole leaves a test, or a part of one, to the tiers that run every test. The tests that are named show the same in the short
-// tier, where this one runs no more: a test of pgtest/tiers checks that there are such.
+// Whole leaves a test, or a part of one, to the tiers that run every test. The tests that are named show the same in
+// the short tier, where this one does not run: a test of pgtest/tiers checks that there are such.
 func Whole(tb testing.TB, shown ...string) {
 	tb.Helper()
 	leave(tb, EveryTest, "whole", shown)
 }
 
-// Long leaves a test, or a part of one, to the long tier: it takes long, or much memory. The tests that are named show the same
-// in small.
+// Long leaves a test, or a part of one, to the long tier: it takes long, or much memory. The tests that are named show
+// the same in small.
 func Long(tb testing.TB, shown ...string) {
 	tb.Helper()
 	leave(tb, LargeLoads, "long", shown)
@@ -38,8 +38,8 @@ func leave(tb testing.TB, runs bool, tag string, _ []string) {
 // Among says whether a test has this case: in the short tier only those that are named.
 func Among(name string, short ...string) bool { return EveryTest || slices.Contains(short, name) }
 
-// Some is those of a test's cases that the short tier has: all in the others, else those for which short is true. At least one
-// must be left.
+// Some returns the cases that a test has in this tier: in the short tier those for which short is true, of which there
+// must be one at least, and in the others all.
 func Some[T any](tb testing.TB, cases []T, short func(T) bool) []T {
 	tb.Helper()
 	if EveryTest {

@@ -35,8 +35,8 @@ func (p *Plain) Query(ctx context.Context, step protocol.Step) error {
 	})
 }
 
-// Rows returns a statement's rows, each as scan reads it. A statement that has waited for somebody's lock for as long as it
-// may is not repeated: its error says who that was, and another attempt would only wait again.
+// Rows returns a statement's rows, each as scan reads it. A statement that has waited for somebody's lock for as long
+// as it may is not repeated: its error says who that was, and another attempt would only wait again.
 func Rows[T any](ctx context.Context, p *Plain, sql string, args []any, scan func(pgx.Rows) (T, error)) ([]T, error) {
 	return collect(ctx, p, protocol.Patience, protocol.Step{SQL: sql, Args: args}, scan)
 }
