@@ -94,7 +94,7 @@ func TestTrap9_CallsWhoseConnectionsAreEnded(t *testing.T) {
 		}
 	}
 	cuts := 0
-	const enough = 3 * patience // a release that is not told keeps the lock for its TTL
+	const enough = 3 * patience // a grant may take a second while many tickets are of calls that have gone
 	for began := time.Now(); time.Since(began) < chaos || (ts.count() < 100 || cuts < 10) && time.Since(began) < enough; {
 		cuts += one[int](t, look, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
 			SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1) b`)
