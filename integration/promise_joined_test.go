@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -92,6 +93,85 @@ func TestI8_WhoeverEndsALeaseSeesATicketThatIsBeingWritten(t *testing.T) {
 			}
 		}
 	}
+}
+
+// PostgreSQL lets those who join a row pass whoever waits to take it. So a stream of calls that queue could keep a holder
+// from ending its lease for ever, and an operator from breaking it. They let it go first.
+func TestI8_WhoeverEndsALeaseIsNotPassedByThoseWhoQueue(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, joined, late, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientWaits(t, look)
+	patientCalls(t, look)
+	look.change(t, "give_way", "'1 s'", "'1 min'")
+	ways := maps.Clone(waysToEnd)
+	ways["hand_over"] = func(t *testing.T, a *party) {
+		a.mustEnd(t, `SELECT outcome = 'handed over' FROM pglock.hand_over($1, $2, $3, 'joined')`, a.name, a.token, a.id)
+	}
+	ways["give_up, spent"] = func(t *testing.T, a *party) {
+		a.mustEnd(t, `SELECT ended FROM pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid], true)`, a.key, a.name, a.id)
+	}
+	for queue, sql := range waysToQueue {
+		for end, way := range ways {
+			name := queue + ", " + end
+			holder := p.party("holder", "exclusive", time.Minute).mustGet(t, name)
+			joined.exec(t, `BEGIN`)
+			joined.party("joined", "exclusive", time.Minute).mustQueue(t, name)
+			ended, queued := make(chan struct{}), make(chan error, 1)
+			go func() {
+				defer close(ended)
+				way(t, holder)
+			}()
+			p.awaitBlocked(t, look)
+			go func() {
+				_, err := late.Exec(t.Context(), sql, name, uuid.New(), uuid.New())
+				queued <- err
+			}()
+			pgtest.Eventually(t, "whoever comes late to wait", func() bool {
+				if len(queued) > 0 {
+					t.Fatalf("I8: %s: somebody queues before whoever ends the lease", name)
+				}
+				return one[bool](t, look, `SELECT coalesce(wait_event, '') = 'PgSleep' FROM pg_stat_activity
+					WHERE pid = $1`, late.PgConn().PID())
+			})
+			joined.exec(t, `COMMIT`)
+			<-ended
+			if err := <-queued; err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if held, waiting := heldBy(t, look, name), queuedFor(t, look, name); held != "joined" || waiting != "late" {
+				t.Errorf("I8: %s: %q holds it, %q waits", name, held, waiting)
+			}
+		}
+	}
+}
+
+// The ways to queue, each for a lock, with a grant ID and a session's key.
+var waysToQueue = map[string]string{
+	"acquire_lease": `SELECT pglock.acquire_lease($1, $2, $3, 'late', '1 min', p_wait => true)`,
+	"acquire_leases": `SELECT pglock.acquire_leases(ARRAY[$1], ARRAY[$2::uuid], $3, ARRAY['late'], ARRAY[interval '1 min'],
+		ARRAY[NULL::jsonb], ARRAY[false], ARRAY['exclusive'], ARRAY[NULL::int], ARRAY[true], '1 min', ARRAY[NULL::uuid],
+		ARRAY[false])`,
+}
+
+// Several requests for one lock in a statement let others go first once: whoever waits for the lock then waits for the
+// statement.
+func TestI8_AStatementForManyGivesWayOnceForEachLock(t *testing.T) {
+	t.Parallel()
+	p := newPeer(t, pgtest.Database(t).URL())
+	for _, name := range []string{"x", "y"} {
+		p.party("holder", "exclusive", time.Minute).mustGet(t, name)
+	}
+	p.exec(t, `SET track_functions = 'all'`)
+	p.exec(t, `BEGIN`)
+	p.exec(t, `SELECT pglock.acquire_leases(array_agg(CASE WHEN n % 2 = 0 THEN 'x' ELSE 'y' END), array_agg(gen_random_uuid()),
+		$1, array_agg('many'::text), array_agg(interval '1 min'), array_agg(NULL::jsonb), array_agg(false),
+		array_agg('exclusive'::text), array_agg(NULL::int), array_agg(true), '1 min', array_agg(NULL::uuid), array_agg(false))
+		FROM generate_series(1, 10) n`, uuid.New())
+	if n := one[int](t, p, `SELECT pg_stat_get_xact_function_calls('pglock.give_way'::regproc)`); n != 2 {
+		t.Errorf("I8: ten requests for two locks gave way %d times, want 2", n)
+	}
+	p.exec(t, `ROLLBACK`)
 }
 
 // Whoever leaves the queue of a lock that those behind can have now has it granted to them, at once and in order.

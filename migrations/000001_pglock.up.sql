@@ -799,6 +799,7 @@ DECLARE
                  pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested)]);
   a     record;
   given record;
+  last  text;
   sync  text := current_setting('synchronous_commit');
 BEGIN
   IF true = ANY (p_waits) THEN                                  -- a session before any lock
@@ -813,6 +814,10 @@ BEGIN
       WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, n)
     ORDER BY g.name COLLATE "C", g.n
   LOOP
+    IF a.wait AND a.name IS DISTINCT FROM last THEN
+      last := a.name;
+      PERFORM give_way(last);
+    END IF;
     given := acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
       a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, false, true);
     acquire_leases.n := a.n;
@@ -902,6 +907,7 @@ BEGIN
       EXIT WHEN is_taken(w, head);
     END LOOP;
     IF a.granted IS NULL AND stays THEN
+      ok := p_many OR give_way(w.name);
       a := decide(w, join_head(w.name), p_wait, false);
     ELSIF a.granted IS NULL THEN
       a := refusal(w, head, NULL, NULL, NULL);
@@ -934,6 +940,45 @@ AS $$
       AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)))
 $$;
 
+-- PostgreSQL lets those who join pass whoever waits to take: as long as others have joined, one more may. So with many
+-- who queue nobody would ever take the head. Therefore whoever may have to wait for it knocks first, which is heard
+-- until the end of the transaction, and those who join let it go first.
+
+-- knock says that somebody takes the head, or waits for it. It waits for nobody: if somebody listens at this moment, it
+-- tries again.
+CREATE FUNCTION knock(p_name text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  FOR attempt IN 1..20 LOOP
+    EXIT WHEN pg_try_advisory_xact_lock_shared(knock_key(p_name)) OR pg_sleep(0.001) IS NULL;
+  END LOOP;
+END $$;
+
+-- knock_key is the key of the advisory lock by which a knock is heard. Whoever else locks it delays those who queue, by
+-- no more than give_way says.
+CREATE FUNCTION knock_key(p_name text) RETURNS bigint
+LANGUAGE sql STABLE
+AS $$ SELECT hashtextextended(p_name, 'locks'::regclass::oid::bigint) $$;
+
+-- give_way waits while somebody knocks, at most a second: by then whoever had joined before is done. Whoever has locked
+-- a row of the lock does not call it: they would wait for each other.
+CREATE FUNCTION give_way(p_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  key  bigint := knock_key(p_name);
+  wait float8 := 0.001;
+  till timestamptz := clock_timestamp() + interval '1 s';
+BEGIN
+  LOOP   -- locked and unlocked in one expression, which nothing interrupts
+    EXIT WHEN CASE WHEN pg_try_advisory_lock(key) THEN pg_advisory_unlock(key) END OR clock_timestamp() > till;
+    PERFORM pg_sleep(wait);
+    wait := LEAST(2 * wait, 0.016);
+  END LOOP;
+  RETURN true;
+END $$;
+
 -- take_head locks the head of a lock FOR UPDATE. If there is none, p_make makes it create one. NULL: there is no head,
 -- or it is locked and p_wait is false.
 CREATE FUNCTION take_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
@@ -942,6 +987,9 @@ AS $$
 DECLARE
   head locks;
 BEGIN
+  IF p_wait THEN
+    PERFORM knock(p_name);
+  END IF;
   LOOP
     IF p_wait THEN
       SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
@@ -1697,6 +1745,7 @@ DECLARE
     AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends
 BEGIN
   IF p_at IS NULL THEN
+    PERFORM knock(p_name);
     SELECT * INTO mine FROM locks l
       WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
         AND l.token = p_token AND coalesce(p_slot, 0) = 0
@@ -1744,6 +1793,7 @@ DECLARE
   ok   boolean := require_read_committed() AND has_bytes('to', p_to, 256)
                   AND (p_look IS NOT NULL OR refuse('look', NULL, 'be true or false'));
 BEGIN
+  PERFORM knock(p_name);
   PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
   ok := bound_rest(false);
   hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
@@ -1885,6 +1935,7 @@ CREATE FUNCTION take_to_spend(p_name text, p_grant_ids uuid[]) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
+  PERFORM knock(p_name);
   IF current_setting('lock_timeout')::interval >= '1 s' AND NOT await_row(p_name, 0) THEN   -- not one of several
     PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
     IF NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids)) THEN
@@ -1919,6 +1970,7 @@ DECLARE
   r   locks;
   who record;
 BEGIN
+  PERFORM knock(p_name);
   IF await_row(p_name, coalesce(p_slot, 0)) THEN
     SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.slot = coalesce(p_slot, 0) FOR UPDATE;
     RETURN r;

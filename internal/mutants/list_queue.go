@@ -168,6 +168,31 @@ var ofTheQueue = []mutant{
 			"AND o.ticket >= p_batch[1].ticket AND o.ticket <= top ORDER BY",
 		},
 	}, integration, "^TestI9_ReleaseServes"},
+	{"I8 whoever takes the head does not knock", []edit{
+		{schema, "IF p_wait THEN PERFORM knock(p_name); END IF; LOOP IF p_wait THEN", "LOOP IF p_wait THEN"},
+		{schema, "BEGIN PERFORM knock(p_name); IF current_setting('lock_timeout')", "BEGIN IF current_setting('lock_timeout')"},
+	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
+	{"I8 whoever spends does not knock", []edit{
+		{schema, "BEGIN PERFORM knock(p_name); IF current_setting('lock_timeout')", "BEGIN IF current_setting('lock_timeout')"},
+	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
+	{"I8 a release does not knock", []edit{
+		{schema, "IF p_at IS NULL THEN PERFORM knock(p_name);", "IF p_at IS NULL THEN"},
+	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
+	{"I8 a hand-over does not knock", []edit{
+		{schema, "PERFORM knock(p_name); PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND", "PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND"},
+	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
+	{"I8 a break does not knock", []edit{
+		{schema, "PERFORM knock(p_name); IF await_row(p_name, coalesce(p_slot, 0))", "IF await_row(p_name, coalesce(p_slot, 0))"},
+	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
+	{"I8 whoever queues gives no way", []edit{
+		{schema, "ok := p_many OR give_way(w.name);", ""},
+	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
+	{"I8 many who queue give no way", []edit{
+		{schema, "PERFORM give_way(last);", ""},
+	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
+	{"I8 each of many gives way again", []edit{
+		{schema, "IF a.wait AND a.name IS DISTINCT FROM last THEN", "IF a.wait THEN"},
+	}, integration, "^TestI8_AStatementForMany"},
 	{"I14 who leaves the queue of a held lock takes its head", []edit{
 		{
 			schema,

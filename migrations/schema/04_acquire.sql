@@ -103,6 +103,7 @@ DECLARE
                  cardinality(p_waits), cardinality(p_owner_ids), cardinality(p_nested)]);
   a     record;
   given record;
+  last  text;
   sync  text := current_setting('synchronous_commit');
 BEGIN
   IF true = ANY (p_waits) THEN                                  -- a session before any lock
@@ -117,6 +118,10 @@ BEGIN
       WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, n)
     ORDER BY g.name COLLATE "C", g.n
   LOOP
+    IF a.wait AND a.name IS DISTINCT FROM last THEN
+      last := a.name;
+      PERFORM give_way(last);
+    END IF;
     given := acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
       a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, false, true);
     acquire_leases.n := a.n;
@@ -206,6 +211,7 @@ BEGIN
       EXIT WHEN is_taken(w, head);
     END LOOP;
     IF a.granted IS NULL AND stays THEN
+      ok := p_many OR give_way(w.name);
       a := decide(w, join_head(w.name), p_wait, false);
     ELSIF a.granted IS NULL THEN
       a := refusal(w, head, NULL, NULL, NULL);

@@ -15,6 +15,45 @@ AS $$
       AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)))
 $$;
 
+-- PostgreSQL lets those who join pass whoever waits to take: as long as others have joined, one more may. So with many
+-- who queue nobody would ever take the head. Therefore whoever may have to wait for it knocks first, which is heard
+-- until the end of the transaction, and those who join let it go first.
+
+-- knock says that somebody takes the head, or waits for it. It waits for nobody: if somebody listens at this moment, it
+-- tries again.
+CREATE FUNCTION knock(p_name text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  FOR attempt IN 1..20 LOOP
+    EXIT WHEN pg_try_advisory_xact_lock_shared(knock_key(p_name)) OR pg_sleep(0.001) IS NULL;
+  END LOOP;
+END $$;
+
+-- knock_key is the key of the advisory lock by which a knock is heard. Whoever else locks it delays those who queue, by
+-- no more than give_way says.
+CREATE FUNCTION knock_key(p_name text) RETURNS bigint
+LANGUAGE sql STABLE
+AS $$ SELECT hashtextextended(p_name, 'locks'::regclass::oid::bigint) $$;
+
+-- give_way waits while somebody knocks, at most a second: by then whoever had joined before is done. Whoever has locked
+-- a row of the lock does not call it: they would wait for each other.
+CREATE FUNCTION give_way(p_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  key  bigint := knock_key(p_name);
+  wait float8 := 0.001;
+  till timestamptz := clock_timestamp() + interval '1 s';
+BEGIN
+  LOOP   -- locked and unlocked in one expression, which nothing interrupts
+    EXIT WHEN CASE WHEN pg_try_advisory_lock(key) THEN pg_advisory_unlock(key) END OR clock_timestamp() > till;
+    PERFORM pg_sleep(wait);
+    wait := LEAST(2 * wait, 0.016);
+  END LOOP;
+  RETURN true;
+END $$;
+
 -- take_head locks the head of a lock FOR UPDATE. If there is none, p_make makes it create one. NULL: there is no head,
 -- or it is locked and p_wait is false.
 CREATE FUNCTION take_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
@@ -23,6 +62,9 @@ AS $$
 DECLARE
   head locks;
 BEGIN
+  IF p_wait THEN
+    PERFORM knock(p_name);
+  END IF;
   LOOP
     IF p_wait THEN
       SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;

@@ -100,6 +100,7 @@ DECLARE
     AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends
 BEGIN
   IF p_at IS NULL THEN
+    PERFORM knock(p_name);
     SELECT * INTO mine FROM locks l
       WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
         AND l.token = p_token AND coalesce(p_slot, 0) = 0
@@ -147,6 +148,7 @@ DECLARE
   ok   boolean := require_read_committed() AND has_bytes('to', p_to, 256)
                   AND (p_look IS NOT NULL OR refuse('look', NULL, 'be true or false'));
 BEGIN
+  PERFORM knock(p_name);
   PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
   ok := bound_rest(false);
   hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
@@ -288,6 +290,7 @@ CREATE FUNCTION take_to_spend(p_name text, p_grant_ids uuid[]) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
+  PERFORM knock(p_name);
   IF current_setting('lock_timeout')::interval >= '1 s' AND NOT await_row(p_name, 0) THEN   -- not one of several
     PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
     IF NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids)) THEN
@@ -322,6 +325,7 @@ DECLARE
   r   locks;
   who record;
 BEGIN
+  PERFORM knock(p_name);
   IF await_row(p_name, coalesce(p_slot, 0)) THEN
     SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.slot = coalesce(p_slot, 0) FOR UPDATE;
     RETURN r;
