@@ -108,6 +108,37 @@ func TestHandOverOfUnknownOutcomeIsSettledByTheNextRenewal(t *testing.T) {
 	}
 }
 
+// Whoever releases before that is told finds the lease gone, and asks until the server says why.
+func TestReleaseAfterAHandOverOfUnknownOutcomeIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, held, b, c := handing(t)
+		checks := 0
+		s.set(func() {
+			s.fault = func(what string, after bool) error {
+				if what == "handOver" && after {
+					return errReset
+				}
+				if what == "check" && after {
+					if checks++; checks == 1 {
+						return errReset
+					}
+				}
+				return nil
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := held.HandOver(ctx, "c"); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Fatalf("HandOver: %v", err)
+		}
+		if err := held.Release(t.Context()); err != nil || checks != 2 {
+			t.Errorf("Release: %v after %d questions", err, checks)
+		}
+		still(t, b)
+		served(t, c)
+	})
+}
+
 // After a hand-over that found nobody the lease is as it was: a loss is one.
 func TestHandOverToNobodyHidesNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -274,18 +274,24 @@ func (l *Lease) howEnded() error {
 	return cmp.Or(l.lost, l.ended)
 }
 
-// whyLost asks for the reason when a release found the lease gone. A repeated release may find what its own
-// first attempt has done: that counts as released, not as lost.
+// whyLost asks for the reason when a release found the lease gone. A repeated release may find what its own first attempt
+// has done, and one after a hand-over whose outcome is unknown what that has: then it counts as released, not as lost.
 func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
+	l.mu.Lock()
+	own := repeated || l.handing
+	l.mu.Unlock()
 	r, err := l.client.backend.Check(ctx, l.claim())
+	for protocol.ConnectionLost(err) && !errors.Is(err, ErrClosed) && pause.For(ctx, sayAgain) {
+		r, err = l.client.backend.Check(ctx, l.claim())
+	}
 	reason := Reason(r.Lost)
 	switch {
-	case err != nil && repeated:
+	case err != nil && own:
 		err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, errorFromSQL(err, l.name, l.token))
 		return failure.Told(err, "pglock: release lock %q", l.name)
 	case err != nil:
 		reason = ReasonExpired
-	case reason == ReasonReleased && repeated:
+	case reason == ReasonReleased && own:
 		return nil
 	}
 	lost := &LostError{Name: l.name, Token: l.token, Reason: cmp.Or(reason, ReasonExpired)}

@@ -26,8 +26,14 @@ var ofTrust = []mutant{
 		{"pglock/lease.go", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.lost, l.ended)", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.ended, l.lost)"},
 	}, library, "^TestErrorOfALease|^TestRelease"},
 	{"a release that is repeated after a lost answer hears of no loss", []edit{
-		{"pglock/lease.go", "\tcase reason == ReasonReleased && repeated:\n", "\tcase repeated:\n"},
+		{"pglock/lease.go", "\tcase reason == ReasonReleased && own:\n", "\tcase own:\n"},
 	}, library, "^TestRelease"},
+	{"a release after a hand-over of unknown outcome is a loss", []edit{
+		{"pglock/lease.go", "own := repeated || l.handing", "own := repeated"},
+	}, library, "^TestReleaseAfter"},
+	{"a release guesses why the lease was gone", []edit{
+		{"pglock/lease.go", "\tfor protocol.ConnectionLost(err) && ", "\tfor false && "},
+	}, library, "^TestReleaseAfter"},
 }
 
 // ofRequests are the faults of asking the server, and of taking requests back.

@@ -36,15 +36,15 @@ CREATE FUNCTION knock_key(p_name text) RETURNS bigint
 LANGUAGE sql STABLE
 AS $$ SELECT hashtextextended(p_name, 'locks'::regclass::oid::bigint) $$;
 
--- give_way waits while somebody knocks, at most a second: by then whoever had joined before is done. Whoever has locked
--- a row of the lock does not call it: they would wait for each other.
+-- give_way waits while somebody knocks, until the caller's statement has lasted a second: by then whoever had joined
+-- before is done. Whoever has locked a row of the lock does not call it: they would wait for each other.
 CREATE FUNCTION give_way(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   key  bigint := knock_key(p_name);
   wait float8 := 0.001;
-  till timestamptz := clock_timestamp() + interval '1 s';
+  till timestamptz := statement_timestamp() + interval '1 s';
 BEGIN
   LOOP   -- locked and unlocked in one expression, which nothing interrupts
     EXIT WHEN CASE WHEN pg_try_advisory_lock(key) THEN pg_advisory_unlock(key) END OR clock_timestamp() > till;
