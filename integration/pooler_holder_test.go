@@ -17,7 +17,7 @@ import (
 // open transaction has a process for itself, as long as it lasts.
 func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 	t.Parallel()
-	for _, mode := range execModes {
+	for _, mode := range someModes(t) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Database(t)

@@ -167,7 +167,7 @@ func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 func TestTheCommandDiesWithBothRunAndItsMinder(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	p := running(t, db.URL(), line("a", sh(`trap '' TERM; echo $PPID; echo $$; while :; do sleep 0.05; done`))...)
+	p := running(t, db.URL(), line("a", sh(`trap '' TERM; echo $PPID; echo $$; `+idle))...)
 	minder, command := p.number(t), p.number(t)
 	p.signal(t, syscall.SIGSTOP)
 	awaitStopped(t, p.cmd.Process.Pid)

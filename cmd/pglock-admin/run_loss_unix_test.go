@@ -19,7 +19,10 @@ import (
 )
 
 // stubborn says when it gets TERM, and goes on. A child of its does the same in silence.
-const stubborn = `trap 'echo asked' TERM; (trap '' TERM; while :; do sleep 0.05; done) & echo $!; echo $$; while :; do sleep 0.05; done`
+const stubborn = `trap 'echo asked' TERM; (trap '' TERM; while :; do sleep 0.2; done) & echo $!; echo $$; ` + idle
+
+// idle makes a shell wait until its end. A signal that it traps does not wait for that.
+const idle = `while :; do sleep 0.5 & wait $!; done`
 
 func TestACommandWhoseLockIsBrokenGetsTermAndThenKill(t *testing.T) {
 	t.Parallel()
@@ -43,7 +46,7 @@ func TestACommandWhoseLockIsBrokenGetsTermAndThenKill(t *testing.T) {
 func TestACommandWhoseLockIsBrokenMayEndByItself(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	p := running(t, db.URL(), line("a --ttl 9s", sh(`trap 'echo tidy; exit 0' TERM; echo $$; while :; do sleep 0.05; done`))...)
+	p := running(t, db.URL(), line("a --ttl 9s", sh(`trap 'echo tidy; exit 0' TERM; echo $$; `+idle))...)
 	p.number(t)
 	in(t, db.URL(), "break", "a", "--reason", "test").want(t, exitOK)
 	p.says(t, "tidy")
@@ -149,7 +152,7 @@ func TestACommandIsKilledWhenRunAndItsMinderWakeUpTooLate(t *testing.T) {
 func TestACommandIsKilledByRunWhenTheMinderIsStopped(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	p := running(t, db.URL(), line("a --ttl 6s", sh(`trap '' TERM; trap 'echo here' USR1; echo $PPID; echo $$; while :; do sleep 0.05; done`))...)
+	p := running(t, db.URL(), line("a --ttl 6s", sh(`trap '' TERM; trap 'echo here' USR1; echo $PPID; echo $$; `+idle))...)
 	minder, command := p.number(t), p.number(t)
 	p.signal(t, syscall.SIGUSR1) // through the minder, which has told before that the command runs
 	p.says(t, "here")

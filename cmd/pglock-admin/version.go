@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglock-dev/pglock/internal/build"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -25,11 +26,8 @@ func newVersion(o *options) *cobra.Command {
 		Short: "Show the version of this program and of the schema that it needs",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := programView{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, SchemaVersion: pglock.SchemaVersion}
+			v := programView{Version: build.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, SchemaVersion: pglock.SchemaVersion}
 			if info, ok := debug.ReadBuildInfo(); ok {
-				if info.Main.Version != "" {
-					v.Version = info.Main.Version
-				}
 				for _, s := range info.Settings {
 					switch s.Key {
 					case "vcs.revision":

@@ -10,7 +10,8 @@ import (
 const (
 	module  = "github.com/pglock-dev/pglock"
 	unknown = "(devel)"
-	most    = 64 // bytes
+	none    = "v0.0.0-00010101000000-000000000000" // what Go calls a folder where a version must be
+	most    = 64                                   // bytes
 )
 
 // Version is the version of the module, as in "v1.4.0"; "(devel)" where the build does not tell it.
@@ -37,7 +38,7 @@ func versionIn(info *debug.BuildInfo) string {
 		}
 	}
 	version = strings.ToValidUTF8(version, "?")
-	if version == "" || len(version) > most {
+	if version == "" || version == none || len(version) > most {
 		return unknown
 	}
 	return version

@@ -19,6 +19,7 @@ func TestVersionIsThatOfThisModuleWhateverTheProgram(t *testing.T) {
 		"an application":          {debug.BuildInfo{Main: debug.Module{Path: "example.org/app", Version: "v7.0.0"}, Deps: dep(module, "v1.4.0", nil)}, "v1.4.0"},
 		"a fork":                  {debug.BuildInfo{Deps: dep(module, "v1.4.0", &debug.Module{Path: "example.org/fork", Version: "v1.4.1"})}, "v1.4.1"},
 		"a folder":                {debug.BuildInfo{Deps: dep(module, "v1.4.0", &debug.Module{Path: "../pglock"})}, "(devel)"},
+		"tests from elsewhere":    {debug.BuildInfo{Main: debug.Module{Path: module, Version: none}}, "(devel)"},
 		"nothing":                 {debug.BuildInfo{}, "(devel)"},
 		"an application's alone":  {debug.BuildInfo{Main: debug.Module{Path: "example.org/app", Version: "v7.0.0"}}, "(devel)"},
 		"what nobody would write": {debug.BuildInfo{Deps: dep(module, strings.Repeat("v", most+1), nil)}, "(devel)"},
