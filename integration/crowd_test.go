@@ -94,7 +94,8 @@ func TestTrap9_CallsWhoseConnectionsAreEnded(t *testing.T) {
 		}
 	}
 	cuts, enough := 0, rounds(100)
-	for began := time.Now(); time.Since(began) < chaos || (ts.count() < enough || cuts < 10) && time.Since(began) < patience; {
+	few := func() bool { return ts.count() < enough || cuts < 10 }
+	for began := time.Now(); time.Since(began) < chaos || few() && time.Since(began) < patience; {
 		cuts += one[int](t, look, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
 			SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1) b`)
 		served := ts.count()

@@ -814,7 +814,7 @@ BEGIN
       WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, n)
     ORDER BY g.name COLLATE "C", g.n
   LOOP
-    IF a.wait AND a.name IS DISTINCT FROM last THEN
+    IF (a.wait OR a.retry) AND a.name <> coalesce(last, '') THEN
       last := a.name;
       PERFORM give_way(last);
     END IF;
@@ -944,8 +944,7 @@ $$;
 -- who queue nobody would ever take the head. Therefore whoever may have to wait for it knocks first, which is heard
 -- until the end of the transaction, and those who join let it go first.
 
--- knock says that somebody takes the head, or waits for it. It waits for nobody: if somebody listens at this moment, it
--- tries again.
+-- knock says that somebody takes the head, or waits for it. While somebody listens it tries again, for some milliseconds.
 CREATE FUNCTION knock(p_name text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$

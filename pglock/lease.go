@@ -274,8 +274,9 @@ func (l *Lease) howEnded() error {
 	return cmp.Or(l.lost, l.ended)
 }
 
-// whyLost asks for the reason when a release found the lease gone. A repeated release may find what its own first attempt
-// has done, and one after a hand-over whose outcome is unknown what that has: then it counts as released, not as lost.
+// whyLost asks for the reason when a release found the lease gone. A repeated release may find what its own first
+// attempt has done, and one after a hand-over of unknown outcome that the lock was handed over: then the lease was
+// released, not lost.
 func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	l.mu.Lock()
 	own := repeated || l.handing

@@ -179,7 +179,11 @@ var ofTheQueue = []mutant{
 		{schema, "IF p_at IS NULL THEN PERFORM knock(p_name);", "IF p_at IS NULL THEN"},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 a hand-over does not knock", []edit{
-		{schema, "PERFORM knock(p_name); PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND", "PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND"},
+		{
+			schema,
+			"PERFORM knock(p_name); PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND",
+			"PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND",
+		},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 a break does not knock", []edit{
 		{schema, "PERFORM knock(p_name); IF await_row(p_name, coalesce(p_slot, 0))", "IF await_row(p_name, coalesce(p_slot, 0))"},
@@ -191,7 +195,10 @@ var ofTheQueue = []mutant{
 		{schema, "PERFORM give_way(last);", ""},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 each of many gives way again", []edit{
-		{schema, "IF a.wait AND a.name IS DISTINCT FROM last THEN", "IF a.wait THEN"},
+		{schema, "IF (a.wait OR a.retry) AND a.name <> coalesce(last, '') THEN", "IF a.wait OR a.retry THEN"},
+	}, integration, "^TestI8_AStatementForMany"},
+	{"I8 of many only those who queue give way", []edit{
+		{schema, "IF (a.wait OR a.retry) AND a.name", "IF a.wait AND a.name"},
 	}, integration, "^TestI8_AStatementForMany"},
 	{"I14 who leaves the queue of a held lock takes its head", []edit{
 		{

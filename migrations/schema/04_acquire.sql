@@ -118,7 +118,7 @@ BEGIN
       WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, n)
     ORDER BY g.name COLLATE "C", g.n
   LOOP
-    IF a.wait AND a.name IS DISTINCT FROM last THEN
+    IF (a.wait OR a.retry) AND a.name <> coalesce(last, '') THEN
       last := a.name;
       PERFORM give_way(last);
     END IF;
