@@ -944,7 +944,8 @@ $$;
 -- who queue nobody would ever take the head. Therefore whoever may have to wait for it knocks first, which is heard
 -- until the end of the transaction, and those who join let it go first.
 
--- knock says that somebody takes the head, or waits for it. While somebody listens it tries again, for some milliseconds.
+-- knock says that somebody takes the head, or waits for it. While somebody listens it tries again, for some
+-- milliseconds.
 CREATE FUNCTION knock(p_name text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
