@@ -27,6 +27,7 @@ func program(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
 	}
 	cmd := exec.CommandContext(ctx, file, args...)
 	cmd.Env = append(os.Environ(), asProgram+"=1")
+	cmd.WaitDelay = patience // whoever outlives it may hold its output
 	return cmd
 }
 

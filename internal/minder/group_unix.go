@@ -30,29 +30,14 @@ type Group struct {
 	minder *os.Process
 }
 
-// firstFile is a number that no shell gives to a file. So the files that the program inherited keep their numbers.
-const firstFile = 100
-
 // Start starts the minder, which starts the command. The first event says whether the command started.
 func Start(c Command) (*Group, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find the own program: %w", err)
-	}
 	ends, err := socketpair()
 	if err != nil {
 		return nil, err
 	}
 	ours := os.NewFile(uintptr(ends[0]), "minder") // does not block, so that Close ends a read
-	theirs := ends[1]
-	args := append([]string{program}, c.Minder...)
-	args = append(args, strconv.Itoa(theirs), c.KillAfter.String(), c.Path)
-	minder, err := os.StartProcess(program, append(args, c.Args...), &os.ProcAttr{
-		Env: c.Env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Setpgid: true},
-	})
-	if closeErr := unix.Close(theirs); err == nil {
-		err = closeErr
-	}
+	minder, err := c.start(ends[1])
 	if err != nil {
 		return nil, errors.Join(err, ours.Close())
 	}
@@ -60,6 +45,20 @@ func Start(c Command) (*Group, error) {
 	go receive(ours, g.Events) // until Close has closed the socket
 	g.Trust(c.Deadline)
 	return g, nil
+}
+
+// start starts the minder with its end of the socket, and closes that here.
+func (c Command) start(socket int) (*os.Process, error) {
+	defer unix.Close(socket)
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the own program: %w", err)
+	}
+	args := append([]string{program}, c.Minder...)
+	args = append(args, strconv.Itoa(socket), c.KillAfter.String(), c.Path)
+	return os.StartProcess(program, append(args, c.Args...), &os.ProcAttr{
+		Env: c.Env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Setpgid: true},
+	})
 }
 
 // socketpair makes the two ends: the second is left open in a process that is started.
@@ -72,11 +71,11 @@ func socketpair() (ends [2]int, err error) {
 	}
 	unix.CloseOnExec(pair[0])
 	unix.CloseOnExec(pair[1])
-	high, err := unix.FcntlInt(uintptr(pair[1]), unix.F_DUPFD, firstFile)
+	high, err := inheritable(pair[1])
 	_ = unix.Close(pair[1]) // the copy is what counts
 	if err != nil {
 		_ = unix.Close(pair[0])
-		return ends, fmt.Errorf("make a socket: %w", err)
+		return ends, err
 	}
 	if err := unix.SetNonblock(pair[0], true); err != nil {
 		return ends, errors.Join(fmt.Errorf("make a socket: %w", err), unix.Close(pair[0]), unix.Close(high))
@@ -101,8 +100,7 @@ func (g *Group) tell(o order) {
 }
 
 // Kill kills the group and the minder, without the minder's help. Use it if the minder was stopped or killed. pid is
-// that of the event Started. Before this event pid is 0 and Kill kills the minder alone; on Linux a command that has
-// started all the same dies with it.
+// that of the event Started. Before this event pid is 0 and Kill kills the minder alone: the command has not begun.
 func (g *Group) Kill(pid int) {
 	if pid != 0 { // 0 would be the caller's own group
 		_ = syscall.Kill(-pid, syscall.SIGKILL) // none may be left

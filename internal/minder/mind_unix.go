@@ -4,10 +4,8 @@ package minder
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -41,12 +39,15 @@ type death struct {
 	status unix.WaitStatus
 }
 
-// Mind runs the minder. The arguments are those that Start appends to Command.Minder.
+// Mind runs the minder, or the gate. The arguments are those that Start, or the minder, appends to Command.Minder.
 func Mind(args []string) error {
 	if len(args) < 4 {
 		return errors.New("it is started by pglock-admin run, and by nobody else")
 	}
-	file, err := strconv.Atoi(args[0])
+	if args[0] == gateway {
+		return pass(args[1:])
+	}
+	socket, err := inherited(args[0])
 	if err != nil {
 		return err
 	}
@@ -54,11 +55,7 @@ func Mind(args []string) error {
 	if err != nil {
 		return err
 	}
-	unix.CloseOnExec(file)
-	m := &minder{socket: os.NewFile(uintptr(file), "program"), clock: trust.SystemClock(), killAfter: killAfter}
-	if m.socket == nil {
-		return fmt.Errorf("file %d is not open", file)
-	}
+	m := &minder{socket: socket, clock: trust.SystemClock(), killAfter: killAfter}
 	bearSignals()
 	adoptOrphans()
 	orders := make(chan order)
@@ -72,20 +69,13 @@ func Mind(args []string) error {
 		send(m.socket, Event{Kind: Failed, Err: syscall.ETIME})
 		return nil
 	}
-	attributes := commandAttributes()
-	attributes.Setpgid = true
-	m.pid, err = syscall.ForkExec(args[2], args[3:], &syscall.ProcAttr{
-		Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: attributes,
-	})
+	gate, err := m.start(os.Args[1:len(os.Args)-len(args)], args[2:])
 	if err != nil {
-		var number syscall.Errno
-		if !errors.As(err, &number) {
-			number = syscall.EINVAL
-		}
-		send(m.socket, Event{Kind: Failed, Err: number})
+		send(m.socket, Event{Kind: Failed, Err: number(err)})
 		return nil
 	}
 	send(m.socket, Event{Kind: Started, Pid: m.pid})
+	gate.open()
 	m.mind(orders)
 	return nil
 }

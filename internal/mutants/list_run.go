@@ -15,11 +15,18 @@ var ofRuns = []mutant{
 		{"internal/minder/mind_unix.go", "\t\t\tif !alive {\n\t\t\t\tm.kill()\n", "\t\t\tif !alive {\n"},
 	}, command, "^TestNothingOutlives"},
 	{"run: what started the command alone dies with it", []edit{
-		{"internal/minder/system_linux.go", "Pdeathsig: syscall.SIGKILL", ""},
+		{"internal/minder/system_linux.go", "_ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)", "_ = unix.SIGKILL"},
+	}, command, "^TestTheCommandDies"},
+	{"run: what is killed by the kernel is a thread that the command leaves", []edit{
+		{"internal/minder/gate_unix.go", "\truntime.LockOSThread()", "\t_ = runtime.LockOSThread"},
+		{"internal/minder/gate_unix.go", "\tdieWithParent()", "\tasked := make(chan bool)\n\tgo func() { runtime.LockOSThread(); dieWithParent(); asked <- true; select {} }()\n\t<-asked"},
 	}, command, "^TestTheCommandDies"},
 	{"run: a command goes on without its minder", []edit{
 		{"cmd/pglock-admin/runner_unix.go", "\tif r.pid != 0 {\n\t\t_ = syscall.Kill(", "\tif r.pid < 0 {\n\t\t_ = syscall.Kill("},
 	}, command, "^TestTheCommandIsKilledWhenItsMinderIs"},
+	{"run: a command begins before run knows its group", []edit{
+		{"internal/minder/mind_unix.go", "\tsend(m.socket, Event{Kind: Started, Pid: m.pid})\n\tgate.open()\n", "\tgate.open()\n\tsend(m.socket, Event{Kind: Started, Pid: m.pid})\n"},
+	}, minding, "^TestACommandBegins"},
 	{"run: a minder that was stopped keeps a command alive", []edit{
 		{"cmd/pglock-admin/runner_unix.go", "\t\t\t\tr.group.Kill(r.pid)\n", ""},
 	}, command, "^TestACommandIsKilledByRun"},

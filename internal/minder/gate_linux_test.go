@@ -1,0 +1,80 @@
+package minder
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The program can kill a group only if it knows its number. So a command must not begin before the program can know
+// it: what the command has started by then would outlive a minder that is killed.
+func TestACommandBeginsWhenTheProgramCanKnowItsGroup(t *testing.T) {
+	t.Parallel()
+	ends, err := socketpair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := os.NewFile(uintptr(ends[0]), "minder") // nobody reads from it
+	t.Cleanup(func() { _ = program.Close() })
+	fill(t, ends[1])
+	begun := filepath.Join(t.TempDir(), "begun")
+	minder, err := Command{
+		Minder: []string{mindful}, Path: "/bin/sh", Args: []string{"sh", "-c", `: > "$0"`, begun}, Env: os.Environ(),
+	}.start(ends[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(program, order{Trust: spanUntil(time.Now().Add(time.Hour))})
+	gate := childOf(t, minder.Pid)
+	for range 20 { // it has time enough to begin
+		time.Sleep(5 * time.Millisecond)
+		if _, err := os.Stat(begun); err == nil {
+			t.Error("the command has begun, and the minder has not said so")
+			break
+		}
+	}
+	_ = minder.Kill()
+	_, _ = minder.Wait()
+	for began := time.Now(); !errors.Is(syscall.Kill(gate, 0), syscall.ESRCH); time.Sleep(time.Millisecond) {
+		if time.Since(began) > patience {
+			t.Fatal("the gate outlives the minder")
+		}
+	}
+	if _, err := os.Stat(begun); err == nil {
+		t.Error("the command has begun, and the minder was killed before it said so")
+	}
+}
+
+// fill fills a socket, so that whoever writes to it waits.
+func fill(t *testing.T, socket int) {
+	t.Helper()
+	for {
+		switch _, err := unix.SendmsgN(socket, make([]byte, 1), nil, nil, unix.MSG_DONTWAIT); {
+		case errors.Is(err, unix.EAGAIN):
+			return
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+}
+
+// childOf waits until a process has a child.
+func childOf(t *testing.T, parent int) (child int) {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < patience; time.Sleep(time.Millisecond) {
+		out, _ := exec.Command("ps", "-o", "pid=", "--ppid", strconv.Itoa(parent)).Output() // it may have none yet
+		if _, err := fmt.Sscan(string(out), &child); err == nil {
+			return child
+		}
+	}
+	t.Fatal("the minder has started nothing")
+	return 0
+}
