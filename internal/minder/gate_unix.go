@@ -70,7 +70,7 @@ func pass(args []string) error {
 	}
 	err = syscall.Exec(args[2], args[3:], os.Environ())
 	send(report, Event{Kind: Failed, Err: number(err)})
-	return err
+	return nil // the program says it
 }
 
 // firstFile is a number that no shell gives to a file. So the files that the program inherited keep their numbers.
