@@ -67,6 +67,9 @@ func TestOldAndNewNeverHoldTogether(t *testing.T) {
 		turns = 4
 	}
 	for _, k := range keys[2:5] {
+		if !pgtest.Among(k.sql, keys[2].sql, keys[3].sql) {
+			continue
+		}
 		t.Run(k.sql, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)

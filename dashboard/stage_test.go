@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/dashboard"
@@ -169,9 +170,11 @@ func (s *stage) tryBreak(body any, headers ...string) reply {
 
 func (s *stage) execute(sql string, args ...any) {
 	s.t.Helper()
-	if _, err := s.db.Conn(s.t).Exec(s.t.Context(), sql, args...); err != nil {
-		s.t.Fatal(err)
-	}
+	s.db.Look(s.t, func(conn *pgx.Conn) {
+		if _, err := conn.Exec(s.t.Context(), sql, args...); err != nil {
+			s.t.Fatal(err)
+		}
+	})
 }
 
 func decode[T any](t *testing.T, body string) (v T) {

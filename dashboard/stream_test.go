@@ -196,7 +196,7 @@ func TestCloseEndsStreamsAndRefusesMore(t *testing.T) {
 
 func TestAStreamEndsSoThatBrowsersLogInAgain(t *testing.T) {
 	t.Parallel()
-	s := start(t, withPace(10*time.Millisecond, time.Hour, time.Second, 3*time.Second))
+	s := start(t, withPace(100*time.Millisecond, time.Hour, time.Second, 3*time.Second))
 	e := s.stream("/api/stream")
 	e.next("locks")
 	if _, _, err := e.read(); !errors.Is(err, io.EOF) {

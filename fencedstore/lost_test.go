@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -82,10 +83,14 @@ func TestCallbackOfAWriteUnderSeveralFencesEndsWithAnyLease(t *testing.T) {
 func TestAWriteWhoseOwnHolderReleasesTheLeaseSaysSo(t *testing.T) {
 	t.Parallel()
 	b := newWideBench(t)
+	enough := 2
+	if pgtest.EveryTest {
+		enough = 5
+	}
 	for _, name := range []string{"Write", "WriteAll", "WriteSQL", "WriteAllSQL"} {
 		t.Run(name, func(t *testing.T) {
 			refused := 0
-			for n := 0; n < 200 && refused < 5; n++ {
+			for n := 0; n < 200 && refused < enough; n++ {
 				l := b.acquire(t, t.Name())
 				over, released := make(chan struct{}), make(chan error, 1)
 				go func() {

@@ -69,6 +69,7 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 		_, err := s.admin.Break(s.ctx, "report", "a test")
 		return err
 	}
+	b := newBench(t)
 	for what, c := range map[string]struct {
 		do   func(t *testing.T, s scene) error
 		is   error
@@ -76,7 +77,7 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 	}{
 		"committed": {func(t *testing.T, s scene) error { return s.store.Write(s.ctx, s.l, nothing) }, nil, []string{"write: report"}},
 		"committed through database/sql": {func(t *testing.T, s scene) error {
-			return fencedstore.WriteSQL(s.ctx, s.sqlDB(t), s.l, func(context.Context, *sql.Tx) error { return nil })
+			return fencedstore.WriteSQL(s.ctx, s.sqlDB, s.l, func(context.Context, *sql.Tx) error { return nil })
 		}, nil, []string{"write: report"}},
 		"committed under two fences": {func(t *testing.T, s scene) error {
 			return s.store.WriteAll(s.ctx, []fencedstore.Fence{{Lease: s.l}, {Lease: s.l, Resource: "other"}}, nothing)
@@ -195,9 +196,9 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 		}), fencedstore.ErrLeftFence, []string{"refused: report"}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
 			o := &observed{}
-			s := scene{bench: newBench(t, pglock.WithObserver(o)), ctx: context.WithValue(t.Context(), contextKey{}, "the call's")}
+			ctx := context.WithValue(t.Context(), contextKey{}, "the call's")
+			s := scene{bench: b.withClient(t, pglock.WithObserver(o)), ctx: ctx}
 			s.l = s.acquire(t, "report")
 			var err error
 			if s.admin, err = lockadmin.New(s.ctx, s.pool); err != nil {

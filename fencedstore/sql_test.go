@@ -52,7 +52,10 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 		admin *lockadmin.Admin
 	}
 	const insert = `INSERT INTO done VALUES (1)`
+	shared := newBench(t)
+	shared.exec(t, `CREATE TABLE done (n int)`)
 	for what, c := range map[string]struct {
+		own    bool // a database of its own, of which before changes something
 		before func(t *testing.T, s scene)
 		do     func(t *testing.T, s scene, ctx context.Context, tx transaction) error
 		opts   []fencedstore.FenceOption
@@ -106,7 +109,7 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 			s.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp()`)
 			return errors.Join(err, tx.exec(ctx, insert))
 		}, want: pglock.ErrLost},
-		"a guarded table of another resource": {before: func(t *testing.T, s scene) {
+		"a guarded table of another resource": {own: true, before: func(t *testing.T, s scene) {
 			if err := fencedstore.GuardTable(t.Context(), s.pool, "done", fencedstore.WithTableResource("other")); err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +117,7 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 		"SERIALIZABLE": {do: func(t *testing.T, s scene, ctx context.Context, tx transaction) error {
 			return errors.Join(tx.exec(ctx, `SELECT 1 / (current_setting('transaction_isolation') = 'serializable')::int`), tx.exec(ctx, insert))
 		}, opts: []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}, rows: 1},
-		"read write after all": {before: func(t *testing.T, s scene) {
+		"read write after all": {own: true, before: func(t *testing.T, s scene) {
 			s.exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
 		}, do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error { return tx.exec(ctx, insert) },
 			opts: []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadWrite})}, rows: 1},
@@ -126,29 +129,31 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 				return fencedstore.New(s.db.Pool(t)).Write(t.Context(), s.l, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxTransaction{tx}) }, c.opts...)
 			},
 			"WriteSQL": func(s scene, fn func(context.Context, transaction) error) error {
-				db := s.sqlDB(t)
-				db.SetMaxOpenConns(1)
-				return fencedstore.WriteSQL(t.Context(), db, s.l, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, sqlTransaction{tx}) }, c.opts...)
+				s.sqlDB.SetMaxOpenConns(1)
+				return fencedstore.WriteSQL(t.Context(), s.sqlDB, s.l, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, sqlTransaction{tx}) }, c.opts...)
 			},
 			"OnceSQL": func(s scene, fn func(context.Context, transaction) error) error {
 				if what == "a stale token" { // Once lets the same token pass
 					return fencedstore.ErrStaleToken
 				}
-				return fencedstore.OnceSQL(t.Context(), s.sqlDB(t), s.l, "key", func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, sqlTransaction{tx}) }, c.opts...)
+				return fencedstore.OnceSQL(t.Context(), s.sqlDB, s.l, what, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, sqlTransaction{tx}) }, c.opts...)
 			},
 		} {
 			if !pgtest.EveryTest && how != "WriteSQL" && what != "committed" && what != "rolled back inside" {
 				continue
 			}
 			t.Run(what+"/"+how, func(t *testing.T) {
-				t.Parallel()
-				b := newBench(t)
-				b.exec(t, `CREATE TABLE done (n int)`)
+				b := shared
+				if c.own {
+					b = newBench(t)
+					b.exec(t, `CREATE TABLE done (n int)`)
+				}
+				b.exec(t, `TRUNCATE done`)
 				admin, err := lockadmin.New(t.Context(), b.pool)
 				if err != nil {
 					t.Fatal(err)
 				}
-				s := scene{b, b.acquire(t, "x"), admin}
+				s := scene{b, b.acquire(t, what+how), admin}
 				if c.before != nil {
 					c.before(t, s)
 				}
@@ -198,7 +203,7 @@ func TestWorkOfAKeyIsDoneOnceThroughWhateverAsks(t *testing.T) {
 		return exec(ctx, `INSERT INTO done VALUES (1)`)
 	}
 	key := t.Name()
-	db := b.sqlDB(t)
+	db := b.sqlDB
 	all := map[string]func() error{
 		"Once":    func() error { return b.store.Once(t.Context(), l, key, inTx(insert)) },
 		"OnceSQL": func() error { return fencedstore.OnceSQL(t.Context(), db, l, key, inSQL(insert)) },
@@ -237,7 +242,7 @@ func TestI17_TransactionOfTheApplicationsOwnLeavesAReceipt(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	l := b.acquire(t, "job")
-	db := b.sqlDB(t)
+	db := b.sqlDB
 	guards := map[string]func(tx *sql.Tx, r *fencedstore.Receipt) error{
 		"GuardSQL": func(tx *sql.Tx, r *fencedstore.Receipt) error {
 			return fencedstore.GuardSQL(t.Context(), tx, l, fencedstore.WithReceipt(r), fencedstore.WithSameToken())
@@ -293,7 +298,7 @@ func TestPanicInAWriteThroughDatabaseSQLRollsBack(t *testing.T) {
 				t.Errorf("recovered %v", r)
 			}
 		}()
-		_ = fencedstore.WriteSQL(t.Context(), b.sqlDB(t), l, func(ctx context.Context, tx *sql.Tx) error {
+		_ = fencedstore.WriteSQL(t.Context(), b.sqlDB, l, func(ctx context.Context, tx *sql.Tx) error {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO done VALUES (1)`); err != nil {
 				t.Error(err)
 			}
@@ -315,7 +320,7 @@ func TestWriteThroughDatabaseSQLEndsWithItsContext(t *testing.T) {
 	b.exec(t, `CREATE TABLE done (n int)`)
 	l := b.acquire(t, "job")
 	ctx, cancel := context.WithCancel(t.Context())
-	err := fencedstore.WriteSQL(ctx, b.sqlDB(t), l, func(ctx context.Context, tx *sql.Tx) error {
+	err := fencedstore.WriteSQL(ctx, b.sqlDB, l, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO done VALUES (1)`)
 		cancel()
 		return err
@@ -332,7 +337,7 @@ func TestI11_WritesThroughDatabaseSQLRefuseBadInput(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	l := b.acquire(t, "job")
-	db := b.sqlDB(t)
+	db := b.sqlDB
 	fn := func(context.Context, *sql.Tx) error { t.Error("called"); return nil }
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {

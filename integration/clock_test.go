@@ -25,7 +25,8 @@ const firstUse = `SELECT pglock.acquire_lease('x', gen_random_uuid(), gen_random
 func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
-	patientWaits(t, newPeer(t, db.URL()))
+	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientWaits(t, look)
 	const ttl = time.Second
 	for how, x := range interruptions {
 		for what, ask := range map[string]func(*peer, grant) (time.Duration, error){
@@ -57,7 +58,7 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 			},
 		} {
 			t.Run(what+"/"+how, func(t *testing.T) {
-				a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+				a.exec(t, `ROLLBACK`) // of a case before that failed
 				look.exec(t, `DELETE FROM pglock.locks`)
 				g := b.mustAcquire(t, "x", 10*time.Second)
 				look.exec(t, `UPDATE pglock.locks SET ttl = '1 s' WHERE name = 'x'`)
@@ -95,9 +96,10 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 func TestTrap3_RenewalThatWaitedPastTheEndIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	for how, x := range interruptions {
 		t.Run(how, func(t *testing.T) {
-			a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			a.exec(t, `ROLLBACK`) // of a case before that failed
 			look.exec(t, `DELETE FROM pglock.locks`)
 			g := b.mustAcquire(t, "x", 300*time.Millisecond)
 			a.exec(t, "BEGIN")

@@ -19,19 +19,20 @@ import (
 func TestCloseEndsCallsThatAskASilentServer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	line := newLine(t, db.URL())
-	other, look := newClient(t, newPool(t, db.URL())), newPeer(t, db.URL())
-	queue := func(t *testing.T, n int) {
-		t.Helper()
-		pgtest.Eventually(t, "so many calls in the queue", func() bool {
-			return one[int](t, look, `SELECT count(*) FROM pglock.waiters WHERE name = $1`, t.Name()) == n
-		})
-	}
+	other := newClient(t, newPool(t, db.URL()))
 	for what, call := range map[string]func(context.Context, *pglock.Lease) error{
 		"HandOver": func(ctx context.Context, l *pglock.Lease) error { return l.HandOver(ctx, "heir") },
 		"Release":  func(ctx context.Context, l *pglock.Lease) error { return l.Release(ctx) },
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
+			line, look := newLine(t, db.URL()), newPeer(t, db.URL())
+			queue := func(n int) {
+				t.Helper()
+				pgtest.Eventually(t, "so many calls in the queue", func() bool {
+					return one[int](t, look, `SELECT count(*) FROM pglock.waiters WHERE name = $1`, t.Name()) == n
+				})
+			}
 			var dials atomic.Int32
 			pool := newPool(t, line.url, func(c *pgxpool.Config) {
 				c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { dials.Add(1); return nil }
@@ -42,9 +43,9 @@ func TestCloseEndsCallsThatAskASilentServer(t *testing.T) {
 			defer cancel()
 			got, next := make(chan fetched, 1), make(chan fetched, 1)
 			acquireInBackground(ctx, c, 0, t.Name(), got, pglock.WithTTL(time.Hour))
-			queue(t, 1)
+			queue(1)
 			acquireInBackground(ctx, other, 0, t.Name(), next, pglock.WithHolder("heir"))
-			queue(t, 2)
+			queue(2)
 			mustRelease(t, first)
 			l := await(t, got)
 			if l.err != nil {

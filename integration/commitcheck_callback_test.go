@@ -61,6 +61,7 @@ func TestI4_RolledBackEarlyCheckHoldsNothing(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
+	hastyBreaks(t, f.look)
 	f.exec(t, `SAVEPOINT s; SET CONSTRAINTS ALL IMMEDIATE`)
 	wantWaits(t, f.look, breakSQL, f.g.name)
 	f.exec(t, `ROLLBACK TO s`)
@@ -74,6 +75,7 @@ func TestI4_A5_NothingInTheTransactionSwitchesTheCheckOff(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	before := map[string]string{ // where the fence is what would be changed
 		"session_replication_role=replica": `SET session_replication_role = replica`,
 		"another search path":              `SET search_path = ''`,
@@ -88,14 +90,15 @@ func TestI4_A5_NothingInTheTransactionSwitchesTheCheckOff(t *testing.T) {
 		"another search path": `SET LOCAL search_path = pg_temp`,
 		"tables of our names": `CREATE TEMP TABLE locks ON COMMIT DROP AS TABLE pglock.locks;
 			UPDATE pg_temp.locks SET expires_at = 'infinity'; CREATE TEMP TABLE fences ON COMMIT DROP AS TABLE pglock.fences`,
-		"functions of our names": `CREATE FUNCTION pg_temp.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT ''-infinity''::timestamptz';
+		"functions of our names": `CREATE OR REPLACE FUNCTION pg_temp.clock_timestamp() RETURNS timestamptz LANGUAGE sql
+			AS 'SELECT ''-infinity''::timestamptz';
 			SET LOCAL search_path = pg_temp, pg_catalog`,
 		"the fence's row deleted":   `DELETE FROM pglock.fences`,
 		"the fence's row rewritten": `UPDATE pglock.fences SET last_token = last_token + 1000000, fenced_xact = '1'`,
 	} {
 		for ended, want := range map[bool]string{false: "", true: "LK001"} {
 			t.Run(fmt.Sprintf("%s/ended=%v", what, ended), func(t *testing.T) {
-				f := newFencedTx(t, db.URL(), time.Minute)
+				f := newFencedTxOn(t, p, look, time.Minute)
 				f.exec(t, before[what])
 				f.begin(t, pgx.ReadCommitted)
 				f.exec(t, sql)
@@ -114,11 +117,13 @@ func TestI4_TriggerStaysWhileACheckIsDue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, sql := range []string{
 		`ALTER TABLE pglock.fences DISABLE TRIGGER fence_commit`, `TRUNCATE pglock.fences`, `DROP TABLE pglock.fences CASCADE`,
 	} {
 		t.Run(sql, func(t *testing.T) {
-			f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
+			f := newFencedTxOn(t, p, look, time.Minute)
+			f.begin(t, pgx.ReadCommitted)
 			if _, err := f.Exec(t.Context(), sql); state(err) != "55006" {
 				t.Errorf("%s in a fenced transaction: %v", sql, err)
 			}

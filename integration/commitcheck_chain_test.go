@@ -17,7 +17,8 @@ import (
 func TestI4_A5_TheCheckFollowsTheRowFromARenewalToTheEnd(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	newPeer(t, db.URL()).exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
 	for what, sql := range map[string]string{
 		"release_lease":  `SELECT released FROM pglock.release_lease($1, $2, $3) WHERE $4 <> ''`,
 		"release_leases": `SELECT released FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}') WHERE $4 <> ''`,
@@ -29,8 +30,8 @@ func TestI4_A5_TheCheckFollowsTheRowFromARenewalToTheEnd(t *testing.T) {
 	} {
 		for _, level := range fewLevels() {
 			t.Run(what+"/"+string(level), func(t *testing.T) {
-				t.Parallel()
-				f := beginFenced(t, db.URL(), level, time.Minute)
+				f := newFencedTxOn(t, p, look, time.Minute)
+				f.begin(t, level)
 				f.renew(t)
 				if !one[bool](t, f.look, sql, f.g.name, f.g.token, f.g.id.String(), f.key.String()) {
 					t.Fatal("the lease has not ended")

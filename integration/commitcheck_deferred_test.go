@@ -69,6 +69,7 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 	t.Parallel()
 	db := pgtest.Database(t)
 	newGatedTables(t, db)
+	hastyBreaks(t, newPeer(t, db.URL()))
 	for what, sql := range map[string]string{
 		"deferred trigger": `INSERT INTO gated VALUES ($1)`,
 		"cursor with hold": `DECLARE kept CURSOR WITH HOLD FOR SELECT pass_gate($1)`,
@@ -132,6 +133,7 @@ func TestI4_CheckComesAfterWhatWasDeferredBeforeTheFence(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	newGatedTables(t, db)
+	p, look, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, tc := range []struct {
 		what   string
 		fence  func(t *testing.T, p *peer, g grant)
@@ -146,7 +148,7 @@ func TestI4_CheckComesAfterWhatWasDeferredBeforeTheFence(t *testing.T) {
 		{"fence inside COMMIT, lease holds", fencedInCommit, func(*testing.T, *peer, grant) {}, ""},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
-			p, look, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			p.exec(t, `ROLLBACK`) // of a case before that failed
 			g := p.mustAcquire(t, t.Name(), time.Minute)
 			gate := newGate(t, look, p)
 			p.exec(t, `BEGIN`)

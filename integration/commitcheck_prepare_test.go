@@ -48,6 +48,8 @@ func TestI4_A5_PrepareTransaction(t *testing.T) {
 // live. Its lease may end; nobody is granted the lock, no break, release or prune gets at it, and the fence stays closed.
 // Renewals pass. The next grant comes after the end, with a greater token.
 func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
+	hastyBreaks(t, newPeer(t, server.URL()))
+	c := newClient(t, newPool(t, server.URL()))
 	for _, end := range []string{"COMMIT PREPARED ", "ROLLBACK PREPARED "} {
 		for _, level := range fewLevels() {
 			t.Run(end+string(level), func(t *testing.T) {
@@ -65,7 +67,6 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 					t.Error("I21: the lock was pruned")
 				}
 				// A caller that waits is not granted it either, and leaves when its context ends.
-				c := newClient(t, newPool(t, server.URL()))
 				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 				defer cancel()
 				if lease, err := c.Acquire(ctx, f.g.name); !errors.Is(err, context.DeadlineExceeded) {

@@ -34,6 +34,7 @@ func newFencedTxOn(t *testing.T, p, look *peer, ttl time.Duration) *fencedTx {
 	t.Helper()
 	f := &fencedTx{peer: p, look: look}
 	f.exec(t, `ROLLBACK`)                     // of a test before that failed
+	f.exec(t, `RESET ALL`)                    // of a test before
 	f.look.exec(t, `SET lock_timeout = '3s'`) // no wait is for ever, should one be wrong
 	f.g = f.mustAcquire(t, t.Name(), ttl)
 	return f
@@ -120,6 +121,12 @@ func wantWaits(t *testing.T, look *peer, sql string, args ...any) {
 	if _, err := look.Exec(t.Context(), sql, args...); state(err) != "55P03" {
 		t.Errorf("I4: %s answered %v, want to wait for the fenced transaction", sql, err)
 	}
+}
+
+// hastyBreaks lets a break give up its wait after half a second instead of five, where a test only wants it to wait.
+func hastyBreaks(t *testing.T, p *peer) {
+	t.Helper()
+	p.exec(t, `ALTER FUNCTION pglock.break_lock SET lock_timeout = '500ms'`)
 }
 
 // wantNotGranted fails if the lock is granted to another although the fenced transaction has its row.
@@ -268,7 +275,8 @@ func TestI4_I10_I18_A5_CommitAnswersForWhatBecameOfTheLease(t *testing.T) {
 	for _, history := range []string{"losses", "all"} {
 		db := pgtest.Database(t)
 		newLedger(t, db)
-		newPeer(t, db.URL()).exec(t, `SELECT FROM pglock.set_history('test', $1)`, history)
+		p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+		look.exec(t, `SELECT FROM pglock.set_history('test', $1)`, history)
 		for _, c := range checks {
 			for _, level := range fewLevels() {
 				if history == "all" && (level != pgx.ReadCommitted || !pgtest.EveryTest) {
@@ -278,8 +286,14 @@ func TestI4_I10_I18_A5_CommitAnswersForWhatBecameOfTheLease(t *testing.T) {
 					continue
 				}
 				t.Run(history+"/"+c.row+"/"+string(level), func(t *testing.T) {
-					t.Parallel() // most of it is waiting for leases to end
-					f := beginFenced(t, db.URL(), level, c.ttl)
+					var f *fencedTx
+					if c.ttl < time.Minute {
+						t.Parallel() // most of it is waiting for leases to end
+						f = beginFenced(t, db.URL(), level, c.ttl)
+					} else {
+						f = newFencedTxOn(t, p, look, c.ttl)
+						f.begin(t, level)
+					}
 					c.meanwhile(t, f)
 					want := c.committed
 					if level != pgx.ReadCommitted {
@@ -334,12 +348,13 @@ func TestI4_TransactionUnderTwoFencesNeedsBothLeases(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
+	p, a, b := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, which := range []string{"first", "second", "none"} {
 		for _, level := range fewLevels() {
 			t.Run(fmt.Sprintf("%s ended/%s", which, level), func(t *testing.T) {
-				a, b := newPeer(t, db.URL()), newPeer(t, db.URL())
 				other := a.mustAcquire(t, t.Name()+"/other", time.Minute)
-				f := beginFenced(t, db.URL(), level, time.Minute)
+				f := newFencedTxOn(t, p, b, time.Minute)
+				f.begin(t, level)
 				if err := f.fence(t.Context(), other, other.name); err != nil {
 					t.Fatal(err)
 				}

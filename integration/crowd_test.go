@@ -80,6 +80,7 @@ func TestTrap9_CallsWhoseConnectionsAreEnded(t *testing.T) {
 					cancel()
 					if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 						cancelled.Add(1)
+						time.Sleep(5 * time.Millisecond) // leaves the machine to those who are served
 						continue
 					} else if err != nil {
 						t.Error(err)

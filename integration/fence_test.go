@@ -118,7 +118,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 					return
 				}
 				if !g.granted {
-					time.Sleep(rand.N(20 * time.Millisecond)) // leaves a busy machine to the holder
+					time.Sleep(rand.N(40 * time.Millisecond)) // leaves a busy machine to the holder
 					continue
 				}
 				// The read comes before the fence, as in a program that computes first: only the fence can save it.
@@ -254,6 +254,7 @@ func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, level := range fewLevels() {
 		for how, end := range endings {
 			for trick, sql := range map[string]string{
@@ -265,12 +266,16 @@ func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%s/%s", level, how, trick), func(t *testing.T) {
-					t.Parallel() // most of it is waiting for leases to end
-					ttl := time.Minute
+					var f *fencedTx
+					before := strings.Replace(sql, "LOCAL", "SESSION", 1)
 					if how == "expired" || how == "taken over" {
-						ttl = 700 * time.Millisecond
+						t.Parallel() // most of it is waiting for leases to end
+						f = beginFenced(t, db.URL(), level, 700*time.Millisecond, before)
+					} else {
+						f = newFencedTxOn(t, p, look, time.Minute)
+						f.exec(t, before)
+						f.begin(t, level)
 					}
-					f := beginFenced(t, db.URL(), level, ttl, strings.Replace(sql, "LOCAL", "SESSION", 1)) // before the fence
 					g, look := f.g, f.look
 					f.exec(t, sql) // and again after it
 					end(t, look, g)

@@ -11,7 +11,12 @@ import (
 // newPartedVault is a vault whose accounts are partitioned, and one partition is again.
 func newPartedVault(t *testing.T, db *pgtest.DB, keyed bool) *vault {
 	t.Helper()
-	v := newVault(t, db, keyed)
+	return newPartedVaultOf(t, newPeer(t, db.URL()), keyed)
+}
+
+func newPartedVaultOf(t *testing.T, look *peer, keyed bool) *vault {
+	t.Helper()
+	v := newVaultOf(t, look, keyed)
 	v.look.exec(t, `DROP TABLE accounts;
 		CREATE TABLE accounts (id int, owner int DEFAULT 7, balance int, PRIMARY KEY (id, owner)) PARTITION BY RANGE (id);
 		CREATE TABLE low PARTITION OF accounts FOR VALUES FROM (0) TO (10);
@@ -56,7 +61,8 @@ func (v *vault) wantAllowed(t *testing.T, sql string) {
 func TestI3_EveryWayIntoAPartitionNeedsTheFence(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	version := one[int](t, newPeer(t, db.URL()), `SELECT current_setting('server_version_num')::int`)
+	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	version := serverVersion(t, look)
 	for form, keyed := range guardForms {
 		for name, w := range map[string]guardWay{
 			"INSERT through the root":             {short: "o", sql: `INSERT INTO accounts VALUES (2)`},
@@ -92,16 +98,16 @@ func TestI3_EveryWayIntoAPartitionNeedsTheFence(t *testing.T) {
 				continue
 			}
 			t.Run(form+"/"+name, func(t *testing.T) {
-				t.Parallel()
 				if version < w.since {
 					t.Skipf("PostgreSQL %d has no such statement", version)
 				}
-				v := newPartedVault(t, db, keyed)
+				v := newPartedVaultOf(t, look, keyed)
 				if w.setup != "" {
 					v.look.exec(t, w.setup)
 				}
 				v.guard(t)
-				before, p := v.content(t), v.program(t)
+				before := v.content(t)
+				v.enter(t, p)
 				p.exec(t, `BEGIN`)
 				if err := w.write(t.Context(), p); !w.noRow {
 					wantUnfenced(t, "without the fence", err)

@@ -179,6 +179,7 @@ var guardLevels = map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.Repeatab
 func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for form, keyed := range guardForms {
 		for what, proof := range guardProofs {
 			for _, level := range levels {
@@ -193,12 +194,12 @@ func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
 					continue
 				}
 				t.Run(form+"/"+what+"/"+string(level), func(t *testing.T) {
-					t.Parallel()
-					v := newVault(t, db, keyed)
+					v := newVaultOf(t, look, keyed)
 					v.guard(t)
 					before := v.content(t)
-					p := v.program(t)
-					p.exec(t, `SET default_transaction_isolation = '`+string(level)+`'; BEGIN`)
+					v.enter(t, p)
+					p.exec(t, `SET default_transaction_isolation = '`+string(level)+`'`) // alone: one message is one transaction
+					p.exec(t, `BEGIN`)
 					proof.do(t, v, p)
 					_, err := p.Exec(t.Context(), guardedWrite)
 					if !proof.holds {
@@ -223,15 +224,17 @@ func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
 func TestFenceInTheStatementOfTheWrite(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for form, keyed := range guardForms {
 		for what, sql := range map[string]string{
 			"fence first": `WITH f AS MATERIALIZED (SELECT xact FROM %s) UPDATE accounts SET balance = balance + 1 FROM f WHERE id = 1 AND f.xact IS NOT NULL`,
 			"write first": `WITH w AS (UPDATE accounts SET balance = balance + 1 WHERE id = 1 RETURNING id) SELECT f.xact FROM w, %s f`,
 		} {
 			t.Run(form+"/"+what, func(t *testing.T) {
-				v := newVault(t, db, keyed)
+				v := newVaultOf(t, look, keyed)
 				v.guard(t)
-				if _, err := v.program(t).Exec(t.Context(), fmt.Sprintf(sql, v.call(v.row()))); err != nil {
+				v.enter(t, p)
+				if _, err := p.Exec(t.Context(), fmt.Sprintf(sql, v.call(v.row()))); err != nil {
 					t.Error(err)
 				}
 			})
@@ -243,15 +246,17 @@ func TestFenceInTheStatementOfTheWrite(t *testing.T) {
 func TestI4_GuardedWritesAreRefusedInCommitWhenTheLeaseHasEnded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for form, keyed := range guardForms {
 		for how, want := range map[string]string{
 			`UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`: "LK001",
 			`SELECT FROM pglock.break_lock($1, 'test', 'test')`:                      "LK003",
 		} {
 			t.Run(form+"/"+want, func(t *testing.T) {
-				v := newVault(t, db, keyed)
+				v := newVaultOf(t, look, keyed)
 				v.guard(t)
-				before, p := v.content(t), v.program(t)
+				before := v.content(t)
+				v.enter(t, p)
 				p.exec(t, `BEGIN; INSERT INTO other VALUES (5, 5)`)
 				v.pass(t, p)
 				p.exec(t, guardedWrite)
@@ -369,6 +374,7 @@ func TestI11_ABypassNeedsAReasonAndAnActor(t *testing.T) {
 func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	look, stranger := newPeer(t, db.URL()), newPeer(t, db.URL())
 	const row, truncate = `DROP TRIGGER pglock_guard ON accounts; CREATE %s pglock_guard AFTER %s FOR EACH ROW %s EXECUTE FUNCTION %s; ALTER TABLE accounts ENABLE ALWAYS TRIGGER pglock_guard`,
 		`CREATE OR REPLACE TRIGGER pglock_guard_truncate %s TRUNCATE ON accounts %s EXECUTE FUNCTION %s; ALTER TABLE accounts ENABLE ALWAYS TRIGGER pglock_guard_truncate`
 	const all, guard, nothing = `INSERT OR UPDATE OR DELETE ON accounts`, `pglock.guard_write(ARGS)`, `nothing()`
@@ -401,8 +407,9 @@ func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
 				continue // in the short tier each with one form
 			}
 			t.Run(form+"/"+what, func(t *testing.T) {
-				t.Parallel()
-				v := newVault(t, db, keyed)
+				v := newVaultOf(t, look, keyed)
+				v.stranger = stranger
+				v.enter(t, stranger)
 				v.guard(t)
 				args := `'` + v.schema + `'`
 				if keyed {

@@ -36,7 +36,13 @@ func newVault(t *testing.T, db *pgtest.DB, keyed bool) *vault {
 
 func newVaultAt(t *testing.T, url string, keyed bool) *vault {
 	t.Helper()
-	v := &vault{url: url, schema: fmt.Sprint("vault", vaults.Add(1)), keyed: keyed, look: newPeer(t, url)}
+	return newVaultOf(t, newPeer(t, url), keyed)
+}
+
+// newVaultOf makes one that others have looked after another before: connections are dear.
+func newVaultOf(t *testing.T, look *peer, keyed bool) *vault {
+	t.Helper()
+	v := &vault{url: look.Config().ConnString(), schema: fmt.Sprint("vault", vaults.Add(1)), keyed: keyed, look: look}
 	v.look.exec(t, fmt.Sprintf(`CREATE SCHEMA %[1]s; SET search_path = %[1]s, public;
 		CREATE TABLE customers (id int PRIMARY KEY); INSERT INTO customers VALUES (0), (7), (8), (9);
 		CREATE TABLE accounts (id int PRIMARY KEY, owner int DEFAULT 0, balance int); INSERT INTO accounts VALUES (1, 7, 100), (2, 8, 100);
@@ -67,8 +73,15 @@ func (v *vault) key() *string {
 func (v *vault) program(t *testing.T) *peer {
 	t.Helper()
 	p := newPeer(t, v.url)
-	p.exec(t, `SET search_path = `+v.schema+`, public`)
+	v.enter(t, p)
 	return p
+}
+
+// enter makes p, which may have used another vault before, a program that uses this one.
+func (v *vault) enter(t *testing.T, p *peer) {
+	t.Helper()
+	p.exec(t, `ROLLBACK`) // of a test before that failed
+	p.exec(t, `SET search_path = `+v.schema+`, public`)
 }
 
 // pass puts the program's transaction under the fences of the table: of the whole, or of its rows and of what is no row.
@@ -233,24 +246,24 @@ var guardForms = map[string]bool{"one resource": false, "a resource for each row
 func TestI3_EveryWayToWriteToAGuardedTableNeedsItsFence(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	version := one[int](t, newPeer(t, db.URL()), `SELECT current_setting('server_version_num')::int`)
+	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	version := serverVersion(t, look)
 	for form, keyed := range guardForms {
 		for name, w := range guardWays {
 			if !pgtest.LargeLoads && w.rows != keyed || !pgtest.EveryTest && w.short != form[:1] {
 				continue
 			}
 			t.Run(form+"/"+name, func(t *testing.T) {
-				t.Parallel()
 				if version < w.since {
 					t.Skipf("PostgreSQL %d has no such statement", version)
 				}
-				v := newVault(t, db, keyed)
+				v := newVaultOf(t, look, keyed)
 				if w.setup != "" {
 					v.look.exec(t, w.setup)
 				}
 				v.guard(t)
 				before := v.content(t)
-				p := v.program(t)
+				v.enter(t, p)
 				p.exec(t, `BEGIN`)
 				if err := w.write(t.Context(), p); w.noRow {
 					if err != nil {
@@ -308,13 +321,14 @@ func TestReadsAndLocksOfAGuardedTableNeedNoFence(t *testing.T) {
 func TestI3_WritesInsideCommitNeedTheFenceToo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
 	for form, keyed := range guardForms {
 		for what, sql := range map[string]string{
 			"deferred trigger":            `INSERT INTO other VALUES (2, 2)`,
 			"cursor that outlives COMMIT": `DECLARE c CURSOR WITH HOLD FOR SELECT write(5)`,
 		} {
 			t.Run(form+"/"+what, func(t *testing.T) {
-				v := newVault(t, db, keyed)
+				v := newVaultOf(t, look, keyed)
 				v.look.exec(t, fmt.Sprintf(writeFunction, ``)+`
 					CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM write(5); RETURN NULL; END $$;
 					CREATE CONSTRAINT TRIGGER f AFTER INSERT ON other DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION f()`)

@@ -152,7 +152,12 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	patientCalls(t, newPeer(t, db.URL()))
+	look, blocker := newPeer(t, db.URL()), newPeer(t, db.URL())
+	holder, closing := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientCalls(t, look)
+	for _, p := range []*peer{holder, closing} {
+		p.exec(t, `SET deadlock_timeout = '20ms'`)
+	}
 	const two = `SELECT FROM pglock.fence_all(ARRAY[$1, $2], ARRAY[$3, $4]::bigint[], ARRAY[$5, $6]::text[]::uuid[], '{r2,r1}')`
 	for what, acquire := range map[string]func(p *peer) (first, second grant){
 		"two locks": func(p *peer) (grant, grant) {
@@ -169,14 +174,11 @@ func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 	} {
 		for _, turned := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, turned %v", what, turned), func(t *testing.T) {
-				look, holder, closing, blocker := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+				holder.exec(t, `ROLLBACK`) // of a case before that failed
 				first, second := acquire(holder)
 				gs := []grant{first, second}
 				if turned {
 					gs = []grant{second, first}
-				}
-				for _, p := range []*peer{holder, closing} {
-					p.exec(t, `SET deadlock_timeout = '20ms'`)
 				}
 				holder.exec(t, `BEGIN`)
 				holder.exec(t, two, gs[0].name, gs[1].name, gs[0].token, gs[1].token, gs[0].id.String(), gs[1].id.String())

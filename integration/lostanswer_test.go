@@ -99,6 +99,7 @@ func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
 func TestI13_NobodyHoldsUpARenewal(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
+	holder, other := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for what, c := range map[string]struct {
 		sql  string
 		ends bool
@@ -112,8 +113,11 @@ func TestI13_NobodyHoldsUpARenewal(t *testing.T) {
 		"watching":                  {`SELECT pglock.watch($1, '1 min')`, true},
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			holder, other := newPeer(t, db.URL()), newPeer(t, db.URL())
+			holder, other := holder, other
+			if c.ends { // which takes a second, and other's connection
+				t.Parallel()
+				holder, other = newPeer(t, db.URL()), newPeer(t, db.URL())
+			}
 			g := holder.mustAcquire(t, what, time.Minute)
 			other.exec(t, "BEGIN")
 			other.exec(t, c.sql, what)

@@ -85,15 +85,15 @@ func TestI5_SecondReleaseChangesNothingAndSaysSo(t *testing.T) {
 func TestI10_BreakStays(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	newLedger(t, db)
+	pool, look := db.Pool(t), newPeer(t, db.URL())
+	c, another, operator := newClient(t, pool), newClient(t, pool), newAdmin(t, pool)
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
-			pool := db.Pool(t)
-			c, operator := newClient(t, pool), newAdmin(t, pool)
 			lease, err := c.TryAcquire(t.Context(), "x", pglock.WithTTL(time.Minute))
 			if err != nil {
 				t.Fatal(err)
 			}
-			newLedger(t, db)
 			err = fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
 				if _, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token()); err != nil {
 					return err
@@ -109,7 +109,6 @@ func TestI10_BreakStays(t *testing.T) {
 			} else if level == pgx.ReadCommitted && !errors.Is(err, pglock.ErrLost) || level != pgx.ReadCommitted && state(err) != "40001" {
 				t.Errorf("I10: the refusal is %v", err)
 			}
-			look := newPeer(t, db.URL())
 			if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != 0 {
 				t.Errorf("I10: %d rows were written after the break", n)
 			}
@@ -123,7 +122,7 @@ func TestI10_BreakStays(t *testing.T) {
 			if err := fencedstore.Guard(t.Context(), begin(t, pool, level), lease); !errors.Is(err, pglock.ErrLost) {
 				t.Errorf("I10: Guard answered %v", err)
 			}
-			next, err := newClient(t, pool).TryAcquire(t.Context(), "x")
+			next, err := another.TryAcquire(t.Context(), "x")
 			if err != nil {
 				t.Fatal(err)
 			}

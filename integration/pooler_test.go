@@ -356,9 +356,9 @@ func TestI20_ManyAtOnceThroughAPooler(t *testing.T) {
 			p := newPooler(t, db)
 			store := fencedstore.New(newPool(t, p.url(storeMode(mode))))
 			const clients, callers, names = 4, 64, 16
-			rounds := 2
+			each := rounds(2)
 			if pgtest.LargeLoads {
-				rounds = 4
+				each = 4
 			}
 			start := make(chan struct{})
 			var wg sync.WaitGroup
@@ -367,7 +367,7 @@ func TestI20_ManyAtOnceThroughAPooler(t *testing.T) {
 				for k := range callers / clients {
 					wg.Go(func() {
 						<-start
-						for i := range rounds {
+						for i := range each {
 							lock := (n + 5*k + i) % names
 							err := c.Do(t.Context(), fmt.Sprint("n", lock), func(ctx context.Context, l *pglock.Lease) error {
 								if _, err := l.Check(ctx); err != nil {
@@ -388,9 +388,9 @@ func TestI20_ManyAtOnceThroughAPooler(t *testing.T) {
 			began := time.Now()
 			close(start)
 			wg.Wait()
-			t.Logf("%d grants with a fenced write each in %v", callers*rounds, time.Since(began))
-			if n := one[int](t, look, `SELECT sum(count) FROM counter`); n != callers*rounds {
-				t.Errorf("%d writes, want %d", n, callers*rounds)
+			t.Logf("%d grants with a fenced write each in %v", callers*each, time.Since(began))
+			if n := one[int](t, look, `SELECT sum(count) FROM counter`); n != callers*each {
+				t.Errorf("%d writes, want %d", n, callers*each)
 			}
 			checkGrants(t, look)
 			p.wantNoTraces(t)

@@ -273,7 +273,7 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 			t.Fatal(err)
 		}
 		pruned += n
-		time.Sleep(time.Millisecond) // leaves something to the callers
+		time.Sleep(4 * time.Millisecond) // leaves something to the callers
 		if _, err := pruner.Exec(t.Context(), `SELECT pglock.sweep()`); err != nil {
 			t.Fatal(err)
 		}

@@ -46,13 +46,14 @@ func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	patientTransactions(t, newPeer(t, db.URL()))
+	holder, look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	for held, modes := range keepsWaiting {
 		for _, mode := range modes {
 			if !pgtest.EveryTest && held == "shared" && mode != "exclusive" {
 				continue
 			}
 			t.Run(held+" and "+mode, func(t *testing.T) {
-				holder, look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+				holder.exec(t, `ROLLBACK`) // of a case before that failed
 				g := holder.mustAsk(t, t.Name(), held)
 				for renewed := false; !renewed; { // the time was too short, on a busy machine
 					look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '200 ms' WHERE name = $1 AND grant_id = $2`, g.name, g.id.String())
@@ -94,7 +95,8 @@ func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 func TestI4_NoGrantOverAPreparedTransactionInAnyMode(t *testing.T) {
 	t.Parallel() // it has a server of its own
 	server := migrated(t, map[string]string{"max_prepared_transactions": "10"})
-	newPeer(t, server.URL()).exec(t, `CREATE TABLE ledger (token bigint)`)
+	holder, look := newHastyPeer(t, server.URL()), newHastyPeer(t, server.URL())
+	look.exec(t, `CREATE TABLE ledger (token bigint)`)
 	for held, modes := range keepsWaiting {
 		for _, mode := range modes {
 			for n, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
@@ -102,7 +104,6 @@ func TestI4_NoGrantOverAPreparedTransactionInAnyMode(t *testing.T) {
 					continue // in the short tier each at one level
 				}
 				t.Run(fmt.Sprintf("%s and %s/%s", held, mode, level), func(t *testing.T) {
-					holder, look := newHastyPeer(t, server.URL()), newHastyPeer(t, server.URL())
 					g := holder.mustAsk(t, t.Name(), held)
 					holder.exec(t, `BEGIN ISOLATION LEVEL `+string(level))
 					if err := holder.fence(t.Context(), g, g.name); err != nil {
@@ -168,11 +169,12 @@ func TestI1_ASemaphoreIsNeverHeldByMoreThanItsLimit(t *testing.T) {
 func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	patientWaits(t, newPeer(t, db.URL()))
+	a, b, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	patientWaits(t, look)
 	for _, before := range []string{"new", "known", "held", "held by a writer"} {
 		for _, limits := range [][2]string{{"limit 1", "limit 10"}, {"limit 10", "limit 1"}} {
 			t.Run(before+"/"+limits[0], func(t *testing.T) {
-				a, b, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+				a.exec(t, `ROLLBACK`) // of a case before that failed
 				switch before {
 				case "known":
 					freed(t, look, t.Name())
@@ -212,7 +214,7 @@ func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
 func TestI1_TwoLimitsThatWereQueuedForAtOnceAreNotGrantedTogether(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	look := newHastyPeer(t, db.URL())
+	look, a, b := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	patientWaits(t, look)
 	for _, limits := range [][2]string{{"limit 1", "limit 10"}, {"limit 10", "limit 1"}} {
 		for n := range 4 {
@@ -220,7 +222,6 @@ func TestI1_TwoLimitsThatWereQueuedForAtOnceAreNotGrantedTogether(t *testing.T) 
 			name := fmt.Sprintf("%s before %s, %s noted, a writer between them %v", limits[0], limits[1], noted, between)
 			waysToEnd["release_lease"](t, look.party("before", noted, time.Minute).mustGet(t, name))
 			writer := look.party("writer", "exclusive", time.Minute).mustGet(t, name)
-			a, b := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 			first, second := a.party("first", limits[0], time.Minute), b.party("second", limits[1], time.Minute)
 			a.exec(t, `BEGIN`)
 			first.mustQueue(t, name)

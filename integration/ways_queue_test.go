@@ -782,7 +782,7 @@ func TestI12_I24_WhatTravelsTogetherCommitsAsItsMembersNeed(t *testing.T) {
 			var wg sync.WaitGroup
 			for m := range 2 {
 				c := newClient(t, db.Pool(t, maxConnections(4), withDefault("synchronous_commit", setting)))
-				for n := range 24 {
+				for n := range 8 * rounds(3) {
 					wg.Go(func() {
 						for round := range rounds(12) {
 							name, opts := fmt.Sprint("own ", n, " of ", m), []pglock.AcquireOption{pglock.WithMaxWait(patience)}

@@ -157,7 +157,9 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	patientWaits(t, newPeer(t, db.URL()))
+	a, b := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	patientWaits(t, a)
+	b.exec(t, `SET lock_timeout = '1ms'`)
 	for first := range grantWays {
 		for second := range grantWays {
 			for _, ends := range []string{"COMMIT", "ROLLBACK"} {
@@ -165,11 +167,10 @@ func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s, then %s/%s", first, second, ends), func(t *testing.T) {
-					a, b := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+					a.exec(t, `ROLLBACK`) // of a case before that failed
 					before := freed(t, a, t.Name())
 					a.exec(t, `BEGIN`)
 					g := a.mustGrantBy(t, first, t.Name())
-					b.exec(t, `SET lock_timeout = '1ms'`)
 					if other, err := b.grantBy(t.Context(), second, t.Name(), uuid.New()); err != nil || other.granted {
 						t.Errorf("I1: while the lock is being granted: %+v, %v", other, err)
 					}
@@ -225,6 +226,7 @@ func TestI4_I18_ReleaseInAnyWayIsSeenInsideCommit(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for release := range releaseWays {
 		for _, then := range append([]string{"nobody"}, slices.Collect(maps.Keys(grantWays))...) {
 			for _, level := range fewLevels() {
@@ -232,7 +234,8 @@ func TestI4_I18_ReleaseInAnyWayIsSeenInsideCommit(t *testing.T) {
 					continue
 				}
 				t.Run(strings.Join([]string{release, then, string(level)}, "/"), func(t *testing.T) {
-					f := beginFenced(t, db.URL(), level, time.Minute)
+					f := newFencedTxOn(t, p, look, time.Minute)
+					f.begin(t, level)
 					f.look.mustReleaseBy(t, release, f.g)
 					if then != "nobody" {
 						f.look.mustGrantBy(t, then, f.g.name)
@@ -253,7 +256,7 @@ func TestI4_I18_TheEndOfASlotIsSeenInsideCommit(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
-	look := newPeer(t, db.URL())
+	holder, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for how, sql := range map[string]string{
 		"release_lease":  `SELECT released FROM pglock.release_lease($1, $2, $3, 1)`,
 		"release_leases": `SELECT released FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{1}')`,
@@ -262,7 +265,7 @@ func TestI4_I18_TheEndOfASlotIsSeenInsideCommit(t *testing.T) {
 	} {
 		for _, level := range levels {
 			t.Run(how+"/"+string(level), func(t *testing.T) {
-				holder := newPeer(t, db.URL())
+				holder.exec(t, `ROLLBACK`) // of a case before that failed
 				f := &fencedTx{peer: holder, look: look, g: holder.place(t, t.Name())}
 				f.begin(t, level)
 				if !one[bool](t, look, sql, f.g.name, f.g.token, f.g.id.String()) {

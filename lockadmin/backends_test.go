@@ -135,7 +135,7 @@ func TestBackendsKeepTheNameOfTheApplication(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "shop" })
-	hold(t, pool, "report")
+	beating(t, pool, "report")
 	if b := backends(t, newAdmin(t, pool), "report", 1)[0]; b.Application != "shop" {
 		t.Errorf("%+v, want the application's own name", b)
 	}
@@ -263,7 +263,11 @@ func TestMayEndIsTheRightThatTheServerAsksFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer holder.Close(t.Context())
-	if _, err := holder.TryAcquire(t.Context(), "report", pglock.WithTTL(6*time.Second)); err != nil {
+	lease, err := holder.TryAcquire(t.Context(), "report", pglock.WithTTL(time.Hour))
+	if err == nil {
+		_, err = lease.Extend(t.Context(), 2*time.Hour) // over the heartbeat's connection
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	pool, err := pgxpool.New(t.Context(), adminURL)

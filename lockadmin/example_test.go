@@ -169,7 +169,7 @@ func ExampleAdmin_Backends() {
 		fmt.Println(err)
 		return
 	}
-	for range 6000 { // until the client's first heartbeat
+	for range 600 { // until the client's first heartbeat
 		backends, err := admin.Backends(ctx, "report")
 		if err != nil {
 			fmt.Println(err)
@@ -181,7 +181,7 @@ func ExampleAdmin_Backends() {
 				return
 			}
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
 	// Output:
 	// worker 1 renews over a process of the server: true

@@ -25,7 +25,11 @@ func TestSessionsTellWhatEachClientHoldsAndWaitsFor(t *testing.T) {
 	}
 	defer holder.Close(context.WithoutCancel(t.Context()))
 	for _, name := range []string{"a", "b"} {
-		if _, err := holder.TryAcquire(t.Context(), name, pglock.WithTTL(6*time.Second)); err != nil {
+		lease, err := holder.TryAcquire(t.Context(), name, pglock.WithTTL(time.Hour))
+		if err == nil {
+			_, err = lease.Extend(t.Context(), 2*time.Hour) // over the heartbeat's connection
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

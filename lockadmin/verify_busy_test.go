@@ -117,9 +117,9 @@ func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
 		}
 		return v
 	}
-	load := 300 * time.Millisecond
+	load := 100 * time.Millisecond
 	if pgtest.EveryTest {
-		load *= 5
+		load *= 15
 	}
 	kinds := map[lockadmin.EventKind]int{}
 	everything := func() bool { // has been played

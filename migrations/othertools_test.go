@@ -45,6 +45,9 @@ func plainFile(t *testing.T, name string) string {
 func TestPlainFilesWorkWithPsqlAlone(t *testing.T) {
 	t.Parallel()
 	for _, schema := range []string{"pglock", `My "odd" Schema`} {
+		if !pgtest.Among(schema, `My "odd" Schema`) {
+			continue
+		}
 		t.Run(schema, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.EmptyDatabase(t)
@@ -99,7 +102,11 @@ func TestPlainFileRefusesAWrongSearchPath(t *testing.T) {
 	db := pgtest.EmptyDatabase(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE SCHEMA pglock")
-	for _, name := range []string{"000001_pglock.up.sql", downFile, "000001_pglock.up.sql"} {
+	names := []string{"000001_pglock.up.sql", downFile}
+	if pgtest.EveryTest {
+		names = append(names, "000001_pglock.up.sql")
+	}
+	for _, name := range names {
 		before := catalog(t, conn, false)
 		file := plainFile(t, name)
 		for _, path := range []string{"pglock", "pglock, public", "pglock, public, pg_temp", "pg_temp, pglock", "nowhere, pg_temp", "''", "pglock, pg_catalog, pg_temp"} {

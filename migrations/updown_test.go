@@ -25,18 +25,19 @@ func execute(t *testing.T, conn *pgx.Conn, sql string) {
 	}
 }
 
-// catalog is everything that a migration could leave in a database, or in its server with roles.
+// catalog is everything that a migration could leave in a database, or in its server with roles. What the server itself
+// brings has lower OIDs.
 func catalog(t *testing.T, conn *pgx.Conn, roles bool) string {
 	t.Helper()
 	sql := `SELECT coalesce(string_agg(x, E'\n' ORDER BY x), '') FROM (
 		SELECT 'schema ' || nspname || coalesce(nspacl::text, '') || coalesce(obj_description(oid, 'pg_namespace'), '') AS x
 			FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_'
 		UNION ALL SELECT 'relation ' || relnamespace::regnamespace || '.' || relname FROM pg_class
-			WHERE relnamespace::regnamespace::text !~ '^pg_toast'
-		UNION ALL SELECT 'function ' || oid::regprocedure FROM pg_proc
-		UNION ALL SELECT 'type ' || typnamespace::regnamespace || '.' || typname FROM pg_type
+			WHERE oid >= 16384 AND relnamespace::regnamespace::text !~ '^pg_toast'
+		UNION ALL SELECT 'function ' || oid::regprocedure FROM pg_proc WHERE oid >= 16384
+		UNION ALL SELECT 'type ' || typnamespace::regnamespace || '.' || typname FROM pg_type WHERE oid >= 16384
 		UNION ALL SELECT 'trigger ' || tgname FROM pg_trigger
-		UNION ALL SELECT 'constraint ' || conname FROM pg_constraint`
+		UNION ALL SELECT 'constraint ' || conname FROM pg_constraint WHERE oid >= 16384`
 	if roles {
 		sql += ` UNION ALL SELECT 'role ' || rolname FROM pg_roles`
 	}
@@ -58,7 +59,11 @@ func wantVersion(t *testing.T, url string, want int, opts ...migrations.Option) 
 func upAndDown(t *testing.T, url string, opts ...migrations.Option) {
 	t.Helper()
 	wantVersion(t, url, 0, opts...)
-	for range 2 {
+	rounds := 1 // databases that migrate at the same time have two
+	if pgtest.EveryTest {
+		rounds = 2
+	}
+	for range rounds {
 		for range 2 { // the second changes nothing
 			if err := migrations.Up(t.Context(), url, opts...); err != nil {
 				t.Fatalf("Up: %v", err)
@@ -129,7 +134,7 @@ func TestDownLeavesASchemaOfItsOwnToWhatElseIsInIt(t *testing.T) {
 func TestOddSchemaNamesWork(t *testing.T) {
 	t.Parallel()
 	for _, schema := range []string{`My "odd" Schema`, "a, b", "ü", "semi;colon'", strings.Repeat("x", 63), "public"} {
-		if !pgtest.Among(schema, `My "odd" Schema`, "semi;colon'", "public") {
+		if !pgtest.Among(schema, "semi;colon'", "public") { // others migrate a schema with quotes in its name
 			continue
 		}
 		t.Run(schema, func(t *testing.T) {
@@ -186,7 +191,11 @@ func TestManyProcessesMigrateAnEmptyDatabaseAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	var all sync.WaitGroup
-	for range 20 {
+	processes := 10
+	if pgtest.EveryTest {
+		processes = 20
+	}
+	for range processes {
 		all.Go(func() {
 			cmd := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // this test itself
 			cmd.Env = append(os.Environ(), upVariable+"="+db.URL())
@@ -207,12 +216,12 @@ func TestDatabasesOfOneServerMigrateAndUnmigrateAtTheSameTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
-	rounds := 2
+	names, rounds := []string{"a", "b"}, 2
 	if pgtest.EveryTest {
-		rounds = 6
+		names, rounds = []string{"a", "b", "c"}, 6
 	}
 	var all sync.WaitGroup
-	for _, name := range []string{"a", "b", "c"} {
+	for _, name := range names {
 		execute(t, conn, "CREATE DATABASE "+name)
 		u, err := url.Parse(server.URL())
 		if err != nil {

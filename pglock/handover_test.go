@@ -73,14 +73,13 @@ func within(t *testing.T, limit time.Duration, who string, got chan *pglock.Leas
 // The third in the queue is named: it is next, with a greater token, and the others are served after it in their order.
 func TestHandOverGrantsTheNamedWaiterAndTheOthersKeepTheirPlaces(t *testing.T) {
 	t.Parallel()
+	pool := pgtest.Database(t).Pool(t)
 	for name, sessions := range map[string]int{"each in a client of its own": 5, "all in one client": 1} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pool := pgtest.Database(t).Pool(t)
 			clients := someClients(t, pool, sessions)
-			held := mustAcquire(t, clients[0], "x", pglock.WithHolder("a"))
+			held := mustAcquire(t, clients[0], name, pglock.WithHolder("a"))
 			labels := []string{"b", "c", "d", "e"}
-			got := queueing(t, pool, "x", clients, labels)
+			got := queueing(t, pool, name, clients, labels)
 			if err := held.CanHandOver(t.Context(), "d"); err != nil || !held.Valid() {
 				t.Fatalf("CanHandOver: %v, then %v", err, held.Err())
 			}
@@ -265,21 +264,15 @@ func TestHandOverByWhoeverHasNotTheLeaseChangesNothing(t *testing.T) {
 // A fenced transaction that is under way when the lock is handed over does not commit after it, at any isolation level.
 func TestI4_I18_NothingOfTheOldHolderIsCommittedAfterAHandOver(t *testing.T) {
 	t.Parallel()
+	db := pgtest.Database(t)
+	pool, conn := db.Pool(t), db.Conn(t)
+	clients := someClients(t, pool, 2)
+	execute(t, conn, `CREATE TABLE written (token bigint)`)
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
-			pool := db.Pool(t)
-			clients := someClients(t, pool, 2)
-			conn, err := pgx.Connect(t.Context(), db.URL())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = conn.Close(context.Background()) }()
-			execute(t, conn, `CREATE TABLE written (token bigint)`)
-			held := mustAcquire(t, clients[0], "x")
-			got := queueing(t, pool, "x", clients[1:], []string{"b"})
-			err = fencedstore.New(pool).Write(t.Context(), held, func(ctx context.Context, tx pgx.Tx) error {
+			held := mustAcquire(t, clients[0], string(level))
+			got := queueing(t, pool, string(level), clients[1:], []string{"b"})
+			err := fencedstore.New(pool).Write(t.Context(), held, func(ctx context.Context, tx pgx.Tx) error {
 				if _, err := tx.Exec(ctx, `INSERT INTO written VALUES ($1)`, held.Token()); err != nil {
 					return err
 				}

@@ -146,7 +146,10 @@ func TestI11_NoArgumentIsTooOddForARule(t *testing.T) {
 				t.Errorf("%s has an argument of type %s, for which this test has no values", f.Name, a.of)
 				continue
 			}
-			for _, v := range a.oddly(version) {
+			for n, v := range a.oddly(version) {
+				if !pgtest.EveryTest && n > 0 && (n+i+len(f.Name))%2 == 0 {
+					continue // in the short tier NULL and every other value, not the same ones for each argument
+				}
 				given := []string{a.name + " => " + v}
 				for j, other := range args {
 					if j != i && j < f.Required {

@@ -22,20 +22,23 @@ import (
 )
 
 // rows are the contents of every table of the schema, of the token sequence, and of the application's table.
-func rows(t *testing.T, conn *pgx.Conn) string {
+func rows(t *testing.T, conn *pgx.Conn) (all string) {
 	t.Helper()
-	var all strings.Builder
+	if err := conn.QueryRow(t.Context(), allRows).Scan(&all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+var allRows = func() string {
+	var parts []string
 	for _, table := range []string{"pglock.locks", "pglock.waiters", "pglock.sessions", "pglock.fences", "pglock.events", "pglock.installation",
 		"pglock.spent_grants", "pglock.receipts", "pglock.done_keys", "pglock.fencing_token_seq", "accounts"} {
-		var text string
-		err := conn.QueryRow(t.Context(), "SELECT coalesce(string_agg(r::text, E'\\n' ORDER BY r::text), 'none') FROM (SELECT * FROM "+table+") r").Scan(&text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.WriteString(table + ":\n" + text + "\n")
+		parts = append(parts, "'"+table+":'",
+			"(SELECT coalesce(string_agg(r::text, E'\\n' ORDER BY r::text), 'none') FROM (SELECT * FROM "+table+") r)")
 	}
-	return all.String()
-}
+	return "SELECT concat_ws(E'\\n', " + strings.Join(parts, ", ") + ")"
+}()
 
 func startClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pglock.Client {
 	t.Helper()

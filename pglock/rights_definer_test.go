@@ -1,7 +1,6 @@
 package pglock_test
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -61,7 +60,6 @@ func newIntruder(t *testing.T, db *pgtest.DB) intruder {
 		execute(t, conn, "SET check_function_bodies = off; SET search_path = "+i.wires+";"+sql)
 	}
 	execute(t, conn, fmt.Sprintf("CREATE SCHEMA %s; GRANT USAGE ON SCHEMA %s TO PUBLIC", i.wires, i.wires))
-	t.Cleanup(func() { _, _ = conn.Exec(context.WithoutCancel(t.Context()), "DROP SCHEMA "+i.wires+" CASCADE") })
 	wire(t, "CREATE FUNCTION cut(text) RETURNS boolean LANGUAGE sql AS 'SELECT no_such_function()'")
 	i.shadow(t, wire, "sql AS 'SELECT no_such_function()'", "CHECK ("+i.wires+".cut(VALUE::pg_catalog.text))")
 	i.setTraps(t)
@@ -155,6 +153,10 @@ func (i intruder) attack(t *testing.T, of definer, paths ...string) (found []str
 		return found
 	}
 	if of.trigger {
+		ofTriggers := paths[:1] // in the short tier the one in which every name is found in the intruder's schema first
+		if pgtest.EveryTest {
+			ofTriggers = paths[:2]
+		}
 		for _, table := range traps {
 			for _, arguments := range []string{"", "'trap'", "'trap', 'k'", "'trap', 'note'", "'trap', 'to_jsonb'", "'trap', 'other'"} {
 				if err := i.try(t, i.name, fmt.Sprintf("CREATE TRIGGER g AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION pglock.%s(%s)", table, of.name, arguments)); denied(err) {
@@ -162,12 +164,21 @@ func (i intruder) attack(t *testing.T, of definer, paths ...string) (found []str
 				} else if err != nil {
 					t.Fatal(err)
 				}
-				for _, sql := range []string{"INSERT INTO %s DEFAULT VALUES", "UPDATE %s SET k = k", "DELETE FROM %s"} {
-					for _, path := range paths[:2] {
-						_ = i.try(t, path, "SELECT pglock.fence('trap', "+i.token+", '"+grantID+"', r.x, true) FROM (VALUES ('trap'), ('trap/x'), ('trap/1')) AS r (x);"+fmt.Sprintf(sql, table))
+				for _, path := range ofTriggers {
+					write := func(sql string) error {
+						return i.try(t, path, "SELECT pglock.fence('trap', "+i.token+", '"+grantID+"', r.x, true)"+
+							" FROM (VALUES ('trap'), ('trap/x'), ('trap/1')) AS r (x);"+fmt.Sprintf(sql, table))
 					}
+					if write("INSERT INTO %s DEFAULT VALUES") != nil {
+						continue // there is no row for the others
+					}
+					_ = write("UPDATE %s SET k = k")
+					_ = write("DELETE FROM %s")
 				}
 				i.do(t, "DROP TRIGGER g ON "+table)
+				if i.robbed.Load() != 0 {
+					return nil // once is enough
+				}
 			}
 		}
 		return nil
@@ -185,7 +196,8 @@ func (i intruder) attack(t *testing.T, of definer, paths ...string) (found []str
 				found = append(found, fmt.Sprintf("a grant looked in the intruder's schema: %v", err))
 			}
 		}
-		for _, arguments := range [][]string{of.all, of.required, of.all[:min(len(of.required)+1, len(of.all))]} {
+		several := [][]string{of.required, of.all[:min(len(of.required)+1, len(of.all))], of.all}
+		for _, arguments := range slices.CompactFunc(several, slices.Equal) {
 			err := i.try(t, path, fmt.Sprintf("SELECT * FROM pglock.%s(%s)", of.name, strings.Join(arguments, ", ")))
 			if slices.Contains([]string{"42883", "42703", "42P01", "42704", "42725", "42809"}, sqlState(err)) {
 				found = append(found, fmt.Sprintf("it looked in the intruder's schema: %v", err))

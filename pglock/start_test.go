@@ -27,24 +27,27 @@ func TestClientWorksWithANewerSchemaThatServesItsVersion(t *testing.T) {
 
 func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		change string
-		have   int
-		says   []string
+	db := pgtest.Database(t)
+	conn, pool := db.Conn(t), db.Pool(t)
+	const sequence = "ALTER SEQUENCE pglock.fencing_token_seq "
+	const right = sequence + "INCREMENT 1 MINVALUE 1 MAXVALUE 8796093022207 NO CYCLE CACHE 1;" // as the migration makes it
+	for _, tc := range []struct {
+		name, change string
+		have         int
+		says         []string
 	}{
-		"missing":  {"DROP SCHEMA pglock CASCADE", 0, []string{"migrate up", "migrations.Up"}},
-		"empty":    {"DROP SCHEMA pglock CASCADE; CREATE SCHEMA pglock", 0, []string{"migrate up", "migrations.Up"}},
-		"newer":    {newerSchema(pglock.SchemaVersion + 1), pglock.SchemaVersion + 1, []string{fmt.Sprintf("version %d", pglock.SchemaVersion+1), "newer release"}},
-		"cache":    {"ALTER SEQUENCE pglock.fencing_token_seq CACHE 32", -1, []string{"fencing_token_seq", "ALTER SEQUENCE", "CACHE 1"}},
-		"maximum":  {"ALTER SEQUENCE pglock.fencing_token_seq NO MAXVALUE", -1, []string{"fencing_token_seq", "MAXVALUE 8796093022207"}},
-		"cycle":    {"ALTER SEQUENCE pglock.fencing_token_seq CYCLE", -1, []string{"fencing_token_seq", "NO CYCLE"}},
-		"backward": {"ALTER SEQUENCE pglock.fencing_token_seq INCREMENT -1 MINVALUE -10", -1, []string{"fencing_token_seq", "INCREMENT 1"}},
+		{"cache", sequence + "CACHE 32", -1, []string{"fencing_token_seq", "ALTER SEQUENCE", "CACHE 1"}},
+		{"maximum", right + sequence + "NO MAXVALUE", -1, []string{"fencing_token_seq", "MAXVALUE 8796093022207"}},
+		{"cycle", right + sequence + "CYCLE", -1, []string{"fencing_token_seq", "NO CYCLE"}},
+		{"backward", right + sequence + "INCREMENT -1 MINVALUE -10", -1, []string{"fencing_token_seq", "INCREMENT 1"}},
+		{"newer", right + newerSchema(pglock.SchemaVersion+1), pglock.SchemaVersion + 1,
+			[]string{fmt.Sprintf("version %d", pglock.SchemaVersion+1), "newer release"}},
+		{"missing", "DROP SCHEMA pglock CASCADE", 0, []string{"migrate up", "migrations.Up"}},
+		{"empty", "CREATE SCHEMA pglock", 0, []string{"migrate up", "migrations.Up"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.Database(t)
-			execute(t, db.Conn(t), tc.change)
-			_, err := pglock.New(t.Context(), db.Pool(t))
+		t.Run(tc.name, func(t *testing.T) {
+			execute(t, conn, tc.change)
+			_, err := pglock.New(t.Context(), pool)
 			if !errors.Is(err, pglock.ErrSchema) {
 				t.Fatalf("%v, want ErrSchema", err)
 			}

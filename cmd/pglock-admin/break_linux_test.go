@@ -11,10 +11,7 @@ import (
 
 func tokenOf(t *testing.T, db *pgtest.DB, name string) (token int64) {
 	t.Helper()
-	if err := db.Conn(t).QueryRow(t.Context(), "SELECT token FROM pglock.get_lock($1) WHERE held", name).Scan(&token); err != nil {
-		t.Fatal(err)
-	}
-	return token
+	return ask[int64](t, db, "SELECT token FROM pglock.get_lock($1) WHERE held", name)
 }
 
 func TestBreakAtATerminalShowsTheHolderAndAsks(t *testing.T) {

@@ -32,15 +32,13 @@ func TestTheShellIsOfferedNamesSessionsModesAndOrders(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	for _, name := range []string{"jobs/a", "jobs/b c", "-x", `"q"`, "esc\x1b[31m", "bidi\u202e", "tab\there", "<b>"} {
-		hold(t, db, "holder\x1b of "+name[:1], name)
+		execute(t, db, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 hour',
+			p_session_ttl => '1 hour')`, name, "holder\x1b of "+name[:1])
 	}
 	if err := hold(t, db, "gone", "free").Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var session string
-	if err := db.Conn(t).QueryRow(t.Context(), "SELECT session_id::text FROM pglock.get_lock('jobs/a')").Scan(&session); err != nil {
-		t.Fatal(err)
-	}
+	session := ask[string](t, db, "SELECT session_id::text FROM pglock.get_lock('jobs/a')")
 	odd := []string{`"\x22q\x22"`, `"-x"`, "<b>", `"bidi\u202e"`, `"esc\x1b[31m"`}
 	for _, tc := range []struct {
 		line []string

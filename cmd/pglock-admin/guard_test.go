@@ -208,14 +208,9 @@ func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
 // blocked returns when the program waits for somebody's lock.
 func blocked(tb testing.TB, db *pgtest.DB) {
 	tb.Helper()
-	conn := db.Conn(tb)
-	pgtest.Eventually(tb, "the program waits for a lock", func() (waits bool) {
-		err := conn.QueryRow(tb.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name LIKE 'pglock %/pglock-admin%' AND wait_event_type = 'Lock')`).Scan(&waits)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		return waits
+	pgtest.Eventually(tb, "the program waits for a lock", func() bool {
+		return ask[bool](tb, db, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+			AND application_name LIKE 'pglock %/pglock-admin%' AND wait_event_type = 'Lock')`)
 	})
 }
 
@@ -300,7 +295,7 @@ func TestGuardsNeedTheSchema(t *testing.T) {
 }
 
 func TestGuardsWorkInAnotherSchema(t *testing.T) {
-	pgtest.Whole(t, "TestMigrateWorksInAnotherSchema")
+	pgtest.Whole(t, "TestEveryAnswerNamesTheServerAndTheDatabase")
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
@@ -315,7 +310,7 @@ func TestGuardsWorkInAnotherSchema(t *testing.T) {
 }
 
 func TestTextsOfGuardsAreQuoted(t *testing.T) {
-	pgtest.Whole(t, "TestTextsOfWaitersAreQuoted")
+	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	t.Parallel()
 	db := pgtest.Database(t)
 	table, resource, column := "ev\x1b[2Jil\ntable", "it's \x1b]0;x\a\u202e\u009b1m", "ke\x1b[1my"

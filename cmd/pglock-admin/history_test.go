@@ -139,6 +139,7 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 }
 
 func TestTheHistoryNeedsTheRoleOfAnOperator(t *testing.T) {
+	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	t.Parallel()
 	db := pgtest.Database(t)
 	user := asUser(t, db, "pglock_user")

@@ -33,6 +33,7 @@ func TestMigrateMakesTellsAndRemovesTheSchema(t *testing.T) {
 }
 
 func TestMigrateWorksInAnotherSchema(t *testing.T) {
+	pgtest.Whole(t, "TestEveryAnswerNamesTheServerAndTheDatabase")
 	t.Parallel()
 	url := pgtest.EmptyDatabase(t).URL()
 	in(t, url, "list", "--schema", "My locks").want(t, exitSchema, "migrate up --schema 'My locks'")
@@ -78,8 +79,7 @@ func TestMigrateForceOfAMissingSchemaIsRefused(t *testing.T) {
 
 func TestASchemaOfANewerReleaseIsToldApart(t *testing.T) {
 	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
-	in(t, db.URL(), "migrate", "up").want(t, exitOK)
+	db := pgtest.Database(t)
 	next := strconv.Itoa(migrations.Latest + 1)
 	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+next+`'`)
 	execute(t, db, `UPDATE pglock.pglock_schema_migrations SET version = `+next)

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -138,7 +139,10 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 		}
 		return string(out)
 	}
-	names := []string{"plain", "my job", "it's $(touch pwned)", `"\x41"`, "-rf", "a\x1b[2J\nb", "größe"}
+	names := pgtest.Some(t, []string{"plain", "my job", "it's $(touch pwned)", `"\x41"`, "-rf", "a\x1b[2J\nb", "größe"},
+		func(name string) bool {
+			return slices.Contains([]string{"it's $(touch pwned)", `"\x41"`, "-rf", "a\x1b[2J\nb"}, name)
+		})
 	for _, name := range names {
 		hold(t, db, "holder", name)
 		await(t, db, "waiter", name, pglock.ModeExclusive, 0)

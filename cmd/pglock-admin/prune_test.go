@@ -366,6 +366,7 @@ func TestPruneWorksWhateverTheIsolationOfTheSession(t *testing.T) {
 }
 
 func TestPruneNeedsAnOperator(t *testing.T) {
+	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	t.Parallel()
 	for role, code := range map[string]int{"pglock_user": exitPermission, "pglock_admin": exitOK} {
 		db := pgtest.Database(t)

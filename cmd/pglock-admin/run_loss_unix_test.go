@@ -18,8 +18,8 @@ import (
 	"github.com/pglock-dev/pglock/migrations"
 )
 
-// stubborn says when it gets TERM, and goes on. A child of its does the same in silence.
-const stubborn = `trap 'echo asked' TERM; (trap '' TERM; while :; do sleep 0.2; done) & echo $!; echo $$; ` + idle
+// stubborn says when it gets TERM, and goes on. A child of its ignores it in silence.
+const stubborn = `trap 'echo asked' TERM; (trap '' TERM; exec sleep 60) & echo $!; echo $$; ` + idle
 
 // idle makes a shell wait until its end. A signal that it traps does not wait for that.
 const idle = `while :; do sleep 0.5 & wait $!; done`
@@ -104,9 +104,9 @@ func deadWhenRunIsStopped(t *testing.T, db *pgtest.DB) error {
 	p.signal(t, syscall.SIGSTOP)
 	awaitStopped(t, p.cmd.Process.Pid)
 	ends := leaseEnd(t, db, "a")
-	childEnds, commandEnds := lives(t, child), lives(t, command)
 	p.says(t, "asked")
 	asked := time.Now()
+	childEnds, commandEnds := lives(t, child), lives(t, command)
 	killed := <-commandEnds
 	if last := <-childEnds; last.After(killed) {
 		killed = last
@@ -259,11 +259,11 @@ func deadBeforeTheLeaseEnds(t *testing.T, url string, fail func()) error {
 	t.Helper()
 	p := running(t, url, line("a --kill-after 2s --ttl "+lasting.String(), sh(stubborn))...)
 	child, command := p.number(t), p.number(t)
-	childEnds, commandEnds := lives(t, child), lives(t, command)
 	fail()
 	began := time.Now() // none of the renewals came later
 	p.says(t, "asked")
 	asked := time.Now()
+	childEnds, commandEnds := lives(t, child), lives(t, command)
 	killed := <-commandEnds
 	if last := <-childEnds; last.After(killed) {
 		killed = last

@@ -17,13 +17,10 @@ func await(tb testing.TB, db *pgtest.DB, holder, name string, mode pglock.Mode, 
 	if mode == pglock.ModeLimit {
 		capacity = &limit
 	}
-	err := db.Conn(tb).QueryRow(tb.Context(), `SELECT (a.more ->> 'ticket')::bigint FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 hour',
-		p_metadata => '{"job":1}', p_mode => $3, p_capacity => $4, p_wait => true, p_session_ttl => '24 hours') a`,
-		name, holder, mode, capacity).Scan(&ticket)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return ticket
+	return ask[int64](tb, db, `SELECT (a.more ->> 'ticket')::bigint
+		FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 hour',
+			p_metadata => '{"job":1}', p_mode => $3, p_capacity => $4, p_wait => true, p_session_ttl => '24 hours') a`,
+		name, holder, mode, capacity)
 }
 
 // inOrder fails unless the texts stand in this order.
@@ -92,6 +89,7 @@ func TestWaitersShowsTheQueueInOrder(t *testing.T) {
 }
 
 func TestWaitersLimitSaysThatThereAreMore(t *testing.T) {
+	pgtest.Whole(t, "TestEveryCommandWritesWhatItsFileHas")
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "holder", "a")
@@ -118,6 +116,7 @@ func TestWaitersLimitSaysThatThereAreMore(t *testing.T) {
 }
 
 func TestWaitersOfDeadSessionsAreMarked(t *testing.T) {
+	pgtest.Whole(t, "TestEveryCommandWritesWhatItsFileHas")
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "holder", "a")
@@ -305,6 +304,7 @@ func TestBreakTellsToWhomTheQueueHandedTheLock(t *testing.T) {
 }
 
 func TestTextsOfWaitersAreQuoted(t *testing.T) {
+	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	t.Parallel()
 	db := pgtest.Database(t)
 	name, holder := "evil\x1b[2J\nname", "wait\x1b]0;x\aer\u202e\u009b1m"
@@ -329,6 +329,7 @@ func TestTextsOfWaitersAreQuoted(t *testing.T) {
 }
 
 func TestAUserWithoutOperatorRightsMaySeeTheQueue(t *testing.T) {
+	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "worker", "a")

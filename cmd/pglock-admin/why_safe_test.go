@@ -73,14 +73,14 @@ func TestWhyIsNotTrickedByTextsFromOutside(t *testing.T) {
 		}
 	}
 	names := append([]string{nasty, "--help", strings.Repeat("\x1b", 512), strings.Repeat("日", 170)}, awkward[:6]...)
+	if !pgtest.EveryTest {
+		names = names[:4]
+	}
 	for _, name := range names {
 		run("SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 h')", name, nasty)
 		run("SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 h', p_wait => true, p_session_ttl => '1 h')", name, nasty+"2")
 		run("SELECT pglock.break_lock($1, $2, $3)", name, nasty, nasty)
 		run("UPDATE pglock.locks SET renewed_at = clock_timestamp() - interval '50 min', expires_at = clock_timestamp() + interval '10 min' WHERE name = $1", name)
-	}
-	if !pgtest.EveryTest {
-		names = names[:4]
 	}
 	run("BEGIN")
 	run("UPDATE pglock.locks SET ttl = ttl WHERE name = $1", nasty)

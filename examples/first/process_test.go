@@ -52,7 +52,8 @@ func build(t *testing.T) programs {
 		{dir, "-mod=mod", "."}, {root, "-mod=readonly", "./cmd/pglock-admin"},
 	} {
 		to := dir + string(filepath.Separator)
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", b.modules, "-o", to, b.target)
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", b.modules,
+			"-o", to, b.target)
 		cmd.Dir = b.folder
 		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 		if out, err := cmd.CombinedOutput(); err != nil {
