@@ -607,12 +607,13 @@ func oppositeOrders(t *testing.T, url string) {
 		held          bool
 		first, second string
 	}{
-		"new names":          {false, acquire(false), acquire(false)},
-		"tickets":            {true, acquire(true), acquire(true)},
-		"releases":           {true, release, release},
-		"ticket and release": {true, acquire(true), release},
-		"giving up":          {true, giveUp, acquire(true)},
-		"giving up new":      {false, giveUp, acquire(false)},
+		"new names":            {false, acquire(false), acquire(false)},
+		"tickets":              {true, acquire(true), acquire(true)},
+		"releases":             {true, release, release},
+		"ticket and release":   {true, acquire(true), release},
+		"giving up":            {true, giveUp, acquire(true)},
+		"ticket and giving up": {true, acquire(true), giveUp},
+		"giving up new":        {false, giveUp, acquire(false)},
 	} {
 		t.Run(what, func(t *testing.T) {
 			gate, a, b := newPeer(t, url), newPeer(t, url), newPeer(t, url)
