@@ -120,6 +120,7 @@ func TestI7_HintOfAnAbandonedCallCountsFromWhenThatCallWasSent(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
 		s.onLook = noLook
+		s.onRenewAll = hangs // the lease's deadline is the hint's: a renewal is due at once
 		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		s.set(func() {
