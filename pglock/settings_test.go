@@ -208,7 +208,8 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 	odd := params("datestyle", "SQL, DMY", "intervalstyle", "sql_standard", "timezone", "Asia/Kathmandu", "extra_float_digits", "0")
 	hostilePath := params("search_path", "hostile, pg_catalog")
 	replica := params("session_replication_role", "replica")
-	noStandard := both(params("standard_conforming_strings", "off", "backslash_quote", "on"), mode(pgx.QueryExecModeExec))
+	noStandard := both(params("standard_conforming_strings", "off", "backslash_quote", "on"),
+		mode(pgx.QueryExecModeExec))
 	for name, change := range map[string]func(*pgxpool.Config){
 		"search_path nonsense": params("search_path", "nowhere, neither"),
 		"search_path empty":    params("search_path", ""),
@@ -245,7 +246,8 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 		"array nulls off":           params("array_nulls", "off"),
 		"check_function_bodies off": params("check_function_bodies", "off", "row_security", "off"),
 	} {
-		if !pgtest.Among(name, "several at once", "temporary table named as ours", "one connection", "serializable, simple") {
+		if !pgtest.Among(name, "several at once", "temporary table named as ours", "one connection",
+			"serializable, simple") {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gateway is the first argument of a gate: the process that becomes the command. It waits until the minder has told the
-// program its number. So the program can kill the group of a command that runs, whatever happens to the minder.
+// gateway is the first argument of a gate. A gate is the process that becomes the command, as soon as the minder has told
+// the program its number. So the program can kill the group of a command that runs, whatever happens to the minder.
 const gateway = "gate"
 
 // gate is the minder's end of the pipe that the gate waits at.
@@ -47,7 +47,7 @@ func (m *minder) start(self, command []string) (gate, error) {
 	return gate{open}, err
 }
 
-// open lets the command begin. A gate that somebody has killed is a command that was.
+// open lets the command begin. If somebody has killed the gate, mind learns that the command was killed.
 func (g gate) open() {
 	_, _ = g.Write([]byte{1})
 	_ = g.Close()
@@ -100,9 +100,8 @@ func inherited(number string) (*os.File, error) {
 
 // number is why the system refused something, for a message.
 func number(err error) syscall.Errno {
-	var number syscall.Errno
-	if !errors.As(err, &number) {
-		number = syscall.EINVAL
+	if reason, is := errors.AsType[syscall.Errno](err); is {
+		return reason
 	}
-	return number
+	return syscall.EINVAL
 }
