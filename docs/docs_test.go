@@ -128,12 +128,12 @@ func TestTheReadmeIsShort(t *testing.T) {
 // The two commands are written in one way everywhere.
 func TestCommandsAreWrittenInOneWay(t *testing.T) {
 	t.Parallel()
-	const tests, demo = "go -C integration test github.com/pglock-dev/pglock/...", "go run ./cmd/pglock-admin demo"
+	const tests, demo = "go -C integration test -p 4 . github.com/pglock-dev/pglock/...", "go run ./cmd/pglock-admin demo"
 	for path, text := range pages(t) {
 		for i, line := range strings.Split(text, "\n") {
 			rest := strings.ReplaceAll(line, tests, "")
 			if strings.Contains(rest, "go test ./...") || strings.Contains(rest, "integration test ./...") ||
-				strings.Contains(rest, "test github.com/pglock-dev/pglock/...") ||
+				strings.Contains(rest, "github.com/pglock-dev/pglock/...") ||
 				strings.Contains(rest, "cd integration && go test") {
 				t.Errorf("%s:%d: the tests are run in another way than %q: %s", path, i+1, tests, line)
 			}

@@ -61,7 +61,7 @@ func (p *play) epilogue() {
   go run ./cmd/pglock-admin list              who holds what, and for how long
   go run ./cmd/pglock-admin break NAME --reason "why"
                                               end the lease of a stuck holder
-  go -C integration test github.com/pglock-dev/pglock/...
+  go -C integration test -p 4 . github.com/pglock-dev/pglock/...
                                               the promises, tested
   README.md                                   how to use it in a program`,
 		p.stage.style(styleTitle, "TRY NEXT"), p.Seed+1, database)

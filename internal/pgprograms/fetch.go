@@ -14,24 +14,37 @@ import (
 	embedded "github.com/fergusstrange/embedded-postgres"
 )
 
-// Fetch returns the programs that an earlier call kept, or downloads them, which it announces on progress. It keeps
-// them in the folder pglock of the user's cache, or in /var/cache/pglock if this process is root, because the server
-// then runs as another user. A failed download is ErrNotFound.
+// Cache is the folder for what is kept between runs: pglock in the user's cache, or in /var/cache if this process is
+// root, because the server then runs as another user.
+func Cache() (string, error) {
+	if account, err := Account(); err != nil || account != nil {
+		return "/var/cache/pglock", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("no folder for what is kept between runs: %w", err)
+	}
+	return filepath.Join(cache, "pglock"), nil
+}
+
+// MakeCache makes the folder that Cache named, so that the server's user can enter it whatever the umask.
+func MakeCache(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o755)
+}
+
+// Fetch returns the programs that an earlier call kept in Cache, or downloads them, which it announces on progress. A
+// failed download is ErrNotFound.
 //
 // When ctx ends, Fetch returns at once, but a download under way continues for as long as the process lives.
 func Fetch(ctx context.Context, progress io.Writer) (Programs, error) {
-	account, err := Account()
+	cache, err := Cache()
 	if err != nil {
 		return Programs{}, err
 	}
-	cache, err := os.UserCacheDir()
-	if account != nil {
-		cache, err = "/var/cache", nil
-	}
-	if err != nil {
-		return Programs{}, fmt.Errorf("no folder for downloaded programs: %w", err)
-	}
-	return fetcher{dir: filepath.Join(cache, "pglock"), version: embedded.V17}.fetch(ctx, progress)
+	return fetcher{dir: cache, version: embedded.V17}.fetch(ctx, progress)
 }
 
 type fetcher struct {
@@ -67,7 +80,7 @@ func (f fetcher) fetch(ctx context.Context, progress io.Writer) (Programs, error
 }
 
 func (f fetcher) download() (err error) {
-	if err := os.MkdirAll(f.dir, 0o755); err != nil {
+	if err := MakeCache(f.dir); err != nil {
 		return err
 	}
 	temp, err := os.MkdirTemp(f.dir, "unpack-")
@@ -82,9 +95,6 @@ func (f fetcher) download() (err error) {
 	// The umask may have hidden what the server's user has to read.
 	if out, err := exec.Command("chmod", "-R", "a+rX", programs).CombinedOutput(); err != nil {
 		return fmt.Errorf("make the programs readable for all: %w %s", err, out)
-	}
-	if err := os.Chmod(f.dir, 0o755); err != nil {
-		return err
 	}
 	if err := os.Rename(programs, f.home()); err != nil && !isFolder(f.home()) {
 		return err

@@ -37,3 +37,11 @@ func (u *User) Own(path string) error {
 	}
 	return os.Lchown(path, u.UID, u.GID)
 }
+
+// Write makes a file that only u and root can read.
+func (u *User) Write(path, text string) error {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return err
+	}
+	return u.Own(path)
+}

@@ -54,7 +54,7 @@ func Locate(ctx context.Context, connString string, progress io.Writer) (*Server
 	if err != nil {
 		return nil, err
 	}
-	return Start(ctx, Options{Programs: programs, Kind: kind})
+	return Start(ctx, Options{Programs: programs, Kind: kind, InMemory: true})
 }
 
 // LocatePrograms returns installed programs, else downloaded ones; forced allows only one of the two. It also returns

@@ -30,11 +30,8 @@ var (
 
 // Options say how to start a server.
 type Options struct {
-	// Programs are the server's programs. Required, unless there is a Template.
+	// Programs are the server's programs. Required.
 	Programs pgprograms.Programs
-
-	// Template has the data folder that the server copies. Defaults to a new one.
-	Template *Template
 
 	// Kind is the result of Server.Kind: KindPrograms or KindDownload. Defaults to KindPrograms.
 	Kind Kind

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,26 +29,14 @@ import (
 // ownerVariable makes this test binary a process that owns a server and ends in the way the variable says.
 const ownerVariable = "PGSERVER_TEST_OWNER"
 
-// copies is the template of servers that do not care.
-var copies = sync.OnceValues(func() (*Template, error) {
-	programs, _, err := LocatePrograms(context.Background(), "", os.Stderr)
-	if err != nil {
-		return nil, err
-	}
-	return NewTemplate(context.Background(), programs)
-})
-
 func TestMain(m *testing.M) {
 	if end := os.Getenv(ownerVariable); end != "" {
 		actAsOwner(end)
 	}
 	code := m.Run()
-	if template, err := copies(); err == nil {
-		err = template.Remove()
-		if err = errors.Join(err, goleak.Find()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
 	}
 	os.Exit(code)
 }
@@ -61,7 +48,7 @@ func actAsOwner(end string) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	s, err := Start(context.Background(), Options{Programs: programs})
+	s, err := Start(context.Background(), Options{Programs: programs, InMemory: true})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -91,11 +78,7 @@ func installed(tb testing.TB) pgprograms.Programs {
 
 func started(tb testing.TB, settings map[string]string) *Server {
 	tb.Helper()
-	template, err := copies()
-	if err != nil {
-		tb.Fatalf("these tests need server programs on this machine: %v", err)
-	}
-	s, err := Start(tb.Context(), Options{Template: template, Settings: settings, InMemory: true})
+	s, err := Start(tb.Context(), Options{Programs: installed(tb), Settings: settings, InMemory: true})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -251,35 +234,6 @@ func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *te
 	}
 }
 
-func TestServersOfATemplateOutliveItAndAreApart(t *testing.T) {
-	t.Parallel()
-	template, err := NewTemplate(t.Context(), installed(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	with := make(map[string]*Server)
-	for _, name := range []string{"a", "b"} {
-		if with[name], err = Start(t.Context(), Options{Template: template}); err != nil {
-			t.Fatal(err)
-		}
-		defer with[name].Stop()
-	}
-	if err := template.Remove(); err != nil {
-		t.Fatal(err)
-	}
-	if exists(t, template.p.folder) {
-		t.Errorf("folder %s is still there", template.p.folder)
-	}
-	for name, s := range with {
-		if _, err := connected(t, s).Exec(t.Context(), "create table only_"+name+" ()"); err != nil {
-			t.Fatal(err)
-		}
-		if n := ask[int](t, connected(t, s), "select count(*) from pg_tables where tablename like 'only%'"); n != 1 {
-			t.Errorf("%d tables, want one", n)
-		}
-	}
-}
-
 func TestStopEndsAFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := started(t, nil)
@@ -420,7 +374,7 @@ func TestServerIsPrivateAndHasTheSettings(t *testing.T) {
 }
 
 func TestFailedStartTellsTheLogAndLeavesNothing(t *testing.T) {
-	o := Options{Programs: installed(t), Settings: map[string]string{"no_such_setting": "1"}}
+	o := Options{Programs: installed(t), InMemory: true, Settings: map[string]string{"no_such_setting": "1"}}
 	before := children(t)
 	_, err := Start(t.Context(), o)
 	if err == nil || !strings.Contains(err.Error(), `unrecognized configuration parameter "no_such_setting"`) {
@@ -432,7 +386,7 @@ func TestFailedStartTellsTheLogAndLeavesNothing(t *testing.T) {
 }
 
 func TestEndedContextEndsTheStartAndLeavesNothing(t *testing.T) {
-	o := Options{Programs: installed(t)}
+	o := Options{Programs: installed(t), InMemory: true}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	before := children(t)

@@ -5,7 +5,6 @@ package pgserver
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -36,43 +35,23 @@ type process struct {
 	latest atomic.Pointer[postmaster]
 }
 
-// A Template is a data folder that servers copy. It belongs to the process that made it, as a server does.
-type Template struct{ p *process }
-
-// NewTemplate makes a data folder, in memory if possible.
-func NewTemplate(ctx context.Context, programs pgprograms.Programs) (*Template, error) {
-	p, err := newProcess(programs, true)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.initdb(ctx); err != nil {
-		return nil, errors.Join(err, p.Stop())
-	}
-	return &Template{p}, nil
+// Start makes a data folder and starts a server in it, which listens only on 127.0.0.1 and requires a password that
+// only this process's user, and the server's, can read. If this process is root, the server runs as
+// pgprograms.Account. ctx governs the start, not the life of the server. The caller owns the server and ends it with
+// Stop; if the caller's process ends without that, the server and its folder go too.
+//
+// The data folder is a copy of one in the cache (pgprograms.Cache), if there is a cache; the first start keeps it there.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	cache, _ := pgprograms.Cache() // "" if there is none
+	return start(ctx, o, cache)
 }
 
-// Remove removes the folder.
-func (t *Template) Remove() error { return t.p.Stop() }
-
-// Start makes a data folder and starts a server in it, which listens only on 127.0.0.1 and requires a new password.
-// If this process is root, the server runs as pgprograms.Account. ctx governs the start, not the life of the server.
-// The caller owns the server and ends it with Stop; if the caller's process ends without that, the server and its
-// folder go too.
-func Start(ctx context.Context, o Options) (*Server, error) {
-	if o.Template != nil {
-		o.Programs = o.Template.p.programs
-	}
+func start(ctx context.Context, o Options, cache string) (*Server, error) {
 	p, err := newProcess(o.Programs, o.InMemory)
 	if err != nil {
 		return nil, err
 	}
-	if o.Template == nil {
-		err = p.initdb(ctx)
-	} else {
-		p.password = o.Template.p.password
-		_, err = p.run(ctx, "cp", "-R", o.Template.p.data, p.data)
-	}
-	if err == nil {
+	if err = p.fill(ctx, cache); err == nil {
 		err = p.configure(o.Settings)
 	}
 	if err == nil {
@@ -114,23 +93,6 @@ func newProcess(programs pgprograms.Programs, inMemory bool) (_ *process, err er
 		return nil, errors.Join(fmt.Errorf("pgserver: %w", err), os.RemoveAll(p.folder))
 	}
 	return p, nil
-}
-
-// initdb makes a data folder. C.UTF-8 sorts alike everywhere, and so does C, for systems without it.
-func (p *process) initdb(ctx context.Context) error {
-	p.password = rand.Text()
-	file := filepath.Join(p.folder, "password")
-	if err := errors.Join(os.WriteFile(file, []byte(p.password), 0o600), p.user.Own(file)); err != nil {
-		return fmt.Errorf("pgserver: %w", err)
-	}
-	defer os.Remove(file)
-	arguments := []string{"-D", p.data, "-U", "postgres", "--pwfile=" + file, "-A", "scram-sha-256", "-E", "UTF8",
-		"--no-sync", "--no-instructions", "--locale=C.UTF-8"}
-	out, err := p.run(ctx, p.programs.Path("initdb"), arguments...)
-	if err != nil && strings.Contains(out, "locale") && ctx.Err() == nil {
-		_, err = p.run(ctx, p.programs.Path("initdb"), append(arguments, "--locale=C")...)
-	}
-	return err
 }
 
 func (p *process) run(ctx context.Context, program string, args ...string) (string, error) {

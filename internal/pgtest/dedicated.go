@@ -54,7 +54,7 @@ func ownServers(tb testing.TB) pgserver.Options {
 	return shared.own
 }
 
-// startOwn finds programs, and makes once the data folder that servers copy. A shared server that was named, or a
+// startOwn finds programs, once. A shared server that was named, or a
 // container, does not keep installed programs from being used, but prevents a download.
 func (c *cluster) startOwn() error {
 	c.ownOnce.Do(func() {
@@ -68,9 +68,7 @@ func (c *cluster) startOwn() error {
 		ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
 		defer cancel()
 		o := pgserver.Options{InMemory: true}
-		if o.Programs, o.Kind, c.ownErr = pgserver.LocatePrograms(ctx, forced, stdout); c.ownErr == nil {
-			o.Template, c.ownErr = pgserver.NewTemplate(ctx, o.Programs)
-		}
+		o.Programs, o.Kind, c.ownErr = pgserver.LocatePrograms(ctx, forced, stdout)
 		c.own = o
 	})
 	return c.ownErr

@@ -119,9 +119,6 @@ func (c *cluster) shut() error {
 	c.start.Do(func() { c.startErr = over })
 	c.ownOnce.Do(func() { c.ownErr = over })
 	var errs []error
-	if c.own.Template != nil {
-		errs = append(errs, c.own.Template.Remove())
-	}
 	if c.end != nil {
 		errs = append(errs, c.disconnect(), c.end())
 	}
