@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	if label := os.Getenv(minderVariable); label != "" {
 		os.Exit(mindContainer(label)) // this process minds the container of another
 	}
-	_ = flag.Set("test.parallel", "10") // tests that are parallel mostly wait; the command line says it better
+	_ = flag.Set("test.parallel", "16") // tests that are parallel mostly wait; the command line says it better
 	pgtest.Main(m, pgtest.PreferDocker(startContainer), pgtest.IgnoreLeaks(leaksOfDocker...),
 		// A link of the fault proxy that was silenced does not always end with its connection.
 		pgtest.IgnoreLeaks(goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run")),

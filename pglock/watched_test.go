@@ -80,7 +80,7 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 	runsOut := func() {
 		l := mustAcquire(t, a, "report")
 		hear(t, changes, pglock.ChangeGranted, l.Token(), true)
-		execute(t, conn, "SELECT pglock.acquire_lease('report', $1::text::uuid, gen_random_uuid(), 'dies', '5 s', p_wait => true)", uuid.NewString())
+		execute(t, conn, "SELECT pglock.acquire_lease('report', $1::text::uuid, gen_random_uuid(), 'dies', '2 s', p_wait => true)", uuid.NewString())
 		if err := l.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
