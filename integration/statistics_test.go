@@ -202,3 +202,28 @@ func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 	}
 	p.exec(t, `ROLLBACK`)
 }
+
+// A connection plans its renewals once, perhaps when a single lock has ever been used. The plan reads the row of each lease by
+// the key when thousands are held, which nobody has counted yet. It read 20,000 rows for each of many when it was made anew.
+func TestThePlanOfTheFirstRenewalSuitsThousands(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	look.exec(t, `ALTER TABLE pglock.locks SET (autovacuum_enabled = false)`)
+	p.mustAcquire(t, "n0", time.Hour)
+	look.exec(t, `ANALYZE pglock.locks`)
+	const renew = `SELECT outcome FROM pglock.renew_leases(ARRAY(SELECT 'n' || i FROM generate_series(1, $1::int) i), ARRAY(SELECT i FROM generate_series(1, $1::int) i),
+		ARRAY(SELECT md5(i::text)::uuid FROM generate_series(1, $1::int) i), array_fill(0, ARRAY[$1::int]))`
+	p.exec(t, renew, 1)
+	look.exec(t, `INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
+		SELECT 'n' || i, i, md5(i::text)::uuid, gen_random_uuid(), 'h', '1 h', now(), now(), now() + interval '1 h' FROM generate_series(1, 20000) i`)
+	for _, n := range []int{1, 100, 1000} {
+		// Each row is found, locked and written; each of these reads it.
+		if rows, whole := p.rowsRead(t, renew, n); rows > 3*n+5 || whole != "" {
+			t.Errorf("the renewal of %d leases has read %d rows, want %d at most; tables read whole: %s", n, rows, 3*n+5, whole)
+		}
+		if renewed := one[int](t, p, `SELECT count(*)::int FROM (`+renew+`) r WHERE outcome = 'renewed'`, n); renewed != n {
+			t.Errorf("%d of %d leases were renewed", renewed, n)
+		}
+	}
+}

@@ -18,7 +18,7 @@ var ofEnds = []mutant{
 		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;", "AND l.slot > 0 AND l.token = p_token FOR UPDATE;"},
 	}, integration, "^TestI5_"},
 	{"I5 a renewal for many needs no grant ID", []edit{
-		{schema, "      WHERE l.grant_id = a.grant_id AND l.token = a.token\n        AND is_running(l.expires_at, l.ended_at)\n      ORDER BY", "      WHERE l.token = a.token\n        AND is_running(l.expires_at, l.ended_at)\n      ORDER BY"},
+		{schema, "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n          AND is_running(l.expires_at, l.ended_at)\n        FOR NO", "        WHERE l.name = a.name AND l.slot = a.slot AND l.token = a.token\n          AND is_running(l.expires_at, l.ended_at)\n        FOR NO"},
 	}, integration, "^TestI5_"},
 	{"I5 a check needs no grant ID", []edit{
 		{schema, "AND l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id\n", "AND l.slot = coalesce(a.slot, l.slot)\n"},
@@ -34,16 +34,16 @@ var ofEnds = []mutant{
 		{schema, "AND l.token = a.token AND is_running(l.expires_at, l.ended_at);\n    IF NOT FOUND", "AND l.token = a.token;\n    IF NOT FOUND"},
 	}, integration, "^TestI7_AllWays"},
 	{"I7 a renewal for many revives what has run out", []edit{
-		{schema, "      WHERE l.grant_id = a.grant_id AND l.token = a.token\n        AND is_running(l.expires_at, l.ended_at)\n      ORDER BY", "      WHERE l.grant_id = a.grant_id AND l.token = a.token\n      ORDER BY"},
+		{schema, "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n          AND is_running(l.expires_at, l.ended_at)\n        FOR NO", "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n        FOR NO"},
 		{schema, "      FROM held h WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)\n", "      FROM held h WHERE l.ctid = h.at\n"},
 	}, integration, "^TestI7_AllWays"},
 	{"I15 trap 3: a renewal computes before it waits", []edit{
-		{schema, "      WHERE l.grant_id = a.grant_id AND l.token = a.token\n        AND is_running(l.expires_at, l.ended_at)\n      ORDER BY", "      WHERE l.grant_id = a.grant_id AND l.token = a.token\n        AND l.expires_at > statement_timestamp()\n      ORDER BY"},
+		{schema, "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n          AND is_running(l.expires_at, l.ended_at)\n        FOR NO", "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n          AND l.expires_at > statement_timestamp()\n        FOR NO"},
 		{schema, "        expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),", "        expires_at = GREATEST(statement_timestamp() + GREATEST(l.ttl, h.lasting),"},
 		{schema, "      FROM held h WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)", "      FROM held h WHERE l.ctid = h.at AND l.expires_at > statement_timestamp()"},
 	}, integration, "^TestI15_|^TestTrap3_Renewal"},
 	{"I13 one locked row holds up the renewals of all", []edit{
-		{schema, "      ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),", "      ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l),"},
+		{schema, "        FOR NO KEY UPDATE SKIP LOCKED) h),", "        FOR NO KEY UPDATE) h),"},
 	}, integration, "^TestI13_Renewals"},
 	{"I13 many are released in one statement, which waits for long", []edit{
 		{schema, "set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends\nBEGIN\n  IF p_at IS NULL", "set_config('lock_timeout', '2s', true) IS NOT NULL);       -- until the function ends\nBEGIN\n  IF p_at IS NULL"},

@@ -226,8 +226,14 @@ var ofDeadlines = []mutant{
 		{"pglock/grace.go", "\tcase <-l.Context().Done():\n\t\treturn c.endOf(l)\n", ""},
 	}, library, "^TestALeaseThatIsLostInTheGrace"},
 	{"I14 a renewal waits for the rows of others", []edit{
-		{schema, "WHERE l.grant_id = a.grant_id ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;", "ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;"},
+		{schema, "AND l.slot = a.slot AND l.grant_id = a.grant_id FOR NO KEY UPDATE) h;", "AND l.slot = a.slot FOR NO KEY UPDATE) h;"},
 	}, integration, "^TestI14_ARenewal"},
+	{"I14 the plan of a renewal reads the table", []edit{
+		{schema, "SET enable_seqscan = off SET lock_timeout = 0", "SET lock_timeout = 0"},
+	}, integration, "^TestThePlanOfTheFirst"},
+	{"I14 a renewal is planned for what it is asked", []edit{
+		{schema, "SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET lock_timeout = 0", "SET plan_cache_mode = force_custom_plan SET lock_timeout = 0"},
+	}, integration, "^TestThePlanOfTheFirst"},
 	{"watch: who hears nothing looks once a minute", []edit{
 		{"pglock/watch.go", "watchLook = time.Second", "watchLook = time.Minute"},
 	}, library, "^TestWatchSeesEach"},

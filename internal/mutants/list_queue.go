@@ -245,7 +245,7 @@ var ofTheQueue = []mutant{
 		{schema, "IF granted AND NOT p_alone AND NOT p_many THEN ok := {{schema}}.bound_rest(true); END IF;", "IF NOT p_alone AND NOT p_many THEN ok := {{schema}}.bound_rest(true); END IF;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a renewal may be idle for ever afterwards", []edit{
-		{schema, "FOR NO KEY UPDATE OF l; END IF; ok := p_alone OR bound_rest(true);", "FOR NO KEY UPDATE OF l; END IF;"},
+		{schema, "FOR NO KEY UPDATE) h; END IF; ok := p_alone OR bound_rest(true);", "FOR NO KEY UPDATE) h; END IF;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a statement may last for ever after one that has locked", []edit{
 		{schema, "AND (p_idle OR bound_timeout('statement_timeout', 1000) AND", "AND (p_idle OR"},

@@ -44,8 +44,9 @@ END $$;
 
 -- renew_leases extends every lease that is still held, each by its own TTL. It returns a verdict for each: renewed,
 -- busy (somebody has locked the row, or it moved: ask again), or why the lease is lost. A stuck row never costs the
--- other leases: only with p_wait does it wait for rows, for that long, and then raises 55P03. Its plan suits any
--- number of leases. p_alone is as in acquire_lease.
+-- other leases: only with p_wait does it wait for rows, for that long, and then raises 55P03. p_alone is as in
+-- acquire_lease. Its one plan, made when a connection first renews, finds each lease by its key: so it suits any number
+-- of leases, however the table has grown since.
 --
 -- A lease that has an element in p_lasting lasts for at least that long from now on, and no renewal shortens it before.
 -- Its TTL counts again when that time has passed, or when a renewal names in p_no_longer the expiry that it undoes. A
@@ -55,7 +56,7 @@ CREATE FUNCTION renew_leases(
   p_lasting interval[] DEFAULT NULL, p_no_longer timestamptz[] DEFAULT NULL, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, outcome text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET lock_timeout = 0
+SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET lock_timeout = 0
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -72,20 +73,24 @@ BEGIN
     ok := refuse('wait', p_wait::text, 'be from 0 to 24 hours');
   ELSIF p_wait IS NOT NULL THEN
     ok := set_config('lock_timeout', GREATEST(1, extract(epoch FROM p_wait) * 1000)::int::text, true) IS NOT NULL;
-    PERFORM FROM unnest(p_names, p_grant_ids, p_slots) AS a (name, grant_id, slot)
-      JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id
-        ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;
+    PERFORM FROM (SELECT * FROM unnest(p_names, p_grant_ids, p_slots) AS a (name, grant_id, slot)
+                  ORDER BY a.name COLLATE "C", a.slot) a
+      CROSS JOIN LATERAL (SELECT FROM locks l WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id
+                          FOR NO KEY UPDATE) h;
   END IF;
   ok := p_alone OR bound_rest(true);
   RETURN QUERY
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY
-        AS a (name, token, grant_id, slot, lasting, no_longer, n)), held AS MATERIALIZED (
-      SELECT l.ctid AS at, a.n, a.lasting, a.no_longer
-      FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
-      WHERE l.grant_id = a.grant_id AND l.token = a.token
-        AND is_running(l.expires_at, l.ended_at)
-      ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
+        AS a (name, token, grant_id, slot, lasting, no_longer, n)
+      ORDER BY a.name COLLATE "C", a.slot),
+    held AS MATERIALIZED (                               -- in that order
+      SELECT h.at, a.n, a.lasting, a.no_longer
+      FROM asked a CROSS JOIN LATERAL (
+        SELECT l.ctid AS at FROM locks l
+        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token
+          AND is_running(l.expires_at, l.ended_at)
+        FOR NO KEY UPDATE SKIP LOCKED) h),
     renewed AS MATERIALIZED (
       UPDATE locks l SET renewed_at = clock_timestamp(),
         slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at),
@@ -98,8 +103,8 @@ BEGIN
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
     UNION ALL
     SELECT a.n, coalesce(lost_reason(a.name, a.token, a.grant_id, a.slot), 'busy'), NULL::timestamptz, 0::bigint
-    FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT
-      FROM renewed r WHERE r.n = a.n);
+    FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names)
+      AND a.n NOT IN (SELECT r.n FROM renewed r);        -- hashed, whatever the estimate
 END $$;
 
 -- check_leases says of each lease how long it still runs, or why it is lost. A standby refuses: it may not know yet
