@@ -80,9 +80,9 @@ func TestWriteBehindALockedRowSaysWhoHasLockedIt(t *testing.T) {
 				return update(table)(ctx, exec)
 			}
 		}},
-		"an advisory lock": {`SELECT pg_advisory_xact_lock(33) -- %s`, "an advisory lock", func(string) work {
+		"an advisory lock": {`SELECT pg_advisory_xact_lock(hashtext('%s'))`, "an advisory lock", func(table string) work {
 			return func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
-				return exec(ctx, `SELECT pg_advisory_xact_lock(33)`)
+				return exec(ctx, `SELECT pg_advisory_xact_lock(hashtext('`+table+`'))`)
 			}
 		}},
 	} {
@@ -97,11 +97,7 @@ func TestWriteBehindALockedRowSaysWhoHasLockedIt(t *testing.T) {
 				t.Parallel()
 				table := fmt.Sprint("t", tables.Add(1))
 				b.exec(t, `CREATE TABLE `+table+` AS SELECT 0 AS n`)
-				locks := c.locks
-				if strings.Contains(locks, "%s") {
-					locks = fmt.Sprintf(locks, table)
-				}
-				conn := b.blocker(t, locks)
+				conn := b.blocker(t, fmt.Sprintf(c.locks, table)) // of the case's own: whoever waits in front is in the way, too
 				pid := int(conn.PgConn().PID())
 				lease := b.acquire(t, t.Name())
 				late := toldWho(t, func() error {
