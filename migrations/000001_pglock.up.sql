@@ -2065,9 +2065,10 @@ END $$;
 
 -- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if known) is no longer held; NULL while it
 -- is. A grant over a lease that ran out leaves a takeover in the history, and a break leaves a break. A lease with
--- neither was released, whether the history says so or not.
+-- neither was released, whether the history says so or not. It is planned anew each time: a plan from before there was
+-- a history would read all of it.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS text
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_custom_plan
 AS $$
 DECLARE
   r locks;
@@ -2093,7 +2094,7 @@ END $$;
 -- busy (somebody has locked the row, or it moved: ask again), or why the lease is lost. A stuck row never costs the
 -- other leases: only with p_wait does it wait for rows, for that long, and then raises 55P03. p_alone is as in
 -- acquire_lease. Its one plan, made when a connection first renews, finds each lease by its key: so it suits any number
--- of leases, however the table has grown since.
+-- of leases, however the table has grown since, and whatever the session then forbade to the planner.
 --
 -- A lease that has an element in p_lasting lasts for at least that long from now on, and no renewal shortens it before.
 -- Its TTL counts again when that time has passed, or when a renewal names in p_no_longer the expiry that it undoes. A
@@ -2103,7 +2104,8 @@ CREATE FUNCTION renew_leases(
   p_lasting interval[] DEFAULT NULL, p_no_longer timestamptz[] DEFAULT NULL, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, outcome text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET lock_timeout = 0
+SET search_path FROM CURRENT SET lock_timeout = 0 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2130,7 +2132,7 @@ BEGIN
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY
         AS a (name, token, grant_id, slot, lasting, no_longer, n)
-      ORDER BY a.name COLLATE "C", a.slot),
+      ORDER BY a.name COLLATE "C", a.slot, a.n),
     held AS MATERIALIZED (                               -- in that order
       SELECT h.at, a.n, a.lasting, a.no_longer
       FROM asked a CROSS JOIN LATERAL (

@@ -229,10 +229,16 @@ var ofDeadlines = []mutant{
 		{schema, "AND l.slot = a.slot AND l.grant_id = a.grant_id FOR NO KEY UPDATE) h;", "AND l.slot = a.slot FOR NO KEY UPDATE) h;"},
 	}, integration, "^TestI14_ARenewal"},
 	{"I14 the plan of a renewal reads the table", []edit{
-		{schema, "SET enable_seqscan = off SET lock_timeout = 0", "SET lock_timeout = 0"},
+		{schema, "SET enable_seqscan = off SET enable_nestloop", "SET enable_nestloop"},
+	}, integration, "^TestThePlanOfTheFirst"},
+	{"I14 a session's planner settings are kept in its renewals", []edit{
+		{schema, "SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on", ""},
 	}, integration, "^TestThePlanOfTheFirst"},
 	{"I14 a renewal is planned for what it is asked", []edit{
-		{schema, "SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET lock_timeout = 0", "SET plan_cache_mode = force_custom_plan SET lock_timeout = 0"},
+		{schema, "SET plan_cache_mode = force_generic_plan SET enable_seqscan = off", "SET plan_cache_mode = force_custom_plan"},
+	}, integration, "^TestThePlanOfTheFirst"},
+	{"I14 why a lease was lost is read by an old plan", []edit{
+		{schema, "RETURNS text LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_custom_plan", "RETURNS text LANGUAGE plpgsql VOLATILE"},
 	}, integration, "^TestThePlanOfTheFirst"},
 	{"watch: who hears nothing looks once a minute", []edit{
 		{"pglock/watch.go", "watchLook = time.Second", "watchLook = time.Minute"},
