@@ -90,7 +90,7 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			}, lockadmin.ViolationToken},
 		"a renewal that revives a lease": {
 			func(t *testing.T, conn *pgx.Conn) {
-				breakFunction(t, conn, "renew_leases", "AND is_running(l.expires_at, l.ended_at)\n      ORDER BY", "\n      ORDER BY")
+				breakFunction(t, conn, "renew_leases", "AND is_running(l.expires_at, l.ended_at)\n        FOR NO KEY", "\n        FOR NO KEY")
 				breakFunction(t, conn, "renew_leases", "WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)", "WHERE l.ctid = h.at")
 			},
 			func(t *testing.T, conn *pgx.Conn) {

@@ -18,18 +18,19 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
 
-// fill makes the data folder. It copies the one that is kept in cache, with its password. If there is none, it runs
-// initdb, which takes far longer, and keeps a copy for the servers to come.
+// fill makes the data folder. It copies the one that is kept in cache, with its password. If there is none, or it cannot be
+// copied, it runs initdb, which takes far longer, and keeps a copy for the servers to come.
 //
 // A kept folder gets its name when it is complete, and nobody changes it then. It may be removed at any time.
 func (p *process) fill(ctx context.Context, cache string) error {
 	kept := filepath.Join(cache, p.edition())
 	if password, err := os.ReadFile(filepath.Join(kept, "password")); cache != "" && err == nil {
 		p.password = string(password)
-		_, err = p.run(ctx, "cp", "-R", filepath.Join(kept, "data"), p.data)
-		return err
+		if _, err := p.run(ctx, "cp", "-R", filepath.Join(kept, "data"), p.data); err == nil || ctx.Err() != nil {
+			return err
+		}
 	}
-	err := p.initdb(ctx)
+	err := errors.Join(os.RemoveAll(p.data), p.initdb(ctx))
 	if err == nil && cache != "" {
 		_ = p.keep(ctx, kept) // without a copy, for want of room or rights, the next server costs as much as this one
 	}
@@ -46,7 +47,8 @@ func (p *process) edition() string {
 			made += fmt.Sprint(file, info.Size(), info.ModTime().UnixNano())
 		}
 	}
-	return fmt.Sprintf("data-%s-%x", p.programs.Version, sha256.Sum256([]byte(made)))[:len("data-")+len(p.programs.Version)+17]
+	digest := sha256.Sum256([]byte(made))
+	return fmt.Sprintf("data-%s-%x", p.programs.Version, digest[:8])
 }
 
 // keep copies the data folder, before a server runs in it, and the password. Of two processes that do so at the same
