@@ -3506,7 +3506,8 @@ AS $$
          e.gid IS NULL AND a.backend_start IS NULL, host(a.client_addr), coalesce(a.backend_start, p.prepared),
          CASE WHEN e.gid IS NULL THEN a.state ELSE 'prepared' END,
          (extract(epoch FROM clock_timestamp() - coalesce(a.state_change, p.prepared)) * 1000000)::bigint,
-         (extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)) * 1000000)::bigint,
+         (extract(epoch FROM clock_timestamp() - coalesce(CASE WHEN a.state <> 'idle' THEN a.xact_start END,  -- an idle one
+            p.prepared)) * 1000000)::bigint,                 -- may just be reading notifications, in a transaction of its own
          (extract(epoch FROM clock_timestamp() - a.query_start) * 1000000)::bigint,
          a.wait_event_type || ': ' || a.wait_event,
          CASE WHEN e.gid IS NOT NULL THEN me.rolsuper OR p.owner = me.rolname
