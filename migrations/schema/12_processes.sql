@@ -98,9 +98,8 @@ AS $$
             WHERE c.oid = coalesce(r.relation, w.relation)) END AS place,
         (SELECT p.gid FROM pg_prepared_xacts p JOIN k u ON u.pid IS NULL AND u.transactionid = p.transaction
            JOIN k g ON g.pid IS NULL AND g.virtualtransaction = u.virtualtransaction
-         WHERE 0 = ANY (s.by)
-           AND (g.transactionid = w.transactionid OR g.locktype = w.locktype AND g.relation = w.relation)
-         LIMIT 1) AS gid
+         WHERE 0 = ANY (s.by) AND (g.transactionid = w.transactionid
+           OR g.locktype = w.locktype AND g.relation = w.relation) LIMIT 1) AS gid
       FROM stuck s JOIN k w ON w.pid = s.pid AND NOT w.granted
         LEFT JOIN k r ON r.pid = s.pid AND r.locktype = 'tuple' AND w.locktype = 'transactionid'
       ORDER BY s.pid, r.relation),
@@ -116,8 +115,8 @@ AS $$
          e.gid IS NULL AND a.backend_start IS NULL, host(a.client_addr), coalesce(a.backend_start, p.prepared),
          CASE WHEN e.gid IS NULL THEN a.state ELSE 'prepared' END,
          (extract(epoch FROM clock_timestamp() - coalesce(a.state_change, p.prepared)) * 1000000)::bigint,
-         (extract(epoch FROM clock_timestamp() - coalesce(CASE WHEN a.state <> 'idle' THEN a.xact_start END,  -- an idle one
-            p.prepared)) * 1000000)::bigint,                 -- may just be reading notifications, in a transaction of its own
+         (extract(epoch FROM clock_timestamp() - CASE WHEN a.state = 'idle' THEN NULL       -- or it reads notifications
+           ELSE coalesce(a.xact_start, p.prepared) END) * 1000000)::bigint,
          (extract(epoch FROM clock_timestamp() - a.query_start) * 1000000)::bigint,
          a.wait_event_type || ': ' || a.wait_event,
          CASE WHEN e.gid IS NOT NULL THEN me.rolsuper OR p.owner = me.rolname
