@@ -3505,7 +3505,7 @@ AS $$
          e.gid IS NULL AND a.backend_start IS NULL, host(a.client_addr), coalesce(a.backend_start, p.prepared),
          CASE WHEN e.gid IS NULL THEN a.state ELSE 'prepared' END,
          (extract(epoch FROM clock_timestamp() - coalesce(a.state_change, p.prepared)) * 1000000)::bigint,
-         (extract(epoch FROM clock_timestamp() - CASE WHEN a.state = 'idle' THEN NULL       -- or it reads notifications
+         (extract(epoch FROM clock_timestamp() - CASE WHEN a.state = 'idle' THEN NULL  -- the server's own one
            ELSE coalesce(a.xact_start, p.prepared) END) * 1000000)::bigint,
          (extract(epoch FROM clock_timestamp() - a.query_start) * 1000000)::bigint,
          a.wait_event_type || ': ' || a.wait_event,
