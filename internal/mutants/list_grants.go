@@ -16,10 +16,10 @@ var ofGrants = []mutant{
 		},
 	}, integration, "^TestI1_AllWays|^TestI9_NoTicket|^TestShared"},
 	{"I1 a free lock is granted to a reader as to a writer", []edit{
-		{schema, "      AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL", "      AND p_capacity IS NULL"},
+		{schema, "boolean := p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL", "boolean := p_capacity IS NULL"},
 	}, integration, "^TestWhatAWriter"},
 	{"I1 a free lock is granted without its row's lock", []edit{
-		{schema, "OPERATOR(pg_catalog.<>) 'local'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)", "OPERATOR(pg_catalog.<>) 'local'\n    ORDER BY h.slot DESC LIMIT 1)"},
+		{schema, "    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)\n  RETURNING true, l.token", "    ORDER BY h.slot DESC LIMIT 1)\n  RETURNING true, l.token"},
 	}, integration, "^TestI1_I13_|^TestI1_AllWays|^TestI1_I2_AllWays|^TestI13_RefusedTryWaits"},
 	{"I1 what has run out is granted beside a renewal", []edit{
 		{schema, "AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;", "AS $$ SELECT p_expires_at <= clock_timestamp() $$;"},
@@ -62,7 +62,7 @@ var ofGrants = []mutant{
 		{schema, "      AND (h.spent_until IS NULL OR h.spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())\n", ""},
 	}, integration, "^TestI6_NoWay|^TestTrap9_LateRequest"},
 	{"I6 a retry does not wait for the attempt before", []edit{
-		{schema, "stays := p_wait OR p_retry;", "stays := p_wait;"},
+		{schema, "stays boolean := p_wait OR p_retry;", "stays boolean := p_wait;"},
 	}, integration, "^TestI6_RetryWaits"},
 	{"I12 a grant that is answered again is only read", []edit{
 		{schema, "    current_setting('lock_timeout')::interval) r WHERE r.outcome = 'renewed';", "    NULL) r WHERE r.reason IS NULL;"},
@@ -72,7 +72,7 @@ var ofGrants = []mutant{
 		{schema, "BEGIN\n  PERFORM FROM renew_leases(ARRAY[p_row.name]", "BEGIN\n  UPDATE locks l SET extended = false, expires_at = clock_timestamp() + l.ttl WHERE l.name = p_row.name AND l.grant_id = p_row.grant_id AND is_running(l.expires_at, l.ended_at);\n  PERFORM FROM renew_leases(ARRAY[p_row.name]"},
 	}, library, "^TestI1_I6_ALate"},
 	{"I13 a try for a free lock waits for its row", []edit{
-		{schema, "OPERATOR(pg_catalog.<>) 'local'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)", "OPERATOR(pg_catalog.<>) 'local'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE)"},
+		{schema, "    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)\n  RETURNING true, l.token", "    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE)\n  RETURNING true, l.token"},
 	}, integration, "^TestI13_RefusedTryWaits|^TestI1_I13_"},
 	{"I13 a try that may be refused waits for who decides", []edit{
 		{
@@ -91,7 +91,7 @@ var ofGrants = []mutant{
 		{schema, "RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(", "RETURN (free_at("},
 	}, integration, "^TestI13_TryThatTheQueue"},
 	{"I13 many are asked for in one statement, which waits for long", []edit{
-		{schema, "set_config('lock_timeout', '50ms', true) IS NOT NULL)         -- until", "set_config('lock_timeout', '2s', true) IS NOT NULL)         -- until"},
+		{schema, "boolean := NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until", "boolean := NOT p_many OR set_config('lock_timeout', '2s', true) IS NOT NULL;   -- until"},
 	}, integration, "^TestI13_Calls"},
 	{"I25 many are asked for as they are named", []edit{
 		{schema, "    ORDER BY g.name COLLATE \"C\", g.n\n", "    ORDER BY g.n\n"},
@@ -168,13 +168,13 @@ var ofTokens = []mutant{
 // of the row, the request and the session, and what it writes.
 var ofTheFirstStatement = []mutant{
 	{"I2 a free lock is granted a token that may be below its last", []edit{
-		{schema, "      AND h.token OPERATOR(pg_catalog.<=) (\n        SELECT (i.epoch OPERATOR(pg_catalog.<<) 36) OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})\n        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n      AND p_mode", "      AND p_mode"},
+		{schema, "      AND h.token OPERATOR(pg_catalog.<=) (\n        SELECT (i.epoch OPERATOR(pg_catalog.<<) 36) OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})\n        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n    ORDER BY", "    ORDER BY"},
 	}, integration, "^TestI2_TokensAscend|^TestI22_"},
 	{"I22 a token of a free lock has no epoch", []edit{
 		{schema, "    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM", "    token = (SELECT 0::pg_catalog.int8 FROM"},
 	}, integration, "^TestI22_Grants"},
 	{"I22 a free lock is granted without a look at the timeline", []edit{
-		{schema, "        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n      AND p_mode", "        FROM {{schema}}.installation i)\n      AND p_mode"},
+		{schema, "        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n    ORDER BY", "        FROM {{schema}}.installation i)\n    ORDER BY"},
 		{schema, "FROM {{schema}}.installation i\n             WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n            OPERATOR(pg_catalog.+)", "FROM {{schema}}.installation i)\n            OPERATOR(pg_catalog.+)"},
 	}, integration, "^TestI22_EveryKind|^TestI22_First"},
 	{"I11 a free lock is granted for a TTL that is too short", []edit{
@@ -216,8 +216,17 @@ var ofTheFirstStatement = []mutant{
 	{"I15 a grant of a free lock is as long as its transaction has left", []edit{
 		{schema, "    expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl\n", "    expires_at = pg_catalog.now() OPERATOR(pg_catalog.+) p_ttl\n"},
 	}, integration, "^TestTrap3_Transaction"},
+	{"I22 a new name is granted without a look at the timeline", []edit{
+		{schema, "      FROM installation i WHERE i.started = pg_postmaster_start_time()\n      ON CONFLICT", "      FROM installation i\n      ON CONFLICT"},
+	}, integration, "^TestI22_EveryKind|^TestI22_First"},
+	{"a request for a lock whose arguments are missing is not checked", []edit{
+		{schema, "IF p_plain IS NOT TRUE THEN", "IF NOT p_plain THEN"},
+	}, library, "^TestI11_"},
+	{"a new name may have any length", []edit{
+		{schema, "    AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) OPERATOR(pg_catalog.<=) 512\n", ""},
+	}, library, "^TestI11_"},
 	{"I15 a grant of a new name is as long as its transaction has left", []edit{
-		{schema, "clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1\n      ON CONFLICT (name, slot) DO NOTHING", "clock_timestamp(), now() + w.ttl, w.metadata, 1\n      ON CONFLICT (name, slot) DO NOTHING"},
+		{schema, "clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1\n      FROM installation", "clock_timestamp(), now() + w.ttl, w.metadata, 1\n      FROM installation"},
 	}, integration, "^TestTrap3_Transaction"},
 	{"I5 the session of a free lock's holder is its key", []edit{
 		{schema, "    session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),\n                                   'hex')::pg_catalog.uuid,", "    session_id = p_session_key,"},

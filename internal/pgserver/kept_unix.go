@@ -11,9 +11,11 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
@@ -21,11 +23,13 @@ import (
 // fill makes the data folder. It copies the one that is kept in cache, with its password. If there is none, or it cannot be
 // copied, it runs initdb, which takes far longer, and keeps a copy for the servers to come.
 //
-// A kept folder gets its name when it is complete, and nobody changes it then. It may be removed at any time.
+// A kept folder gets its name when it is complete, and nobody changes it then. It may be removed at any time. Whoever keeps
+// another removes those that nobody has copied for long: of programs that are gone, or half made.
 func (p *process) fill(ctx context.Context, cache string) error {
 	kept := filepath.Join(cache, p.edition())
 	if password, err := os.ReadFile(filepath.Join(kept, "password")); cache != "" && err == nil {
 		p.password = string(password)
+		_ = os.Chtimes(kept, time.Time{}, time.Now()) // it is in use
 		if _, err := p.run(ctx, "cp", "-R", filepath.Join(kept, "data"), p.data); err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -37,9 +41,24 @@ func (p *process) fill(ctx context.Context, cache string) error {
 	return err
 }
 
+// unused is how long nobody has copied a kept folder that is removed.
+const unused = 30 * 24 * time.Hour
+
+// forget removes what was kept in the cache and is unused. What it cannot remove stays.
+func forget(cache string) {
+	for _, pattern := range []string{"data-*", "initdb-*"} {
+		folders, _ := filepath.Glob(filepath.Join(cache, pattern))
+		for _, folder := range folders {
+			if info, err := os.Stat(folder); err == nil && time.Since(info.ModTime()) > unused {
+				_ = os.RemoveAll(folder)
+			}
+		}
+	}
+}
+
 // edition names the data folder by all that it depends on.
 func (p *process) edition() string {
-	made := fmt.Sprint(3, initdbOptions, p.user) // the first number: of what initdb does here besides
+	made := fmt.Sprint(4, initdbOptions, p.user) // the first number: of what initdb does here besides
 	for _, name := range []string{"initdb", "postgres"} {
 		file, err := filepath.EvalSymlinks(p.programs.Path(name))
 		info, statErr := os.Stat(file)
@@ -57,6 +76,7 @@ func (p *process) keep(ctx context.Context, kept string) (err error) {
 	if err := pgprograms.MakeCache(filepath.Dir(kept)); err != nil {
 		return err
 	}
+	forget(filepath.Dir(kept))
 	temp, err := os.MkdirTemp(filepath.Dir(kept), "initdb-")
 	if err != nil {
 		return err
@@ -74,9 +94,10 @@ func (p *process) keep(ctx context.Context, kept string) (err error) {
 	return os.Rename(temp, kept)
 }
 
-// initdbOptions: C.UTF-8 sorts alike everywhere, and so does C, for systems without it.
+// initdbOptions: C.UTF-8 sorts alike everywhere, and so does C, for systems without it. A data folder begins with a
+// segment of the log, which is copied with it.
 var initdbOptions = []string{"-U", "postgres", "-A", "scram-sha-256", "-E", "UTF8", "--no-sync", "--no-instructions",
-	"--locale=C.UTF-8"}
+	"--locale=C.UTF-8", "--wal-segsize=1"}
 
 // initdb makes the data folder, with a new password.
 func (p *process) initdb(ctx context.Context) error {
@@ -95,7 +116,21 @@ func (p *process) initdb(ctx context.Context) error {
 	if err != nil && strings.Contains(out, "locale") && ctx.Err() == nil {
 		_, err = p.run(ctx, p.programs.Path("initdb"), append(arguments, "--locale=C")...)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return removeForks(filepath.Join(p.data, "base"))
+}
+
+// removeForks removes the maps of free space and of visibility, a fourth of the files of which each database is a copy. A
+// server does without them, and makes new ones.
+func removeForks(folder string) error {
+	return filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && (strings.HasSuffix(path, "_fsm") || strings.HasSuffix(path, "_vm")) {
+			err = os.Remove(path)
+		}
+		return err
+	})
 }
 
 // scram is what the server keeps of a password (RFC 5803), with a quarter of the usual iterations. They make a weak

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -76,6 +77,39 @@ func TestServersAreCopiesOfAKeptFolderAndAreApart(t *testing.T) {
 	}
 	if _, third := identified(t, cache); third == first {
 		t.Error("a kept folder that was removed is still copied")
+	}
+}
+
+func TestWhoeverKeepsAFolderRemovesThoseThatNobodyCopies(t *testing.T) {
+	t.Parallel()
+	cache := cacheOfATest(t)
+	s, _ := identified(t, cache)
+	kept := filepath.Join(cache, s.edition())
+	long := time.Now().Add(-unused - time.Hour)
+	for _, name := range []string{"data-14.0-gone", "initdb-half", "data-14.1-used", "another"} {
+		if err := os.Mkdir(filepath.Join(cache, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"data-14.0-gone", "initdb-half", "another", s.edition()} {
+		if err := os.Chtimes(filepath.Join(cache, name), time.Time{}, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	identified(t, cache)
+	if info, err := os.Stat(kept); err != nil || time.Since(info.ModTime()) > time.Hour {
+		t.Errorf("%v, %v: a folder that was copied counts as unused", info, err)
+	}
+	forget(cache)
+	var left []string
+	entries, err := os.ReadDir(cache)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	want := []string{"another", "data-14.1-used", s.edition()}
+	slices.Sort(want)
+	if err != nil || !slices.Equal(left, want) {
+		t.Errorf("the cache has %v, %v; want %v", left, err, want)
 	}
 }
 

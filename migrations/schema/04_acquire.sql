@@ -23,10 +23,11 @@
 -- whole transaction: if it grants nothing, it then does not wait for the disk.
 --
 -- I1, I2. This statement grants a released lock without slots, for which therefore nobody queues, and of which no grant
--- ID was given up lately. It checks all this on the version of the row that it locks. acquire_otherwise handles all
--- other cases, and unusual settings of the session. The statement searches from the end of the index, where the newest
--- version of a row lies, however many old ones an open transaction keeps. FOR UPDATE makes this an update of the key
--- whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check in its COMMIT.
+-- ID was given up lately, to a plain request: an exclusive one that keeps every rule, under usual settings of the
+-- session. It checks all this on the version of the row that it locks. acquire_otherwise handles all other cases. The
+-- statement searches from the end of the index, where the newest version of a row lies, however many old ones an open
+-- transaction keeps. FOR UPDATE makes this an update of the key whatever it changes: a fenced transaction whose
+-- snapshot does not show it gets 40001 from the check in its COMMIT.
 CREATE FUNCTION acquire_lease(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
@@ -37,21 +38,33 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
+  plain boolean := p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL AND p_grant_id IS NOT NULL
+    AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) OPERATOR(pg_catalog.<=) 512
+    AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
+    AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
+    AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9) OPERATOR(pg_catalog.=)
+      pg_catalog.decode('0000000000000000', 'hex')
+    AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
+    AND p_session_key IS NOT NULL AND p_nested IS NOT NULL
+    AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)
+    AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
+    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
+    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local';
   watched boolean;  ok boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET
     token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
-    grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
-      metadata = p_metadata, grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL,
+    grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
+    grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL,
     session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
                                    'hex')::pg_catalog.uuid,                            -- session_of, written out
     acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
     expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
-    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
+    WHERE plain AND h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
       AND h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND h.top_slot OPERATOR(pg_catalog.=) 0
       AND h.grant_id OPERATOR(pg_catalog.<>) p_grant_id
       AND (h.spent_until IS NULL OR h.spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
@@ -59,17 +72,6 @@ BEGIN
         SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
                OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
         FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
-      AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL
-      AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
-      AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
-      AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9) OPERATOR(pg_catalog.=)
-        pg_catalog.decode('0000000000000000', 'hex')
-      AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
-      AND p_session_key IS NOT NULL AND p_nested IS NOT NULL
-      AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)
-      AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
-      AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
-      AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
   RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
     INTO acquire_lease.granted, acquire_lease.token, watched;
@@ -77,7 +79,7 @@ BEGIN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        NULL), p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
+        NULL), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
   ELSIF watched THEN
     more := '{"watched": true}';
   END IF;
@@ -159,36 +161,39 @@ $$;
 -- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
 -- was given up. INSERT locks the table before it draws the token, so the token cannot be older than a concurrent
 -- prune of the row (I21). If somebody else inserts the name, it waits for them, and then the name is no longer new.
+-- The first grant after a start of the server finds no epoch here, and takes the long way, which brings it up to date.
 -- For any other lock it first looks, without locking. A try that is refused ends there, and has written nothing (I13).
 -- If it cannot take the head of a lock that looks free, it looks again for some milliseconds: whoever joins, or has
 -- taken it, is soon done.
 -- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
 -- locked the head, a request that waits joins the queue. It never takes a head that it has joined: two that did would
 -- wait for each other. If the lock has become free meanwhile, the answer says that the first asks again at once.
+-- A plain request has been checked.
 CREATE FUNCTION acquire_otherwise(
-  w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean,
-    p_many boolean, OUT granted boolean, OUT token bigint, OUT more json)
+  w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
+    p_alone boolean, p_many boolean, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
 DECLARE
   head  locks;
   a     record;
-  stays boolean;  ok boolean;
+  stays boolean := p_wait OR p_retry;
+  ok    boolean := NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
   since timestamptz;
 BEGIN
   w.session_id := session_of(p_session_key);
-  ok := require_read_committed() AND check_request(w, p_session_ttl)
-    AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL)         -- until the function ends
-    AND (NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl));
-  stays := p_wait OR p_retry;
+  IF p_plain IS NOT TRUE THEN
+    ok := require_read_committed() AND check_request(w, p_session_ttl);
+  END IF;
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
     INSERT INTO locks AS l (name, token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
       expires_at, metadata, grants)
-      SELECT w.name, draw_token(0), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
-        clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
+      SELECT w.name, (i.epoch << 36) + nextval('fencing_token_seq'), w.grant_id, w.session_id, w.owner_id, w.holder,
+        w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
+      FROM installation i WHERE i.started = pg_postmaster_start_time()
       ON CONFLICT (name, slot) DO NOTHING
       RETURNING true, l.token, l.acquired_at INTO acquire_otherwise.granted, acquire_otherwise.token, since;
     IF FOUND THEN
@@ -200,6 +205,7 @@ BEGIN
     END IF;
     SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   END IF;
+  ok := NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl);              -- a session before any lock
   IF NOT stays AND is_taken(w, head) THEN
     a := refusal(w, head, NULL, NULL, NULL);
   ELSE
