@@ -2,6 +2,9 @@ package main
 
 // ofLists are the faults of what people look at.
 var ofLists = []mutant{
+	{"a list's limit lifts a lower limit of the session", []edit{
+		{"internal/protocol/execute.go", "interval OPERATOR(pg_catalog.>) '%[1]d ms'", "interval OPERATOR(pg_catalog.>) '0 ms'"},
+	}, "./internal/protocol", "^TestALimit"},
 	{"lists: a page ends in the middle of a lock", []edit{
 		{schema, "FETCH FIRST p_limit ROWS WITH TIES) page", "FETCH FIRST p_limit ROWS ONLY) page"},
 	}, administration, "^TestFirstLocks|^TestLocksAre"},

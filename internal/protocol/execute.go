@@ -29,9 +29,9 @@ type Step struct {
 }
 
 // limit lowers statement_timeout until the transaction ends.
-const limit = `SELECT pg_catalog.set_config('statement_timeout', '%[1]d', true) FROM pg_catalog.pg_settings
-	WHERE name OPERATOR(pg_catalog.=) 'statement_timeout'
-		AND (setting OPERATOR(pg_catalog.=) '0' OR setting::pg_catalog.int8 OPERATOR(pg_catalog.>) %[1]d)`
+const limit = `SELECT pg_catalog.set_config('statement_timeout', '%[1]d', true)
+	WHERE pg_catalog.current_setting('statement_timeout') OPERATOR(pg_catalog.=) '0'
+		OR pg_catalog.current_setting('statement_timeout')::pg_catalog.interval OPERATOR(pg_catalog.>) '%[1]d ms'`
 
 // before are the statements that go before the step's own, in its transaction; none if it is a transaction by itself.
 func (s Step) before(explicit bool) (all []string) {

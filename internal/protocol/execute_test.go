@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -98,6 +99,25 @@ func TestI19_StepsAreTransactionsAtReadCommitted(t *testing.T) {
 }
 
 // A failure in a step that goes along undoes nothing, and is not an error.
+func TestALimitOnlyLowersTheTimeoutOfTheSession(t *testing.T) {
+	conn := connect(t, pgtest.Database(t), pgx.QueryExecModeCacheStatement)
+	for was, want := range map[string]string{
+		"0": "10s", "1": "1ms", "9999": "9999ms", "10s": "10s", "10001": "10s", "61s": "10s", "2h": "10s", "24d": "10s", "2147483647": "10s",
+	} {
+		if _, err := conn.Exec(t.Context(), "SET IntervalStyle = iso_8601; SET statement_timeout = '"+was+"'"); err != nil {
+			t.Fatal(err)
+		}
+		var e Executor
+		var got []string
+		limited := text("SELECT current_setting('statement_timeout')", &got)
+		limited.Limit = 10 * time.Second
+		err := e.Run(t.Context(), conn, limited)
+		if err != nil || !slices.Equal(got, []string{want}) {
+			t.Errorf("timeout %s: %v while the step ran, %v; want %s", was, got, err, want)
+		}
+	}
+}
+
 func TestFailureOfAStepThatGoesAlongIsItsOwn(t *testing.T) {
 	conn := connect(t, pgtest.Database(t), pgx.QueryExecModeCacheStatement)
 	var e Executor
