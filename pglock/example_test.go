@@ -179,7 +179,7 @@ func ExampleWithMaxWait() {
 		fmt.Println(err)
 		return
 	}
-	_, err = client.Acquire(ctx, "ledger", pglock.WithHolder("worker 2"), pglock.WithMaxWait(time.Second))
+	_, err = client.Acquire(ctx, "ledger", pglock.WithHolder("worker 2"), pglock.WithMaxWait(500*time.Millisecond))
 	var held *pglock.HeldError
 	if errors.As(err, &held) {
 		fmt.Printf("%s is held by %s; left place %d of the queue\n", held.Name, held.Holder, held.Place)
