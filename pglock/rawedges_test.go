@@ -25,18 +25,45 @@ func answerOf(t *testing.T, conn *pgx.Conn, sql string) string {
 func TestI15_ATTLHasNoDays(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
-	execute(t, conn, "SELECT pglock.acquire_lease('free', "+someID+", "+someID+", 'h', '1 s')")
+	for _, name := range []string{"free", "held"} {
+		execute(t, conn, "SELECT pglock.acquire_lease('"+name+"', "+someID+", "+someID+", 'h', '1 min')")
+	}
 	execute(t, conn, "SELECT pglock.release_lease('free', 1, "+someID+")")
-	for _, name := range []string{"free", "new"} {
-		for _, ttl := range []string{"1 day", "-1 day 25 hours", "1 mon -719 hours", "12 mons -8639 hours"} {
-			_, err := conn.Exec(t.Context(), "SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'h', $2::text::interval)", name, ttl)
-			if sqlState(err) != invalid {
-				t.Errorf("lock %s with a TTL of %s: %v", name, ttl, err)
+	for _, name := range []string{"free", "new", "held"} {
+		for _, ttl := range []string{"1 day", "1 day -23:00", "-1 day 25 hours", "1 mon -719 hours", "1200 mon -35999 days", "-12 mon 361 days"} {
+			for what, call := range map[string]string{
+				"a TTL": "'h', $2::text::interval", "a session's TTL": "'h', '1 s', p_session_ttl => $2::text::interval",
+				"a waiting session's TTL": "'h', '1 s', p_session_ttl => $2::text::interval, p_wait => true",
+			} {
+				_, err := conn.Exec(t.Context(), "SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), "+call+")", name, ttl)
+				if sqlState(err) != invalid {
+					t.Errorf("lock %s with %s of %s: %v", name, what, ttl, err)
+				}
 			}
 		}
 	}
 	if granted := answerOf(t, conn, "SELECT granted::text FROM pglock.acquire_lease('free', gen_random_uuid(), gen_random_uuid(), 'h', '24:00:00')"); granted != "true" {
 		t.Errorf("24 hours: granted %s", granted)
+	}
+}
+
+func TestI11_AModeIsComparedByteByByte(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Database(t).Conn(t)
+	execute(t, conn, "CREATE TEMP TABLE mine ()")
+	_, err := conn.Exec(t.Context(), "CREATE COLLATION pg_temp.anycase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+	if sqlState(err) == "0A000" {
+		t.Skip("the server was built without ICU, and has no collation that takes different texts for equal")
+	}
+	if err == nil {
+		_, err = conn.Exec(t.Context(), `SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'h', '1 h',
+			p_mode => 'EXCLUSIVE' COLLATE pg_temp.anycase)`)
+	}
+	if sqlState(err) != invalid {
+		t.Errorf("%v, want %s", err, invalid)
+	}
+	if rows := answerOf(t, conn, "SELECT count(*)::text FROM pglock.locks"); rows != "0" {
+		t.Errorf("%s locks were written", rows)
 	}
 }
 

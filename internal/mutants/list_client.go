@@ -52,8 +52,14 @@ var ofRequests = []mutant{
 	}, library, "^TestI11_"},
 	{"I15 a TTL may have days", []edit{
 		{schema, "      AND substr(interval_send(p_value), 9) = decode('0000000000000000', 'hex') THEN true", "      THEN true"},
-		{schema, "      AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9) OPERATOR(pg_catalog.=)\n        pg_catalog.decode('0000000000000000', 'hex')\n", ""},
+		{schema, "      pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9),\n", ""},
 	}, library, "^TestI15_ATTLHasNoDays"},
+	{"I15 the TTL of a session may have days", []edit{
+		{schema, ",\n      pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)])", "])"},
+	}, library, "^TestI15_ATTLHasNoDays"},
+	{"I11 a mode is what the caller's collation takes for it", []edit{
+		{schema, "p_mode COLLATE pg_catalog.\"C\" OPERATOR", "p_mode OPERATOR"},
+	}, library, "^TestI11_AModeIs"},
 	{"a limit that has run out stays in the way", []edit{
 		{schema, "  IF p_locked THEN\n    PERFORM settle(p_name);\n  END IF;\n", ""},
 	}, library, "^TestALimitThatHasRunOut"},

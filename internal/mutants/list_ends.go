@@ -15,6 +15,7 @@ var ofEnds = []mutant{
 		{schema, "        AND l.token = p_token AND coalesce(p_slot, 0) = 0", "        AND coalesce(p_slot, 0) = 0"},
 	}, integration, "^TestI5_"},
 	{"I5 a release of a slot needs no grant ID", []edit{
+		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN", "AND l.slot > 0 AND l.token = p_token) THEN"},
 		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;", "AND l.slot > 0 AND l.token = p_token FOR UPDATE;"},
 	}, integration, "^TestI5_"},
 	{"I5 a renewal for many needs no grant ID", []edit{
@@ -138,6 +139,7 @@ var ofReleases = []mutant{
 		{schema, "      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0) AND h.expires_at", "      AND h.expires_at"},
 	}, library, "^TestI11_RefusedSQL"},
 	{"I5 a release of a slot needs no token", []edit{
+		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN", "l.slot > 0 AND l.grant_id = p_grant_id) THEN"},
 		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;", "l.slot > 0 AND l.grant_id = p_grant_id FOR UPDATE;"},
 	}, integration, "^TestI5_"},
 	{"I7 a release in one statement ends what has run out", []edit{

@@ -38,14 +38,15 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  plain boolean := p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL AND p_grant_id IS NOT NULL
+  plain boolean := p_mode COLLATE pg_catalog."C" OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL
+    AND p_grant_id IS NOT NULL AND p_session_key IS NOT NULL AND p_nested IS NOT NULL
     AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) OPERATOR(pg_catalog.<=) 512
     AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
     AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
-    AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9) OPERATOR(pg_catalog.=)
-      pg_catalog.decode('0000000000000000', 'hex')
     AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
-    AND p_session_key IS NOT NULL AND p_nested IS NOT NULL
+    AND pg_catalog.decode('0000000000000000', 'hex') OPERATOR(pg_catalog.=) ALL (ARRAY[      -- no days, no months
+      pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9),
+      pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)])
     AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)
     AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
@@ -161,7 +162,6 @@ $$;
 -- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
 -- was given up. INSERT locks the table before it draws the token, so the token cannot be older than a concurrent
 -- prune of the row (I21). If somebody else inserts the name, it waits for them, and then the name is no longer new.
--- The first grant after a start of the server finds no epoch here, and takes the long way, which brings it up to date.
 -- For any other lock it first looks, without locking. A try that is refused ends there, and has written nothing (I13).
 -- If it cannot take the head of a lock that looks free, it looks again for some milliseconds: whoever joins, or has
 -- taken it, is soon done.
@@ -191,21 +191,21 @@ BEGIN
     ok := require_durable_commit();
     INSERT INTO locks AS l (name, token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
       expires_at, metadata, grants)
-      SELECT w.name, (i.epoch << 36) + nextval('fencing_token_seq'), w.grant_id, w.session_id, w.owner_id, w.holder,
-        w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
-      FROM installation i WHERE i.started = pg_postmaster_start_time()
+      SELECT w.name, draw_token(0), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
+        clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
       ON CONFLICT (name, slot) DO NOTHING
       RETURNING true, l.token, l.acquired_at INTO acquire_otherwise.granted, acquire_otherwise.token, since;
     IF FOUND THEN
       IF since < clock_timestamp() - w.ttl / 20 THEN           -- it has waited for who inserted the name, and undid it
-        UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl
-          WHERE l.name = w.name AND l.slot = 0;
+        UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl WHERE l.name = w.name;
       END IF;
       RETURN;
     END IF;
-    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   END IF;
   ok := NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl);              -- a session before any lock
+  IF p_wait OR head.name IS NULL THEN
+    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  END IF;
   IF NOT stays AND is_taken(w, head) THEN
     a := refusal(w, head, NULL, NULL, NULL);
   ELSE
