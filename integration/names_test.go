@@ -150,13 +150,18 @@ func TestAHeldLeaseCostsNoGoroutineAndLessThanTwoKiB(t *testing.T) {
 	if held.stack > 1<<20 {
 		t.Errorf("%d held leases use %d bytes of stacks", many, held.stack)
 	}
-	for n, l := range leases {
-		mustRelease(t, l)
-		leases[n] = nil
+	release := func() footprint {
+		for n, l := range leases {
+			mustRelease(t, l)
+			leases[n] = nil
+		}
+		return weigh(t)
 	}
-	left := weigh(t).since(before)
+	once := release() // maps keep the room that they once needed, and connections their statements
+	holdMany(t, c, leases)
+	left := release().since(once)
 	t.Logf("released: %v: %.0f bytes each", left, left.each(many))
-	if left.each(many) > 256 { // maps keep the room that they once needed
+	if left.each(many) > 256 {
 		t.Errorf("%.0f bytes are left of each lease", left.each(many))
 	}
 }

@@ -240,6 +240,39 @@ func TestHistoryIsChosenByKindTimeAndPlace(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
+// late is a context that ends some time after its deadline, as on a busy machine.
+type late struct {
+	context.Context
+	deadline time.Time
+}
+
+func (l late) Deadline() (time.Time, bool) { return l.deadline, true }
+
+func TestATableInUseIsNamedIfTheServerEndsTheLastTryBeforeTheCaller(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	admin := newAdmin(t, db.Pool(t))
+	slow, err := db.Conn(t).Begin(t.Context())
+	if err == nil {
+		_, err = slow.Exec(t.Context(), `LOCK TABLE pglock.locks IN ROW EXCLUSIVE MODE`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, limit := range []time.Duration{530, 550, 570, 590} { // of which some end in the second try
+		deadline := time.Now().Add(limit * time.Millisecond)
+		ctx, cancel := context.WithDeadline(t.Context(), deadline.Add(80*time.Millisecond))
+		err = second(admin.SetHistory(late{ctx, deadline}, lockadmin.WithLevel(lockadmin.HistoryAll)))
+		cancel()
+		if !errors.Is(err, lockadmin.ErrInUse) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, want ErrInUse", err)
+		}
+	}
+	if err := slow.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

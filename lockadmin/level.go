@@ -104,7 +104,7 @@ func (a *Admin) SetHistory(ctx context.Context, opts ...HistoryOption) (HistoryS
 	inUse := false
 	for {
 		s, err := a.setHistory(ctx, c)
-		if inUse = err != nil && (isInUse(err) || inUse && ctx.Err() != nil); err == nil {
+		if inUse = err != nil && (isInUse(err) || inUse && (ctx.Err() != nil || outOfTime(ctx))); err == nil {
 			return s, nil
 		}
 		if inUse && pause.Exactly(ctx, pauseAfterTry) {

@@ -41,14 +41,17 @@ func Rows[T any](ctx context.Context, p *Plain, sql string, args []any, scan fun
 	return collect(ctx, p, protocol.Patience, protocol.Step{SQL: sql, Args: args}, scan)
 }
 
+// later is how long after its caller the server ends a statement: the caller says then that its time was up.
+const later = 100 * time.Millisecond
+
 // List is Rows for a statement that may have to read whole tables. It may take as long as ctx allows, or as Patience
-// does if ctx has no deadline. The server ends it then, also when nobody waits for it any more.
+// does if ctx has no deadline. Soon after that the server ends it, also when nobody waits for it any more.
 func List[T any](ctx context.Context, p *Plain, sql string, args []any, scan func(pgx.Rows) (T, error)) ([]T, error) {
 	limit := protocol.Patience
 	if deadline, bounded := ctx.Deadline(); bounded {
 		limit = time.Until(deadline)
 	}
-	return collect(ctx, p, limit, protocol.Step{SQL: sql, Args: args, Limit: max(limit, time.Millisecond)}, scan)
+	return collect(ctx, p, limit, protocol.Step{SQL: sql, Args: args, Limit: max(limit, 0) + later}, scan)
 }
 
 func collect[T any](ctx context.Context, p *Plain, limit time.Duration, step protocol.Step, scan func(pgx.Rows) (T, error)) (all []T, err error) {
