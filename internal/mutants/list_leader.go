@@ -42,7 +42,7 @@ var ofLeaders = []mutant{
 
 	{"a leader releases the lock before its work has stopped", []edit{
 		{"leader/candidate.go", "func() { stop(context.Cause(ctx)) }", "func() { stop(context.Cause(ctx)); _ = lease.Release(ctx) }"},
-	}, "./internal/trust", "^TestI7_DeadlineIsTheTTL"},
+	}, electing, "^TestNobodyElseLeads"},
 	{"a hand-over to nobody disturbs the work", []edit{
 		{"leader/stepdown.go", "return lease.CanHandOver(ctx, to)", "return nil"},
 	}, electing, "^TestHandOverToNobody"},

@@ -42,7 +42,7 @@ var keywords = strings.Fields(`all and any array as begin by case coalesce else 
 	least limit not null offset on only operator or perform returning row select set some then union using values when where with`)
 
 // What looks up an operator by name although none is written, or runs a text that cannot be read beforehand.
-var hidden = strings.Fields(`between cast distinct execute ilike in like natural nullif overlay position similar
+var hidden = strings.Fields(`between cast collate distinct execute ilike in like natural nullif overlay position similar
 	substring treat trim using`)
 
 // The types that the language itself knows, which no search_path changes.
@@ -134,8 +134,6 @@ func Unqualified(source, schema string) (found []string) {
 		switch {
 		case slices.Contains(hidden, t.text):
 			complain("hidden operator", i)
-		case t.text == "collate" && !qualified(i+1):
-			complain("collation", i)
 		case t.text == "operator" && (at(i+1).text != "(" || !qualified(i+2)):
 			complain("operator", i)
 		case t.text == "case" && at(i+1).text != "when" && at(i-1).text != "end":

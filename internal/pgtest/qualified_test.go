@@ -68,7 +68,6 @@ func TestUnqualifiedFindsWhatIsLeftToTheSearchPath(t *testing.T) {
 		"a constant of a type":     "f.x := interval '1 s'",
 		"a quoted type":            `f.x := "mood" 'sad'`,
 		"a collation":              `PERFORM p_a COLLATE "C"`,
-		"another's collation":      `PERFORM p_a COLLATE public."C"`,
 		"a variable's type":        "DECLARE x text; BEGIN END",
 		"a second variable's type": "DECLARE x int; y tid := NULL; BEGIN END",
 		"a constant's type":        "DECLARE x CONSTANT record; BEGIN END",

@@ -38,8 +38,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  plain boolean := p_mode COLLATE pg_catalog."C" OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL
-    AND p_grant_id IS NOT NULL AND p_session_key IS NOT NULL AND p_nested IS NOT NULL
+  plain boolean := pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')  -- by bytes
+    AND p_capacity IS NULL AND p_grant_id IS NOT NULL AND p_session_key IS NOT NULL AND p_nested IS NOT NULL
     AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) OPERATOR(pg_catalog.<=) 512
     AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
     AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
