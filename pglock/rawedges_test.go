@@ -30,7 +30,7 @@ func TestI15_ATTLHasNoDays(t *testing.T) {
 	}
 	execute(t, conn, "SELECT pglock.release_lease('free', 1, "+someID+")")
 	for _, name := range []string{"free", "new", "held"} {
-		for _, ttl := range []string{"1 day", "1 day -23:00", "-1 day 25 hours", "1 mon -719 hours", "1200 mon -35999 days", "-12 mon 361 days"} {
+		for _, ttl := range []string{"1 day", "1 day -23:00", "-1 day 25 hours", "1 mon -719 hours", "12 mons -8639 hours", "1200 mon -35999 days", "-12 mon 361 days"} {
 			for what, call := range map[string]string{
 				"a TTL": "'h', $2::text::interval", "a session's TTL": "'h', '1 s', p_session_ttl => $2::text::interval",
 				"a waiting session's TTL": "'h', '1 s', p_session_ttl => $2::text::interval, p_wait => true",
