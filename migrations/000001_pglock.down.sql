@@ -51,7 +51,7 @@ DROP FUNCTION diagnose();
 DROP FUNCTION diagnose_rights();
 DROP FUNCTION diagnose_tokens();
 DROP FUNCTION wrong_rights(p_new boolean);
-DROP FUNCTION wrong_owners(p_schema oid, p_owner oid);
+DROP FUNCTION strange_code(p_schema oid, p_owner oid);
 DROP FUNCTION acts_as(p_role oid, p_owner oid);
 DROP FUNCTION role_name(p_role oid);
 DROP FUNCTION rights_on_objects();

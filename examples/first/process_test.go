@@ -48,12 +48,12 @@ func build(t *testing.T) programs {
 	write("go.sum", sums, err)
 	write("go.mod", fmt.Appendf(nil, "module example\n\ngo 1.26\n\nrequire github.com/pglock-dev/pglock v0.0.0\n\n"+
 		"replace github.com/pglock-dev/pglock => %s\n", root), nil)
-	for _, b := range []struct{ folder, modules, target string }{
-		{dir, "-mod=mod", "."}, {root, "-mod=readonly", "./cmd/pglock-admin"},
+	for _, b := range []struct{ folder, modules, target, program string }{
+		{dir, "-mod=mod", ".", "example"}, {root, "-mod=readonly", "./cmd/pglock-admin", "pglock-admin"},
 	} {
-		to := dir + string(filepath.Separator)
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", b.modules,
-			"-o", to, b.target)
+		// go run, which hands the program to cp, keeps it in its cache, as go build does not.
+		cmd := exec.CommandContext(t.Context(), "go", "run", "-ldflags=-s -w", b.modules, "-exec", "cp", b.target,
+			filepath.Join(dir, b.program))
 		cmd.Dir = b.folder
 		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -121,9 +121,6 @@ type process struct {
 
 func (in programs) start(t *testing.T, url, command string, args ...string) *process {
 	t.Helper()
-	if runtime.GOOS == "windows" {
-		command += ".exe"
-	}
 	p := &process{cmd: exec.Command(filepath.Join(string(in), command), args...), done: make(chan error, 1)}
 	p.cmd.Env = append(os.Environ(), "DATABASE_URL="+url)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out

@@ -1,4 +1,4 @@
-package failure_test
+package failure
 
 import (
 	"os"
@@ -17,14 +17,18 @@ func TestOnlyFailurePutsTheNameOfAPackageInFrontOfAnError(t *testing.T) {
 	for _, folder := range []string{"pglock", "fencedstore", "fencedhttp", "leader", "advisory", "lockadmin",
 		"schedulers", "schedulers/*", "migrations", "dashboard", "internal/server", "internal/protocol", "internal/listener", "internal/metrics"} {
 		found, err := filepath.Glob(filepath.Join("..", "..", folder, "*.go"))
-		must(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, path := range found {
 			if strings.HasSuffix(path, "_test.go") {
 				continue
 			}
 			files++
 			text, err := os.ReadFile(path)
-			must(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for n, line := range strings.Split(string(text), "\n") {
 				if named.MatchString(line) {
 					t.Errorf("%s:%d: use failure.At or failure.Told: %s", path, n+1, strings.TrimSpace(line))

@@ -20,7 +20,6 @@ const (
 	coalescing  = "./internal/coalesce"
 	electing    = "./leader"
 	bridging    = "./advisory"
-	failing     = "./internal/failure"
 	minding     = "./internal/minder"
 
 	lendingPackage = "./internal/lending"

@@ -4,19 +4,19 @@ package main
 var ofErrors = []mutant{
 	{"a loss is taken for a timeout of the caller's", []edit{
 		{"pglock/errors.go", "func (e *LostError) Is(target error) bool { return target == ErrLost }", "func (e *LostError) Is(target error) bool { return target == ErrLost || errors.Is(e.Err, target) }"},
-	}, failing, "^TestLossIsNot"},
+	}, integration, "^TestLossIsNot"},
 	{"a call under a lost lease says only that a context has ended", []edit{
 		{"internal/failure/failure.go", "\tcase says && !knows:\n", "\tcase says && !knows && false:\n"},
-	}, failing, "^TestCallUnder|^TestCallThatWaits"},
+	}, integration, "^TestCallUnder|^TestCallThatWaits"},
 	{"a call that knows of the loss does not say that its context has ended", []edit{
 		{"internal/failure/failure.go", "\tcase knows && !says:\n", "\tcase knows && !says && false:\n"},
-	}, failing, "^TestCallUnder|^TestCallThatWaits"},
+	}, integration, "^TestCallUnder|^TestCallThatWaits"},
 	{"a callback that ends with its context hides why", []edit{
 		{"fencedstore/write.go", "return failure.OfContext(ctx, o.observeRefusal(ctx, theirs.error))", "return o.observeRefusal(ctx, theirs.error)"},
-	}, failing, "^TestCallThatWaits"},
+	}, integration, "^TestCallThatWaits"},
 	{"errors inside an error name their packages again", []edit{
 		{"internal/failure/failure.go", "\t\t\t*text = strings.Replace(*text, whole, rest, 1)\n", "\t\t\t_ = rest\n"},
-	}, failing, "^TestErrorOfAnExported"},
+	}, integration, "^TestErrorOfAnExported"},
 	{"an unknown outcome is taken for a timeout of the caller's", []edit{
 		{"fencedstore/outcome.go", "errors.Join(cause, failure.OfOurs(err))", "errors.Join(cause, err)"},
 	}, drivers, "^TestI17_Outcome"},

@@ -134,8 +134,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT schema_version(), database_id(), current_setting('default_transaction_isolation'),
          pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
-         (SELECT s.seqcache = 1 AND NOT s.seqcycle AND s.seqincrement = 1 AND s.seqmax <= 8796093022207
-          FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass),
+         (SELECT s.cache_size = 1 AND NOT s.cycle_option AND s.increment = 1 AND s.maximum_value <= 8796093022207
+          FROM pg_sequence_parameters('fencing_token_seq'::regclass) s),
          serves_from()
 $$;
 

@@ -59,7 +59,7 @@ END $$;
 
 -- role_name is a role as statements name it. One that another database has dropped a moment ago has none.
 CREATE FUNCTION role_name(p_role oid) RETURNS text
-LANGUAGE sql STABLE SET search_path FROM CURRENT
+LANGUAGE sql STABLE
 AS $$
   SELECT CASE p_role WHEN 0 THEN 'PUBLIC'
     ELSE quote_ident(coalesce((SELECT r.rolname::text FROM pg_roles r WHERE r.oid = p_role), p_role::text)) END
@@ -74,17 +74,13 @@ AS $$
                    FROM pg_roles r, pg_database d WHERE r.oid = p_role AND d.datname = current_database()), false)
 $$;
 
--- wrong_owners lists who owns something of ours, or could put code in its way, without being the owner of the
--- functions: who owns our objects or the schema, and who has functions or operators in it.
-CREATE FUNCTION wrong_owners(p_schema oid, p_owner oid) RETURNS TABLE (object text, role oid, mend text)
+-- strange_code lists the functions and operators in the schema that could get in the way of ours and belong to a role
+-- that cannot act as their owner anyway.
+CREATE FUNCTION strange_code(p_schema oid, p_owner oid) RETURNS TABLE (object text, role oid, mend text)
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off
 AS $$
 BEGIN
   RETURN QUERY
-    SELECT DISTINCT lower(r.kind) || ' ' || r.object, r.owner,
-           format('ALTER %s %s OWNER TO %s', r.kind, r.object, role_name(p_owner))
-    FROM rights_on_objects() r WHERE r.owner <> p_owner AND NOT (r.kind = 'SCHEMA' AND acts_as(r.owner, p_owner))
-    UNION ALL
     SELECT o.kind || ' ' || i.identity, o.owner, format('DROP %s %s', upper(o.kind), i.identity)
     FROM (SELECT 'routine' AS kind, 'pg_proc'::regclass AS class, p.oid, p.proowner AS owner FROM pg_proc p
           WHERE p.pronamespace = p_schema AND NOT p.oid = ANY (ARRAY(
@@ -97,7 +93,8 @@ BEGIN
 END $$;
 
 -- wrong_rights lists who has rights on our objects that they must not have, or lacks those that they must have (lacks),
--- and the statement with which the owner mends it. What somebody has passed on goes with the right to pass it on. With
+-- and who owns something of ours, or could put code in its way, without being the owner of the functions; and the
+-- statement with which the owner mends it. What somebody has passed on goes with the right to pass it on. With
 -- p_new the objects are new, and nobody can have chosen to let a role of theirs use the schema, or call what every user
 -- may call.
 CREATE FUNCTION wrong_rights(p_new boolean DEFAULT false)
@@ -110,6 +107,7 @@ BEGIN
   WITH here AS MATERIALIZED (
     SELECT n.oid, p.proowner FROM pg_namespace n JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname = 'wrong_rights'
     WHERE n.nspname = current_schema()),
+  rights AS MATERIALIZED (SELECT * FROM rights_on_objects()),
   shared AS MATERIALIZED (
     SELECT EXISTS (SELECT FROM here h JOIN pg_proc p ON p.pronamespace = h.oid
                    WHERE NOT p.oid = ANY (ARRAY(SELECT to_regprocedure(o.name)::oid FROM own_objects() o
@@ -121,7 +119,7 @@ BEGIN
            role_name(r.grantee) AS who,
            r.must OR r.grantor <> r.owner AS passed,
            role_name(CASE WHEN r.grantor <> r.owner THEN r.grantor ELSE r.grantee END) AS whose
-    FROM rights_on_objects() r
+    FROM rights r
     WHERE (r.grantor IS NULL OR r.grantee <> r.owner AND (r.grantable OR NOT r.must))
       AND NOT (r.kind = 'SCHEMA' AND NOT r.must AND CASE r.privilege
                  WHEN 'USAGE' THEN r.grantee > 0 AND NOT p_new OR (SELECT s.yes FROM shared s)
@@ -134,7 +132,11 @@ BEGIN
                        string_agg(w.privilege, ', ' ORDER BY w.privilege), w.kind, w.object, w.whose) END
   FROM wrong w GROUP BY w.kind, w.object, w.who, w.lacks, w.passed, w.whose
   UNION ALL
+  SELECT DISTINCT lower(r.kind) || ' ' || r.object, role_name(r.owner), 'ownership', false,
+         format('ALTER %s %s OWNER TO %s', r.kind, r.object, role_name(h.proowner))
+  FROM here h JOIN rights r ON r.owner <> h.proowner AND NOT (r.kind = 'SCHEMA' AND acts_as(r.owner, h.proowner))
+  UNION ALL
   SELECT o.object, role_name(o.role), 'ownership', false, o.mend
-  FROM here h CROSS JOIN LATERAL wrong_owners(h.oid, h.proowner) o
+  FROM here h CROSS JOIN LATERAL strange_code(h.oid, h.proowner) o
   ORDER BY 1, 2, 3;
 END $$;

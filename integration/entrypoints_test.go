@@ -1,4 +1,4 @@
-package failure_test
+package integration
 
 import (
 	"context"
@@ -29,12 +29,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-func TestMain(m *testing.M) {
-	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
-}
-
-// scene is everything that the exported functions are called on.
-type scene struct {
+// entryPoints are everything that the exported functions are called on.
+type entryPoints struct {
 	url    string
 	pool   *pgxpool.Pool
 	db     *sql.DB
@@ -53,11 +49,11 @@ type scene struct {
 	opts   []fencedstore.FenceOption
 }
 
-func newScene(t *testing.T) *scene {
+func newEntryPoints(t *testing.T) *entryPoints {
 	t.Helper()
 	ctx := t.Context()
 	db := pgtest.Database(t)
-	s := &scene{url: db.URL(), pool: db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 16 })}
+	s := &entryPoints{url: db.URL(), pool: db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 16 })}
 	s.store = fencedstore.New(s.pool)
 	config, err := pgx.ParseConfig(s.url)
 	must(t, err)
@@ -116,7 +112,7 @@ func last[T any](list iter.Seq2[T, error]) (failure error) {
 }
 
 // request sends one under the token of the lease.
-func (s *scene) request(ctx context.Context) error {
+func (s *entryPoints) request(ctx context.Context) error {
 	service := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer service.Close()
 	transport := &fencedhttp.Transport{Base: &http.Transport{DisableKeepAlives: true}}
@@ -132,7 +128,7 @@ func (s *scene) request(ctx context.Context) error {
 }
 
 // verified is what a Verifier reports of a request to a store that does not answer.
-func (s *scene) verified(ctx context.Context) (reported error) {
+func (s *entryPoints) verified(ctx context.Context) (reported error) {
 	v := fencedhttp.Verifier{Store: s.tokens, Resource: func(*http.Request) (string, error) { return "r", nil },
 		OnError: func(_ *http.Request, err error) { reported = err }}
 	r := httptest.NewRequestWithContext(ctx, http.MethodPut, "/", nil)
@@ -141,11 +137,11 @@ func (s *scene) verified(ctx context.Context) (reported error) {
 	return reported
 }
 
-func (s *scene) inPgx() func(context.Context, pgx.Tx) error {
+func (s *entryPoints) inPgx() func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, _ pgx.Tx) error { return s.work(ctx) }
 }
 
-func (s *scene) inSQL() func(context.Context, *sql.Tx) error {
+func (s *entryPoints) inSQL() func(context.Context, *sql.Tx) error {
 	return func(ctx context.Context, _ *sql.Tx) error { return s.work(ctx) }
 }
 
@@ -157,8 +153,8 @@ func closed(c *pglock.Client, err error) error {
 	return err
 }
 
-// entries are the exported functions that take a context and fail when it has ended, as calls on a scene.
-func (s *scene) entries() map[string]func(ctx context.Context) error {
+// entries are the exported functions that take a context and fail when it has ended, as calls on a entryPoints.
+func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 	fences := []fencedstore.Fence{{Lease: s.lease}, {Lease: s.other}}
 	receipt := fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()}
 	first := func(_ any, err error) error { return err }
@@ -297,12 +293,12 @@ func (s *scene) entries() map[string]func(ctx context.Context) error {
 	}
 }
 
-func (s *scene) operation() fencedstore.Reversible {
+func (s *entryPoints) operation() fencedstore.Reversible {
 	return fencedstore.Reversible{Apply: s.work, Restore: func(context.Context) error { return nil }}
 }
 
 // lose gives a lease that an operator has broken, and that knows it.
-func (s *scene) lose(t *testing.T, name string) *pglock.Lease {
+func (s *entryPoints) lose(t *testing.T, name string) *pglock.Lease {
 	t.Helper()
 	l, err := s.client.TryAcquire(t.Context(), name)
 	must(t, err)
@@ -318,7 +314,7 @@ func (s *scene) lose(t *testing.T, name string) *pglock.Lease {
 // every exported function, in every package.
 func TestCallUnderTheContextOfALostLeaseSaysThatItIsLost(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newEntryPoints(t)
 	s.work = func(ctx context.Context) error { return ctx.Err() }
 	outer := s.lose(t, "outer")
 	for name, call := range s.entries() {
@@ -345,7 +341,7 @@ func TestCallUnderTheContextOfALostLeaseSaysThatItIsLost(t *testing.T) {
 // A context that ends while the call waits says as much as one that has ended before.
 func TestCallThatWaitsWhenALeaseIsLostSaysThatItIsLost(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newEntryPoints(t)
 	s.opts = []fencedstore.FenceOption{fencedstore.WithSameToken()}
 	s.work = func(ctx context.Context) error { // of a function that waits for nothing but its context
 		<-ctx.Done()
@@ -400,7 +396,7 @@ func TestCallThatWaitsWhenALeaseIsLostSaysThatItIsLost(t *testing.T) {
 }
 
 // waitAtTheGate sends a request to a Verifier that makes it wait for the handler of a lower token.
-func (s *scene) waitAtTheGate(ctx context.Context) error {
+func (s *entryPoints) waitAtTheGate(ctx context.Context) error {
 	reported := make(chan error, 1)
 	v := fencedhttp.Verifier{Store: &fencedhttp.MemoryStore{}, Serialize: true,
 		Resource: func(*http.Request) (string, error) { return "r", nil },
@@ -446,31 +442,31 @@ func TestLossIsNotTakenForTheEndOfTheCallersContext(t *testing.T) {
 func TestErrorOfAnExportedFunctionNamesItsPackageOnce(t *testing.T) {
 	t.Parallel()
 	nothing := func(context.Context) error { return nil }
-	for name, c := range map[string]func(t *testing.T, s *scene){
-		"the pools are closed": func(_ *testing.T, s *scene) {
+	for name, c := range map[string]func(t *testing.T, s *entryPoints){
+		"the pools are closed": func(_ *testing.T, s *entryPoints) {
 			_ = s.tx.Rollback(context.Background())
 			s.pool.Close()
 			_ = s.db.Close()
 		},
-		"the client is closed": func(t *testing.T, s *scene) { must(t, s.client.Close(t.Context())) },
-		"the leases are released": func(t *testing.T, s *scene) {
+		"the client is closed": func(t *testing.T, s *entryPoints) { must(t, s.client.Close(t.Context())) },
+		"the leases are released": func(t *testing.T, s *entryPoints) {
 			must(t, s.lease.Release(t.Context()))
 			must(t, s.other.Release(t.Context()))
 			must(t, s.held.Release(t.Context()))
 		},
-		"the leases are broken": func(t *testing.T, s *scene) {
+		"the leases are broken": func(t *testing.T, s *entryPoints) {
 			for _, name := range []string{"protected", "other", "bridged"} {
 				_, err := s.admin.Break(t.Context(), name, "a test")
 				must(t, err)
 			}
 		},
-		"the schema is gone": func(t *testing.T, s *scene) {
+		"the schema is gone": func(t *testing.T, s *entryPoints) {
 			for _, sql := range []string{"DROP SCHEMA pglock CASCADE", "DROP TABLE fencing_tokens"} {
 				_, err := s.db.ExecContext(t.Context(), sql)
 				must(t, err)
 			}
 		},
-		"the server is read-only": func(t *testing.T, s *scene) {
+		"the server is read-only": func(t *testing.T, s *entryPoints) {
 			config := s.pool.Config()
 			config.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
 			pool, err := pgxpool.NewWithConfig(t.Context(), config)
@@ -478,7 +474,7 @@ func TestErrorOfAnExportedFunctionNamesItsPackageOnce(t *testing.T) {
 			t.Cleanup(pool.Close)
 			s.pool, s.store = pool, fencedstore.New(pool)
 		},
-		"a token is stale": func(t *testing.T, s *scene) {
+		"a token is stale": func(t *testing.T, s *entryPoints) {
 			must(t, s.store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: s.lease}, {Lease: s.other}}, s.inPgx()))
 		},
 	} {
@@ -487,7 +483,7 @@ func TestErrorOfAnExportedFunctionNamesItsPackageOnce(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t)
+			s := newEntryPoints(t)
 			s.work = nothing
 			c(t, s)
 			var failed atomic.Int32
