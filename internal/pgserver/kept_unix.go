@@ -77,7 +77,6 @@ func (p *process) keep(ctx context.Context, kept string) (err error) {
 		return err
 	}
 	forget(filepath.Dir(kept))
-	forget(filepath.Dir(kept))
 	temp, err := os.MkdirTemp(filepath.Dir(kept), "initdb-")
 	if err != nil {
 		return err
