@@ -18,18 +18,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	_ "github.com/pglock-dev/pglock/fencedstore" // so that a change of what the examples use is a change of these tests
 	"github.com/pglock-dev/pglock/internal/pgserver"
 	"github.com/pglock-dev/pglock/internal/pgtest"
-	_ "github.com/pglock-dev/pglock/leader"
-	_ "github.com/pglock-dev/pglock/lockadmin"
-	_ "github.com/pglock-dev/pglock/migrations"
-	_ "github.com/pglock-dev/pglock/pglock"
+	_ "github.com/pglock-dev/pglock/leader" // so that a change of what the examples use is a change of these tests
+	"github.com/pglock-dev/pglock/migrations"
 )
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "5") // the programs wait more than they work; -parallel still counts
-	pgtest.Main(m)
+	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
 }
 
 // told is what each recipe's program must say, in this order.

@@ -1,4 +1,4 @@
-package sql_test
+package examples_test
 
 import (
 	"bytes"
@@ -17,23 +17,20 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-const (
-	lock     = "accounts/16" // protects the account with the ID 16
-	patience = 30 * time.Second
-)
+const lock = "accounts/16" // protects the account with the ID 16
 
-// A scene is a database with one account of balance 0, and somebody else's client.
-type scene struct {
+// A scriptScene is a database with one account of balance 0, and somebody else's client.
+type scriptScene struct {
 	url   string
 	pool  *pgxpool.Pool
 	other *pglock.Client
 	admin *lockadmin.Admin
 }
 
-func newScene(t *testing.T) *scene {
+func newScriptScene(t *testing.T) *scriptScene {
 	t.Helper()
 	db := pgtest.Database(t)
-	s := &scene{url: db.URL(), pool: db.Pool(t)}
+	s := &scriptScene{url: db.URL(), pool: db.Pool(t)}
 	s.exec(t, `CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL DEFAULT 0)`)
 	s.exec(t, `INSERT INTO accounts VALUES (16)`)
 	var err error
@@ -47,14 +44,14 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-func (s *scene) exec(t *testing.T, query string, args ...any) {
+func (s *scriptScene) exec(t *testing.T, query string, args ...any) {
 	t.Helper()
 	if _, err := s.pool.Exec(t.Context(), query, args...); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func one[T any](t *testing.T, s *scene, query string, args ...any) T {
+func one[T any](t *testing.T, s *scriptScene, query string, args ...any) T {
 	t.Helper()
 	var v T
 	if err := s.pool.QueryRow(t.Context(), query, args...).Scan(&v); err != nil {
@@ -64,7 +61,7 @@ func one[T any](t *testing.T, s *scene, query string, args ...any) T {
 }
 
 // has fails the test unless the account has the balance.
-func (s *scene) has(t *testing.T, balance int64) {
+func (s *scriptScene) has(t *testing.T, balance int64) {
 	t.Helper()
 	if got := one[int64](t, s, `SELECT balance FROM accounts WHERE id = 16`); got != balance {
 		t.Errorf("the balance is %d, want %d", got, balance)
@@ -72,7 +69,7 @@ func (s *scene) has(t *testing.T, balance int64) {
 }
 
 // acquire is the other's; the lock must be free.
-func (s *scene) acquire(t *testing.T) *pglock.Lease {
+func (s *scriptScene) acquire(t *testing.T) *pglock.Lease {
 	t.Helper()
 	l, err := s.other.TryAcquire(t.Context(), lock)
 	if err != nil {
@@ -82,7 +79,7 @@ func (s *scene) acquire(t *testing.T) *pglock.Lease {
 }
 
 // breakLock ends the lease of whoever holds the lock.
-func (s *scene) breakLock(t *testing.T) {
+func (s *scriptScene) breakLock(t *testing.T) {
 	t.Helper()
 	if _, err := s.admin.Break(t.Context(), lock, "its host is gone"); err != nil {
 		t.Fatal(err)
@@ -90,7 +87,7 @@ func (s *scene) breakLock(t *testing.T) {
 }
 
 // hold begins a transaction that holds the row of the query's, until it ends.
-func (s *scene) hold(t *testing.T, query string) pgx.Tx {
+func (s *scriptScene) hold(t *testing.T, query string) pgx.Tx {
 	t.Helper()
 	tx, err := s.pool.Begin(t.Context())
 	if err != nil {
@@ -108,7 +105,7 @@ func (s *scene) hold(t *testing.T, query string) pgx.Tx {
 }
 
 // blocks waits until the script waits for the transaction.
-func (s *scene) blocks(t *testing.T, tx pgx.Tx, r *run) {
+func (s *scriptScene) blocks(t *testing.T, tx pgx.Tx, r *run) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	for !one[bool](t, s, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
@@ -132,7 +129,7 @@ type run struct {
 }
 
 // start runs the script with the variables that -v takes. It is ended with its test.
-func (s *scene) start(t *testing.T, script string, variables ...string) *run {
+func (s *scriptScene) start(t *testing.T, script string, variables ...string) *run {
 	t.Helper()
 	psql, err := exec.LookPath("psql")
 	if err != nil {

@@ -1,4 +1,4 @@
-package sql_test
+package examples_test
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 
 const theAccount = `SELECT FROM accounts WHERE id = 16`
 
-func (s *scene) fencedWrite(t *testing.T) *run {
+func (s *scriptScene) fencedWrite(t *testing.T) *run {
 	t.Helper()
-	return s.start(t, "fenced_write.sql", "name="+lock, "account=16", "amount=60")
+	return s.start(t, "sql/fenced_write.sql", "name="+lock, "account=16", "amount=60")
 }
 
 // succeeds fails the test unless the script went through all its steps.
@@ -51,7 +51,7 @@ func (r *run) refused(t *testing.T, says ...string) {
 
 func TestScriptWritesUnderItsFenceAndReleases(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newScriptScene(t)
 	s.fencedWrite(t).succeeds(t)
 	s.has(t, 60)
 	s.fencedWrite(t).succeeds(t) // with a grant of its own, and so a greater token
@@ -65,7 +65,7 @@ func TestScriptWritesUnderItsFenceAndReleases(t *testing.T) {
 
 func TestSecondScriptSaysWhoHoldsTheLockAndWritesNothing(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newScriptScene(t)
 	row := s.hold(t, theAccount)
 	first := s.fencedWrite(t)
 	s.blocks(t, row, first)
@@ -79,7 +79,7 @@ func TestSecondScriptSaysWhoHoldsTheLockAndWritesNothing(t *testing.T) {
 
 func TestI10_ScriptWhoseLeaseIsBrokenBeforeItsCommitWritesNothing(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newScriptScene(t)
 	row := s.hold(t, theAccount)
 	r := s.fencedWrite(t)
 	s.blocks(t, row, r)
@@ -94,7 +94,7 @@ func TestI10_ScriptWhoseLeaseIsBrokenBeforeItsCommitWritesNothing(t *testing.T) 
 // The script waits at its fence for the other, who has the lock by then.
 func TestI3_OvertakenScriptIsToldWhichTokenStandsAtTheFence(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newScriptScene(t)
 	s.fencedWrite(t).succeeds(t) // so that there is a row to wait for
 	fence := s.hold(t, `SELECT FROM pglock.fences WHERE resource = 'accounts/16'`)
 	r := s.fencedWrite(t)
@@ -117,15 +117,15 @@ func TestI3_OvertakenScriptIsToldWhichTokenStandsAtTheFence(t *testing.T) {
 // The limits that the fence has set end the wait, not the test.
 func TestI16_ScriptThatHangsPastItsLeaseIsRolledBack(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newScriptScene(t)
 	s.hold(t, theAccount)
-	s.start(t, "fenced_write.sql", "name="+lock, "account=16", "amount=60", "ttl=6 s").refused(t, "canceling statement due to")
+	s.start(t, "sql/fenced_write.sql", "name="+lock, "account=16", "amount=60", "ttl=6 s").refused(t, "canceling statement due to")
 	s.has(t, 0)
 }
 
 func TestScriptThatLosesItsConnectionBeforeItsCommitEndsWith2AndWritesNothing(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := newScriptScene(t)
 	row := s.hold(t, theAccount)
 	r := s.fencedWrite(t)
 	s.blocks(t, row, r)
@@ -139,9 +139,9 @@ func TestScriptThatLosesItsConnectionBeforeItsCommitEndsWith2AndWritesNothing(t 
 
 func TestScriptWithoutANameOrAnAccountSaysSoAndWritesNothing(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	s.start(t, "fenced_write.sql", "account=16", "amount=60").refused(t, "22023", "name is 0 bytes long")
-	s.start(t, "fenced_write.sql", "name="+lock, "account=17", "amount=60").refused(t, "no rows returned for \\gset")
+	s := newScriptScene(t)
+	s.start(t, "sql/fenced_write.sql", "account=16", "amount=60").refused(t, "22023", "name is 0 bytes long")
+	s.start(t, "sql/fenced_write.sql", "name="+lock, "account=17", "amount=60").refused(t, "no rows returned for \\gset")
 	s.has(t, 0)
 }
 
@@ -151,7 +151,7 @@ func TestI8_ReleaseOfTheScriptIsAnnounced(t *testing.T) {
 	for _, who := range []string{"to the next in the queue", "to who watches"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t)
+			s := newScriptScene(t)
 			row := s.hold(t, theAccount)
 			r := s.fencedWrite(t)
 			s.blocks(t, row, r)

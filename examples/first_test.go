@@ -1,4 +1,4 @@
-package main
+package examples_test
 
 import (
 	"bytes"
@@ -29,9 +29,9 @@ const patience = 30 * time.Second
 // init, and of pglock-admin.
 type programs string
 
-func build(t *testing.T) programs {
+func buildFirst(t *testing.T) programs {
 	t.Helper()
-	root, err := filepath.Abs("../..")
+	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func build(t *testing.T) programs {
 			t.Fatal(err)
 		}
 	}
-	program, err := os.ReadFile("main.go")
+	program, err := os.ReadFile("first/main.go")
 	write("main.go", program, err)
 	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
 	write("go.sum", sums, err)
@@ -63,8 +63,8 @@ func build(t *testing.T) programs {
 	return programs(dir)
 }
 
-// A scene is a database in which the README's SQL was run, for a user who has nothing but what it grants.
-type scene struct {
+// A firstScene is a database in which the README's SQL was run, for a user who has nothing but what it grants.
+type firstScene struct {
 	programs
 	db     *pgtest.DB
 	owner  *pgx.Conn
@@ -72,9 +72,9 @@ type scene struct {
 	admin  *lockadmin.Admin
 }
 
-func newScene(t *testing.T, in programs) *scene {
+func newFirstScene(t *testing.T, in programs) *firstScene {
 	t.Helper()
-	s := &scene{programs: in, db: pgtest.Database(t)}
+	s := &firstScene{programs: in, db: pgtest.Database(t)}
 	s.owner = s.db.Conn(t)
 	user := s.db.Name() + "_app" // roles belong to all databases of the server
 	after := context.WithoutCancel(t.Context())
@@ -97,14 +97,14 @@ func newScene(t *testing.T, in programs) *scene {
 	return s
 }
 
-func (s *scene) run(t *testing.T, statements string) {
+func (s *firstScene) run(t *testing.T, statements string) {
 	t.Helper()
 	if _, err := s.owner.Exec(t.Context(), statements, pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatalf("%s: %v", statements, err)
 	}
 }
 
-func (s *scene) balance(t *testing.T) (balance int) {
+func (s *firstScene) balance(t *testing.T) (balance int) {
 	t.Helper()
 	if err := s.owner.QueryRow(t.Context(), "SELECT balance FROM accounts WHERE id = 16").Scan(&balance); err != nil {
 		t.Fatal(err)
@@ -157,20 +157,20 @@ func (p *process) want(t *testing.T, code int, said string) {
 
 func TestTheFirstProgram(t *testing.T) {
 	t.Parallel()
-	in := build(t)
-	for name, test := range map[string]func(*testing.T, *scene){
+	in := buildFirst(t)
+	for name, test := range map[string]func(*testing.T, *firstScene){
 		"writes also to a guarded table":                                  guarded,
 		"fails with an exit code":                                         fails,
 		"gives its lock to the next holder within a second after SIGTERM": terminated,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newScene(t, in))
+			test(t, newFirstScene(t, in))
 		})
 	}
 }
 
-func guarded(t *testing.T, s *scene) {
+func guarded(t *testing.T, s *firstScene) {
 	s.start(t, s.asUser, "example").want(t, 0, "balance: 60")
 
 	guard := ""
@@ -195,14 +195,14 @@ func guarded(t *testing.T, s *scene) {
 	}
 }
 
-func fails(t *testing.T, s *scene) {
+func fails(t *testing.T, s *firstScene) {
 	s.run(t, "DELETE FROM accounts")
 	s.start(t, s.asUser, "example").want(t, 1, "no rows in result set")
 	s.start(t, "postgres://nobody@127.0.0.1:1/nothing?connect_timeout=2", "example").want(t, 1, "127.0.0.1")
 }
 
 // The row of the account is locked while the first process works, so that SIGTERM finds it at work.
-func terminated(t *testing.T, s *scene) {
+func terminated(t *testing.T, s *firstScene) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no SIGTERM")
 	}
@@ -245,7 +245,7 @@ func terminated(t *testing.T, s *scene) {
 }
 
 // await gives the lock when the process holds it and so many wait.
-func (s *scene) await(t *testing.T, holder *process, waiting int) pglock.LockInfo {
+func (s *firstScene) await(t *testing.T, holder *process, waiting int) pglock.LockInfo {
 	t.Helper()
 	var lock pglock.LockInfo
 	pid := fmt.Sprintf("[%d]", holder.cmd.Process.Pid)
@@ -260,7 +260,7 @@ func (s *scene) await(t *testing.T, holder *process, waiting int) pglock.LockInf
 }
 
 // awaitBlocked returns when the program's statement waits for the row of the account.
-func (s *scene) awaitBlocked(t *testing.T) {
+func (s *firstScene) awaitBlocked(t *testing.T) {
 	t.Helper()
 	s.until(t, func() (blocked bool, err error) {
 		err = s.owner.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
@@ -269,7 +269,7 @@ func (s *scene) awaitBlocked(t *testing.T) {
 	})
 }
 
-func (s *scene) until(t *testing.T, is func() (bool, error)) {
+func (s *firstScene) until(t *testing.T, is func() (bool, error)) {
 	t.Helper()
 	for limit := time.Now().Add(patience); ; {
 		switch ok, err := is(); {

@@ -1,4 +1,4 @@
-package main
+package examples_test
 
 import (
 	"context"
@@ -12,18 +12,13 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
-	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
-
-func TestMain(m *testing.M) {
-	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
-}
 
 // blocksOf gives the README's code blocks in a language, in their order.
 func blocksOf(t *testing.T, language string) (blocks []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +50,7 @@ func wantBlock(t *testing.T, number int, code string) {
 
 func TestTheReadmeHasThisProgram(t *testing.T) {
 	t.Parallel()
-	program, err := os.ReadFile("main.go")
+	program, err := os.ReadFile("first/main.go")
 	if err != nil {
 		t.Fatal(err)
 	}
