@@ -130,3 +130,41 @@ func TestI14_ARenewalWaitsForNoRowOfAnother(t *testing.T) {
 	}
 	other.exec(t, `ROLLBACK`)
 }
+
+// A ticket is near the front as long as fewer than eight live ones are before it. A session has one such ticket for a lock:
+// its first.
+func TestI8_ATicketBehindEightLiveOnesIsTold(t *testing.T) {
+	t.Parallel()
+	p := newHastyPeer(t, pgtest.Database(t).URL())
+	p.party("holder", "exclusive", time.Hour).mustGet(t, "x")
+	var queue []*party
+	for n := range 11 {
+		queue = append(queue, p.party(fmt.Sprint("waiter ", n), "exclusive", time.Minute).mustQueue(t, "x"))
+	}
+	near := func() (all string) {
+		for _, a := range queue {
+			all += one[string](t, p, `SELECT string_agg(CASE WHEN near THEN 'n' ELSE '-' END, '' ORDER BY ticket) FROM pglock.look($1, $2, '1 min')`, a.key, a.label)
+		}
+		return all
+	}
+	if got := near(); got != "nnnnnnnn---" {
+		t.Errorf("I8: %s", got)
+	}
+	p.exec(t, `SELECT pglock.give_up($1, ARRAY['x'], ARRAY[$2::uuid])`, queue[2].key, queue[2].id)
+	queue = append(queue[:2], queue[3:]...)
+	if got := near(); got != "nnnnnnnn--" {
+		t.Errorf("I8: when one has left: %s", got)
+	}
+	die(t, p, queue[0])
+	queue = queue[1:]
+	if got := near(); got != "nnnnnnnn-" {
+		t.Errorf("I8: when one has died: %s", got)
+	}
+	second := p.party(queue[0].label, "exclusive", time.Minute)
+	second.key = queue[0].key
+	second.mustQueue(t, "x")
+	queue = queue[:1]
+	if got := near(); got != "n-" {
+		t.Errorf("I8: of a session with two tickets: %s", got)
+	}
+}

@@ -2199,9 +2199,10 @@ END $$;
 
 -- look keeps the session alive and returns every ticket that still counts. For first tickets it adds the time
 -- until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are its
--- newest. It locks the session and no lock: it decides nothing (I14).
+-- newest. near: the ticket is the session's first for this lock, and fewer than eight live ones are before it. It locks
+-- the session and no lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
-RETURNS TABLE (ticket bigint, is_first boolean, remaining_us bigint, circle text)
+RETURNS TABLE (ticket bigint, is_first boolean, remaining_us bigint, circle text, near boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
 #variable_conflict use_column
@@ -2218,18 +2219,16 @@ BEGIN
       FROM (SELECT DISTINCT e.name FROM every e) n),
     mine AS MATERIALIZED (
       SELECT e.*, s.upto FROM every e JOIN served s ON s.name = e.name WHERE e.ticket > s.upto),
-    firsts AS MATERIALIZED (   -- the next of each lock, as serve sees it
-      SELECT f.ticket FROM (SELECT m.name, m.upto, pg_catalog.min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n
-        CROSS JOIN LATERAL (
-          SELECT q.ticket FROM waiters q WHERE q.name = n.name AND q.ticket > n.upto AND q.ticket <= n.ticket
-            AND (q.ticket = n.ticket OR EXISTS (
-              SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp()))
-          ORDER BY q.ticket LIMIT 1) f
-      WHERE f.ticket = n.ticket)
-    SELECT m.ticket, f.ticket IS NOT NULL,
-           CASE WHEN f.ticket > 0 THEN coalesce(microseconds_until(free_at(m.name, m.mode, m.capacity)), 0) END,
-           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END
-    FROM mine m LEFT JOIN firsts f ON f.ticket = m.ticket;
+    own_firsts AS MATERIALIZED (   -- and who is before them, as serve sees it
+      SELECT n.ticket, (SELECT pg_catalog.count(*) FROM (
+          SELECT FROM waiters q WHERE q.name = n.name AND q.ticket > n.upto AND q.ticket < n.ticket AND EXISTS (
+            SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())
+          ORDER BY q.ticket LIMIT 8) b) AS ahead
+      FROM (SELECT m.name, m.upto, pg_catalog.min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n)
+    SELECT m.ticket, coalesce(f.ahead = 0, false),
+           CASE WHEN f.ahead = 0 THEN coalesce(microseconds_until(free_at(m.name, m.mode, m.capacity)), 0) END,
+           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, coalesce(f.ahead < 8, false)
+    FROM mine m LEFT JOIN own_firsts f ON f.ticket = m.ticket;
 END $$;
 
 -- own_tickets returns the locks and grant IDs of tickets of the session, for give_up: of tickets in a look for which

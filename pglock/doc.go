@@ -83,9 +83,11 @@
 // lock, let them take a sync.Mutex first: then one of them at a time asks the server.
 //
 // The notification is a hint for one ticket. Nobody can forge it, and it may be lost: the row of the lock decides.
-// While calls wait, the client looks at its tickets every second, or less often if looks take long. If it receives
-// no notifications, as behind a pooler that shares connections between transactions, it looks after 20 ms and then
-// at intervals that grow to a second. WithListenConfig gives the listener a direct connection.
+// While calls wait, the client looks at its tickets every second, or less often if looks take long. While each of them
+// has eight others before it, and none of its owner holds a lock, it looks every three seconds: at least three times
+// in the session TTL, and four times in the TTL that the call asks for. If it receives no notifications, as behind a
+// pooler that shares connections between transactions, it looks after 20 ms and then at intervals that grow to a
+// second. WithListenConfig gives the listener a direct connection.
 //
 // A client with waiting calls counts as alive for its session TTL after each look (WithSessionTTL, 10 s). The queue
 // skips a client that does not look because it was killed, paused or cut off; when it looks again it queues at the

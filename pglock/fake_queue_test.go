@@ -23,6 +23,7 @@ type fakeQueue struct {
 	tickets map[uuid.UUID]fakeTicket
 	granted map[uuid.UUID]int64
 	circles map[int64][]protocol.Link // what a look brings for a ticket
+	foreign map[int64]bool            // tickets of other clients
 }
 
 type fakeTicket struct {
@@ -32,7 +33,7 @@ type fakeTicket struct {
 
 func queued(s *fakeStore, lasting time.Duration) *fakeQueue {
 	q := &fakeQueue{until: time.Now().Add(lasting), tokens: 5, tickets: make(map[uuid.UUID]fakeTicket),
-		granted: make(map[uuid.UUID]int64), circles: make(map[int64][]protocol.Link)}
+		granted: make(map[uuid.UUID]int64), circles: make(map[int64][]protocol.Link), foreign: make(map[int64]bool)}
 	s.set(func() { s.onAcquire, s.onLook, s.onGiveUp, s.onOwnTickets = q.acquire, q.look, q.giveUp, q.own })
 	return q
 }
@@ -72,7 +73,10 @@ func (q *fakeQueue) look(context.Context, []int64) (map[int64]protocol.Sighting,
 	defer q.mu.Unlock()
 	found := make(map[int64]protocol.Sighting)
 	for _, t := range q.tickets {
-		found[t.number] = protocol.Sighting{First: q.ahead(t) == 0, Remaining: max(0, time.Until(q.until)), Circle: q.circles[t.number]}
+		if q.foreign[t.number] {
+			continue
+		}
+		found[t.number] = protocol.Sighting{First: q.ahead(t) == 0, Near: q.ahead(t) < protocol.Near, Remaining: max(0, time.Until(q.until)), Circle: q.circles[t.number]}
 	}
 	return found, nil
 }
@@ -117,6 +121,21 @@ func (q *fakeQueue) grantLocked(grantID uuid.UUID, ttl time.Duration) string {
 	q.granted[grantID] = q.tokens
 	q.until = time.Now().Add(ttl)
 	return hintText(grantID, ticket, q.tokens, ttl)
+}
+
+// others puts so many waiters of other clients into the queue of a lock, or takes all of them out.
+func (q *fakeQueue) others(name string, n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for id, t := range q.tickets {
+		if n == 0 && q.foreign[t.number] {
+			delete(q.tickets, id)
+		}
+	}
+	for range n {
+		q.last++
+		q.tickets[uuid.New()], q.foreign[q.last] = fakeTicket{name, q.last}, true
+	}
 }
 
 // ends forgets a grant that was taken over.

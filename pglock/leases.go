@@ -51,7 +51,7 @@ func (c *Client) adopt(l *Lease, way Way) bool {
 	beatSooner, deadlineSooner := l.due.Mono < s.nextBeat, look < s.nextDeadline
 	s.nextBeat, s.nextDeadline = min(s.nextBeat, l.due.Mono), min(s.nextDeadline, look)
 	s.mu.Unlock()
-	if beatSooner {
+	if c.queue.Held(at) || beatSooner {
 		signal(c.beatWake)
 	}
 	if deadlineSooner {

@@ -191,7 +191,7 @@ func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
 			ours + "  " + good, ours + " " + good + " ", " " + ours + " " + good, ours + "\t" + good,
 			ours + " 1 8 0 30000000", ours + " 1 7 1 30000000", ours + " 1 7 0 30000001", ours + " 2 7 0 30000000", // another's proof
 			hintOf(id, "2 7 0 30000000"), hintOf(id, "3 7 0 30000000"), // of another ticket, and of one that nobody has
-			"", " ", "x", ours, ours + " ", probeWord + "1", probeWord, strings.Repeat("7 ", 4000), "\xff\x00",
+			"", " ", "x", ours, ours + " ", "probe 1", strings.Repeat("7 ", 4000), "\xff\x00",
 		} {
 			c.queue.Hear(text, nil)
 			still(t, result)
@@ -395,11 +395,16 @@ func TestLooksComeEverySecondWhileHearingAndFromTensOfMillisecondsOnWhileDeaf(t 
 
 // A session that gives no sign of life for seven tenths of its TTL may be passed over.
 func TestI8_LookThatHangsCostsNoSessionItsLife(t *testing.T) {
-	for _, ttl := range []time.Duration{DefaultSessionTTL, time.Second} {
-		t.Run(ttl.String(), func(t *testing.T) {
+	for _, tc := range []struct {
+		ttl    time.Duration
+		before int // waiters
+	}{{DefaultSessionTTL, 0}, {DefaultSessionTTL, 20}, {time.Second, 0}, {time.Second, 20}} {
+		ttl := tc.ttl
+		t.Run(fmt.Sprint(ttl, " behind ", tc.before), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
+				q.others("report", tc.before)
 				hearing(s)
 				c := startClient(t, s, trust.SystemClock(), WithSessionTTL(ttl))
 				_, result := waiting(t.Context(), t, c, "report")

@@ -19,7 +19,7 @@ const leavePatience = 250 * time.Millisecond
 // the server again only if the hint is missing or too late to be trusted, or, as the first in the queue, when
 // the holder's lease ends.
 func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer) (granted, error) {
-	t := queue.NewTicket(q.owner)
+	t := queue.NewTicket(q.owner, q.TTL)
 	c.listener.Want(c.channel())
 	defer c.listener.Unwant(c.channel())
 	defer c.queue.Remove(t)

@@ -313,18 +313,18 @@ func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
 		<-watching(ctx, c) // the state; only then does the loop want to hear of changes
 		<-watching(ctx, c)
 		time.Sleep(time.Second)
-		if !slices.Equal(e.listens(), []string{c.channel(), "watched"}) {
+		if !slices.Equal(e.listens(), []string{c.channel(), probes, "watched"}) {
 			t.Errorf("listens to %v", e.listens())
 		}
 		cancel()
 		time.Sleep(time.Second)
-		if !slices.Equal(e.listens(), []string{c.channel()}) {
+		if !slices.Equal(e.listens(), []string{c.channel(), probes}) {
 			t.Errorf("still listens to %v", e.listens())
 		}
 		again, end := context.WithCancel(t.Context())
 		<-watching(again, c)
 		time.Sleep(time.Second)
-		if len(e.listens()) != 2 {
+		if len(e.listens()) != 3 {
 			t.Errorf("listens to %v after another watch began", e.listens())
 		}
 		end()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
@@ -16,16 +17,21 @@ import (
 )
 
 const (
-	// probeEvery is how often the listener proves that it still hears, and probeWait how long a proof may take.
+	// probeEvery is how often a listener proves that it still hears, and probeWait how long a proof may take.
 	probeEvery = 30 * time.Second
 	probeWait  = 3 * time.Second
+	// ownEvery is for how long a listener may count on what others send: they may be connected to another server than
+	// those that notify this client.
+	ownEvery = 10 * time.Minute
 	// A failed listener connects again, at first soon.
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = time.Minute
 	// idle is how long an unused connection stays open.
 	idle = 30 * time.Second
 
-	probeWord = "probe "
+	// probes is the channel of the probes of all listeners: each notification wakes every listener of the database, so
+	// one for all of them is enough.
+	probes = "pglock_probe"
 )
 
 // Config says what a Listener works with. The listener's goroutine calls its functions, without holding its mutex.
@@ -154,7 +160,8 @@ func (l *Listener) listen() {
 }
 
 // session is the life of one connection. A connection that takes LISTEN may still hear nothing, behind a pooler or on
-// a dead line. So it sends itself a notification through another connection, at first and from time to time.
+// a dead line. So it sends itself a notification through another connection, at first and from time to time. Once it has
+// heard its own, it counts on those of others, too.
 type session struct {
 	*Listener
 	began      time.Time
@@ -166,6 +173,7 @@ type session struct {
 	probe      int           // the number of the last one
 	due        time.Duration // the next probe, or the end of waiting for one
 	waiting    bool          // for the probe to be heard
+	own        time.Duration // when it last heard one of its own
 	idleSince  time.Duration // since when there are no users; -1 while there are
 }
 
@@ -211,7 +219,7 @@ func (s *session) subscribe() (goOn bool, err error) {
 	case s.now()-s.idleSince >= idle:
 		return false, nil
 	}
-	wanted[s.Own] = 1 // for the probes
+	wanted[s.Own], wanted[probes] = 1, 1 // also between two waits
 	ctx, cancel := context.WithTimeout(s.Life, protocol.Patience)
 	defer cancel()
 	for channel := range wanted {
@@ -219,8 +227,9 @@ func (s *session) subscribe() (goOn bool, err error) {
 			if err := s.conn.Subscribe(ctx, channel); err != nil {
 				return false, err
 			}
-			s.subscribed[channel] = true
-			s.Changed(channel) // earlier changes are found by looking
+			if s.subscribed[channel] = true; channel != probes {
+				s.Changed(channel) // earlier changes are found by looking
+			}
 		}
 	}
 	for channel := range s.subscribed {
@@ -254,12 +263,12 @@ func (s *session) prove() bool {
 	}
 	s.probe++
 	s.waiting, s.due = true, s.now()+probeWait
-	payload := probeWord + strconv.Itoa(s.probe)
+	payload := s.payload()
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.Life, probeWait*2/3)
 		defer cancel()
 		select {
-		case s.sent <- s.Notify(ctx, s.Own, payload):
+		case s.sent <- s.Notify(ctx, probes, payload):
 		default:
 		}
 	})
@@ -290,13 +299,29 @@ func (s *session) next() (channel, payload string, err error) {
 
 func (s *session) hear(channel, payload string) {
 	s.heard = true
-	switch {
-	case channel != s.Own:
-		s.Changed(channel)
-	case payload == probeWord+strconv.Itoa(s.probe):
-		s.waiting, s.proven, s.due = false, true, s.now()+probeEvery
-		s.hears()
-	default:
+	switch channel {
+	case s.Own:
 		s.Hint(payload)
+	case probes:
+		s.hearProbe(payload == s.payload())
+	default:
+		s.Changed(channel)
+	}
+}
+
+// payload distinguishes the last probe from all others.
+func (s *session) payload() string { return s.Own + " " + strconv.Itoa(s.probe) }
+
+// hearProbe plans the next one, at a random time: of many listeners one is the first, and all others hear that.
+func (s *session) hearProbe(own bool) {
+	if own {
+		s.waiting, s.own = false, s.now()
+	} else if s.waiting || !s.proven {
+		return
+	}
+	s.due = min(s.now()+probeEvery-rand.N(probeEvery/2), s.own+ownEvery)
+	if !s.proven {
+		s.proven = true
+		s.hears()
 	}
 }

@@ -88,7 +88,9 @@ func (s *stage) last() *conn {
 }
 
 func (c *conn) Subscribe(_ context.Context, channel string) error {
-	c.stage.note("+" + channel)
+	if channel != probes {
+		c.stage.note("+" + channel)
+	}
 	return nil
 }
 
@@ -158,13 +160,13 @@ func TestConnectionThatBreaksOrHearsNothingIsReplaced(t *testing.T) {
 		s.mu.Lock()
 		s.deaf = true
 		s.mu.Unlock()
-		time.Sleep(33*time.Second + time.Millisecond)
+		time.Sleep(probeEvery + probeWait + time.Millisecond)
 		got := s.told()
 		if !slices.Equal(got[:3], []string{"closed", "hears false", "deaf 1: " + errUnheard.Error()}) || slices.Contains(got, "hears true") {
 			t.Errorf("told %q when nothing is heard any more", got)
 		}
 		time.Sleep(time.Minute)
-		got = s.told()
+		got = append(got, s.told()...)
 		if attempts := count(got, "deaf "); attempts < 5 || !slices.Contains(got, "deaf 2: "+errUnheard.Error()) || s.since < 30*time.Second {
 			t.Errorf("%d failed attempts in a minute, deaf for %v: %q", attempts, s.since, got)
 		}
@@ -213,4 +215,112 @@ func count(all []string, prefix string) (n int) {
 		}
 	}
 	return n
+}
+
+// A bus delivers each probe to all stages but those that are cut off, as the server does.
+type bus struct {
+	mu     sync.Mutex
+	stages []*stage
+	cut    map[*stage]bool // hears nothing
+	split  map[*stage]bool // hears the others and not itself: its notifications go to another server
+	sent   int
+}
+
+func (b *bus) notify(from *stage, channel, payload string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sent++
+	for _, s := range b.stages {
+		if b.cut[s] || s == from && b.split[s] {
+			continue
+		}
+		select {
+		case s.last().said <- [2]string{channel, payload}:
+		default: // its connection is not read
+		}
+	}
+}
+
+// join starts a listener on the bus.
+func (b *bus) join(t *testing.T) *stage {
+	s := start(t)
+	b.mu.Lock()
+	b.stages = append(b.stages, s)
+	s.Own = fmt.Sprint("own ", len(b.stages))
+	b.mu.Unlock()
+	s.Notify = func(_ context.Context, channel, payload string) error {
+		b.notify(s, channel, payload)
+		return nil
+	}
+	return s
+}
+
+// fails makes a line of a listener's fail so.
+func (b *bus) fails(so map[*stage]bool, s *stage) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	so[s] = true
+}
+
+// Every notification wakes every listener of the database: of a thousand that wait, one proves for all that they hear.
+func TestListenersCountOnTheProbesOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bus{}
+		const many = 100
+		for range many {
+			s := b.join(t)
+			s.Want(s.Own)
+			s.want(t, "+"+s.Own, "changed "+s.Own, "hears true")
+			time.Sleep(time.Second)
+		}
+		b.mu.Lock()
+		b.sent = 0
+		b.mu.Unlock()
+		time.Sleep(ownEvery)
+		b.mu.Lock()
+		n := b.sent
+		b.mu.Unlock()
+		if least, most := int(ownEvery/probeEvery), many+2*int(ownEvery/probeEvery); n < least || n > most {
+			t.Errorf("%d probes of %d listeners in %v, want %d to %d", n, many, ownEvery, least, most)
+		}
+		for _, s := range b.stages {
+			s.want(t)
+		}
+	})
+}
+
+func TestListenerThatHearsOnlyOthersIsDeaf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bus{cut: make(map[*stage]bool), split: make(map[*stage]bool)}
+		for range 10 {
+			s := b.join(t)
+			s.Want(s.Own)
+			time.Sleep(time.Second)
+		}
+		cut, split := b.stages[3], b.stages[7]
+		cut.told()
+		b.fails(b.cut, cut)
+		time.Sleep(probeEvery + probeWait)
+		if got := cut.told(); !slices.Contains(got, "hears false") {
+			t.Errorf("on a dead line: told %q", got)
+		}
+		b.fails(b.split, split)
+		b.notify(nil, probes, "a probe of somebody else")
+		split.told()
+		for range (ownEvery + probeWait) / (5 * time.Second) { // before its own turn comes
+			b.notify(nil, probes, "a probe of somebody else")
+			time.Sleep(5 * time.Second)
+		}
+		time.Sleep(5 * time.Second)
+		if got := split.told(); !slices.Contains(got, "hears false") {
+			t.Errorf("on a connection to another server: told %q", got)
+		}
+		late := b.join(t)
+		b.fails(b.split, late)
+		late.Want(late.Own)
+		time.Sleep(ownEvery)
+		if got := late.told(); slices.Contains(got, "hears true") {
+			t.Errorf("a listener that has never heard its own probe: told %q", got)
+		}
+	})
 }

@@ -24,7 +24,7 @@ var ofWaiting = []mutant{
 		{schema, "served = GREATEST(l.served, p_served), ttl = w.ttl", "served = p_served, ttl = w.ttl"},
 	}, integration, "^TestI9_ATicketAfterAHandOver"},
 	{"I8 a dead waiter is told to ask in the place of the first live one", []edit{
-		{schema, "AND (q.ticket = n.ticket OR EXISTS ( SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp()))", ""},
+		{schema, "q.ticket < n.ticket AND EXISTS (\n            SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())\n          ORDER", "q.ticket < n.ticket\n          ORDER"},
 	}, integration, "^TestI8_TheFirstLive|^TestI8_TheHolder"},
 	{"I8 a waiter for one of a limit asks when the last lease ends", []edit{
 		{

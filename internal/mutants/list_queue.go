@@ -288,6 +288,34 @@ var ofTheQueue = []mutant{
 	{"circles: only the exclusive holder is told that it holds the lock", []edit{
 		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose", "  ok   boolean := NOT (held AND w.nested) OR refuse_own(w.name, w.owner_id);       -- whose"},
 	}, integration, "^TestAnOwnerIsTold"},
+	{"I8 a waiter stays far from the front for ever", []edit{
+		{"internal/queue/looks.go", "\t\t\tq.restless(q.restOf(t), now)\n", ""},
+		{"internal/queue/looks.go", "\t\tq.rest = min(q.rest, q.restOf(t))\n", ""},
+	}, library, "^TestWaiterFarFrom"},
+	{"I8 a new ticket near the front is looked at like those far from it", []edit{
+		{"internal/queue/queue.go", "\tq.rest = min(q.rest, q.restOf(t))\n", ""},
+	}, library, "^TestOneTicketNear"},
+	{"I8 dead waiters keep others far from the front", []edit{
+		{schema, "q.ticket < n.ticket AND EXISTS (\n            SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())\n          ORDER", "q.ticket < n.ticket\n          ORDER"},
+	}, integration, "^TestI8_ATicketBehind"},
+	{"I7 looks of a short lease are too rare to trust its hint", []edit{
+		{"internal/queue/queue.go", "min(farLook, q.third, t.ttl/4)", "min(farLook, q.third)"},
+	}, library, "^TestWaiterFarFrom"},
+	{"I8 a session that waits far from the front is not looked after in time", []edit{
+		{"internal/queue/queue.go", "min(farLook, q.third, t.ttl/4)", "min(farLook, t.ttl/4)"},
+	}, library, "^TestWaiterFarFrom"},
+	{"circles: one that a grant closes far from the front is found late", []edit{
+		{"pglock/leases.go", "if c.queue.Held(at) || beatSooner {", "if beatSooner {"},
+	}, library, "^TestOwnerThatIsGranted"},
+	{"a listener that never heard itself counts on others", []edit{
+		{"internal/listener/listener.go", "} else if s.waiting || !s.proven {", "} else if s.waiting && s.proven {"},
+	}, listening, "^TestListenerThatHearsOnly"},
+	{"a listener counts on others for ever", []edit{
+		{"internal/listener/listener.go", "min(s.now()+probeEvery-rand.N(probeEvery/2), s.own+ownEvery)", "s.now() + probeEvery - rand.N(probeEvery/2)"},
+	}, listening, "^TestListenerThatHearsOnly"},
+	{"every listener proves for itself", []edit{
+		{"internal/listener/listener.go", "} else if s.waiting || !s.proven {", "} else {"},
+	}, listening, "^TestListenersCountOn"},
 	{"circles: nobody looks for them", []edit{
 		{"internal/queue/looks.go", "\t\t\tl.Nested = append(l.Nested, number)\n", "\t\t\t_ = number\n"},
 	}, integration, "^TestCircle"},

@@ -41,7 +41,9 @@ func (q *Queue) DueLook(now trust.Instant) (*Look, time.Duration) {
 		return nil, wait
 	}
 	l := &Look{tickets: maps.Clone(q.tickets), Nested: []int64{}}
+	q.rest = farLook
 	for number, t := range l.tickets {
+		q.rest = min(q.rest, q.restOf(t))
 		if t.Owner.Nested() {
 			l.Nested = append(l.Nested, number)
 		}
@@ -92,7 +94,8 @@ func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now tru
 				t.askAt = at
 				t.signal()
 			}
-			t.first = s.First
+			t.first, t.far = s.First, !s.Near
+			q.restless(q.restOf(t), now)
 		}
 	}
 	before := q.strays

@@ -14,11 +14,12 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// How often a client looks at its tickets. With notifications: once a second, in the heartbeat's statement. Without:
-// from tens of milliseconds on, growing to a second.
+// How often a client looks at its tickets. With notifications: once a second, or, while all of them are far from the
+// front of their queues, every three. Without: from tens of milliseconds on, growing to a second.
 const (
 	firstLook = 20 * time.Millisecond
 	lastLook  = time.Second
+	farLook   = 3 * time.Second
 
 	// AskLate is how long after the end of the holder's lease the first in a queue asks, so that it finds the lease
 	// over.
@@ -37,6 +38,7 @@ type Owner interface {
 type Ticket struct {
 	Owner Owner
 	Wake  chan struct{} // 1-buffered: there is news
+	ttl   time.Duration // of the lease that it asks for
 
 	grantID uuid.UUID
 	number  int64         // 0 before the first answer
@@ -44,11 +46,14 @@ type Ticket struct {
 	askAt   trust.Instant // for the first in the queue
 	eager   time.Duration // how long it waits before it asks again if no lease keeps it waiting
 	first   bool
+	far     bool // as far as is known
 	news    News
 }
 
-// NewTicket makes the ticket of a call that is about to wait.
-func NewTicket(owner Owner) *Ticket { return &Ticket{Owner: owner, Wake: make(chan struct{}, 1)} }
+// NewTicket makes the ticket of a call that is about to wait for a lease of this TTL.
+func NewTicket(owner Owner, ttl time.Duration) *Ticket {
+	return &Ticket{Owner: owner, Wake: make(chan struct{}, 1), ttl: ttl}
+}
 
 // News is why a waiting call wakes up.
 type News struct {
@@ -70,7 +75,8 @@ type Queue struct {
 	hears   bool                    // notifications arrive
 	next    trust.Instant           // the next look
 	pace    time.Duration           // of looks while no notifications arrive
-	slowest time.Duration           // of looks
+	rest    time.Duration           // from look to look while they do
+	slowest time.Duration           // of looks while a ticket is near or nested
 	third   time.Duration           // of the session's TTL
 	took    time.Duration           // the last look
 	fails   bool
@@ -91,9 +97,12 @@ func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now t
 	if a.Ticket != t.number || t.news.Hint == nil { // a hint of this ticket may have come before the answer
 		t.news = News{}
 	}
-	t.grantID, t.number, t.seen, t.first = grantID, a.Ticket, sent, a.First
+	t.grantID, t.number, t.seen, t.first, t.far = grantID, a.Ticket, sent, a.First, a.Place > protocol.Near
 	t.askIn(now, a.Remaining+AskLate)
-	q.tickets[t.number] = t
+	if q.tickets[t.number] = t; len(q.tickets) == 1 {
+		q.rest = farLook
+	}
+	q.rest = min(q.rest, q.restOf(t))
 	if e, found := q.early[t.number]; found {
 		delete(q.early, t.number)
 		q.hear(e.text, e.sent)
@@ -181,12 +190,45 @@ func (q *Queue) Hears() bool {
 	return q.hears
 }
 
+// restOf is how long a ticket lets the client go from look to look while notifications arrive. A ticket near the front
+// may become the first when those before it die, and one of an owner that holds a lock may be part of a circle. All
+// others only need their session alive; and a grant is trusted from the last look on, so there are four in its TTL.
+func (q *Queue) restOf(t *Ticket) time.Duration {
+	if !t.far || t.Owner.Nested() {
+		return q.slowest
+	}
+	return max(q.slowest, min(farLook, q.third, t.ttl/4))
+}
+
+// Held notes that an owner holds a lock from now on: it may be that of a ticket. True: the next look comes sooner than
+// planned.
+func (q *Queue) Held(now trust.Instant) (sooner bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.tickets) > 0 && q.restless(q.slowest, now)
+}
+
+// restless lets no more time pass from look to look than d.
+func (q *Queue) restless(d time.Duration, now trust.Instant) (sooner bool) {
+	if q.rest <= d {
+		return false
+	}
+	if q.rest = d; !q.hears {
+		return false
+	}
+	next := now.Add(q.interval())
+	if sooner = next.Mono < q.next.Mono; sooner {
+		q.next = next
+	}
+	return sooner
+}
+
 // interval is how long until the next look, with jitter. Looks take at most a tenth of the time, unless the session
 // needs more of them: a look at ten thousand locks is not cheap.
 func (q *Queue) interval() time.Duration {
-	d := q.slowest
+	d := q.rest
 	if !q.hears {
-		d = min(q.pace, d)
+		d = min(q.pace, q.slowest)
 		q.pace = min(2*q.pace, lastLook)
 	}
 	d = max(d, min(10*q.took, q.third))

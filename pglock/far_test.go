@@ -1,0 +1,123 @@
+package pglock
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
+)
+
+// Of a thousand processes that wait for one lock, only those near the front of its queue look every second. The others
+// look less often, until they are near.
+func TestWaiterFarFromTheFrontLooksLessOften(t *testing.T) {
+	for name, tc := range map[string]struct {
+		options []Option
+		asks    []AcquireOption
+		every   time.Duration
+	}{
+		"by default":             {nil, nil, 3 * time.Second},
+		"with a long session":    {[]Option{WithSessionTTL(time.Hour)}, nil, 3 * time.Second},
+		"with a short session":   {[]Option{WithSessionTTL(6 * time.Second)}, nil, 2 * time.Second},
+		"with a short lease":     {nil, []AcquireOption{WithTTL(8 * time.Second)}, 2 * time.Second},
+		"with a shorter lease":   {nil, []AcquireOption{WithTTL(time.Second)}, time.Second},
+		"with a shorter session": {[]Option{WithSessionTTL(time.Second)}, nil, time.Second / 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, time.Hour)
+				hearing(s)
+				q.others("report", protocol.Near)
+				c := startClient(t, s, trust.SystemClock(), tc.options...)
+				id, result := waiting(t.Context(), t, c, "report", tc.asks...)
+				time.Sleep(10 * time.Second) // until it hears
+				looks := func(every time.Duration) {
+					before := len(s.of("look"))
+					time.Sleep(time.Minute)
+					n := len(s.of("look")) - before
+					if most := int(time.Minute / every); n < most || n > most*4/3+1 {
+						t.Errorf("%d looks in a minute, want one in %v, or up to a quarter sooner", n, every)
+					}
+				}
+				looks(tc.every)
+				q.others("report", 0)
+				time.Sleep(tc.every)
+				looks(min(tc.every, time.Second))
+				c.queue.Hear(q.grant(id, DefaultTTL), nil)
+				mustGet(t, result)
+			})
+		})
+	}
+}
+
+func TestOneTicketNearTheFrontIsEnoughToLookEverySecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		hearing(s)
+		q.others("report", 20)
+		c := startClient(t, s, trust.SystemClock())
+		far, a := waiting(t.Context(), t, c, "report")
+		for range 20 {
+			time.Sleep(10*time.Second + 10*time.Millisecond)
+			near, b := waiting(t.Context(), t, c, "other")
+			for range 5 {
+				before := len(s.of("look"))
+				time.Sleep(time.Second + 10*time.Millisecond)
+				if len(s.of("look")) == before {
+					t.Error("no look within a second")
+				}
+			}
+			c.queue.Hear(q.grant(near, DefaultTTL), nil)
+			mustGet(t, b)
+		}
+		c.queue.Hear(q.grant(far, DefaultTTL), nil)
+		mustGet(t, a)
+	})
+}
+
+// An owner that is granted a lock while it waits far from the front for another may close a circle by that.
+func TestOwnerThatIsGrantedALockWhileItIsFarIsLookedAfterWithinASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		s.set(func() {
+			s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
+				if asked.names[0] == "free" {
+					return protocol.Answer{Granted: true, Token: 7, Remaining: DefaultTTL}, nil
+				}
+				return q.acquire(ctx, asked)
+			}
+		})
+		hearing(s)
+		q.others("report", 20)
+		c := startClient(t, s, trust.SystemClock())
+		for range 20 {
+			ctx := context.WithValue(t.Context(), ownerKey{}, &owner{})
+			id, result := waiting(ctx, t, c, "report")
+			time.Sleep(10*time.Second + 10*time.Millisecond)
+			l, err := c.TryAcquire(ctx, "free")
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := time.Since(s.began)
+			time.Sleep(time.Second + 10*time.Millisecond)
+			nested := false
+			for _, look := range s.of("look") {
+				nested = nested || look.at >= at && len(look.tokens) > 0
+			}
+			if !nested {
+				t.Error("no look for circles within a second")
+			}
+			c.queue.Hear(q.grant(id, DefaultTTL), nil)
+			for _, l := range []*Lease{l, mustGet(t, result)} {
+				if err := l.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}
