@@ -84,8 +84,8 @@
 //
 // The notification is a hint for one ticket. Nobody can forge it, and it may be lost: the row of the lock decides.
 // While calls wait, the client looks at its tickets every second, or less often if looks take long. While each of them
-// has eight others before it, and none of its owner holds a lock, it looks every three seconds: at least three times
-// in the session TTL, and four times in the TTL that the call asks for. If it receives no notifications, as behind a
+// has eight others before it, and none of their owners holds a lock, it looks every two and a half seconds, or four
+// times in a shorter TTL of the session or of the lease. If it receives no notifications, as behind a
 // pooler that shares connections between transactions, it looks after 20 ms and then at intervals that grow to a
 // second. WithListenConfig gives the listener a direct connection.
 //

@@ -18,9 +18,9 @@ func TestWaiterFarFromTheFrontLooksLessOften(t *testing.T) {
 		asks    []AcquireOption
 		every   time.Duration
 	}{
-		"by default":             {nil, nil, 3 * time.Second},
-		"with a long session":    {[]Option{WithSessionTTL(time.Hour)}, nil, 3 * time.Second},
-		"with a short session":   {[]Option{WithSessionTTL(6 * time.Second)}, nil, 2 * time.Second},
+		"by default":             {nil, nil, 2500 * time.Millisecond},
+		"with a long session":    {[]Option{WithSessionTTL(time.Hour)}, nil, 2500 * time.Millisecond},
+		"with a short session":   {[]Option{WithSessionTTL(6 * time.Second)}, nil, 1500 * time.Millisecond},
 		"with a short lease":     {nil, []AcquireOption{WithTTL(8 * time.Second)}, 2 * time.Second},
 		"with a shorter lease":   {nil, []AcquireOption{WithTTL(time.Second)}, time.Second},
 		"with a shorter session": {[]Option{WithSessionTTL(time.Second)}, nil, time.Second / 3},

@@ -34,7 +34,7 @@ func TestClientCountsOnHintsOnlyAfterItHasHeardItsOwnProbe(t *testing.T) {
 		if len(probe) != 1 || probe[0].names[0] != probes || len(e.listens()) != 2 || !slices.Contains(e.listens(), probes) || !slices.Contains(e.listens(), c.channel()) {
 			t.Fatalf("probes %+v on %v, want one, and to hear it and the client's own channel", probe, e.listens())
 		}
-		for _, other := range [][2]string{{probes, c.channel() + " 4711"}, {probes, "x"}, {c.channel(), "x"}, {c.channel(), probe[0].names[1]}, {"elsewhere", probe[0].names[1]}} {
+		for _, other := range [][2]string{{probes, c.channel() + " 1"}, {probes, "x"}, {c.channel(), "x"}, {c.channel(), probe[0].names[1]}, {"elsewhere", probe[0].names[1]}} {
 			e.said <- other
 			synctest.Wait()
 			if hears(c) {

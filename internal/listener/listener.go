@@ -4,6 +4,7 @@ package listener
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,8 +21,8 @@ const (
 	// probeEvery is how often a listener proves that it still hears, and probeWait how long a proof may take.
 	probeEvery = 30 * time.Second
 	probeWait  = 3 * time.Second
-	// ownEvery is for how long a listener may count on what others send: they may be connected to another server than
-	// those that notify this client.
+	// ownEvery is for how long a listener counts on what others send, at most: they may be connected to another server
+	// than those that notify this client.
 	ownEvery = 10 * time.Minute
 	// A failed listener connects again, at first soon.
 	firstRetry = 50 * time.Millisecond
@@ -144,7 +145,7 @@ func (l *Listener) listen() {
 			}
 			continue
 		}
-		s := session{Listener: l, began: began, subscribed: make(map[string]bool), sent: make(chan error, 1), idleSince: -1}
+		s := session{Listener: l, began: began, subscribed: make(map[string]bool), nonce: crand.Text(), sent: make(chan error, 1), idleSince: -1}
 		err := s.run()
 		l.Hears(false)
 		if err != nil {
@@ -167,13 +168,14 @@ type session struct {
 	began      time.Time
 	conn       Conn
 	subscribed map[string]bool
-	heard      bool          // anything at all
-	proven     bool          // it has heard a probe
+	heard      bool          // anything but the probes of others
+	proven     bool          // it has heard a probe of its own
 	sent       chan error    // 1-buffered: the outcome of sending a probe
 	probe      int           // the number of the last one
 	due        time.Duration // the next probe, or the end of waiting for one
 	waiting    bool          // for the probe to be heard
-	own        time.Duration // when it last heard one of its own
+	nonce      string        // in its probes: nobody else sends one of these
+	trusts     time.Duration // until then it counts on the probes of others
 	idleSince  time.Duration // since when there are no users; -1 while there are
 }
 
@@ -298,28 +300,29 @@ func (s *session) next() (channel, payload string, err error) {
 }
 
 func (s *session) hear(channel, payload string) {
-	s.heard = true
+	own := channel == probes && payload == s.payload()
+	s.heard = s.heard || own || channel != probes
 	switch channel {
 	case s.Own:
 		s.Hint(payload)
 	case probes:
-		s.hearProbe(payload == s.payload())
+		s.hearProbe(own)
 	default:
 		s.Changed(channel)
 	}
 }
 
 // payload distinguishes the last probe from all others.
-func (s *session) payload() string { return s.Own + " " + strconv.Itoa(s.probe) }
+func (s *session) payload() string { return s.nonce + " " + strconv.Itoa(s.probe) }
 
 // hearProbe plans the next one, at a random time: of many listeners one is the first, and all others hear that.
 func (s *session) hearProbe(own bool) {
 	if own {
-		s.waiting, s.own = false, s.now()
+		s.waiting, s.trusts = false, s.now()+ownEvery-rand.N(ownEvery/2)
 	} else if s.waiting || !s.proven {
 		return
 	}
-	s.due = min(s.now()+probeEvery-rand.N(probeEvery/2), s.own+ownEvery)
+	s.due = min(s.now()+probeEvery-rand.N(probeEvery/2), s.trusts)
 	if !s.proven {
 		s.proven = true
 		s.hears()

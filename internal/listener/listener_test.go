@@ -318,9 +318,14 @@ func TestListenerThatHearsOnlyOthersIsDeaf(t *testing.T) {
 		late := b.join(t)
 		b.fails(b.split, late)
 		late.Want(late.Own)
-		time.Sleep(ownEvery)
+		for range ownEvery / time.Second {
+			time.Sleep(time.Second)
+			b.notify(nil, probes, "a probe of somebody else")
+		}
 		if got := late.told(); slices.Contains(got, "hears true") {
 			t.Errorf("a listener that has never heard its own probe: told %q", got)
+		} else if attempts := count(got, "deaf "); attempts < 5 || attempts > 30 {
+			t.Errorf("%d connections in %v, want fewer and fewer", attempts, ownEvery)
 		}
 	})
 }

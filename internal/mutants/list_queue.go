@@ -299,10 +299,10 @@ var ofTheQueue = []mutant{
 		{schema, "q.ticket < n.ticket AND EXISTS (\n            SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())\n          ORDER", "q.ticket < n.ticket\n          ORDER"},
 	}, integration, "^TestI8_ATicketBehind"},
 	{"I7 looks of a short lease are too rare to trust its hint", []edit{
-		{"internal/queue/queue.go", "min(farLook, q.third, t.ttl/4)", "min(farLook, q.third)"},
+		{"internal/queue/queue.go", "min(farLook, q.third*3/4, t.ttl/4)", "min(farLook, q.third*3/4)"},
 	}, library, "^TestWaiterFarFrom"},
 	{"I8 a session that waits far from the front is not looked after in time", []edit{
-		{"internal/queue/queue.go", "min(farLook, q.third, t.ttl/4)", "min(farLook, t.ttl/4)"},
+		{"internal/queue/queue.go", "min(farLook, q.third*3/4, t.ttl/4)", "min(farLook, t.ttl/4)"},
 	}, library, "^TestWaiterFarFrom"},
 	{"circles: one that a grant closes far from the front is found late", []edit{
 		{"pglock/leases.go", "if c.queue.Held(at) || beatSooner {", "if beatSooner {"},
@@ -311,8 +311,17 @@ var ofTheQueue = []mutant{
 		{"internal/listener/listener.go", "} else if s.waiting || !s.proven {", "} else if s.waiting && s.proven {"},
 	}, listening, "^TestListenerThatHearsOnly"},
 	{"a listener counts on others for ever", []edit{
-		{"internal/listener/listener.go", "min(s.now()+probeEvery-rand.N(probeEvery/2), s.own+ownEvery)", "s.now() + probeEvery - rand.N(probeEvery/2)"},
+		{"internal/listener/listener.go", "min(s.now()+probeEvery-rand.N(probeEvery/2), s.trusts)", "s.now() + probeEvery - rand.N(probeEvery/2)"},
 	}, listening, "^TestListenerThatHearsOnly"},
+	{"the probes of others make a deaf listener connect again and again", []edit{
+		{"internal/listener/listener.go", "s.heard = s.heard || own || channel != probes", "s.heard = true"},
+	}, listening, "^TestListenerThatHearsOnly"},
+	{"I8 a look that fails far from the front is repeated late", []edit{
+		{"internal/queue/looks.go", "\tq.restless(q.slowest, now)\n\tif now.Mono", "\tif now.Mono"},
+	}, "./internal/queue", "^TestFarFromTheFront"},
+	{"I8 whoever is behind a ticket that is being taken back learns late that it is near", []edit{
+		{"internal/queue/looks.go", "if len(strays)+len(q.strays) > 0 {", "if len(strays)+len(q.strays) < 0 {"},
+	}, "./internal/queue", "^TestFarFromTheFront"},
 	{"every listener proves for itself", []edit{
 		{"internal/listener/listener.go", "} else if s.waiting || !s.proven {", "} else {"},
 	}, listening, "^TestListenersCountOn"},

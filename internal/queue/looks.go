@@ -60,6 +60,7 @@ func (q *Queue) LookFailed(l *Look, err error, sent, now trust.Instant) {
 	if !q.fails {
 		q.fails, q.failing = true, sent
 	}
+	q.restless(q.slowest, now)
 	if now.Mono-q.failing.Mono > Outage {
 		for _, t := range l.tickets {
 			t.tell(News{Err: err})
@@ -113,6 +114,9 @@ func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now tru
 			since = now
 		}
 		q.strays[number] = since
+	}
+	if len(strays)+len(q.strays) > 0 { // one of ours may be the next behind it
+		q.restless(q.slowest, now)
 	}
 	return strays
 }

@@ -15,11 +15,11 @@ import (
 )
 
 // How often a client looks at its tickets. With notifications: once a second, or, while all of them are far from the
-// front of their queues, every three. Without: from tens of milliseconds on, growing to a second.
+// front of their queues, every two and a half. Without: from tens of milliseconds on, growing to a second.
 const (
 	firstLook = 20 * time.Millisecond
 	lastLook  = time.Second
-	farLook   = 3 * time.Second
+	farLook   = 2500 * time.Millisecond
 
 	// AskLate is how long after the end of the holder's lease the first in a queue asks, so that it finds the lease
 	// over.
@@ -46,7 +46,7 @@ type Ticket struct {
 	askAt   trust.Instant // for the first in the queue
 	eager   time.Duration // how long it waits before it asks again if no lease keeps it waiting
 	first   bool
-	far     bool // as far as is known
+	far     bool // as the last look has found
 	news    News
 }
 
@@ -97,7 +97,7 @@ func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now t
 	if a.Ticket != t.number || t.news.Hint == nil { // a hint of this ticket may have come before the answer
 		t.news = News{}
 	}
-	t.grantID, t.number, t.seen, t.first, t.far = grantID, a.Ticket, sent, a.First, a.Place > protocol.Near
+	t.grantID, t.number, t.seen, t.first, t.far = grantID, a.Ticket, sent, a.First, false
 	t.askIn(now, a.Remaining+AskLate)
 	if q.tickets[t.number] = t; len(q.tickets) == 1 {
 		q.rest = farLook
@@ -192,12 +192,13 @@ func (q *Queue) Hears() bool {
 
 // restOf is how long a ticket lets the client go from look to look while notifications arrive. A ticket near the front
 // may become the first when those before it die, and one of an owner that holds a lock may be part of a circle. All
-// others only need their session alive; and a grant is trusted from the last look on, so there are four in its TTL.
+// others only need their session alive, even if a look hangs; and a grant is trusted from the last look on. So there are
+// four looks in the TTL of either.
 func (q *Queue) restOf(t *Ticket) time.Duration {
 	if !t.far || t.Owner.Nested() {
 		return q.slowest
 	}
-	return max(q.slowest, min(farLook, q.third, t.ttl/4))
+	return max(q.slowest, min(farLook, q.third*3/4, t.ttl/4))
 }
 
 // Held notes that an owner holds a lock from now on: it may be that of a ticket. True: the next look comes sooner than

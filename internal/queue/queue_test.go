@@ -190,3 +190,33 @@ func TestTrap9_TicketThatNoCallHasIsFoundInTheEnd(t *testing.T) {
 		t.Errorf("while it is being taken back: %v", s)
 	}
 }
+
+// The client looks again soon where something is not as it should be, also while its tickets are far from the front.
+func TestFarFromTheFrontLooksComeSoonAfterAFailureAndWhileThereAreStrays(t *testing.T) {
+	q := New(10 * time.Second)
+	q.SetHears(true, at(0))
+	put(q, 1, false, 0)
+	now := time.Second
+	look := func() *Look {
+		l, _ := q.DueLook(at(now + time.Hour))
+		q.next = at(now + farLook)
+		return l
+	}
+	wantNext := func(what string, most time.Duration) {
+		t.Helper()
+		if wait := q.UntilLook(at(now)); wait > most || wait <= lastLook && most > lastLook {
+			t.Errorf("%s: a look after %v, want %v at most", what, wait, most)
+		}
+	}
+	found := map[int64]protocol.Sighting{1: {}}
+	q.Looked(look(), found, at(now), at(now), pause.Never)
+	wantNext("far", farLook)
+	q.LookFailed(look(), errors.New("no server"), at(now), at(now))
+	wantNext("after a failure", lastLook)
+	q.Looked(look(), found, at(now), at(now), pause.Never)
+	wantNext("far again", farLook)
+	q.Looked(look(), map[int64]protocol.Sighting{1: {}, 5: {Near: true}}, at(now), at(now), pause.Never)
+	wantNext("behind a ticket that no call has", lastLook)
+	q.Looked(look(), map[int64]protocol.Sighting{1: {Near: true}}, at(now), at(now), pause.Never)
+	wantNext("near", lastLook)
+}
