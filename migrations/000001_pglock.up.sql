@@ -3661,7 +3661,8 @@ BEGIN
         AND m.privilege_type = h.privilege_type) r ON r.oid = o.oid;
 END $$;
 
--- role_name is a role as statements name it. One that another database has dropped a moment ago has none.
+-- role_name is a role as statements name it. One that another database has dropped a moment ago has none. It is part of
+-- its callers' statements, and so looks up names by their search_path.
 CREATE FUNCTION role_name(p_role oid) RETURNS text
 LANGUAGE sql STABLE
 AS $$

@@ -26,6 +26,9 @@ type fakeQueue struct {
 	foreign map[int64]bool            // tickets of other clients
 }
 
+// near is how many live tickets before another make it far from the front: see look.
+const near = 8
+
 type fakeTicket struct {
 	name   string
 	number int64
@@ -76,7 +79,7 @@ func (q *fakeQueue) look(context.Context, []int64) (map[int64]protocol.Sighting,
 		if q.foreign[t.number] {
 			continue
 		}
-		found[t.number] = protocol.Sighting{First: q.ahead(t) == 0, Near: q.ahead(t) < protocol.Near, Remaining: max(0, time.Until(q.until)), Circle: q.circles[t.number]}
+		found[t.number] = protocol.Sighting{First: q.ahead(t) == 0, Near: q.ahead(t) < near, Remaining: max(0, time.Until(q.until)), Circle: q.circles[t.number]}
 	}
 	return found, nil
 }

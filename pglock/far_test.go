@@ -30,7 +30,7 @@ func TestWaiterFarFromTheFrontLooksLessOften(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
 				hearing(s)
-				q.others("report", protocol.Near)
+				q.others("report", near)
 				c := startClient(t, s, trust.SystemClock(), tc.options...)
 				id, result := waiting(t.Context(), t, c, "report", tc.asks...)
 				time.Sleep(10 * time.Second) // until it hears
@@ -63,7 +63,7 @@ func TestOneTicketNearTheFrontIsEnoughToLookEverySecond(t *testing.T) {
 		far, a := waiting(t.Context(), t, c, "report")
 		for range 20 {
 			time.Sleep(10*time.Second + 10*time.Millisecond)
-			near, b := waiting(t.Context(), t, c, "other")
+			id, b := waiting(t.Context(), t, c, "other")
 			for range 5 {
 				before := len(s.of("look"))
 				time.Sleep(time.Second + 10*time.Millisecond)
@@ -71,7 +71,7 @@ func TestOneTicketNearTheFrontIsEnoughToLookEverySecond(t *testing.T) {
 					t.Error("no look within a second")
 				}
 			}
-			c.queue.Hear(q.grant(near, DefaultTTL), nil)
+			c.queue.Hear(q.grant(id, DefaultTTL), nil)
 			mustGet(t, b)
 		}
 		c.queue.Hear(q.grant(far, DefaultTTL), nil)

@@ -398,7 +398,7 @@ func TestI8_LookThatHangsCostsNoSessionItsLife(t *testing.T) {
 	for _, tc := range []struct {
 		ttl    time.Duration
 		before int // waiters
-	}{{DefaultSessionTTL, 0}, {DefaultSessionTTL, 20}, {time.Second, 0}, {time.Second, 20}} {
+	}{{DefaultSessionTTL, 0}, {DefaultSessionTTL, 20}, {6 * time.Second, 20}, {time.Second, 0}, {time.Second, 20}} {
 		ttl := tc.ttl
 		t.Run(fmt.Sprint(ttl, " behind ", tc.before), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

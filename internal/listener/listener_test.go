@@ -36,7 +36,7 @@ func start(t *testing.T) *stage {
 		Connect: func(context.Context) (Conn, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.conns = append(s.conns, &conn{s, make(chan [2]string, 10), false})
+			s.conns = append(s.conns, &conn{s, make(chan [2]string, 200), false})
 			return s.conns[len(s.conns)-1], nil
 		},
 		Notify: func(_ context.Context, channel, payload string) error {
@@ -79,6 +79,12 @@ func (s *stage) told() (all []string) {
 	defer s.mu.Unlock()
 	all, s.all = s.all, nil
 	return all
+}
+
+func (s *stage) connected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns) > 0
 }
 
 func (s *stage) last() *conn {
@@ -231,7 +237,7 @@ func (b *bus) notify(from *stage, channel, payload string) {
 	defer b.mu.Unlock()
 	b.sent++
 	for _, s := range b.stages {
-		if b.cut[s] || s == from && b.split[s] {
+		if b.cut[s] || s == from && b.split[s] || !s.connected() {
 			continue
 		}
 		select {
@@ -285,6 +291,31 @@ func TestListenersCountOnTheProbesOfOthers(t *testing.T) {
 		}
 		for _, s := range b.stages {
 			s.want(t)
+		}
+	})
+}
+
+// Listeners that connect at the same moment, as after a restart of the server, do not send at the same moment ever after.
+func TestListenersThatStartTogetherGetOutOfStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bus{}
+		const many = 100
+		for range many {
+			s := b.join(t)
+			s.Want(s.Own)
+		}
+		sent := func() int {
+			synctest.Wait()
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.sent
+		}
+		time.Sleep(probeWait)
+		for began, before := time.Now(), sent(); time.Since(began) < 2*ownEvery; before = sent() {
+			time.Sleep(time.Second)
+			if n := sent() - before; n > many/5 {
+				t.Errorf("%d of %d listeners send in one second", n, many)
+			}
 		}
 	})
 }

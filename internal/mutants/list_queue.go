@@ -322,6 +322,9 @@ var ofTheQueue = []mutant{
 	{"I8 whoever is behind a ticket that is being taken back learns late that it is near", []edit{
 		{"internal/queue/looks.go", "if len(strays)+len(q.strays) > 0 {", "if len(strays)+len(q.strays) < 0 {"},
 	}, "./internal/queue", "^TestFarFromTheFront"},
+	{"listeners that start together prove together ever after", []edit{
+		{"internal/listener/listener.go", "s.now()+ownEvery-rand.N(ownEvery/2)", "s.now()+ownEvery"},
+	}, listening, "^TestListenersThatStart"},
 	{"every listener proves for itself", []edit{
 		{"internal/listener/listener.go", "} else if s.waiting || !s.proven {", "} else {"},
 	}, listening, "^TestListenersCountOn"},

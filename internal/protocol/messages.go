@@ -126,13 +126,10 @@ const (
 	Busy    = "busy" // another transaction has locked the row
 )
 
-// Near is how many live tickets may not be before one that is near the front of its queue.
-const Near = 8
-
 // Sighting is what a look found about one ticket that is still queued.
 type Sighting struct {
 	First     bool
-	Near      bool          // fewer than Near live ones are before it
+	Near      bool          // the session's first for its lock, and fewer than eight live ones are before it
 	Remaining time.Duration // for the first: until it should ask again
 	Circle    []Link        // that its ticket closes, if any
 }
