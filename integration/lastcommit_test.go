@@ -50,7 +50,7 @@ func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
 				t.Errorf("a try: %v, want a HeldError that names nobody", err)
 			}
 			pgtest.Eventually(t, "nobody to wait in the server", func() bool {
-				return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0
+				return blocked(t, look) == 0
 			})
 			if len(got) != 0 {
 				t.Fatalf("I4: granted beside a commit under way: %+v", <-got)

@@ -405,8 +405,7 @@ func TestI17_AKeyIsSaidToBeDoneWhenTheStandbyHasIt(t *testing.T) {
 		syncStandby(t, look, "nobody")
 		done := make(chan error, 1)
 		go func() { done <- once(t.Context(), first, how) }()
-		pgtest.Eventually(t, "COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
-		look.exec(t, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+		endCommit(t, look, "pg_cancel_backend")
 		if err := <-done; !errors.Is(err, pglock.ErrOutcomeUnknown) {
 			t.Fatalf("I17: %s answered %v", how, err)
 		}

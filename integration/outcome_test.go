@@ -58,6 +58,14 @@ func waiting(t *testing.T, look *peer, event string) int {
 	return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = $1`, event)
 }
 
+// endCommit waits until a COMMIT waits for a standby, and calls pg_cancel_backend or pg_terminate_backend for it.
+func endCommit(t *testing.T, look *peer, end string) {
+	t.Helper()
+	pgtest.Eventually(t, "COMMIT to wait for the standby", func() bool {
+		return one[int](t, look, `SELECT count(`+end+`(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) == 1
+	})
+}
+
 // write makes one fenced write in the background.
 func write(pool *pgxpool.Pool, lease *pglock.Lease) chan error {
 	return writeBy(fencedstore.New(pool), lease)
@@ -150,7 +158,7 @@ func TestI17_LostAnswerToCommitOfWriteSQLIsResolved(t *testing.T) {
 	}
 	through := stdlib.OpenDB(*config)
 	defer through.Close()
-	const under = `FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query ILIKE 'commit%'`
+	const under = `FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0 AND query ILIKE 'commit%'`
 	for what, rows := range map[string]int{"committed": 1, "rolled back": 0} {
 		t.Run(what, func(t *testing.T) {
 			look.exec(t, `DELETE FROM ledger`)
@@ -203,8 +211,7 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 				}
 				syncStandby(t, look, "nobody")
 				done := write(lease)
-				pgtest.Eventually(t, "COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
-				look.exec(t, `SELECT `+end+`(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+				endCommit(t, look, end)
 				err = <-done
 				var unknown *fencedstore.OutcomeUnknownError
 				if !errors.Is(err, pglock.ErrOutcomeUnknown) || !errors.As(err, &unknown) {
@@ -251,8 +258,7 @@ func TestI17_UnconfirmedCommitOfTheApplicationIsNotTakenForAWrite(t *testing.T) 
 			_, err := pool.Exec(context.Background(), `INSERT INTO ledger (token) VALUES (0)`)
 			done <- err
 		}()
-		pgtest.Eventually(t, "its COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
-		look.exec(t, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+		endCommit(t, look, "pg_cancel_backend")
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}

@@ -74,7 +74,7 @@ func newGate(t *testing.T, s *scene) *gate {
 	return &gate{s, lift}
 }
 
-const atGate = `FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query ILIKE 'commit%'`
+const atGate = `FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0 AND query ILIKE 'commit%'`
 
 // reached waits until a COMMIT waits at the gate.
 func (g *gate) reached(t *testing.T) {
