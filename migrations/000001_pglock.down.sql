@@ -159,6 +159,7 @@ DROP FUNCTION acquire_leases(p_names text[], p_grant_ids uuid[], p_session_key u
 DROP FUNCTION acquire_lease(p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb, p_retry boolean, p_mode text, p_capacity int, p_wait boolean, p_session_ttl interval, p_owner_id uuid, p_nested boolean, p_alone boolean, p_many boolean, OUT granted boolean, OUT token bigint, OUT more json);
 DROP FUNCTION sweep(p_limit int, p_history boolean);
 DROP FUNCTION end_session(p_session_key uuid);
+DROP FUNCTION keep_session(p_session_key uuid, p_holder text, p_session_ttl interval);
 DROP FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval);
 DROP FUNCTION session_alive(p_session_id uuid);
 DROP FUNCTION marked_pids();

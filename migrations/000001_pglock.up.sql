@@ -254,7 +254,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
 
 -- Rules are SQL functions, so that the server inlines them into the calling expression: calling each of them would
--- cost more than everything they do. Separate functions raise their errors.
+-- cost more than everything they do. Separate functions raise their errors. A function that the server cannot inline,
+-- as for its settings or because it uses an argument twice that is a call, must not be SQL: each call would plan it.
 
 -- refuse says what is wrong with an argument.
 CREATE FUNCTION refuse(p_argument text, p_value text, p_rule text) RETURNS boolean
@@ -314,7 +315,7 @@ $$;
 
 -- is_batch refuses arrays that are empty, too long for one statement, or of different lengths.
 CREATE FUNCTION is_batch(p_lengths int[]) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT
 AS $$
 DECLARE
   n int;
@@ -630,6 +631,15 @@ BEGIN
   RETURN true;
 END $$;
 
+-- keep_session is touch_session for those who prove the session with its key. It refuses bad arguments.
+CREATE FUNCTION keep_session(p_session_key uuid, p_holder text, p_session_ttl interval) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+  RETURN (p_session_key IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND has_bytes('holder', p_holder, 256)
+    AND is_ttl('session ttl', p_session_ttl) AND touch_session(session_of(p_session_key), p_holder, p_session_ttl);
+END $$;
+
 -- end_session ends the session and its tickets at once, instead of letting them run out, and returns whether there
 -- was one. It locks the session, then its tickets (I25), and no lock's head: first give up its waits, so that the
 -- waiters behind them are served. Whoever serves the queue passes over tickets that it has locked.
@@ -786,55 +796,61 @@ $create$, '{{schema}}', quote_ident(current_schema())),
 END $qualified$;
 
 -- acquire_leases is acquire_lease for many requests of a session, in the byte order of their names. n counts from 1.
--- If one request is refused, or would have to wait for longer than a moment, all fail, and nothing was done.
+-- If one request is refused, or would have to wait for longer than a moment, all fail, and nothing was done. It fixes
+-- no search_path because acquire_lease does not: a connection keeps the plans of a function for one search_path, and
+-- makes them anew for another.
+DO $qualified$
+BEGIN
+  EXECUTE replace(replace($create$
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
     p_owner_ids uuid[], p_nested boolean[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, granted boolean, token bigint, more json)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed()
-    AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_holders), pg_catalog.cardinality(p_ttls),
-                 pg_catalog.cardinality(p_metadata), pg_catalog.cardinality(p_retries), pg_catalog.cardinality(p_modes), pg_catalog.cardinality(p_capacities),
-                 pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested)]);
-  a     record;
-  given record;
-  last  text;
-  sync  text := current_setting('synchronous_commit');
+  ok    boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids),
+    pg_catalog.cardinality(p_holders), pg_catalog.cardinality(p_ttls), pg_catalog.cardinality(p_metadata),
+    pg_catalog.cardinality(p_retries), pg_catalog.cardinality(p_modes), pg_catalog.cardinality(p_capacities),
+    pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested)]);
+  a     pg_catalog.record;
+  given pg_catalog.record;
+  last  pg_catalog.text;
 BEGIN
-  IF true = ANY (p_waits) THEN                                  -- a session before any lock
-    ok := (p_session_key IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
-      AND has_bytes('holder', p_holders[1], 256)
-      AND is_ttl('session ttl', p_session_ttl)
-        AND touch_session(session_of(p_session_key), p_holders[1], p_session_ttl);
+  IF true OPERATOR(pg_catalog.=) ANY (p_waits) THEN             -- a session before any lock
+    ok := {{schema}}.keep_session(p_session_key, p_holders[1], p_session_ttl);
   END IF;
   FOR a IN
-    SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities, p_waits,
-                         p_owner_ids, p_nested)
+    SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_grant_ids), pg_catalog.unnest(p_holders),
+        pg_catalog.unnest(p_ttls), pg_catalog.unnest(p_metadata), pg_catalog.unnest(p_retries),
+        pg_catalog.unnest(p_modes), pg_catalog.unnest(p_capacities), pg_catalog.unnest(p_waits),
+        pg_catalog.unnest(p_owner_ids), pg_catalog.unnest(p_nested))
       WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, n)
-    ORDER BY g.name COLLATE "C", g.n
+    ORDER BY g.name COLLATE pg_catalog."C", g.n
   LOOP
-    IF (a.wait OR a.retry) AND a.name <> coalesce(last, '') THEN
+    IF (a.wait OR a.retry) AND (last IS NULL OR a.name OPERATOR(pg_catalog.<>) last) THEN
       last := a.name;
-      PERFORM give_way(last);
+      PERFORM {{schema}}.give_way(last);
     END IF;
-    given := acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
+    given := {{schema}}.acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
       a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, false, true);
     acquire_leases.n := a.n;
     acquire_leases.granted := given.granted;
     acquire_leases.token := given.token;
     acquire_leases.more := given.more;
     RETURN NEXT;
-    ok := ok AND NOT given.granted AND given.more -> 'handed' IS NULL;
+    ok := ok AND NOT given.granted AND (given.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
   END LOOP;
   IF p_alone AND ok THEN
-    sync := set_config('synchronous_commit', 'off', true);
+    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
   END IF;
-  ok := p_alone OR bound_rest(false);
+  ok := p_alone OR {{schema}}.bound_rest(false);
 END $$;
+$create$, '{{schema}}', quote_ident(current_schema())),
+    '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
+END $qualified$;
 
 -- check_request refuses a request that breaks a rule.
 CREATE FUNCTION check_request(w waiters, p_session_ttl interval) RETURNS boolean
@@ -868,7 +884,7 @@ $$;
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
     p_alone boolean, p_many boolean, OUT granted boolean, OUT token bigint, OUT more json)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -939,12 +955,13 @@ END $$;
 -- if it is idle: no other statement comes, or only the row of the caller's own lease is locked. A lower limit that the
 -- user has set stays.
 CREATE FUNCTION bound_rest(p_idle boolean) RETURNS boolean
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
-  SELECT bound_timeout('idle_in_transaction_session_timeout', 1000)
+BEGIN
+  RETURN bound_timeout('idle_in_transaction_session_timeout', 1000)
     AND (p_idle OR bound_timeout('statement_timeout', 1000)
-      AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)))
-$$;
+      AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)));
+END $$;
 
 -- PostgreSQL lets those who join pass whoever waits to take: as long as others have joined, one more may. So with many
 -- who queue nobody would ever take the head. Therefore whoever may have to wait for it knocks first, which is heard
@@ -970,7 +987,7 @@ AS $$ SELECT hashtextextended(p_name, 'locks'::regclass::oid::bigint) $$;
 -- give_way waits while somebody knocks, until the caller's statement has lasted a second: by then whoever had joined
 -- before is done. Whoever has locked a row of the lock does not call it: they would wait for each other.
 CREATE FUNCTION give_way(p_name text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
   key  bigint := knock_key(p_name);
@@ -1116,15 +1133,17 @@ AS $$
 DECLARE
   holder text := p_head.holder;
   until  timestamptz := p_head.expires_at;
-  left_  bigint := microseconds_until(p_head.expires_at);
+  free   timestamptz := p_head.expires_at;
+  left_  bigint;
 BEGIN
   granted := false;
   token := p_head.token;
   IF NOT is_running(p_head.expires_at, p_head.ended_at) THEN                            -- else it is exclusive
     SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
       WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
-    left_ := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
+    free := free_at(w.name, w.mode, w.capacity);
   END IF;
+  left_ := microseconds_until(free);
   more := json_strip_nulls(pg_catalog.json_build_object(
     'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
     'first', nullif(p_place = 1 OR left_ = 0 AND (next_waiter(w.name, p_head.served)).ticket >= p_ticket, false),
@@ -1613,7 +1632,7 @@ AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'
 -- watchers. It returns how many sessions it notified. NOTIFY takes a lock of the whole cluster until its transaction
 -- ends. So call announce after the grant, in a separate transaction that does not wait for the disk.
 CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
   ok boolean := is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_slots)]);
@@ -1704,35 +1723,44 @@ $create$, '{{schema}}', quote_ident(current_schema())),
 END $qualified$;
 
 -- release_leases is release_lease for many leases, in the byte order of their names, and for one lock in the order of
--- its slots. n counts from 1. If one release would have to wait for longer than a moment, nothing was done.
+-- its slots. n counts from 1. If one release would have to wait for longer than a moment, nothing was done. It fixes no
+-- search_path, like acquire_leases.
+DO $qualified$
+BEGIN
+  EXECUTE replace(replace($create$
 CREATE FUNCTION release_leases(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, released boolean, more json)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed()
-    AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens), pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_slots)]);
-  a     record;
-  ended record;
+  ok    boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens),
+    pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_slots)]);
+  a     pg_catalog.record;
+  ended pg_catalog.record;
 BEGIN
   FOR a IN
-    SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS g (name, token, grant_id, slot, n)
-    ORDER BY g.name COLLATE "C", g.slot, g.n
+    SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_tokens), pg_catalog.unnest(p_grant_ids),
+        pg_catalog.unnest(p_slots))
+      WITH ORDINALITY AS g (name, token, grant_id, slot, n)
+    ORDER BY g.name COLLATE pg_catalog."C", g.slot, g.n
   LOOP
-    ended := release_lease(a.name, a.token, a.grant_id, a.slot, false, true);
+    ended := {{schema}}.release_lease(a.name, a.token, a.grant_id, a.slot, false, true);
     release_leases.n := a.n;
     release_leases.released := ended.released;
     release_leases.more := ended.more;
     RETURN NEXT;
-    ok := ok AND ended.more -> 'handed' IS NULL;
+    ok := ok AND (ended.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
   END LOOP;
   IF p_alone AND ok THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
   END IF;
-  ok := bound_rest(p_alone);
+  ok := {{schema}}.bound_rest(p_alone);
 END $$;
+$create$, '{{schema}}', quote_ident(current_schema())),
+    '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
+END $qualified$;
 
 -- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without p_at it ends
 -- the lease itself, and may wait for its row. For an exclusive lease it locks only that row, which is the head; for
@@ -1740,7 +1768,7 @@ END $$;
 CREATE FUNCTION release_otherwise(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean,
     OUT more json)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1790,6 +1818,7 @@ CREATE FUNCTION hand_over(
   p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text,
     OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1833,6 +1862,7 @@ CREATE FUNCTION give_up(
   p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2166,7 +2196,7 @@ END $$;
 -- what has become of the lease.
 CREATE FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
 RETURNS TABLE (n bigint, reason text, expires_at timestamptz, remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2204,12 +2234,12 @@ END $$;
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
 RETURNS TABLE (ticket bigint, is_first boolean, remaining_us bigint, circle text, near boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
   me uuid := session_of(p_session_key);
-  ok boolean := require_read_committed() AND has_bytes('holder', p_holder, 256) AND is_ttl('session ttl', p_session_ttl)
-    AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND touch_session(me, p_holder, p_session_ttl);
+  ok boolean := require_read_committed() AND keep_session(p_session_key, p_holder, p_session_ttl);
 BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
@@ -2226,9 +2256,11 @@ BEGIN
           ORDER BY q.ticket LIMIT 8) b) AS ahead
       FROM (SELECT m.name, m.upto, pg_catalog.min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n)
     SELECT m.ticket, coalesce(f.ahead = 0, false),
-           CASE WHEN f.ahead = 0 THEN coalesce(microseconds_until(free_at(m.name, m.mode, m.capacity)), 0) END,
+           CASE WHEN f.ahead = 0 THEN microseconds_until(l.free_at) END,
            CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, coalesce(f.ahead < 8, false)
-    FROM mine m LEFT JOIN own_firsts f ON f.ticket = m.ticket;
+    FROM mine m LEFT JOIN own_firsts f ON f.ticket = m.ticket
+      CROSS JOIN LATERAL (                -- once, and so apart from the rule, which the server inlines
+        SELECT CASE WHEN f.ahead = 0 THEN free_at(m.name, m.mode, m.capacity) END OFFSET 0) l (free_at);
 END $$;
 
 -- own_tickets returns the locks and grant IDs of tickets of the session, for give_up: of tickets in a look for which
@@ -2398,7 +2430,7 @@ CREATE FUNCTION fence(
   p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL, p_receipt_id uuid DEFAULT NULL,
   p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2520,7 +2552,7 @@ ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;   -- session_replication_
 -- the leases and locks their rows, in the order in which release_leases ends them. So nobody is granted one of the
 -- locks before the COMMIT, even if SET CONSTRAINTS ALL IMMEDIATE has used up the check inside it.
 CREATE FUNCTION seal(p_resources text[]) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
   res  text;
@@ -2560,7 +2592,7 @@ CREATE FUNCTION fence_all(
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slots int[] DEFAULT NULL,
   p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2614,7 +2646,7 @@ END $$;
 -- its own COMMIT waits as long as any, so the answer is as durable as a grant. If the transaction stays open for
 -- longer than lock_timeout allows, it is 55P03: nobody knows yet.
 CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
   ok     boolean := require_read_committed() AND require_durable_commit();
@@ -3000,7 +3032,7 @@ CREATE FUNCTION once(
   p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT is_first boolean, OUT xact xid8, OUT lock_name text, OUT token bigint, OUT done_at timestamptz,
   OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE

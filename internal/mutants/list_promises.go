@@ -237,6 +237,75 @@ var ofDeadlines = []mutant{
 	{"I14 a renewal is planned for what it is asked", []edit{
 		{schema, "SET plan_cache_mode = force_generic_plan SET enable_seqscan = off", "SET plan_cache_mode = force_custom_plan"},
 	}, integration, "^TestThePlanOfTheFirst"},
+	{"a rule that is no expression is planned by each call", []edit{
+		{schema, "LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$ BEGIN RETURN bound_timeout(", "LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$ SELECT bound_timeout("},
+		{schema, "OR bound_timeout('transaction_timeout', 1000))); END $$;", "OR bound_timeout('transaction_timeout', 1000))); $$;"},
+	}, integration, "^TestNothingIsPlanned"},
+	{"a refusal plans when the lock is free", []edit{
+		{schema, "left_ := microseconds_until(free);", "left_ := microseconds_until(free_at(w.name, w.mode, w.capacity));"},
+	}, integration, "^TestNothingIsPlanned"},
+	{"a look plans when the lock is free", []edit{
+		{schema, "THEN microseconds_until(l.free_at) END", "THEN microseconds_until(free_at(m.name, m.mode, m.capacity)) END"},
+	}, integration, "^TestNothingIsPlanned"},
+	{"many releases are planned for another search_path than one", []edit{
+		{schema, "released boolean, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER", "released boolean, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT"},
+	}, integration, "^TestNothingIsPlanned"},
+	{"many fences are planned for the values at hand", []edit{
+		{
+			schema,
+			"OUT xact xid8, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
+			"OUT xact xid8, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
+	{"a fence is planned for the values at hand", []edit{
+		{
+			schema,
+			"OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
+			"OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
+	{"a seal is planned for the values at hand", []edit{
+		{
+			schema,
+			"CREATE FUNCTION seal(p_resources text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
+			"CREATE FUNCTION seal(p_resources text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
+	{"an acquire that waits is planned for the values at hand", []edit{
+		{
+			schema,
+			"p_many boolean, OUT granted boolean, OUT token bigint, OUT more json) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan AS $$",
+			"p_many boolean, OUT granted boolean, OUT token bigint, OUT more json) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
+	{"a release with a queue is planned for the values at hand", []edit{
+		{
+			schema,
+			"p_at tid, p_many boolean, OUT released boolean, OUT more json) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan AS $$",
+			"p_at tid, p_many boolean, OUT released boolean, OUT more json) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
+	{"a look is planned for the values at hand", []edit{
+		{
+			schema,
+			"near boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan AS $$",
+			"near boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
+	{"a key is planned for the values at hand", []edit{
+		{
+			schema,
+			"OUT done_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
+			"OUT done_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
+	{"a check is planned for the values at hand", []edit{
+		{
+			schema,
+			"CREATE FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[]) RETURNS TABLE (n bigint, reason text, expires_at timestamptz, remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
+			"CREATE FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[]) RETURNS TABLE (n bigint, reason text, expires_at timestamptz, remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
 	{"I14 why a lease was lost is read by an old plan", []edit{
 		{schema, "RETURNS text LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_custom_plan", "RETURNS text LANGUAGE plpgsql VOLATILE"},
 	}, integration, "^TestThePlanOfTheFirst"},

@@ -75,7 +75,7 @@ func Unqualified(source, schema string) (found []string) {
 		return (name(at(i)) == "pg_catalog" || name(at(i)) == schema) && at(i+1).text == "." && (at(i+2).kind == 'i' || at(i+2).kind == 'q' || at(i+2).kind == 'o')
 	}
 	relation := func(i int) { // begins what a query reads or writes
-		for at(i).text == "only" || at(i).text == "lateral" || at(i).text == "rows" {
+		for at(i).text == "only" || at(i).text == "lateral" || at(i).text == "rows" || at(i-1).text == "rows" {
 			i++
 		}
 		if at(i).text != "(" && !qualified(i) {
@@ -91,7 +91,8 @@ func Unqualified(source, schema string) (found []string) {
 		case 'o':
 			assigned := t.text == "=" && here.set && (at(i-2).text == "set" || at(i-2).text == ",")
 			inOperator := at(i-1).text == "." && name(at(i-2)) == "pg_catalog" && at(i-3).text == "(" && at(i-4).text == "operator"
-			if !assigned && !inOperator {
+			everything := t.text == "*" && at(i-1).text == "select"
+			if !assigned && !inOperator && !everything {
 				complain("operator", i)
 			}
 		case 't':
@@ -99,7 +100,7 @@ func Unqualified(source, schema string) (found []string) {
 				complain("type of a constant", i)
 			}
 		case 'q', 'i':
-			if at(i+1).text == "(" && at(i-1).text != "." && at(i-1).text != "]" && (t.kind == 'q' || !slices.Contains(keywords, t.text)) {
+			if at(i+1).text == "(" && at(i-1).text != "." && at(i-1).text != "]" && at(i-1).text != "as" && (t.kind == 'q' || !slices.Contains(keywords, t.text)) {
 				complain("call", i)
 			}
 			if at(i+1).text == "(" && at(i-1).text == "." && !qualified(i-2) && at(i-3).text != "into" {
@@ -132,6 +133,8 @@ func Unqualified(source, schema string) (found []string) {
 			continue
 		}
 		switch {
+		case t.text == "in" && at(i-2).text == "for": // a loop
+		case t.text == "collate" && qualified(i+1):
 		case slices.Contains(hidden, t.text):
 			complain("hidden operator", i)
 		case t.text == "operator" && (at(i+1).text != "(" || !qualified(i+2)):

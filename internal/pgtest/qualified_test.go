@@ -13,7 +13,12 @@ DECLARE
   at pg_catalog.tid;
   n  CONSTANT bigint := pg_catalog.length('(');
   ok boolean;
+  a  pg_catalog.record;
 BEGIN
+  FOR a IN SELECT g.x FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_ids)) WITH ORDINALITY AS g (x, y, n)
+    ORDER BY g.x COLLATE pg_catalog."C" LOOP
+    ok := f.done;
+  END LOOP;
   UPDATE pglock.locks l SET token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 44 FROM pglock.installation i), holder = p_holder,
     at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl -- = is no operator here; nor here: /* + */
   WHERE l.ctid OPERATOR(pg_catalog.=) (
@@ -68,6 +73,12 @@ func TestUnqualifiedFindsWhatIsLeftToTheSearchPath(t *testing.T) {
 		"a constant of a type":     "f.x := interval '1 s'",
 		"a quoted type":            `f.x := "mood" 'sad'`,
 		"a collation":              `PERFORM p_a COLLATE "C"`,
+		"somebody's collation":     `PERFORM p_a COLLATE public."C"`,
+		"ROWS FROM":                "PERFORM FROM ROWS FROM (unnest(p_a)) AS g (x)",
+		"one more of ROWS FROM":    "PERFORM FROM ROWS FROM (pg_catalog.unnest(p_a), unnest(p_b)) AS g (x, y)",
+		"a table after ROWS FROM":  "PERFORM FROM ROWS FROM (pg_catalog.unnest(p_a)) AS g (x), waiters w",
+		"IN within a loop":         "FOR a IN SELECT p_a IN (1, 2) LOOP END LOOP",
+		"a loop over a call":       "FOR a IN SELECT f(p_a) LOOP END LOOP",
 		"a variable's type":        "DECLARE x text; BEGIN END",
 		"a second variable's type": "DECLARE x int; y tid := NULL; BEGIN END",
 		"a constant's type":        "DECLARE x CONSTANT record; BEGIN END",

@@ -33,7 +33,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
 
 -- Rules are SQL functions, so that the server inlines them into the calling expression: calling each of them would
--- cost more than everything they do. Separate functions raise their errors.
+-- cost more than everything they do. Separate functions raise their errors. A function that the server cannot inline,
+-- as for its settings or because it uses an argument twice that is a call, must not be SQL: each call would plan it.
 
 -- refuse says what is wrong with an argument.
 CREATE FUNCTION refuse(p_argument text, p_value text, p_rule text) RETURNS boolean
@@ -93,7 +94,7 @@ $$;
 
 -- is_batch refuses arrays that are empty, too long for one statement, or of different lengths.
 CREATE FUNCTION is_batch(p_lengths int[]) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT
 AS $$
 DECLARE
   n int;

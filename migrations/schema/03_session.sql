@@ -82,6 +82,15 @@ BEGIN
   RETURN true;
 END $$;
 
+-- keep_session is touch_session for those who prove the session with its key. It refuses bad arguments.
+CREATE FUNCTION keep_session(p_session_key uuid, p_holder text, p_session_ttl interval) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+  RETURN (p_session_key IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND has_bytes('holder', p_holder, 256)
+    AND is_ttl('session ttl', p_session_ttl) AND touch_session(session_of(p_session_key), p_holder, p_session_ttl);
+END $$;
+
 -- end_session ends the session and its tickets at once, instead of letting them run out, and returns whether there
 -- was one. It locks the session, then its tickets (I25), and no lock's head: first give up its waits, so that the
 -- waiters behind them are served. Whoever serves the queue passes over tickets that it has locked.

@@ -90,54 +90,54 @@ BEGIN
 END $$;
 
 -- acquire_leases is acquire_lease for many requests of a session, in the byte order of their names. n counts from 1.
--- If one request is refused, or would have to wait for longer than a moment, all fail, and nothing was done.
+-- If one request is refused, or would have to wait for longer than a moment, all fail, and nothing was done. It fixes
+-- no search_path because acquire_lease does not: a connection keeps the plans of a function for one search_path, and
+-- makes them anew for another.
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
     p_owner_ids uuid[], p_nested boolean[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, granted boolean, token bigint, more json)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed()
-    AND is_batch(ARRAY[cardinality(p_names), cardinality(p_grant_ids), cardinality(p_holders), cardinality(p_ttls),
-                 cardinality(p_metadata), cardinality(p_retries), cardinality(p_modes), cardinality(p_capacities),
-                 cardinality(p_waits), cardinality(p_owner_ids), cardinality(p_nested)]);
-  a     record;
-  given record;
-  last  text;
-  sync  text := current_setting('synchronous_commit');
+  ok    boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids),
+    pg_catalog.cardinality(p_holders), pg_catalog.cardinality(p_ttls), pg_catalog.cardinality(p_metadata),
+    pg_catalog.cardinality(p_retries), pg_catalog.cardinality(p_modes), pg_catalog.cardinality(p_capacities),
+    pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested)]);
+  a     pg_catalog.record;
+  given pg_catalog.record;
+  last  pg_catalog.text;
 BEGIN
-  IF true = ANY (p_waits) THEN                                  -- a session before any lock
-    ok := (p_session_key IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
-      AND has_bytes('holder', p_holders[1], 256)
-      AND is_ttl('session ttl', p_session_ttl)
-        AND touch_session(session_of(p_session_key), p_holders[1], p_session_ttl);
+  IF true OPERATOR(pg_catalog.=) ANY (p_waits) THEN             -- a session before any lock
+    ok := {{schema}}.keep_session(p_session_key, p_holders[1], p_session_ttl);
   END IF;
   FOR a IN
-    SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities, p_waits,
-                         p_owner_ids, p_nested)
+    SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_grant_ids), pg_catalog.unnest(p_holders),
+        pg_catalog.unnest(p_ttls), pg_catalog.unnest(p_metadata), pg_catalog.unnest(p_retries),
+        pg_catalog.unnest(p_modes), pg_catalog.unnest(p_capacities), pg_catalog.unnest(p_waits),
+        pg_catalog.unnest(p_owner_ids), pg_catalog.unnest(p_nested))
       WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, n)
-    ORDER BY g.name COLLATE "C", g.n
+    ORDER BY g.name COLLATE pg_catalog."C", g.n
   LOOP
-    IF (a.wait OR a.retry) AND a.name <> coalesce(last, '') THEN
+    IF (a.wait OR a.retry) AND (last IS NULL OR a.name OPERATOR(pg_catalog.<>) last) THEN
       last := a.name;
-      PERFORM give_way(last);
+      PERFORM {{schema}}.give_way(last);
     END IF;
-    given := acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
+    given := {{schema}}.acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
       a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, false, true);
     acquire_leases.n := a.n;
     acquire_leases.granted := given.granted;
     acquire_leases.token := given.token;
     acquire_leases.more := given.more;
     RETURN NEXT;
-    ok := ok AND NOT given.granted AND given.more -> 'handed' IS NULL;
+    ok := ok AND NOT given.granted AND (given.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
   END LOOP;
   IF p_alone AND ok THEN
-    sync := set_config('synchronous_commit', 'off', true);
+    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
   END IF;
-  ok := p_alone OR bound_rest(false);
+  ok := p_alone OR {{schema}}.bound_rest(false);
 END $$;
 
 -- check_request refuses a request that breaks a rule.
@@ -172,7 +172,7 @@ $$;
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
     p_alone boolean, p_many boolean, OUT granted boolean, OUT token bigint, OUT more json)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -8,12 +8,13 @@
 -- if it is idle: no other statement comes, or only the row of the caller's own lease is locked. A lower limit that the
 -- user has set stays.
 CREATE FUNCTION bound_rest(p_idle boolean) RETURNS boolean
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
-  SELECT bound_timeout('idle_in_transaction_session_timeout', 1000)
+BEGIN
+  RETURN bound_timeout('idle_in_transaction_session_timeout', 1000)
     AND (p_idle OR bound_timeout('statement_timeout', 1000)
-      AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)))
-$$;
+      AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)));
+END $$;
 
 -- PostgreSQL lets those who join pass whoever waits to take: as long as others have joined, one more may. So with many
 -- who queue nobody would ever take the head. Therefore whoever may have to wait for it knocks first, which is heard
@@ -39,7 +40,7 @@ AS $$ SELECT hashtextextended(p_name, 'locks'::regclass::oid::bigint) $$;
 -- give_way waits while somebody knocks, until the caller's statement has lasted a second: by then whoever had joined
 -- before is done. Whoever has locked a row of the lock does not call it: they would wait for each other.
 CREATE FUNCTION give_way(p_name text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
   key  bigint := knock_key(p_name);
@@ -185,15 +186,17 @@ AS $$
 DECLARE
   holder text := p_head.holder;
   until  timestamptz := p_head.expires_at;
-  left_  bigint := microseconds_until(p_head.expires_at);
+  free   timestamptz := p_head.expires_at;
+  left_  bigint;
 BEGIN
   granted := false;
   token := p_head.token;
   IF NOT is_running(p_head.expires_at, p_head.ended_at) THEN                            -- else it is exclusive
     SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
       WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
-    left_ := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
+    free := free_at(w.name, w.mode, w.capacity);
   END IF;
+  left_ := microseconds_until(free);
   more := json_strip_nulls(json_build_object(
     'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
     'first', nullif(p_place = 1 OR left_ = 0 AND (next_waiter(w.name, p_head.served)).ticket >= p_ticket, false),
@@ -682,7 +685,7 @@ AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'
 -- watchers. It returns how many sessions it notified. NOTIFY takes a lock of the whole cluster until its transaction
 -- ends. So call announce after the grant, in a separate transaction that does not wait for the disk.
 CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
   ok boolean := is_batch(ARRAY[cardinality(p_names), cardinality(p_slots)]);

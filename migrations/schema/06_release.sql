@@ -53,34 +53,37 @@ BEGIN
 END $$;
 
 -- release_leases is release_lease for many leases, in the byte order of their names, and for one lock in the order of
--- its slots. n counts from 1. If one release would have to wait for longer than a moment, nothing was done.
+-- its slots. n counts from 1. If one release would have to wait for longer than a moment, nothing was done. It fixes no
+-- search_path, like acquire_leases.
 CREATE FUNCTION release_leases(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, released boolean, more json)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed()
-    AND is_batch(ARRAY[cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots)]);
-  a     record;
-  ended record;
+  ok    boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens),
+    pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_slots)]);
+  a     pg_catalog.record;
+  ended pg_catalog.record;
 BEGIN
   FOR a IN
-    SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS g (name, token, grant_id, slot, n)
-    ORDER BY g.name COLLATE "C", g.slot, g.n
+    SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_tokens), pg_catalog.unnest(p_grant_ids),
+        pg_catalog.unnest(p_slots))
+      WITH ORDINALITY AS g (name, token, grant_id, slot, n)
+    ORDER BY g.name COLLATE pg_catalog."C", g.slot, g.n
   LOOP
-    ended := release_lease(a.name, a.token, a.grant_id, a.slot, false, true);
+    ended := {{schema}}.release_lease(a.name, a.token, a.grant_id, a.slot, false, true);
     release_leases.n := a.n;
     release_leases.released := ended.released;
     release_leases.more := ended.more;
     RETURN NEXT;
-    ok := ok AND ended.more -> 'handed' IS NULL;
+    ok := ok AND (ended.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
   END LOOP;
   IF p_alone AND ok THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
   END IF;
-  ok := bound_rest(p_alone);
+  ok := {{schema}}.bound_rest(p_alone);
 END $$;
 
 -- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without p_at it ends
@@ -89,7 +92,7 @@ END $$;
 CREATE FUNCTION release_otherwise(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean,
     OUT more json)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -139,6 +142,7 @@ CREATE FUNCTION hand_over(
   p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text,
     OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -182,6 +186,7 @@ CREATE FUNCTION give_up(
   p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE

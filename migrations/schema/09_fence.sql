@@ -70,7 +70,7 @@ CREATE FUNCTION fence(
   p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL, p_receipt_id uuid DEFAULT NULL,
   p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -186,7 +186,7 @@ ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;   -- session_replication_
 -- the leases and locks their rows, in the order in which release_leases ends them. So nobody is granted one of the
 -- locks before the COMMIT, even if SET CONSTRAINTS ALL IMMEDIATE has used up the check inside it.
 CREATE FUNCTION seal(p_resources text[]) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
   res  text;
@@ -226,7 +226,7 @@ CREATE FUNCTION fence_all(
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slots int[] DEFAULT NULL,
   p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -280,7 +280,7 @@ END $$;
 -- its own COMMIT waits as long as any, so the answer is as durable as a grant. If the transaction stays open for
 -- longer than lock_timeout allows, it is 55P03: nobody knows yet.
 CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
   ok     boolean := require_read_committed() AND require_durable_commit();

@@ -1,0 +1,218 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// A connection keeps the plan of a prepared statement, and of one in PL/pgSQL: the first five are for the values at hand,
+// and then the server keeps one for all values, unless those for the values at hand look cheaper. It drops a plan that
+// was made for another search_path, and plans an SQL function that it does not inline in each transaction that calls it.
+func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	if err := fencedstore.GuardTable(t.Context(), newPool(t, db.URL()), "ledger", fencedstore.WithTableResource("x")); err != nil {
+		t.Fatal(err)
+	}
+	const clients, rounds, kept = 2, 16, 5 + 1
+	var mu sync.Mutex
+	planned := make(map[string]int) // by connection and statement
+	tell := func(config *pgxpool.Config) {
+		config.MaxConns = 1
+		params := config.ConnConfig.RuntimeParams
+		params["log_planner_stats"], params["client_min_messages"], params["log_min_messages"] = "on", "log", "panic"
+		config.ConnConfig.OnNotice = func(c *pgconn.PgConn, n *pgconn.Notice) {
+			in := innermost(n.Where)
+			if n.Message == "PLANNER STATISTICS" && in != "" && !strings.Contains(in, "lost_reason") { // which is rare, see there
+				mu.Lock()
+				defer mu.Unlock()
+				planned[fmt.Sprint(c.PID(), ": ", in)]++
+			}
+		}
+	}
+	first, key := newPool(t, db.URL(), tell), uuid.New() // of a queue, behind a reader
+	for _, mode := range []string{"shared", "exclusive"} {
+		if _, err := first.Exec(t.Context(), `SELECT FROM pglock.acquire_lease('read', gen_random_uuid(), $1, 'h', '1 h', p_mode => $2, p_wait => true)`, key, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range rounds {
+		var left int64
+		if err := first.QueryRow(t.Context(), `SELECT remaining_us FROM pglock.look($1, 'h', '10 s')`, key).Scan(&left); err != nil || left <= 0 {
+			t.Fatalf("the first in the queue is to ask in %d us, %v", left, err)
+		}
+	}
+	var all sync.WaitGroup
+	for n := range clients {
+		pool := newPool(t, db.URL(), tell)
+		c := newClient(t, pool, pglock.WithDefaultHolder(fmt.Sprint("h", n)))
+		all.Go(func() {
+			for range rounds {
+				if err := everyCall(t.Context(), c, pool, n, (n+1)%clients); err != nil {
+					t.Error(err)
+				}
+			}
+			var prepared int
+			var anew []string
+			if err := pool.QueryRow(t.Context(), `SELECT count(*), array_agg(statement) FILTER (WHERE custom_plans >= $1)
+				FROM pg_prepared_statements`, kept).Scan(&prepared, &anew); err != nil || prepared < kept || anew != nil {
+				t.Errorf("of %d prepared statements these are planned anew: %q, %v", prepared, anew, err)
+			}
+		})
+	}
+	all.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	if len(planned) < 100 {
+		t.Errorf("only %d statements were seen", len(planned))
+	}
+	for statement, n := range planned {
+		most := (kept + rounds) / 2
+		if once.MatchString(statement) { // but for an invalidation, as by ANALYZE
+			most = kept - 1
+		}
+		if n > most {
+			t.Errorf("planned %d times in %d rounds on connection %s", n, rounds, statement)
+		}
+	}
+}
+
+// once are functions that have one plan for all values from the first call on, because they ask for it or their caller does.
+var once = regexp.MustCompile(`function (acquire_otherwise|decide|enqueue|touch_session|release_otherwise|serve|claim|give_up|` +
+	`give_up_all|hand_over|look|announce|check_leases|fence|fence_all|seal|outcome|once)\(`)
+
+// innermost is the statement in a context, with the function that it is in.
+func innermost(context string) string {
+	const function = "PL/pgSQL function"
+	head, rest, ok := strings.Cut(context, function)
+	if !ok {
+		return context
+	}
+	line, _, _ := strings.Cut(rest, "\n")
+	return head + function + line
+}
+
+// everyCall does what a client can do, once, beside others that do the same.
+func everyCall(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool, n, next int) error {
+	store := fencedstore.New(pool)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	nothing := func(context.Context, pgx.Tx) error { return nil }
+	guarded := func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES (1)`)
+		return err
+	}
+	held := func(name string, opts ...pglock.AcquireOption) func(func(*pglock.Lease) error) error {
+		return func(f func(*pglock.Lease) error) error {
+			return c.Do(ctx, name, func(_ context.Context, l *pglock.Lease) error { return f(l) }, opts...)
+		}
+	}
+	steps := []func() error{
+		func() error {
+			return held(fmt.Sprint("own", n), pglock.WithTTL(time.Second))(func(l *pglock.Lease) error {
+				if _, err := l.Check(ctx); err != nil {
+					return err
+				}
+				end, err := l.Extend(ctx, time.Minute)
+				if err == nil {
+					end()
+				}
+				return errors.Join(err, l.Renew(ctx))
+			})
+		},
+		func() error {
+			return held("x")(func(l *pglock.Lease) error {
+				return errors.Join(store.Write(ctx, l, guarded),
+					store.Write(ctx, l, nothing, fencedstore.WithSameToken(), fencedstore.WithTimeLimit(time.Minute)),
+					store.Once(ctx, l, uuid.NewString(), nothing))
+			})
+		},
+		func() error {
+			var receipt fencedstore.Receipt
+			err := held("x")(func(l *pglock.Lease) error {
+				return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+					return errors.Join(fencedstore.Guard(ctx, tx, l, fencedstore.WithReceipt(&receipt)), fencedstore.Seal(ctx, tx, l))
+				})
+			})
+			_, asked := store.Outcome(ctx, receipt)
+			return errors.Join(err, asked)
+		},
+		func() error {
+			return held("s", pglock.WithShared())(func(*pglock.Lease) error {
+				_, err := c.TryAcquire(ctx, "s")
+				if errors.Is(err, pglock.ErrHeld) {
+					err = nil
+				}
+				return err
+			})
+		},
+		func() error { return held("s")(func(*pglock.Lease) error { return nil }) },
+		func() error { return held("l", pglock.WithLimit(2))(func(*pglock.Lease) error { return nil }) },
+		func() error {
+			got := make(chan error)
+			const together = 8
+			for i := range together {
+				go func() { got <- held(fmt.Sprint("own", n, i))(func(*pglock.Lease) error { return nil }) }()
+			}
+			var err error
+			for range together {
+				err = errors.Join(err, <-got)
+			}
+			return err
+		},
+		func() error {
+			l, err := c.TryAcquire(ctx, "x")
+			if errors.Is(err, pglock.ErrHeld) {
+				return nil
+			}
+			if err == nil {
+				if handed := l.HandOver(ctx, fmt.Sprint("h", next)); handed != nil {
+					err = l.Release(ctx)
+				}
+			}
+			return err
+		},
+		func() error {
+			soon, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+			defer cancel()
+			l, err := c.Acquire(soon, "x")
+			if err != nil {
+				return nil
+			}
+			return l.Release(ctx)
+		},
+		func() error {
+			all, err := c.AcquireAll(ctx, []string{"a", "b"})
+			if err != nil {
+				return err
+			}
+			var fences []fencedstore.Fence
+			for _, l := range all.All() {
+				fences = append(fences, fencedstore.Fence{Lease: l})
+			}
+			return errors.Join(store.WriteAll(ctx, fences, nothing), all.Release(ctx))
+		},
+	}
+	for i, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("client %d, step %d: %w", n, i, err)
+		}
+	}
+	return nil
+}
