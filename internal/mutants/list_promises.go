@@ -306,6 +306,41 @@ var ofDeadlines = []mutant{
 			"CREATE FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[]) RETURNS TABLE (n bigint, reason text, expires_at timestamptz, remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
+	{"many acquires are planned for another search_path than one", []edit{
+		{
+			schema,
+			"RETURNS TABLE (n bigint, granted boolean, token bigint, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$",
+			"RETURNS TABLE (n bigint, granted boolean, token bigint, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
+	{"an announcement is planned for the values at hand", []edit{
+		{
+			schema,
+			"CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
+			"CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
+	{"a request that is taken back is planned for the values at hand", []edit{
+		{
+			schema,
+			"ended boolean, place int, token bigint, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan AS $$",
+			"ended boolean, place int, token bigint, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s' AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
+	{"an outcome is planned for the values at hand", []edit{
+		{
+			schema,
+			"CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
+			"CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
+	{"a hand-over is planned for the values at hand", []edit{
+		{
+			schema,
+			"OUT outcome text, OUT more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan AS $$",
+			"OUT outcome text, OUT more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s' AS $$",
+		},
+	}, integration, "^TestNothingIsPlanned"},
 	{"I14 why a lease was lost is read by an old plan", []edit{
 		{schema, "RETURNS text LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_custom_plan", "RETURNS text LANGUAGE plpgsql VOLATILE"},
 	}, integration, "^TestThePlanOfTheFirst"},

@@ -92,7 +92,8 @@ AS $$
     ELSE refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank') END
 $$;
 
--- is_batch refuses arrays that are empty, too long for one statement, or of different lengths.
+-- is_batch refuses arrays that are empty, too long for one statement, or of different lengths. Like all that
+-- acquire_leases and release_leases call, it fixes the search_path that they do not.
 CREATE FUNCTION is_batch(p_lengths int[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT
 AS $$
