@@ -100,6 +100,7 @@ DROP FUNCTION can_check_connection();
 DROP FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint);
 DROP FUNCTION find_circle(p_name text, p_ticket bigint);
 DROP VIEW waits;
+DROP VIEW few_tickets;
 DROP VIEW queue;
 DROP FUNCTION own_tickets(p_session_key uuid, p_tickets bigint[]);
 DROP FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[]);

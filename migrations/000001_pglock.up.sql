@@ -140,7 +140,7 @@ CREATE TABLE waiters (
   enqueued_at timestamptz NOT NULL,
   PRIMARY KEY (name, ticket)
 ) WITH (autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
-CREATE INDEX waiters_session ON waiters (session_id, ticket);
+CREATE INDEX waiters_session ON waiters (session_id);
 CREATE INDEX waiters_owner ON waiters (owner_id);
 
 -- Grant IDs that were given up while their request may still be under way. They are kept for an hour, far longer than
@@ -148,7 +148,7 @@ CREATE INDEX waiters_owner ON waiters (owner_id);
 CREATE TABLE spent_grants (
   grant_id uuid        PRIMARY KEY,
   at       timestamptz NOT NULL
-);
+) WITH (vacuum_truncate = false);
 CREATE INDEX spent_grants_at ON spent_grants (at);
 
 -- The highest token that wrote to a resource. Never pruned: a fence that forgets lets stale tokens in.
@@ -160,7 +160,7 @@ CREATE TABLE fences (
   grant_id    uuid        NOT NULL,
   fenced_xact xid8        NOT NULL,                 -- the transaction that passed last
   advanced_at timestamptz NOT NULL
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, vacuum_truncate = false);
 
 -- A receipt is what a fenced write leaves in its own transaction, in case the answer to its COMMIT is lost. A writer
 -- uses one row again and again, but only when it knows what became of the previous write.
@@ -168,7 +168,7 @@ CREATE TABLE receipts (
   receipt_id uuid        PRIMARY KEY,
   write_id   uuid        NOT NULL,
   at         timestamptz NOT NULL
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, vacuum_truncate = false);
 
 -- What was done once. A key that belongs to a time, such as a slot of a schedule or a message, need not be kept for
 -- ever: a key older than it would be kept is refused, so forgetting it does not let the work be done again.
@@ -178,7 +178,7 @@ CREATE TABLE done_keys (
   token      bigint      NOT NULL,
   done_at    timestamptz NOT NULL,
   keep_until timestamptz                            -- NULL: for ever
-);
+) WITH (vacuum_truncate = false);
 CREATE INDEX done_keys_keep_until ON done_keys (keep_until) WHERE keep_until IS NOT NULL;
 
 -- The history: what the server did, each entry in the transaction that did it. A tenure, the time for which a lease
@@ -215,6 +215,31 @@ CREATE TABLE events (
 CREATE INDEX events_lock_token ON events (lock_name, token);
 CREATE INDEX events_lock ON events (lock_name, id);
 CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
+
+-- A connection keeps its plans. A plan that it makes while a table has hardly a page reads the whole table, because
+-- that is the cheapest way then, and goes on doing so when there are many rows. So each table that is searched by a key
+-- begins with empty pages, which no vacuum takes away: more of them than the server takes a search by a key to cost,
+-- and in the queue more than one for ten rows by their addresses.
+DO $do$
+DECLARE
+  filler jsonb := pg_catalog.json_build_object('slot', 0, 'token', 0, 'last_token', 0, 'ticket', 0, 'grants', 0, 'top_slot', 0,
+    'served', 0, 'fenced_xact', '0', 'nested', false, 'extended', false, 'mode', '', 'holder', repeat('.', 1000),
+    'ttl', '0', 'at', now(), 'seen_at', now(), 'alive_until', now(), 'acquired_at', now(), 'renewed_at', now(),
+    'expires_at', now(), 'enqueued_at', now(), 'advanced_at', now(), 'done_at', now());
+  t     regclass;
+  pages int;
+BEGIN
+  FOR t, pages IN VALUES ('locks'::regclass, 16), ('sessions', 16), ('waiters', 64), ('spent_grants', 16),
+    ('fences', 16), ('receipts', 16), ('done_keys', 16)
+  LOOP
+    WHILE pg_relation_size(t) < pages * current_setting('block_size')::int LOOP
+      EXECUTE pg_catalog.format('INSERT INTO %s SELECT r.* FROM gen_random_uuid() u, jsonb_populate_record(NULL::%1$s, $1 ||
+          pg_catalog.jsonb_build_object(''name'', u, ''resource'', u, ''key'', u, ''lock_name'', u, ''grant_id'', u,
+            ''session_id'', u, ''receipt_id'', u, ''write_id'', u)) r', t) USING filler;
+    END LOOP;
+    EXECUTE pg_catalog.format('DELETE FROM %s', t);
+  END LOOP;
+END $do$;
 
 
 -- ==== 01_rules
@@ -583,10 +608,10 @@ BEGIN
     IF NOT FOUND THEN
       UPDATE sessions s SET version = coalesce(p_version, s.version),
           pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
-        FROM (SELECT o.session_id FROM sessions o
-              WHERE o.session_id = me AND (mine OR o.version IS DISTINCT FROM p_version)
-              FOR NO KEY UPDATE SKIP LOCKED) o
-        WHERE s.session_id = o.session_id;
+        WHERE s.session_id = (
+          SELECT o.session_id FROM sessions o
+          WHERE o.session_id = me AND (mine OR o.version IS DISTINCT FROM p_version)
+          FOR NO KEY UPDATE SKIP LOCKED);
       IF mine AND NOT FOUND THEN
         mine := NOT pg_advisory_unlock_shared(key);
       END IF;
@@ -625,9 +650,9 @@ BEGIN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
   ELSIF until < clock_timestamp() + p_session_ttl * 0.7 THEN
-    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp() FROM (
-        SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED) mine
-      WHERE s.session_id = mine.session_id;
+    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp()
+      WHERE s.session_id = (
+        SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
   RETURN true;
 END $$;
@@ -1509,9 +1534,8 @@ BEGIN
       PERFORM name_limit(w);
     END IF;
     IF p_taken AND NOT is_running(p_head.expires_at, p_head.ended_at) THEN
-      g := serve(p_head, NULL, CASE WHEN NOT EXISTS (SELECT FROM waiters q
-          WHERE q.grant_id = w.grant_id AND q.ticket > p_head.served) THEN w END,
-        w.session_id, w.grant_id);                       -- who has a ticket is served by it, and once
+      g := serve(p_head, NULL, CASE WHEN (SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served
+        THEN NULL ELSE w END, w.session_id, w.grant_id);  -- who has a ticket is served by it, and once
       SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
     END IF;
   END IF;
@@ -2235,7 +2259,7 @@ END $$;
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
 RETURNS TABLE (ticket bigint, is_first boolean, remaining_us bigint, circle text, near boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
-SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2277,12 +2301,19 @@ $$;
 CREATE VIEW queue AS
   SELECT q.*, h.served FROM waiters q JOIN locks h ON h.name = q.name AND h.slot = 0 AND q.ticket > h.served;
 
+-- The same, for whoever reads a few by a key: OFFSET 0 keeps the planner to the order from a ticket to its lock. In the
+-- other one it would read all locks.
+CREATE VIEW few_tickets AS
+  SELECT q.*, h.served FROM waiters q
+    CROSS JOIN LATERAL (SELECT l.served FROM locks l WHERE l.name = q.name AND l.slot = 0 OFFSET 0) h
+  WHERE q.ticket > h.served;
+
 -- Who keeps a waiter waiting, and how: the holders of the lock, and waiters before it that hold locks themselves.
 -- any_of says that it can continue when one of several does, as with a semaphore. A waiter behind one of another mode
 -- waits for all holders, because that one does.
 CREATE VIEW waits AS
   SELECT q.owner_id, q.ticket, q.name AS lock, q.holder AS waiter, k.for_owner, k.holder, k.any_of, k.queued
-  FROM queue q CROSS JOIN LATERAL (
+  FROM few_tickets q CROSS JOIN LATERAL (
     SELECT l.owner_id AS for_owner, l.holder, q.mode = 'limit' AND l.mode = 'limit' AND NOT b.behind AS any_of,
            false AS queued
     FROM locks l, (SELECT EXISTS (
@@ -3093,7 +3124,7 @@ CREATE VIEW described AS
 
 -- get_lock returns one lock: its holders, or its last one.
 CREATE FUNCTION get_lock(p_name text) RETURNS SETOF described
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
 AS $$
   SELECT * FROM described d WHERE d.name = p_name
     AND (d.held OR NOT EXISTS (
@@ -3106,6 +3137,7 @@ $$;
 -- locked the head at most a second: 55P03. Asked again in the first half of p_for, it locks and writes nothing.
 CREATE FUNCTION watch(p_name text, p_for interval) RETURNS SETOF described
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
   ok boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_ttl('for', p_for);
@@ -3469,7 +3501,7 @@ AS $$
       WHERE o.resource = p_name AND o.lock_name <> p_name
         AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass))
   SELECT l.slot, l.token, l.holder, 'heartbeat', NULL, k.pid, NULL
-  FROM locks l JOIN sessions s ON s.session_id = l.session_id
+  FROM locks l CROSS JOIN LATERAL (SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s
     JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid = s.pid
       AND k.database = (SELECT h.oid FROM here h) AND (k.classid::bigint << 32 | k.objid::bigint) = s.mark
   WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
@@ -3604,7 +3636,8 @@ $$;
 
 -- list_waits tells what the sessions that hold a lock wait for, who holds that, and what those wait for: at most
 -- p_limit tickets, nearest first. Tickets of dead sessions do not count. same_owner says that the line of work that
--- holds is the one that waits; otherwise another one of the same session does.
+-- holds is the one that waits; otherwise another one of the same session does. OFFSET 0 keeps the planner to the order
+-- from a lock to its holders and their tickets.
 CREATE FUNCTION list_waits(p_name text, p_limit int DEFAULT 100)
 RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner boolean, ticket bigint, waits_for text,
                waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint)
@@ -3615,13 +3648,15 @@ AS $$
   WITH RECURSIVE w AS (
     SELECT 1 AS depth, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE AS same, q.ticket,
            q.name AS wanted, q.enqueued_at
-    FROM locks l JOIN queue q ON q.session_id = l.session_id
+    FROM locks l CROSS JOIN LATERAL (SELECT * FROM few_tickets o WHERE o.session_id = l.session_id OFFSET 0) q
     WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) AND session_alive(q.session_id)
     UNION
     SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name,
            q.enqueued_at
-    FROM w JOIN locks l ON l.name = w.wanted AND is_running(l.expires_at, l.ended_at)
-      JOIN queue q ON q.session_id = l.session_id
+    FROM w
+      CROSS JOIN LATERAL (
+        SELECT * FROM locks h WHERE h.name = w.wanted AND is_running(h.expires_at, h.ended_at) OFFSET 0) l
+      CROSS JOIN LATERAL (SELECT * FROM few_tickets o WHERE o.session_id = l.session_id OFFSET 0) q
     WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))
   SELECT n.depth, n.name, n.holder, n.session_id, n.same, n.ticket, n.wanted,
          GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint, h.holder, h.session_id,
@@ -3919,9 +3954,9 @@ BEGIN
           SELECT pg_catalog.count(*) AS n, pg_catalog.max(GREATEST(o.ended_at, o.expires_at)) AS ended,
                  pg_catalog.max(GREATEST(o.spent_until, o.watched_until)) AS needed
           FROM locks o WHERE o.name = m.name) l
-      WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = m.name)
+      WHERE (SELECT q.name FROM waiters q WHERE q.name = m.name LIMIT 1) IS NULL
         AND l.n = m.n AND l.ended <= since AND (l.needed <= clock_timestamp()) IS NOT FALSE),
-    gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.*),
+    gone AS (DELETE FROM locks l WHERE l.name = ANY (ARRAY(SELECT i.name FROM idle i)) RETURNING l.*),
     noted AS (
       INSERT INTO events (kind, lock_name, token, holder, session_id, slot, mode, capacity, granted_at,
           ended_at, number)

@@ -235,7 +235,7 @@ var ofDeadlines = []mutant{
 		{schema, "SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on", ""},
 	}, integration, "^TestThePlanOfTheFirst"},
 	{"I14 a renewal is planned for what it is asked", []edit{
-		{schema, "SET plan_cache_mode = force_generic_plan SET enable_seqscan = off", "SET plan_cache_mode = force_custom_plan"},
+		{schema, "SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_nestloop", "SET plan_cache_mode = force_custom_plan SET enable_nestloop"},
 	}, integration, "^TestThePlanOfTheFirst"},
 	{"a rule that is no expression is planned by each call", []edit{
 		{schema, "LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$ BEGIN RETURN bound_timeout(", "LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$ SELECT bound_timeout("},
@@ -288,8 +288,8 @@ var ofDeadlines = []mutant{
 	{"a look is planned for the values at hand", []edit{
 		{
 			schema,
-			"near boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan AS $$",
-			"near boolean) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$",
+			"SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$",
+			"SET jit = off SET enable_seqscan = off AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a key is planned for the values at hand", []edit{

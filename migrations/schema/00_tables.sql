@@ -135,7 +135,7 @@ CREATE TABLE waiters (
   enqueued_at timestamptz NOT NULL,
   PRIMARY KEY (name, ticket)
 ) WITH (autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
-CREATE INDEX waiters_session ON waiters (session_id, ticket);
+CREATE INDEX waiters_session ON waiters (session_id);
 CREATE INDEX waiters_owner ON waiters (owner_id);
 
 -- Grant IDs that were given up while their request may still be under way. They are kept for an hour, far longer than
@@ -143,7 +143,7 @@ CREATE INDEX waiters_owner ON waiters (owner_id);
 CREATE TABLE spent_grants (
   grant_id uuid        PRIMARY KEY,
   at       timestamptz NOT NULL
-);
+) WITH (vacuum_truncate = false);
 CREATE INDEX spent_grants_at ON spent_grants (at);
 
 -- The highest token that wrote to a resource. Never pruned: a fence that forgets lets stale tokens in.
@@ -155,7 +155,7 @@ CREATE TABLE fences (
   grant_id    uuid        NOT NULL,
   fenced_xact xid8        NOT NULL,                 -- the transaction that passed last
   advanced_at timestamptz NOT NULL
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, vacuum_truncate = false);
 
 -- A receipt is what a fenced write leaves in its own transaction, in case the answer to its COMMIT is lost. A writer
 -- uses one row again and again, but only when it knows what became of the previous write.
@@ -163,7 +163,7 @@ CREATE TABLE receipts (
   receipt_id uuid        PRIMARY KEY,
   write_id   uuid        NOT NULL,
   at         timestamptz NOT NULL
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, vacuum_truncate = false);
 
 -- What was done once. A key that belongs to a time, such as a slot of a schedule or a message, need not be kept for
 -- ever: a key older than it would be kept is refused, so forgetting it does not let the work be done again.
@@ -173,7 +173,7 @@ CREATE TABLE done_keys (
   token      bigint      NOT NULL,
   done_at    timestamptz NOT NULL,
   keep_until timestamptz                            -- NULL: for ever
-);
+) WITH (vacuum_truncate = false);
 CREATE INDEX done_keys_keep_until ON done_keys (keep_until) WHERE keep_until IS NOT NULL;
 
 -- The history: what the server did, each entry in the transaction that did it. A tenure, the time for which a lease
@@ -210,3 +210,28 @@ CREATE TABLE events (
 CREATE INDEX events_lock_token ON events (lock_name, token);
 CREATE INDEX events_lock ON events (lock_name, id);
 CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
+
+-- A connection keeps its plans. A plan that it makes while a table has hardly a page reads the whole table, because
+-- that is the cheapest way then, and goes on doing so when there are many rows. So each table that is searched by a key
+-- begins with empty pages, which no vacuum takes away: more of them than the server takes a search by a key to cost,
+-- and in the queue more than one for ten rows by their addresses.
+DO $do$
+DECLARE
+  filler jsonb := json_build_object('slot', 0, 'token', 0, 'last_token', 0, 'ticket', 0, 'grants', 0, 'top_slot', 0,
+    'served', 0, 'fenced_xact', '0', 'nested', false, 'extended', false, 'mode', '', 'holder', repeat('.', 1000),
+    'ttl', '0', 'at', now(), 'seen_at', now(), 'alive_until', now(), 'acquired_at', now(), 'renewed_at', now(),
+    'expires_at', now(), 'enqueued_at', now(), 'advanced_at', now(), 'done_at', now());
+  t     regclass;
+  pages int;
+BEGIN
+  FOR t, pages IN VALUES ('locks'::regclass, 16), ('sessions', 16), ('waiters', 64), ('spent_grants', 16),
+    ('fences', 16), ('receipts', 16), ('done_keys', 16)
+  LOOP
+    WHILE pg_relation_size(t) < pages * current_setting('block_size')::int LOOP
+      EXECUTE format('INSERT INTO %s SELECT r.* FROM gen_random_uuid() u, jsonb_populate_record(NULL::%1$s, $1 ||
+          jsonb_build_object(''name'', u, ''resource'', u, ''key'', u, ''lock_name'', u, ''grant_id'', u,
+            ''session_id'', u, ''receipt_id'', u, ''write_id'', u)) r', t) USING filler;
+    END LOOP;
+    EXECUTE format('DELETE FROM %s', t);
+  END LOOP;
+END $do$;

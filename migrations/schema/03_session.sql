@@ -33,10 +33,10 @@ BEGIN
     IF NOT FOUND THEN
       UPDATE sessions s SET version = coalesce(p_version, s.version),
           pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
-        FROM (SELECT o.session_id FROM sessions o
-              WHERE o.session_id = me AND (mine OR o.version IS DISTINCT FROM p_version)
-              FOR NO KEY UPDATE SKIP LOCKED) o
-        WHERE s.session_id = o.session_id;
+        WHERE s.session_id = (
+          SELECT o.session_id FROM sessions o
+          WHERE o.session_id = me AND (mine OR o.version IS DISTINCT FROM p_version)
+          FOR NO KEY UPDATE SKIP LOCKED);
       IF mine AND NOT FOUND THEN
         mine := NOT pg_advisory_unlock_shared(key);
       END IF;
@@ -75,9 +75,9 @@ BEGIN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
   ELSIF until < clock_timestamp() + p_session_ttl * 0.7 THEN
-    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp() FROM (
-        SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED) mine
-      WHERE s.session_id = mine.session_id;
+    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp()
+      WHERE s.session_id = (
+        SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
   RETURN true;
 END $$;

@@ -561,9 +561,8 @@ BEGIN
       PERFORM name_limit(w);
     END IF;
     IF p_taken AND NOT is_running(p_head.expires_at, p_head.ended_at) THEN
-      g := serve(p_head, NULL, CASE WHEN NOT EXISTS (SELECT FROM waiters q
-          WHERE q.grant_id = w.grant_id AND q.ticket > p_head.served) THEN w END,
-        w.session_id, w.grant_id);                       -- who has a ticket is served by it, and once
+      g := serve(p_head, NULL, CASE WHEN (SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served
+        THEN NULL ELSE w END, w.session_id, w.grant_id);  -- who has a ticket is served by it, and once
       SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
     END IF;
   END IF;

@@ -20,7 +20,7 @@ CREATE VIEW described AS
 
 -- get_lock returns one lock: its holders, or its last one.
 CREATE FUNCTION get_lock(p_name text) RETURNS SETOF described
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
 AS $$
   SELECT * FROM described d WHERE d.name = p_name
     AND (d.held OR NOT EXISTS (
@@ -33,6 +33,7 @@ $$;
 -- locked the head at most a second: 55P03. Asked again in the first half of p_for, it locks and writes nothing.
 CREATE FUNCTION watch(p_name text, p_for interval) RETURNS SETOF described
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
   ok boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_ttl('for', p_for);

@@ -41,7 +41,7 @@ AS $$
       WHERE o.resource = p_name AND o.lock_name <> p_name
         AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass))
   SELECT l.slot, l.token, l.holder, 'heartbeat', NULL, k.pid, NULL
-  FROM locks l JOIN sessions s ON s.session_id = l.session_id
+  FROM locks l CROSS JOIN LATERAL (SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s
     JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid = s.pid
       AND k.database = (SELECT h.oid FROM here h) AND (k.classid::bigint << 32 | k.objid::bigint) = s.mark
   WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
@@ -176,7 +176,8 @@ $$;
 
 -- list_waits tells what the sessions that hold a lock wait for, who holds that, and what those wait for: at most
 -- p_limit tickets, nearest first. Tickets of dead sessions do not count. same_owner says that the line of work that
--- holds is the one that waits; otherwise another one of the same session does.
+-- holds is the one that waits; otherwise another one of the same session does. OFFSET 0 keeps the planner to the order
+-- from a lock to its holders and their tickets.
 CREATE FUNCTION list_waits(p_name text, p_limit int DEFAULT 100)
 RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner boolean, ticket bigint, waits_for text,
                waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint)
@@ -187,13 +188,15 @@ AS $$
   WITH RECURSIVE w AS (
     SELECT 1 AS depth, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE AS same, q.ticket,
            q.name AS wanted, q.enqueued_at
-    FROM locks l JOIN queue q ON q.session_id = l.session_id
+    FROM locks l CROSS JOIN LATERAL (SELECT * FROM few_tickets o WHERE o.session_id = l.session_id OFFSET 0) q
     WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) AND session_alive(q.session_id)
     UNION
     SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name,
            q.enqueued_at
-    FROM w JOIN locks l ON l.name = w.wanted AND is_running(l.expires_at, l.ended_at)
-      JOIN queue q ON q.session_id = l.session_id
+    FROM w
+      CROSS JOIN LATERAL (
+        SELECT * FROM locks h WHERE h.name = w.wanted AND is_running(h.expires_at, h.ended_at) OFFSET 0) l
+      CROSS JOIN LATERAL (SELECT * FROM few_tickets o WHERE o.session_id = l.session_id OFFSET 0) q
     WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))
   SELECT n.depth, n.name, n.holder, n.session_id, n.same, n.ticket, n.wanted,
          GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint, h.holder, h.session_id,

@@ -135,9 +135,9 @@ BEGIN
           SELECT count(*) AS n, max(GREATEST(o.ended_at, o.expires_at)) AS ended,
                  max(GREATEST(o.spent_until, o.watched_until)) AS needed
           FROM locks o WHERE o.name = m.name) l
-      WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = m.name)
+      WHERE (SELECT q.name FROM waiters q WHERE q.name = m.name LIMIT 1) IS NULL
         AND l.n = m.n AND l.ended <= since AND (l.needed <= clock_timestamp()) IS NOT FALSE),
-    gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.*),
+    gone AS (DELETE FROM locks l WHERE l.name = ANY (ARRAY(SELECT i.name FROM idle i)) RETURNING l.*),
     noted AS (
       INSERT INTO events (kind, lock_name, token, holder, session_id, slot, mode, capacity, granted_at,
           ended_at, number)

@@ -47,9 +47,13 @@ func (r *Runner) beside(ctx context.Context, s step, processes, tickets int, w w
 	}
 	queue := func(ctx context.Context, conn *pgx.Conn) error { return askFor(ctx, conn, tickets, true) }
 	if err := onServer(ctx, at, func(ctx context.Context, conn *pgx.Conn) error {
-		// As if nobody had ever used them.
-		if _, err := conn.Exec(ctx, `TRUNCATE pglock.locks, pglock.sessions, pglock.waiters`); err != nil {
-			return err
+		for _, table := range []string{"locks", "sessions", "waiters"} { // but not the pages with which they begin
+			if _, err := conn.Exec(ctx, `DELETE FROM pglock.`+table); err != nil {
+				return err
+			}
+			if _, err := conn.Exec(ctx, `VACUUM pglock.`+table); err != nil {
+				return err
+			}
 		}
 		if err := askFor(ctx, conn, queuedNames, false); err != nil {
 			return err
