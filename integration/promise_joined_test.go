@@ -155,7 +155,8 @@ var waysToQueue = map[string]string{
 }
 
 // Several requests for one lock in a statement let others go first once: whoever waits for the lock then waits for the
-// statement. Whoever asks again without queueing joins the head too.
+// statement. Whoever asks again without queueing joins the head too. Who has been granted the lock lets nobody go first, who
+// would wait for it; who was only refused does, and so does not who is granted a free lock.
 func TestI8_AStatementForManyGivesWayOnceForEachLock(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, pgtest.Database(t).URL())
@@ -163,15 +164,30 @@ func TestI8_AStatementForManyGivesWayOnceForEachLock(t *testing.T) {
 		p.party("holder", "exclusive", time.Minute).mustGet(t, name)
 	}
 	p.exec(t, `SET track_functions = 'all'`)
-	p.exec(t, `BEGIN`)
-	p.exec(t, `SELECT pglock.acquire_leases(array_agg(substr('xyz', n % 3 + 1, 1)), array_agg(gen_random_uuid()), $1,
-		array_agg('many'::text), array_agg(interval '1 min'), array_agg(NULL::jsonb), array_agg(n % 3 = 2),
-		array_agg('exclusive'::text), array_agg(NULL::int), array_agg(n % 3 < 2), '1 min', array_agg(NULL::uuid),
-		array_agg(false)) FROM generate_series(1, 12) n`, uuid.New())
-	if n := one[int](t, p, `SELECT pg_stat_get_xact_function_calls('pglock.give_way'::regproc)`); n != 3 {
-		t.Errorf("I8: twelve requests for three locks gave way %d times, want 3", n)
+	for what, c := range map[string]struct {
+		names, waits, retries string
+		want                  int
+	}{
+		"four for each of three held ones": {"x x x x y y y y z z z z", "t t t t t t t t f f f f", "f f f f f f f f t t t t", 3},
+		"tries of a held one":              {"x x", "f f", "f f", 0},
+		"one behind a try":                 {"x x", "f t", "f f", 1},
+		"one behind a grant":               {"free free", "f t", "f f", 0},
+		"free ones":                        {"free free2", "t t", "f f", 0},
+	} {
+		const gaveWay = `SELECT coalesce(pg_stat_get_xact_function_calls('pglock.give_way'::regproc), 0)`
+		n := len(strings.Fields(c.names))
+		p.exec(t, `BEGIN`)
+		before := one[int](t, p, gaveWay) // in transactions that the server has not collected yet
+		p.exec(t, `SELECT pglock.acquire_leases(string_to_array($1, ' '), ARRAY(SELECT gen_random_uuid() FROM generate_series(1, $5)), $2,
+			array_fill('many'::text, ARRAY[$5::int]), array_fill(interval '1 min', ARRAY[$5]), array_fill(NULL::jsonb, ARRAY[$5]),
+			string_to_array($4, ' ')::boolean[], array_fill('exclusive'::text, ARRAY[$5]), array_fill(NULL::int, ARRAY[$5]),
+			string_to_array($3, ' ')::boolean[], '1 min', array_fill(NULL::uuid, ARRAY[$5]), array_fill(false, ARRAY[$5]))`,
+			c.names, uuid.New(), c.waits, c.retries, n)
+		if got := one[int](t, p, gaveWay) - before; got != c.want {
+			t.Errorf("I8: %s gave way %d times, want %d", what, got, c.want)
+		}
+		p.exec(t, `ROLLBACK`)
 	}
-	p.exec(t, `ROLLBACK`)
 }
 
 // Whoever leaves the queue of a lock that those behind can have now has it granted to them, at once and in order.

@@ -91,7 +91,7 @@ var ofGrants = []mutant{
 		{schema, "RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(", "RETURN (free_at("},
 	}, integration, "^TestI13_TryThatTheQueue"},
 	{"I13 many are asked for in one statement, which waits for long", []edit{
-		{schema, "boolean := NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until", "boolean := NOT p_many OR set_config('lock_timeout', '2s', true) IS NOT NULL;   -- until"},
+		{schema, "boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until", "boolean := p_nth IS NULL OR set_config('lock_timeout', '2s', true) IS NOT NULL;   -- until"},
 	}, integration, "^TestI13_Calls"},
 	{"I25 many are asked for as they are named", []edit{
 		{schema, "    ORDER BY g.name COLLATE pg_catalog.\"C\", g.n\n", "    ORDER BY g.n\n"},

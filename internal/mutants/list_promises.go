@@ -274,8 +274,8 @@ var ofDeadlines = []mutant{
 	{"an acquire that waits is planned for the values at hand", []edit{
 		{
 			schema,
-			"p_many boolean, OUT granted boolean, OUT token bigint, OUT more json) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan AS $$",
-			"p_many boolean, OUT granted boolean, OUT token bigint, OUT more json) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' AS $$",
+			"p_nth int, OUT granted boolean, OUT token bigint, OUT more json) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan AS $$",
+			"p_nth int, OUT granted boolean, OUT token bigint, OUT more json) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a release with a queue is planned for the values at hand", []edit{

@@ -18,9 +18,10 @@
 -- that an earlier attempt may still be under way, and waits for it.
 --
 -- Without p_wait and p_retry it waits for nobody, and if it is refused it locks no row, writes nothing and draws no
--- token. With either it waits for whoever is deciding about the lock, at most a second, or with p_many a moment:
--- 55P03. p_alone says that the caller's statement is the
--- whole transaction: if it grants nothing, it then does not wait for the disk.
+-- token. With either it waits for whoever is deciding about the lock, at most a second, or with p_nth a moment:
+-- 55P03. p_alone says that the caller's statement is the whole transaction: if it grants nothing, it then does not wait
+-- for the disk. p_nth says that the statement has other requests, and the how many'th this is of those that may lock
+-- something of this lock.
 --
 -- I1, I2. This statement grants a released lock without slots, for which therefore nobody queues, and of which no grant
 -- ID was given up lately, to a plain request: an exclusive one that keeps every rule, under usual settings of the
@@ -33,7 +34,7 @@ CREATE FUNCTION acquire_lease(
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
     p_wait boolean DEFAULT false,
   p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
-  p_alone boolean DEFAULT false, p_many boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
+  p_alone boolean DEFAULT false, p_nth int DEFAULT NULL, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
@@ -80,11 +81,11 @@ BEGIN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        NULL), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
+        NULL), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_nth) a;
   ELSIF watched THEN
     more := '{"watched": true}';
   END IF;
-  IF granted AND NOT p_alone AND NOT p_many THEN
+  IF granted AND NOT p_alone AND p_nth IS NULL THEN
     ok := {{schema}}.bound_rest(true);
   END IF;
 END $$;
@@ -109,6 +110,7 @@ DECLARE
   a     pg_catalog.record;
   given pg_catalog.record;
   last  pg_catalog.text;
+  nth   pg_catalog.int4;
 BEGIN
   IF true OPERATOR(pg_catalog.=) ANY (p_waits) THEN             -- a session before any lock
     ok := {{schema}}.keep_session(p_session_key, p_holders[1], p_session_ttl);
@@ -121,12 +123,15 @@ BEGIN
       WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, n)
     ORDER BY g.name COLLATE pg_catalog."C", g.n
   LOOP
-    IF (a.wait OR a.retry) AND (last IS NULL OR a.name OPERATOR(pg_catalog.<>) last) THEN
+    IF last IS NULL OR a.name OPERATOR(pg_catalog.<>) last THEN
       last := a.name;
-      PERFORM {{schema}}.give_way(last);
+      nth := 1;
     END IF;
     given := {{schema}}.acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
-      a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, false, true);
+      a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, false, nth);
+    IF given.granted OR a.wait OR a.retry THEN
+      nth := nth OPERATOR(pg_catalog.+) 1;
+    END IF;
     acquire_leases.n := a.n;
     acquire_leases.granted := given.granted;
     acquire_leases.token := given.token;
@@ -171,7 +176,7 @@ $$;
 -- A plain request has been checked.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
-    p_alone boolean, p_many boolean, OUT granted boolean, OUT token bigint, OUT more json)
+    p_alone boolean, p_nth int, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -179,7 +184,7 @@ DECLARE
   head  locks;
   a     record;
   stays boolean := p_wait OR p_retry;
-  ok    boolean := NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
+  ok    boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
   since timestamptz;
 BEGIN
   w.session_id := session_of(p_session_key);
@@ -217,12 +222,12 @@ BEGIN
       EXIT WHEN is_taken(w, head);
     END LOOP;
     IF a.granted IS NULL AND stays THEN
-      ok := p_many OR give_way(w.name);
+      ok := p_nth > 1 OR give_way(w.name);
       a := decide(w, join_head(w.name), p_wait, false);
     ELSIF a.granted IS NULL THEN
       a := refusal(w, head, NULL, NULL, NULL);
     END IF;
-    ok := bound_rest(p_alone OR p_many);                 -- after all waiting
+    ok := bound_rest(p_alone OR p_nth IS NOT NULL);      -- after all waiting
   END IF;
   granted := a.granted; token := a.token; more := a.more;
   IF p_alone AND NOT acquire_otherwise.granted AND (acquire_otherwise.more -> 'handed') IS NULL THEN
