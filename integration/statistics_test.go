@@ -195,8 +195,8 @@ func TestPlansOfEmptyTablesSuitFullOnes(t *testing.T) {
 		look.exec(t, `VACUUM ANALYZE pglock.`+table)
 	}
 	addCrowd(t, look, 1, 1)
-	short := []string{"a free lock", "a release", "a held lock, queued for", "a place with another limit", "a hand-over", "a look that extends the session", "a fence",
-		"work done once", "whom a lock holds up"}
+	short := []string{"a free lock", "a release", "a held lock, queued for", "a place with another limit", "a hand-over", "a look that extends the session",
+		"a fence that is stale", "work done once", "whom a lock holds up"}
 	all := pgtest.Some(t, readings(t, look, p), func(c reading) bool { return slices.Contains(short, c.what) })
 	for _, c := range all {
 		for range 7 {
