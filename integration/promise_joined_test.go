@@ -155,8 +155,8 @@ var waysToQueue = map[string]string{
 }
 
 // Several requests for one lock in a statement let others go first once: whoever waits for the lock then waits for the
-// statement. Whoever asks again without queueing joins the head too. Who has been granted the lock lets nobody go first, who
-// would wait for it; who was only refused does, and so does not who is granted a free lock.
+// statement. Whoever asks again without queueing joins the head too. Whoever has been granted the lock lets nobody go first: they
+// would wait for it. Whoever was only refused still does. Whoever is granted a free lock need not.
 func TestI8_AStatementForManyGivesWayOnceForEachLock(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, pgtest.Database(t).URL())

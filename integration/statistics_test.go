@@ -85,6 +85,8 @@ func readings(t *testing.T, look, p *peer) []reading {
 		freed(t, look, fmt.Sprint("free ", n+1))
 	}
 	freed(t, look, "free")
+	look.exec(t, `CREATE TABLE guarded (id int GENERATED ALWAYS AS IDENTITY)`)
+	look.exec(t, `SELECT pglock.guard_table('guarded', p_resource => 'guarded')`)
 	look.exec(t, `SELECT pglock.give_up(gen_random_uuid(), '{spent}', ARRAY[gen_random_uuid()], true)`)
 	expired := look.mustAcquire(t, "run out", time.Hour)
 	endNow(t, look, "run out")
@@ -139,6 +141,7 @@ func readings(t *testing.T, look, p *peer) []reading {
 		{"a watch", `SELECT pglock.watch('held', '1 min')`, 10},
 		{"a fence", `SELECT pglock.fence(` + lease(held) + `, 'dominant/77', p_receipt_id => gen_random_uuid(), p_write_id => gen_random_uuid())`, 20},
 		{"a fence that is stale", `DO $$ BEGIN PERFORM pglock.fence(` + lease(expired) + `, 'dominant/77'); EXCEPTION WHEN OTHERS THEN END $$`, 20},
+		{"a write without a fence", `DO $$ BEGIN INSERT INTO guarded DEFAULT VALUES; EXCEPTION WHEN OTHERS THEN END $$`, 10},
 		{"a seal of what was written", `DO $$ BEGIN PERFORM pglock.fence(` + lease(held) + `, 'dominant/77'); PERFORM pglock.seal('{dominant/77}'); SET CONSTRAINTS ALL IMMEDIATE; END $$`, 30},
 		{"a seal", `WITH f AS MATERIALIZED (SELECT pglock.fence(` + lease(held) + `, 'held')) SELECT FROM f`, 20},
 		{"work done once", `SELECT pglock.once('a new key', ` + lease(held) + `)`, 30},
@@ -196,7 +199,8 @@ func TestPlansOfEmptyTablesSuitFullOnes(t *testing.T) {
 	}
 	addCrowd(t, look, 1, 1)
 	short := []string{"a free lock", "a release", "a held lock, queued for", "a place with another limit", "a hand-over", "a look that extends the session",
-		"a fence that is stale", "work done once", "whom a lock holds up"}
+		"a fence that is stale", "work done once", "whom a lock holds up", "a write without a fence", "a connection that is marked",
+		"the processes of a lock", "a step of a prune"}
 	all := pgtest.Some(t, readings(t, look, p), func(c reading) bool { return slices.Contains(short, c.what) })
 	for _, c := range all {
 		for range 7 {

@@ -82,6 +82,15 @@ func lastWords(ctx context.Context, most time.Duration) (context.Context, contex
 	return context.WithTimeout(ctx, most)
 }
 
+// triedUntilItEnded is the error of what was tried again and again until ctx ended, or failed before: it says that ctx
+// has ended, whatever the last attempt said.
+func triedUntilItEnded(ctx context.Context, err error) error {
+	if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) {
+		return fmt.Errorf("%w: %w", ended, err)
+	}
+	return err
+}
+
 // sayLast tells the server what ends with the client: first the waits, so that none of them gets a lease; last
 // whatever the calls and requests under way have brought.
 func (c *Client) sayLast(ctx context.Context, claims []protocol.Claim, asks, ends <-chan struct{}) error {
@@ -185,7 +194,7 @@ func lastly(ctx context.Context, say func(context.Context) error) error {
 		cancel()
 		passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)
 		if !passes || !pause.For(ctx, sayAgain) {
-			return err
+			return triedUntilItEnded(ctx, err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -269,6 +270,46 @@ func TestCloseWaitsForAServerAsLongAsItsContextAllows(t *testing.T) {
 				}
 				if n := len(s.of("releaseAll")); n == 0 {
 					t.Error("nothing was sent")
+				}
+			})
+		})
+	}
+}
+
+// resetStore loses the connection whenever a lease is to end.
+type resetStore struct{ *fakeStore }
+
+func (resetStore) HandOver(context.Context, protocol.Claim, string, bool) (protocol.Succession, error) {
+	return protocol.Succession{}, errReset
+}
+
+// Whoever tries again and again until its context ends says that, and not only what became of the last connection.
+func TestWhatIsTriedUntilItsContextEndsSaysSo(t *testing.T) {
+	release := func(ctx context.Context, _ *Client, l *Lease) error { return l.Release(ctx) }
+	for name, call := range map[string]func(context.Context, *Client, *Lease) error{
+		"Release":                  release,
+		"Release, once it is gone": release,
+		"Close":                    func(ctx context.Context, c *Client, _ *Lease) error { return c.Close(ctx) },
+		"HandOver":                 func(ctx context.Context, _ *Client, l *Lease) error { return l.HandOver(ctx, "next") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onRelease = func(context.Context, protocol.Claim) (bool, error) {
+					if strings.Contains(name, "gone") && len(s.of("release")) > 1 {
+						return false, nil
+					}
+					return false, errReset
+				}
+				s.onReleaseAll = func(context.Context, []protocol.Claim) error { return errReset }
+				s.onCheck = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, errReset }
+				c := startClient(t, resetStore{s}, trust.SystemClock())
+				l := mustAcquire(t, c, "report")
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := call(ctx, c, l); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errReset) {
+					t.Errorf("%v: the end of the context is %v and the last failure is %v, want both", err,
+						errors.Is(err, context.DeadlineExceeded), errors.Is(err, errReset))
 				}
 			})
 		})

@@ -59,7 +59,7 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 		passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)
 		if !passes || errors.Is(err, ErrClosed) || !pause.For(ctx, sayAgain) {
-			err = errorFromSQL(err, l.name, l.token)
+			err = triedUntilItEnded(ctx, errorFromSQL(err, l.name, l.token))
 			if repeated {
 				err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 			} else {

@@ -199,8 +199,8 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 //
 // The first call returns nil if the lease was held until now, else a *LostError (ErrLost). Later calls return
 // ErrReleased, or that loss again, and change nothing. Another error means that the server has not confirmed
-// the release. If time ran out, the client keeps trying in the background; at worst the lease ends with its
-// TTL.
+// the release. If time ran out, the error is context.DeadlineExceeded or that of ctx, whatever else it is, and the
+// client keeps trying in the background; at worst the lease ends with its TTL.
 func (l *Lease) Release(ctx context.Context) (err error) {
 	if !l.client.calls.beginEnd() {
 		<-l.client.ended // Close releases it
@@ -236,7 +236,7 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 				l.client.takeBack(l.requestID(), l.strays, l.ttl)
 			}
 			// ErrLost would say that this lease is lost, so the cause of ctx's end is not part of it.
-			err = errorFromSQL(err, l.name, l.token)
+			err = triedUntilItEnded(ctx, errorFromSQL(err, l.name, l.token))
 			return failure.Told(err, "pglock: release lock %q (at worst it ends with its TTL)", l.name)
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
@@ -288,8 +288,8 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	reason := Reason(r.Lost)
 	switch {
 	case err != nil && own:
-		err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, errorFromSQL(err, l.name, l.token))
-		return failure.Told(err, "pglock: release lock %q", l.name)
+		err = triedUntilItEnded(ctx, errorFromSQL(err, l.name, l.token))
+		return failure.Told(fmt.Errorf("%w: %w", ErrOutcomeUnknown, err), "pglock: release lock %q", l.name)
 	case err != nil:
 		reason = ReasonExpired
 	case reason == ReasonReleased && own:

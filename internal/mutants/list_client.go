@@ -151,6 +151,9 @@ var ofClose = []mutant{
 	{"a coalescer that is shut waits for a connection", []edit{
 		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
+	{"what is tried until its context ends does not say so", []edit{
+		{"pglock/close.go", "err != nil && ended != nil && !errors.Is(err, ended)", "false && err != nil && ended != nil"},
+	}, library, "^TestWhatIsTried"},
 	{"Close takes for lost what the heartbeat's connection did not say", []edit{
 		{"pglock/close.go", "\t\tif !passes || !pause.For(ctx, sayAgain) {\n", "\t\tif true || passes || pause.For(ctx, sayAgain) {\n"},
 	}, library, "^TestCloseTriesAgain"},

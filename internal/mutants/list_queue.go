@@ -349,6 +349,24 @@ var ofTheQueue = []mutant{
 	{"sessions begin without pages", []edit{
 		{schema, "FROM generate_series(1, 40); INSERT INTO waiters", "FROM generate_series(1, 0); INSERT INTO waiters"},
 	}, integration, "^TestPlansOfEmpty"},
+	{"the history begins without pages", []edit{
+		{schema, "repeat('.', 1500) FROM generate_series(1, 90) n; DELETE", "repeat('.', 1500) FROM generate_series(1, 0) n; DELETE"},
+	}, integration, "^TestPlansOfEmpty"},
+	{"all sessions are read to mark a connection", []edit{
+		{
+			schema,
+			"WHERE s.session_id = ( SELECT o.session_id FROM sessions o WHERE o.session_id = me AND " +
+				"(mine OR o.version IS DISTINCT FROM p_version) FOR NO KEY UPDATE SKIP LOCKED);",
+			"FROM ( SELECT o.session_id FROM sessions o WHERE o.session_id = me AND (mine OR o.version IS DISTINCT FROM p_version) " +
+				"FOR NO KEY UPDATE SKIP LOCKED) o WHERE s.session_id = o.session_id;",
+		},
+	}, integration, "^TestPlansOfEmpty"},
+	{"all sessions are read to find the processes of a lock", []edit{
+		{schema, "WHERE o.session_id = l.session_id OFFSET 0) s", "WHERE o.session_id = l.session_id) s"},
+	}, integration, "^TestPlansOfEmpty"},
+	{"all locks are read to remove some", []edit{
+		{schema, "WHERE l.name = ANY (ARRAY(SELECT i.name FROM idle i)) RETURNING", "USING idle WHERE l.name = idle.name RETURNING"},
+	}, integration, "^TestPlansOfEmpty"},
 	{"the queue begins with as few pages as the others", []edit{
 		{schema, "FROM generate_series(1, 340) n", "FROM generate_series(1, 90) n"},
 	}, integration, "^TestPlansOfEmpty"},
@@ -359,7 +377,7 @@ var ofTheQueue = []mutant{
 		{schema, "FROM generate_series(1, 40) n", "FROM generate_series(1, 0) n"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"keys of work done once begin without pages", []edit{
-		{schema, "FROM generate_series(1, 90) n", "FROM generate_series(1, 0) n"},
+		{schema, "repeat('.', 1500), 0, now() FROM generate_series(1, 90) n", "repeat('.', 1500), 0, now() FROM generate_series(1, 0) n"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"a vacuum takes the empty pages away", []edit{
 		{schema, "autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);\nCREATE INDEX", "autovacuum_vacuum_cost_delay = 0);\nCREATE INDEX"},

@@ -20,8 +20,8 @@
 -- Without p_wait and p_retry it waits for nobody, and if it is refused it locks no row, writes nothing and draws no
 -- token. With either it waits for whoever is deciding about the lock, at most a second, or with p_nth a moment:
 -- 55P03. p_alone says that the caller's statement is the whole transaction: if it grants nothing, it then does not wait
--- for the disk. p_nth says that the statement has other requests, and the how many'th this is of those that may lock
--- something of this lock.
+-- for the disk. p_nth says that the request is part of a statement for many. It is one more than the number of
+-- earlier ones in it that have locked something of this lock, as far as their answers tell.
 --
 -- I1, I2. This statement grants a released lock without slots, for which therefore nobody queues, and of which no grant
 -- ID was given up lately, to a plain request: an exclusive one that keeps every rule, under usual settings of the

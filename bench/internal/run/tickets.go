@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/bench/internal/peer"
 	"github.com/pglock-dev/pglock/bench/internal/server"
+	"github.com/pglock-dev/pglock/migrations"
 )
 
 // when others queue, seen from the connections that are measured.
@@ -47,13 +48,12 @@ func (r *Runner) beside(ctx context.Context, s step, processes, tickets int, w w
 	}
 	queue := func(ctx context.Context, conn *pgx.Conn) error { return askFor(ctx, conn, tickets, true) }
 	if err := onServer(ctx, at, func(ctx context.Context, conn *pgx.Conn) error {
-		for _, table := range []string{"locks", "sessions", "waiters"} { // but not the pages with which they begin
-			if _, err := conn.Exec(ctx, `DELETE FROM pglock.`+table); err != nil {
-				return err
-			}
-			if _, err := conn.Exec(ctx, `VACUUM pglock.`+table); err != nil {
-				return err
-			}
+		// As if nobody had ever used it.
+		if _, err := conn.Exec(ctx, `DROP SCHEMA pglock CASCADE`); err != nil {
+			return err
+		}
+		if err := migrations.Up(ctx, at.Address); err != nil {
+			return err
 		}
 		if err := askFor(ctx, conn, queuedNames, false); err != nil {
 			return err
