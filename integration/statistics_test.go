@@ -213,6 +213,28 @@ func TestPlansOfEmptyTablesSuitFullOnes(t *testing.T) {
 	}
 }
 
+// What reads everything reads it once, also if the server takes the tables for empty, because it has last counted the rows when
+// there were none.
+func TestWhatReadsEverythingSuitsTablesThatWereEmpty(t *testing.T) {
+	pgtest.Long(t, "TestPlansOfEmptyTablesSuitFullOnes")
+	t.Parallel()
+	db := pgtest.Database(t)
+	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	for _, table := range []string{"locks", "sessions", "waiters", "fences", "events"} {
+		look.exec(t, `ALTER TABLE pglock.`+table+` SET (autovacuum_enabled = off)`)
+		look.exec(t, `VACUUM ANALYZE pglock.`+table)
+	}
+	addCrowd(t, look, 1, 20_000)
+	p.exec(t, `SET statement_timeout = '10s'`) // of a twentieth of a second, or of minutes
+	for _, sql := range []string{
+		`list_sessions(1000)`, `list_sessions(1000, p_order => 'leases')`, `rank_locks('waiting', 100)`, `rank_locks('age', 100, p_free => true)`,
+		`rank_locks('expiry', 100, p_queued => true)`, `rank_waiters(100)`, `rank_fences(100)`, `statistics(10)`, `list_locks()`, `list_waiters('')`,
+		`list_history('')`, `diagnose()`, `sweep()`, `break_session(gen_random_uuid(), 'test', 'test')`,
+	} {
+		p.exec(t, `SELECT FROM pglock.`+sql)
+	}
+}
+
 // What is done for many costs what they are, not their square: leaving a long queue, a hand-over to many readers, sessions that
 // are extended, and a seal where the check inside COMMIT is used up.
 func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {

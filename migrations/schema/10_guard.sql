@@ -6,7 +6,7 @@
 -- without one, in which case it notes the table. Otherwise it raises (I3). p_column: the row has no key there, and so
 -- no fence. It locks nothing but the operator's event, which is this transaction's own.
 CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text, p_column text DEFAULT NULL) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
   mine xid8 := pg_current_xact_id_if_assigned();

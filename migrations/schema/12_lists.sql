@@ -58,7 +58,7 @@ CREATE FUNCTION rank_locks(
   p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
 RETURNS SETOF described
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET plan_cache_mode = force_custom_plan SET jit = off
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_nestloop = off
 AS $$
 DECLARE
   ok boolean := (p_order IN ('age', 'recent', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),

@@ -33,7 +33,7 @@ $$;
 -- is missing if the owner may not see it, and of prepared ones.
 CREATE FUNCTION statistics(p_top int DEFAULT 0)
 RETURNS TABLE (item text, lock_name text, value double precision)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_nestloop = off SET jit = off
 AS $$
   SELECT is_count('top', p_top, 0, 100000);
   WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
