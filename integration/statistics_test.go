@@ -225,7 +225,7 @@ func TestWhatReadsEverythingSuitsTablesThatWereEmpty(t *testing.T) {
 		look.exec(t, `VACUUM ANALYZE pglock.`+table)
 	}
 	addCrowd(t, look, 1, 20_000)
-	p.exec(t, `SET statement_timeout = '10s'`) // of a twentieth of a second, or of minutes
+	p.exec(t, `SET statement_timeout = '10s'`) // where a fifth of a second is right, and each row with each takes more than twenty
 	for _, sql := range []string{
 		`list_sessions(1000)`, `list_sessions(1000, p_order => 'leases')`, `rank_locks('waiting', 100)`, `rank_locks('age', 100, p_free => true)`,
 		`rank_locks('expiry', 100, p_queued => true)`, `rank_waiters(100)`, `rank_fences(100)`, `statistics(10)`, `list_locks()`, `list_waiters('')`,
