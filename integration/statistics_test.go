@@ -69,7 +69,7 @@ type reading struct {
 	rows      int
 }
 
-// readings calls every function, of locks that it makes for that beside the crowd's.
+// readings are calls of nearly every function. It makes the locks for them, beside those of the crowd.
 func readings(t *testing.T, look, p *peer) []reading {
 	t.Helper()
 	const many = `array_fill('h'::text, ARRAY[32]), array_fill('1 min'::interval, ARRAY[32]), array_fill(NULL::jsonb, ARRAY[32]), array_fill(false, ARRAY[32]),
