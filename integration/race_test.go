@@ -150,8 +150,8 @@ func TestI8_LostHintsCostALook(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, look *peer){
 		"no listener ever": func(*testing.T, *peer) {},
-		"the listener's connection is ended before every release": func(t *testing.T, look *peer) {
-			look.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'listen %'`)
+		"the connection that listens is ended before every release": func(t *testing.T, look *peer) {
+			look.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %'`)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -154,9 +154,8 @@
 //   - The process dies: the lock is free when the lease runs out, and goes to the first in the queue. The queue
 //     skips
 //     its waiting calls when its session TTL has passed.
-//   - The listener's connection is lost, or hears nothing: waits continue by looks; the client replaces it after 50
-//     ms
-//     to a minute.
+//   - The connection that listens is lost, or brings nothing: waits continue by looks; the client replaces it after 50
+//     ms to a minute.
 //   - Looks fail because there is no server: waiting calls tolerate this for 30 s. A restarted server still has the
 //     tickets.
 //   - The answer to an acquire is lost: the client asks again with the same grant ID, for 10 s or the TTL; then it
@@ -187,17 +186,17 @@
 // # What a client owns
 //
 // Goroutines: two for its whole life, the heartbeat and the watch that ends leases at their deadlines; a third,
-// which listens, from the first wait or Watch on; one that calls the observer, if there is one (WithObserver); and one
-// for each statement and each dial under way, for at most ten seconds.
+// which listens, from the first wait or Watch on; one that reads from the open connection while no statement does; one
+// that calls the observer, if there is one (WithObserver); and one for each statement and each dial under way, for at
+// most ten seconds.
 //
-// Connections outside the pool: two. One is for renewals and looks, while the client waits or holds leases for longer
-// than a third of their TTL; it is made as the pool makes its own. If it cannot be opened, an idle one of the pool
-// serves for one statement at a time. If it does not answer, others are opened beside it for a moment; so they are, up to
-// four in all, for calls that release while the application holds its whole pool, and for questions of package
-// fencedstore. The second connection listens, while any call waits or watches; it is made likewise, or by
-// WithListenConfig. Both are closed after 30 s without use, the first after a minute at the latest where leases come
-// and go. If the pool's configuration has no application_name, both appear in pg_stat_activity as "pglock
-// host/program[pid]".
+// Connections outside the pool: one. It is for renewals, looks and LISTEN, while the client waits, watches, or holds
+// leases for longer than a third of their TTL; it is made as the pool makes its own. If it cannot be opened, an idle one
+// of the pool serves for one statement at a time, and the client does not listen. If it does not answer, others are
+// opened beside it for a moment; so they are, up to four in all, for calls that release while the application holds its
+// whole pool, and for questions of package fencedstore. It is closed after 30 s without use, or after a minute at the
+// latest where leases come and go. With WithListenConfig a second connection listens instead. If the pool's
+// configuration has no application_name, the connection appears in pg_stat_activity as "pglock host/program[pid]".
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, and
 // ends all goroutines and connections before it returns. Writes of package fencedstore are not among those calls: their

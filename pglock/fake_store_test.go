@@ -425,10 +425,10 @@ type fakeConn struct {
 	closed   bool
 }
 
-func (e *fakeConn) Subscribe(_ context.Context, channel string) error {
+func (e *fakeConn) Subscribe(_ context.Context, channels ...string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.channels = append(e.channels, channel)
+	e.channels = append(e.channels, channels...)
 	return nil
 }
 
@@ -439,7 +439,7 @@ func (e *fakeConn) Unsubscribe(_ context.Context, channel string) error {
 	return nil
 }
 
-func (e *fakeConn) Close() {
+func (e *fakeConn) Close(bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true

@@ -287,16 +287,14 @@ func TestNewConnectionsAreObserved(t *testing.T) {
 	held := mustAcquire(t, a, "report")
 	next := queueing(t, pool, "report", []*pglock.Client{b}, []string{"next"})
 	pgtest.Eventually(t, "the heartbeat", func() bool { return len(ofB.of(pglock.EventRenew)) > 0 })
-	terminate := func(what, where string) {
-		t.Helper()
-		pgtest.Eventually(t, what, func() (ended bool) {
-			sql := "SELECT pg_catalog.count(pg_catalog.pg_terminate_backend(pid)) > 0 FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND query NOT LIKE '%terminate%' AND " + where
-			if err := pool.QueryRow(t.Context(), sql).Scan(&ended); err != nil {
-				t.Fatal(err)
-			}
-			return ended
-		})
-	}
+	pgtest.Eventually(t, "the own connections are ended", func() (ended bool) {
+		if err := pool.QueryRow(t.Context(), `SELECT pg_catalog.count(pg_catalog.pg_terminate_backend(pid)) > 0
+			FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %'
+			AND query LIKE '%renew_leases%'`).Scan(&ended); err != nil {
+			t.Fatal(err)
+		}
+		return ended
+	})
 	back := func(of pglock.Connection) func() bool {
 		return func() bool {
 			return slices.ContainsFunc(ofB.of(pglock.EventReconnect), func(e pglock.Event) bool {
@@ -304,9 +302,7 @@ func TestNewConnectionsAreObserved(t *testing.T) {
 			})
 		}
 	}
-	terminate("the heartbeat's connection", "query LIKE '%renew_leases%'")
 	pgtest.Eventually(t, "a new connection of the heartbeat", back(pglock.ConnectionHeartbeat))
-	terminate("the listener's connection", "query ILIKE 'LISTEN %'")
 	pgtest.Eventually(t, "a new connection of the listener", back(pglock.ConnectionListener))
 	if polling := ofB.of(pglock.EventPolling); len(polling) == 0 || polling[0].Count != 1 || polling[0].Err == nil {
 		t.Errorf("events %+v", polling)

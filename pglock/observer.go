@@ -124,10 +124,11 @@ const (
 	WayQueue Way = "queue" // the server granted it to a ticket
 )
 
-// Connection names one of the two connections that a client has besides the pool.
+// Connection says what a client uses a connection besides the pool for. Unless it has WithListenConfig, it uses the same
+// one for both: when that is lost, there is an event for each use.
 type Connection string
 
-// The connections of a client besides the pool.
+// The uses of a client's connection besides the pool.
 const (
 	ConnectionHeartbeat Connection = "heartbeat"
 	ConnectionListener  Connection = "listener"

@@ -82,10 +82,10 @@ func WithSessionTTL(ttl time.Duration) Option {
 	}
 }
 
-// WithListenConfig gives the LISTEN connection its own configuration, made by pgx.ParseConfig. Use it if the
-// pool goes through a pooler that shares connections between transactions, and so has no LISTEN: connect
-// directly to the same database. Defaults to the pool's configuration. A client that hears nothing notices this
-// and looks at intervals instead.
+// WithListenConfig makes the client listen over a connection of its own, with a configuration made by pgx.ParseConfig.
+// Use it if the pool goes through a pooler that shares connections between transactions, and so has no LISTEN: connect
+// directly to the same database. The user needs no rights but to connect. Defaults to the connection that the client
+// has anyway. A client that hears nothing notices this and looks at intervals instead.
 func WithListenConfig(direct *pgx.ConnConfig) Option {
 	return func(c *config) error {
 		if direct == nil || !protocol.Parsed(direct) {

@@ -22,7 +22,7 @@ func crowded(h *hit) error {
 		For: between(h.rand, 8*time.Second, 16*time.Second)}, history.Crowded)
 }
 
-// thronged may fill the server: each client has two connections of its own, and on a busy machine more.
+// thronged may fill the server: each client has a connection of its own, and on a busy machine more.
 func thronged(h *hit) error {
 	return h.orders(load.Order{Do: load.Throng, N: h.throng, TTL: 1500 * time.Millisecond, For: 40 * time.Second},
 		history.Thronged)

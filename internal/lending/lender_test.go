@@ -63,7 +63,7 @@ func TestNobodyWaitsForAnothersLoan(t *testing.T) {
 		w := newWorld(t, 0, 3)
 		w.Keep()
 		hangs := w.lends(t, OwnFirst, time.Second).want(t, true, moment)
-		second := w.lends(t, OwnFirst, time.Second).want(t, true, moment)
+		second := w.lends(t, OwnFirst, time.Second).want(t, true, turn+moment)
 		second.Give()
 		hangs.Give()
 		if second.Conn.closed || !hangs.Conn.closed {
@@ -216,8 +216,8 @@ func TestWhoseDialHasServedAnotherDialsAgain(t *testing.T) {
 		synctest.Wait()
 		w.set(func() { w.dial = nil })
 		second := w.lends(t, OwnFirst, time.Second)
-		(<-first).want(t, true, moment) // and never gives it back
-		second.want(t, true, headStart+moment)
+		(<-first).want(t, true, time.Second/4+moment) // and never gives it back
+		second.want(t, true, time.Second/4+headStart+moment)
 	})
 }
 

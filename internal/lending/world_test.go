@@ -12,6 +12,7 @@ import (
 type conn struct {
 	own            bool
 	broken, closed bool
+	attended       bool // somebody waits for what comes over it
 }
 
 // world is a server, and the application's pool.
@@ -43,7 +44,16 @@ func newWorld(t *testing.T, idle, size int) *world {
 	life, end := context.WithCancel(t.Context())
 	w.end = end
 	w.Lender = New(Config[*conn]{Life: life, Limit: 10 * time.Second, Dial: w.open, Borrow: w.borrows, Serves: w.serves,
-		Usable: func(c *conn) bool { return !w.is(&c.broken) }, Hang: func(c *conn) { w.set(func() { c.closed = true }) }})
+		Usable: func(c *conn) bool { return !w.is(&c.broken) }, Hang: func(c *conn) {
+			if w.is(&c.attended) {
+				t.Error("a connection is closed while somebody waits for what comes over it")
+			}
+			w.set(func() { c.closed = true })
+		},
+		Attend: func(c *conn) func() {
+			w.set(func() { c.attended = true })
+			return func() { w.set(func() { c.attended = false }) }
+		}})
 	t.Cleanup(w.close)
 	return w
 }
@@ -154,6 +164,9 @@ func (w *world) lends(t *testing.T, order Order, limit time.Duration) lent {
 	defer cancel()
 	began := time.Now()
 	l, err := w.Lend(ctx, order)
+	if err == nil && w.is(&l.Conn.attended) {
+		t.Error("a connection is lent while somebody waits for what comes over it")
+	}
 	return lent{l, err, time.Since(began)}
 }
 

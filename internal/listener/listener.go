@@ -1,5 +1,5 @@
-// Package listener receives notifications of grants, and of changes of watched locks, on one connection, while
-// anybody wants them. A notification is only a hint: it makes waits shorter, and nothing else depends on it.
+// Package listener receives notifications of grants, and of changes of watched locks, on a connection, while anybody
+// wants them. A notification is only a hint: it makes waits shorter, and nothing else depends on it.
 package listener
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -50,7 +51,7 @@ type Config struct {
 	Back func(after time.Duration, err error)               // notifications arrive again; err is of the last attempt
 }
 
-// Listener owns one connection and the goroutine that uses it, which runs from the first Want to the end of its life.
+// Listener owns a goroutine that hears what comes over a connection, which runs from the first Want to the end of its life.
 type Listener struct {
 	Config
 	wake  chan struct{} // 1-buffered: what is wanted has changed
@@ -182,14 +183,14 @@ type session struct {
 func (s *session) now() time.Duration { return time.Since(s.began) }
 
 // run uses one connection until it fails, or until nobody wants it any more: then the error is nil.
-func (s *session) run() error {
+func (s *session) run() (err error) {
 	ctx, cancel := context.WithTimeout(s.Life, protocol.Patience)
 	conn, err := s.Connect(ctx)
 	cancel()
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { conn.Close(err == nil) }()
 	s.conn, s.due = conn, s.now()
 	for s.Life.Err() == nil {
 		if goOn, err := s.subscribe(); !goOn {
@@ -224,11 +225,17 @@ func (s *session) subscribe() (goOn bool, err error) {
 	wanted[s.Own], wanted[probes] = 1, 1 // also between two waits
 	ctx, cancel := context.WithTimeout(s.Life, protocol.Patience)
 	defer cancel()
+	var missing []string
 	for channel := range wanted {
 		if !s.subscribed[channel] {
-			if err := s.conn.Subscribe(ctx, channel); err != nil {
-				return false, err
-			}
+			missing = append(missing, channel)
+		}
+	}
+	if slices.Sort(missing); len(missing) > 0 {
+		if err := s.conn.Subscribe(ctx, missing...); err != nil {
+			return false, err
+		}
+		for _, channel := range missing {
 			if s.subscribed[channel] = true; channel != probes {
 				s.Changed(channel) // earlier changes are found by looking
 			}

@@ -93,9 +93,11 @@ func (s *stage) last() *conn {
 	return s.conns[len(s.conns)-1]
 }
 
-func (c *conn) Subscribe(_ context.Context, channel string) error {
-	if channel != probes {
-		c.stage.note("+" + channel)
+func (c *conn) Subscribe(_ context.Context, channels ...string) error {
+	for _, channel := range channels {
+		if channel != probes {
+			c.stage.note("+" + channel)
+		}
 	}
 	return nil
 }
@@ -117,7 +119,13 @@ func (c *conn) Next(ctx context.Context) (string, string, error) {
 	}
 }
 
-func (c *conn) Close() { c.stage.note("closed") }
+func (c *conn) Close(works bool) {
+	if works {
+		c.stage.note("given back")
+	} else {
+		c.stage.note("closed")
+	}
+}
 
 func (s *stage) want(t *testing.T, want ...string) {
 	t.Helper()
@@ -146,7 +154,7 @@ func TestListenerHearsWhatIsWantedWhileItIs(t *testing.T) {
 		time.Sleep(idle - time.Second)
 		s.want(t)
 		time.Sleep(2 * time.Second)
-		s.want(t, "closed", "hears false")
+		s.want(t, "given back", "hears false")
 		s.Want("own")
 		s.want(t, "+own", "changed own", "hears true")
 	})

@@ -35,7 +35,7 @@ var ofConnections = []mutant{
 		{"internal/protocol/failures.go", "return errors.As(err, &connect) && ", "return false && errors.As(err, &connect) && "},
 	}, integration, "^TestAServerWithoutAFreeSlot"},
 	{"idle connections of the pool keep no lease", []edit{
-		{"internal/lending/lender.go", "borrowed == nil && (idle || full) {", "borrowed == nil && (idle || full) && false {"},
+		{"internal/lending/lender.go", "; idle || full {", "; (idle || full) && false {"},
 		{"internal/lending/lender.go", " || l.sparesDials()) && l.idle() {", ") && l.idle() {"},
 	}, integration, "^TestAServerWithoutAFreeSlot"},
 	{"a release takes no connection but the pool's", []edit{
@@ -48,7 +48,7 @@ var ofConnections = []mutant{
 		{"internal/lending/lender.go", "alone.Reset(head(ctx, dialHeadStart))", "alone.Reset(pause)"},
 	}, lendingPackage, "^TestASlowDial"},
 	{"an exhausted pool is waited for", []edit{
-		{"internal/lending/lender.go", "\tdials := l.dial(order, dialled)\n", "\tdials := false\n"},
+		{"internal/lending/lender.go", "\t\tdials = l.dial(order, dialled)\n", ""},
 	}, lendingPackage, "^TestAnExhaustedPool"},
 	{"a dial ends with the time of who waits for it", []edit{
 		{"internal/lending/lender.go", "context.WithTimeout(l.Life, l.Limit)", "context.WithTimeout(l.Life, headStart/4)"},
@@ -60,8 +60,47 @@ var ofConnections = []mutant{
 		{"internal/lending/lender.go", "\t\tif conn, open := l.take(); open {\n\t\t\treturn l.own(conn), nil\n\t\t}\n\t}\n\treturn l.race", "\t}\n\treturn l.race"},
 	}, lendingPackage, "^TestAnExhaustedPoolCosts"},
 	{"hundreds of callers dial hundreds of connections", []edit{
-		{"internal/lending/lender.go", ", order == PoolFirst && l.lent+l.dials >= ownMost:", ":"},
+		{"internal/lending/lender.go", ", order == PoolFirst && len(l.lent)+l.dials >= ownMost:", ":"},
 	}, lendingPackage, "^TestCallersOfAnExhaustedPool"},
+	{"a connection is lent while somebody reads what comes over it", []edit{
+		{"internal/lending/lender.go", "\tif s.end(); !l.Usable(s.conn) {", "\tif !l.Usable(s.conn) {"},
+	}, lendingPackage, "^TestWhatComesIsWaitedFor"},
+	{"a connection that was lost in nobody's use is lent", []edit{
+		{"internal/lending/lender.go", "\tif s.end(); !l.Usable(s.conn) {", "\tif s.end(); false {"},
+	}, lendingPackage, "^TestASpareConnectionThatWasLost"},
+	{"an idle heartbeat closes the connection that listens", []edit{
+		{"internal/lending/lender.go", "!l.keeps && s.conn != l.listens)", "!l.keeps)"},
+	}, lendingPackage, "^TestTheConnectionThatListens"},
+	{"the connection that listens is closed for another", []edit{
+		{"internal/lending/lender.go", "l.spare == nil && l.keeps || conn == l.listens)", "l.spare == nil && (l.keeps || conn == l.listens))"},
+	}, lendingPackage, "^TestTheConnectionThatListens"},
+	{"a claim gets another connection", []edit{
+		{"internal/lending/lender.go", "return w.only == conn || w.only == *new(C) })", "return true })"},
+	}, lendingPackage, "^TestAClaimGets"},
+	{"a claim waits for a connection that was closed", []edit{
+		{"internal/lending/lender.go", "\t\t\tclose(w.got)\n", ""},
+	}, lendingPackage, "^TestAClaimEnds"},
+	{"those who come together dial each", []edit{
+		{"internal/lending/lender.go", "\tcase l.dials > 0:\n", "\tcase false:\n"},
+	}, lendingPackage, "^TestThoseWhoComeTogether"},
+	{"what listens takes a connection of the pool", []edit{
+		{"internal/lending/lender.go", "\t\tif order == Own || borrowed", "\t\tif borrowed"},
+	}, lendingPackage, "^TestOnesOwnIsNever"},
+	{"what comes during a statement is lost", []edit{
+		{"internal/server/listen.go", "\tconfig.OnNotification = func(", "\tconfig.OnNotice, _ = nil, func("},
+	}, integration, "^TestNotificationsComeBetween"},
+	{"whoever takes the connection has its waiting cancelled by the server", []edit{
+		{"internal/server/listen.go", "\tconfig.BuildContextWatcherHandler = func(", "\t_ = func("},
+	}, integration, "^TestNotificationsComeBetween"},
+	{"nobody reads what comes over a connection that nobody uses", []edit{
+		{"internal/server/own.go", "Usable: usable, Hang: s.hang, Attend: s.attend,\n\t})\n}\n\n// newDirect", "Usable: usable, Hang: s.hang,\n\t})\n}\n\n// newDirect"},
+	}, integration, "^TestALostConnectionIsNoticed"},
+	{"a connection that brings nothing is kept", []edit{
+		{"internal/server/listen.go", "\t\th.ears.change(func() { h.ears.spoilt = true })\n", ""},
+	}, integration, "^TestAConnectionThatBringsNothing"},
+	{"what a connection listens to stays with the next listener", []edit{
+		{"internal/server/listen.go", "\"UNLISTEN *\"", "\"SELECT\""},
+	}, integration, "^TestAConnectionThatBringsNothing"},
 	{"who has dialled for another dials no more", []edit{
 		{"internal/lending/lender.go", "\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t}\n\t\tended <- err\n", "\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t\treturn\n\t\t}\n\t\tended <- err\n"},
 	}, lendingPackage, "^TestWhoseDialHasServed"},

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,29 +14,55 @@ import (
 	"github.com/pglock-dev/pglock/internal/build"
 	"github.com/pglock-dev/pglock/internal/coalesce"
 	"github.com/pglock-dev/pglock/internal/lending"
-	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
+
+// goodbye limits the polite end of a connection that is no longer needed. It is closed in any case.
+const goodbye = 100 * time.Millisecond
 
 // newLender makes what lends a connection to those who keep leases or give them back: the client's own, outside the
 // pool, or another that the process can get.
 func newLender(s *Server) *lending.Lender[*pgx.Conn] {
 	return lending.New(lending.Config[*pgx.Conn]{
-		Life: s.life, Limit: protocol.Patience, Dial: s.Connect, Borrow: s.borrow,
+		Life: s.life, Limit: protocol.Patience, Dial: s.dial, Borrow: s.borrow,
 		Serves: func() (idle, full bool) {
 			stat := s.pool.Stat()
 			return stat.IdleConns() > 0, stat.TotalConns() >= stat.MaxConns()
 		},
-		Usable: func(conn *pgx.Conn) bool {
-			return !conn.IsClosed() && !conn.PgConn().IsBusy() && conn.PgConn().TxStatus() == 'I'
-		},
-		Hang: func(conn *pgx.Conn) {
-			goodbye := context.WithoutCancel(s.life) // says goodbye after everything else ended
-			ctx, cancel := context.WithTimeout(goodbye, listener.Goodbye)
-			defer cancel()
-			_ = conn.Close(ctx)
+		Usable: usable, Hang: s.hang, Attend: s.attend,
+	})
+}
+
+// newDirect makes what lends a connection that only listens, and goes directly to the server.
+func newDirect(s *Server, direct *pgx.ConnConfig) *lending.Lender[*pgx.Conn] {
+	return lending.New(lending.Config[*pgx.Conn]{
+		Life: s.life, Limit: protocol.Patience, Usable: usable, Hang: s.hang, Attend: s.attend,
+		Dial: func(ctx context.Context) (*pgx.Conn, error) {
+			config := direct.Copy()
+			argument.NameApplication(config.RuntimeParams)
+			ears := giveEars(config, func(error) {}) // the listener says what it costs
+			conn, err := pgx.ConnectConfig(ctx, config)
+			if err == nil {
+				conn.PgConn().CustomData()[earsKey] = ears
+			}
+			return conn, err
 		},
 	})
+}
+
+func usable(conn *pgx.Conn) bool {
+	e := earsOf(conn)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.spoilt && !conn.IsClosed() && !conn.PgConn().IsBusy() && conn.PgConn().TxStatus() == 'I'
+}
+
+func (s *Server) hang(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), goodbye)
+	defer cancel()
+	_ = conn.Close(ctx)
+	e := earsOf(conn)
+	e.change(func() { e.lost = cmp.Or(e.lost, lending.ErrGone) })
 }
 
 func (s *Server) borrow(ctx context.Context) (*pgx.Conn, func(), error) { return borrow(ctx, s.pool) }
@@ -102,8 +129,21 @@ func (l *losses) note(err error) {
 // CloseOwn closes the own connection until it is used again.
 func (s *Server) CloseOwn() { s.lender.Rest() }
 
+// dial opens an own connection.
+func (s *Server) dial(ctx context.Context) (conn *pgx.Conn, err error) {
+	var ears *ears
+	if conn, err = s.connect(ctx, func(c *pgx.ConnConfig) { ears = giveEars(c, s.losses.note) }); err == nil {
+		conn.PgConn().CustomData()[earsKey] = ears
+	}
+	return conn, err
+}
+
 // Connect opens a connection outside the pool, made as the pool would make it. It is the caller's.
 func (s *Server) Connect(ctx context.Context) (*pgx.Conn, error) {
+	return s.connect(ctx, func(*pgx.ConnConfig) {})
+}
+
+func (s *Server) connect(ctx context.Context, prepare func(*pgx.ConnConfig)) (*pgx.Conn, error) {
 	pool := s.pool.Config()
 	config := pool.ConnConfig.Copy()
 	if pool.BeforeConnect != nil {
@@ -111,6 +151,7 @@ func (s *Server) Connect(ctx context.Context) (*pgx.Conn, error) {
 			return nil, fmt.Errorf("BeforeConnect: %w", err)
 		}
 	}
+	prepare(config)
 	protocol.ObserveCommits(config)
 	argument.NameApplication(config.RuntimeParams)
 	conn, err := pgx.ConnectConfig(ctx, config)

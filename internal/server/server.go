@@ -13,7 +13,6 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/coalesce"
 	"github.com/pglock-dev/pglock/internal/lending"
-	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -35,7 +34,7 @@ type Server struct {
 	pool     *pgxpool.Pool
 	lender   *lending.Lender[*pgx.Conn] // for what keeps leases and gives them back
 	losses   losses                     // of the own connection
-	direct   *pgx.ConnConfig            // for LISTEN; nil: made as the pool makes its connections
+	direct   *lending.Lender[*pgx.Conn] // for LISTEN; nil: the own connection listens
 
 	life      context.Context // ends with Close: no statement outlives it
 	end       context.CancelFunc
@@ -48,9 +47,11 @@ type Server struct {
 
 // New connects to the schema of the pool's database. After Drain or Close requests fail with errClosed.
 func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed error) *Server {
-	s := &Server{Queries: protocol.NewQueries(schema), pool: pool, direct: direct, errClosed: errClosed}
+	s := &Server{Queries: protocol.NewQueries(schema), pool: pool, errClosed: errClosed}
 	s.life, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // its own life, ended by Close
-	s.lender = newLender(s)
+	if s.lender = newLender(s); direct != nil {
+		s.direct = newDirect(s, direct)
+	}
 	s.acquires = gathering(s, acquiresWide, errClosed, s.borrow, s.Queries.Acquire)
 	s.waits = gathering(s, waitsWide, errClosed, s.borrow, s.Queries.Acquire)
 	s.releases = gathering(s, releasesWide, errClosed, s.lend, s.Queries.Release)
@@ -114,7 +115,9 @@ func (s *Server) Close() {
 		c.Shut()
 		c.Wait()
 	}
-	s.lender.Close()
+	if s.lender.Close(); s.direct != nil {
+		s.direct.Close()
+	}
 }
 
 // lend lends a connection of the pool or, if that has none soon, another that can be had.
@@ -217,9 +220,4 @@ func (s *Server) Timeline(ctx context.Context) (since time.Duration, changed boo
 	var us *int64
 	err = s.Query(ctx, s.Queries.Timeline(&us))
 	return time.Duration(protocol.OrZero(us)) * time.Microsecond, us != nil, err
-}
-
-// Listen returns a connection that listens.
-func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
-	return listener.Open(ctx, s.direct, s.Connect)
 }

@@ -41,10 +41,9 @@ type Line struct {
 
 // rules are what a line does to messages.
 type rules struct {
-	held    [2]int // how many want messages in the direction held back
-	heldEar [2]int // also those of connections that listen
-	hints   int    // how many want notifications held back
-	commit  *CommitFault
+	held   [2]int // how many want messages in the direction held back
+	hints  int    // how many want notifications held back
+	commit *CommitFault
 }
 
 // CommitFault is what becomes of the commits of a line: of the request or of its answer.
@@ -109,13 +108,12 @@ func (l *Line) accept(listener net.Listener) {
 	}
 }
 
-// Hold keeps messages back in a direction, in their order, until release is called. With ears false, connections that listen
-// for notifications go on.
-func (l *Line) Hold(d Direction, ears bool) (release func()) {
+// Hold keeps messages back in a direction, in their order, until release is called. With hints false, notifications go on.
+func (l *Line) Hold(d Direction, hints bool) (release func()) {
 	count := func(by int) func(*rules) {
 		return func(r *rules) {
-			if r.held[d] += by; ears {
-				r.heldEar[d] += by
+			if r.held[d] += by; hints && d == Down {
+				r.hints += by
 			}
 		}
 	}

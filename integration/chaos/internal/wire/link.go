@@ -20,7 +20,6 @@ type link struct {
 	mu     sync.Mutex
 	server *net.TCPConn // nil until it is reached
 	reset  bool
-	ear    bool // it listens for notifications
 
 	hints chan []byte // notifications that are held back
 }
@@ -105,25 +104,20 @@ func (k *link) pump(d Direction, from *net.TCPConn, to *outlet) {
 		if err != nil {
 			return
 		}
-		if !k.passGate(d, to) {
-			return
-		}
-		commit := false
-		switch {
-		case d == Up:
-			listens := false
-			if commit, listens = spoken.request(m); listens {
-				k.mu.Lock()
-				k.ear = true
-				k.mu.Unlock()
-			}
-		case m[0] == 'A':
+		if d == Down && m[0] == 'A' {
 			select {
 			case k.hints <- append([]byte(nil), m...):
 			default: // so many that nobody misses one
 			}
 			continue
-		default:
+		}
+		if !k.passGate(d, to) {
+			return
+		}
+		commit := false
+		if d == Up {
+			commit = spoken.request(m)
+		} else {
 			commit = isCommitted(m)
 		}
 		if commit {
@@ -152,13 +146,7 @@ func (k *link) pump(d Direction, from *net.TCPConn, to *outlet) {
 func (k *link) passGate(d Direction, to *outlet) bool {
 	for {
 		rules, changed := k.line.now()
-		k.mu.Lock()
-		held := rules.held[d]
-		if k.ear {
-			held = rules.heldEar[d]
-		}
-		k.mu.Unlock()
-		if held == 0 {
+		if rules.held[d] == 0 {
 			return true
 		}
 		_ = to.flush()

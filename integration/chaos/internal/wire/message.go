@@ -62,24 +62,21 @@ type spoken struct {
 
 func newSpoken() spoken { return spoken{make(map[string]bool), make(map[string]bool)} }
 
-// request says whether the message makes the server commit, or listen.
-func (s spoken) request(m []byte) (commits, listens bool) {
+// request says whether the message makes the server commit.
+func (s spoken) request(m []byte) (commits bool) {
 	switch body := m[min(5, len(m)):]; m[0] {
 	case 'Q':
-		sql := text(&body)
-		return isCommit(sql), isListen(sql)
+		return isCommit(text(&body))
 	case 'P':
 		name := text(&body)
-		sql := text(&body)
-		s.statements[name] = isCommit(sql)
-		return false, isListen(sql)
+		s.statements[name] = isCommit(text(&body))
 	case 'B':
 		portal := text(&body)
 		s.portals[portal] = s.statements[text(&body)]
 	case 'E':
-		return s.portals[text(&body)], false
+		return s.portals[text(&body)]
 	}
-	return false, false
+	return false
 }
 
 // text takes a string that ends with a NUL.
@@ -92,10 +89,6 @@ func text(body *[]byte) string {
 func isCommit(sql string) bool {
 	sql = strings.TrimRight(sql, " \t\n;")
 	return len(sql) >= 6 && strings.EqualFold(sql[len(sql)-6:], "commit")
-}
-
-func isListen(sql string) bool {
-	return len(sql) > 7 && strings.EqualFold(sql[:7], "listen ")
 }
 
 // isCommitted says whether the server's message is the answer to a COMMIT.

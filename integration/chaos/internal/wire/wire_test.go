@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strconv"
 	"testing"
 	"time"
 
@@ -204,13 +205,20 @@ func TestMessagesOfOneDirectionAreHeldBack(t *testing.T) {
 	e.receive(e.atServer, "QQ")
 }
 
-func TestConnectionsThatListenMayBeSpared(t *testing.T) {
-	e := connect(t)
-	e.send(e.client, message('Q', "LISTEN channel"))
-	e.receive(e.atServer, "Q")
-	defer e.line.Hold(Down, false)()
-	e.send(e.server, message('A', "pid", "channel"))
-	e.receive(e.atClient, "A")
+func TestNotificationsMayBeSpared(t *testing.T) {
+	for _, spared := range []bool{true, false} {
+		t.Run(strconv.FormatBool(spared), func(t *testing.T) {
+			e := connect(t)
+			release := e.line.Hold(Down, !spared)
+			defer release()
+			e.send(e.server, message('A', "pid", "channel"))
+			if !spared {
+				e.nothing(e.client, e.atClient)
+				release()
+			}
+			e.receive(e.atClient, "A")
+		})
+	}
 }
 
 func TestConnectionsAreRefusedForAWhile(t *testing.T) {
@@ -251,7 +259,7 @@ func TestCommitsAreKnownInEveryWayToSayIt(t *testing.T) {
 		{message('B', "", ""), false},
 		{message('E', ""), false},
 	} {
-		if commits, _ := s.request(c.message); commits != c.commits {
+		if commits := s.request(c.message); commits != c.commits {
 			t.Errorf("%q commits: %v", c.message, commits)
 		}
 	}

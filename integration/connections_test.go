@@ -1,0 +1,234 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/listener"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Whatever a process does, max_connections has to count one connection for it besides its pool. It listens and renews
+// over the same one, which it opens once.
+func TestAProcessOpensOneConnectionBesideItsPool(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	var opened atomic.Int64 // by the pool too
+	pool := db.Pool(t, func(c *pgxpool.Config) {
+		c.MaxConns = 1
+		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { opened.Add(1); return nil }
+	})
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	holder := newClient(t, db.Pool(t))
+	look := newPeer(t, db.URL())
+	held, err := holder.Acquire(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var renewals, polling atomic.Int64
+	c := newClient(t, pool, pglock.WithObserver(pglock.ObserverFunc(func(_ context.Context, e pglock.Event) {
+		switch e.Kind {
+		case pglock.EventRenew:
+			renewals.Add(1)
+		case pglock.EventPolling:
+			polling.Add(1)
+		}
+	})))
+	turns := make(chan struct{})
+	var work sync.WaitGroup
+	watching, end := context.WithCancel(t.Context())
+	work.Go(func() {
+		for range c.Watch(watching, "x") { //nolint:revive // until the end
+		}
+	})
+	own, err := c.Acquire(t.Context(), "y", pglock.WithTTL(300*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	work.Go(func() {
+		for range turns {
+			lease, err := c.Acquire(t.Context(), "x")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := lease.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 20 {
+		turns <- struct{}{}
+		awaitQueue(t, look, "x", 1)
+		if err := held.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if held, err = holder.Acquire(t.Context(), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pgtest.Eventually(t, "ten renewals", func() bool { return renewals.Load() >= 10 })
+	close(turns)
+	end()
+	work.Wait()
+	if err := own.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := opened.Load(); n != 2 || polling.Load() > 0 {
+		t.Errorf("%d connections were opened, with that of the pool, want 2; %d times it did not hear", n, polling.Load())
+	}
+}
+
+// What is sent to a client arrives in its order, and only there, while statements go over the same connection one after
+// the other; whatever the application does with its own notifications, and with contexts that end.
+func TestNotificationsComeBetweenStatements(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	var stray atomic.Int64
+	pool := db.Pool(t, func(c *pgxpool.Config) {
+		c.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { stray.Add(1) }
+		c.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+			return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: time.Minute}
+		}
+	})
+	s := server.New(pool, "pglock", nil, errors.New("closed"))
+	defer s.Close()
+	who := protocol.Session{Key: uuid.New(), Holder: "somebody", TTL: time.Minute}
+	renew := func() error {
+		claims := []protocol.Claim{{Name: "x", Token: 1, GrantID: uuid.New()}}
+		_, err := s.RenewAll(t.Context(), time.Minute, who, claims)
+		return err
+	}
+	conn, err := s.Listen(t.Context())
+	if err == nil {
+		err = errors.Join(conn.Subscribe(t.Context(), "a", "b"), renew())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(true)
+	sender := newPeer(t, db.URL())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for round := range 200 {
+		statement := make(chan error)
+		go func() { statement <- renew() }()
+		for n, channel := range []string{"a", "b"} {
+			sent := fmt.Sprint(round, n)
+			sender.exec(t, "SELECT pg_notify($1, $2)", channel, sent)
+			if on, payload, err := conn.Next(ctx); err != nil || on != channel || payload != sent {
+				t.Fatalf("%q on %q: %q on %q, %v", sent, channel, payload, on, err)
+			}
+		}
+		if err := <-statement; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := stray.Load(); n > 0 {
+		t.Errorf("%d notifications came to the application", n)
+	}
+	brief, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, payload, err := conn.Next(brief); !errors.Is(err, listener.ErrQuiet) {
+		t.Errorf("afterwards: %q, %v", payload, err)
+	}
+}
+
+// The connection is lost while nobody uses it: whoever listens hears of that at once, and the next statement goes over
+// a new one.
+func TestALostConnectionIsNoticedWhileNobodyUsesIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	s := server.New(db.Pool(t), "pglock", nil, errors.New("closed"))
+	defer s.Close()
+	conn, err := s.Listen(t.Context())
+	if err == nil {
+		err = conn.Subscribe(t.Context(), "a")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := newPeer(t, db.URL())
+	own := func(sql string) int {
+		return one[int](t, look, sql+" FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %'")
+	}
+	if n := own("SELECT count(pg_terminate_backend(pid))"); n != 1 {
+		t.Fatalf("%d connections beside the pool", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, _, err := conn.Next(ctx); !protocol.ConnectionLost(err) || errors.Is(err, listener.ErrQuiet) {
+		t.Errorf("the listener hears %v", err)
+	}
+	conn.Close(false)
+	who := protocol.Session{Key: uuid.New(), Holder: "somebody", TTL: time.Minute}
+	if _, err := s.Look(t.Context(), time.Minute, who, nil); err != nil {
+		t.Errorf("the next statement: %v", err)
+	}
+	if n := own("SELECT count(*)"); n != 1 {
+		t.Errorf("%d connections beside the pool", n)
+	}
+}
+
+// A connection that works and brings no notifications, as on a way that lets them not pass, is closed; one that nobody
+// listens over any more stays for the heartbeat, and brings nothing.
+func TestAConnectionThatBringsNothingIsReplaced(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	s := server.New(db.Pool(t), "pglock", nil, errors.New("closed"))
+	defer s.Close()
+	look := newPeer(t, db.URL())
+	listen := func() listener.Conn {
+		t.Helper()
+		conn, err := s.Listen(t.Context())
+		if err == nil {
+			err = conn.Subscribe(t.Context(), "a")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	own := func() int { // the process that serves what the client sends
+		t.Helper()
+		who := protocol.Session{Key: uuid.New(), Holder: "somebody", TTL: time.Minute}
+		if _, err := s.Look(t.Context(), time.Minute, who, nil); err != nil {
+			t.Fatal(err)
+		}
+		return one[int](t, look, `SELECT min(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name LIKE 'pglock %' HAVING count(*) = 1`)
+	}
+	conn, first := listen(), own()
+	conn.Close(true)
+	look.exec(t, "NOTIFY a, 'unheard'")
+	if n := own(); n != first {
+		t.Errorf("it was closed although it works: %d, then %d", first, n)
+	}
+	conn = listen()
+	look.exec(t, "NOTIFY a, 'heard'")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, payload, err := conn.Next(ctx); payload != "heard" || err != nil {
+		t.Errorf("heard %q, %v", payload, err)
+	}
+	conn.Close(false)
+	if n := own(); n == first {
+		t.Error("it was kept although it brings nothing")
+	}
+}

@@ -1,0 +1,171 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+
+	"github.com/pglock-dev/pglock/internal/lending"
+	"github.com/pglock-dev/pglock/internal/listener"
+)
+
+// ears hear what the server sends by itself over an own connection, whoever uses the connection at that moment.
+type ears struct {
+	note func(error)   // how a statement ended
+	news chan struct{} // 1-buffered
+
+	mu     sync.Mutex
+	heard  []*pgconn.Notification
+	lost   error // the connection is closed
+	spoilt bool  // it works, and is to be closed
+}
+
+const earsKey = "pglock.ears"
+
+// giveEars prepares the configuration of an own connection. Whatever the application has set there, notifications come
+// to us, and the end of a context that interrupts our waiting for them is nothing to tell the server.
+func giveEars(config *pgx.ConnConfig, note func(error)) *ears {
+	e := &ears{note: note, news: make(chan struct{}, 1)}
+	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
+		e.change(func() { e.heard = append(e.heard, n) })
+	}
+	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
+	}
+	return e
+}
+
+func earsOf(conn *pgx.Conn) *ears { return conn.PgConn().CustomData()[earsKey].(*ears) }
+
+func (e *ears) change(f func()) {
+	e.mu.Lock()
+	f()
+	e.mu.Unlock()
+	select {
+	case e.news <- struct{}{}:
+	default:
+	}
+}
+
+// next returns what was heard first. What was heard before the connection was lost comes before the loss.
+func (e *ears) next() (n *pgconn.Notification, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.heard) == 0 {
+		return nil, e.lost
+	}
+	n, e.heard = e.heard[0], e.heard[1:]
+	return n, nil
+}
+
+// attend waits for notifications while nobody uses an own connection.
+func (s *Server) attend(conn *pgx.Conn) (end func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.life)) // the lender ends it
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			if err := conn.PgConn().WaitForNotification(ctx); err != nil {
+				if e := earsOf(conn); ctx.Err() == nil {
+					e.note(err)
+					e.change(func() { e.lost = err })
+				}
+				return
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
+
+// Listen returns a connection that listens: the own one, or one of its own that goes directly to the server.
+func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
+	lender := cmp.Or(s.direct, s.lender)
+	loan, err := lender.Lend(ctx, lending.Own)
+	if err != nil {
+		return nil, err
+	}
+	defer loan.Give()
+	h := &hearing{s.life, lender, loan.Conn, earsOf(loan.Conn)}
+	if s.direct == nil {
+		// Behind a pooler LISTEN would apply to a connection that others use, and we would hear nothing.
+		var backend uint32
+		const ask = "select pg_catalog.pg_backend_pid()"
+		err := loan.Conn.QueryRow(ctx, ask, pgx.QueryExecModeSimpleProtocol).Scan(&backend)
+		if h.ears.note(err); err != nil || backend != loan.Conn.PgConn().PID() {
+			return nil, errors.Join(listener.ErrPooled, err)
+		}
+	}
+	lender.Listen(loan.Conn)
+	return h, nil
+}
+
+// hearing is a connection while the listener uses it, besides others.
+type hearing struct {
+	life   context.Context
+	lender *lending.Lender[*pgx.Conn]
+	conn   *pgx.Conn
+	ears   *ears
+}
+
+func (h *hearing) Subscribe(ctx context.Context, channels ...string) error {
+	var sql strings.Builder
+	for _, channel := range channels {
+		fmt.Fprintf(&sql, "LISTEN %s;", pgx.Identifier{channel}.Sanitize())
+	}
+	return h.exec(ctx, sql.String())
+}
+
+func (h *hearing) Unsubscribe(ctx context.Context, channel string) error {
+	return h.exec(ctx, "UNLISTEN "+pgx.Identifier{channel}.Sanitize())
+}
+
+func (h *hearing) exec(ctx context.Context, sql string) error {
+	loan, err := h.lender.Claim(ctx, h.conn)
+	if err != nil {
+		return err
+	}
+	defer loan.Give()
+	_, err = loan.Conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
+	h.ears.note(err)
+	return err
+}
+
+func (h *hearing) Next(ctx context.Context) (channel, payload string, err error) {
+	for {
+		if n, err := h.ears.next(); n != nil || err != nil {
+			if err != nil {
+				return "", "", err
+			}
+			return n.Channel, n.Payload, nil
+		}
+		select {
+		case <-h.ears.news:
+		case <-ctx.Done():
+			return "", "", listener.ErrQuiet
+		}
+	}
+}
+
+func (h *hearing) Close(works bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.life), goodbye)
+	defer cancel()
+	if works && h.life.Err() == nil {
+		works = h.exec(ctx, "UNLISTEN *") == nil
+	}
+	if !works {
+		h.ears.change(func() { h.ears.spoilt = true })
+	}
+	if h.lender.Deafen(); works {
+		return
+	}
+	if loan, err := h.lender.Claim(ctx, h.conn); err == nil { // else whoever uses it does this
+		loan.Give()
+	}
+}
