@@ -36,7 +36,7 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 	}{
 		"a grant over a lease": {
 			func(t *testing.T, conn *pgx.Conn) {
-				breakFunction(t, conn, "acquire_lease", "h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND", "")
+				breakFunction(t, conn, "is_free", "p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND", "")
 			},
 			func(t *testing.T, conn *pgx.Conn) {
 				grant(t, conn, "a", "one", "1 h", "")
@@ -44,7 +44,7 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			}, lockadmin.ViolationOverlap},
 		"a grant over a lease that has run out and is not over": {
 			func(t *testing.T, conn *pgx.Conn) {
-				breakFunction(t, conn, "acquire_lease", "h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND", "h.expires_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() AND")
+				breakFunction(t, conn, "is_free", "p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND", "p_expires_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() AND")
 			},
 			func(t *testing.T, conn *pgx.Conn) {
 				grant(t, conn, "a", "one", "1 h", "").runOut(t, conn)

@@ -406,6 +406,49 @@ LANGUAGE sql VOLATILE
 AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch
   FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;
 
+-- is_plain says that a request is exclusive and keeps every rule of check_request, is_plain_session that its session
+-- does, and has usual settings. The server inlines them and is_free, also into functions that fix no search_path.
+CREATE FUNCTION is_plain(
+  p_name text, p_grant_id uuid, p_holder text, p_ttl interval, p_metadata jsonb, p_mode text, p_capacity int,
+  p_nested boolean) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')                -- by bytes
+    AND p_capacity IS NULL AND p_grant_id IS NOT NULL AND p_nested IS NOT NULL
+    AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) OPERATOR(pg_catalog.<=) 512
+    AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
+    AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
+    AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9)                                   -- no days, no months
+        OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')
+    AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)
+$$;
+
+CREATE FUNCTION is_plain_session(p_session_key uuid, p_session_ttl interval) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT p_session_key IS NOT NULL
+    AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
+    AND pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)
+        OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')
+    AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
+    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
+    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local'
+$$;
+
+-- is_free says of the head of a lock, which the caller locks in the same statement, that a plain request may be granted
+-- it: it was released, it has no slots, no grant ID of it was given up lately, and the next token is greater than that
+-- of the row. For a released lock without slots nobody queues. p_drawn is the greatest token that was drawn.
+CREATE FUNCTION is_free(
+  p_expires_at timestamptz, p_top_slot int, p_grant_id uuid, p_spent_until timestamptz, p_token bigint, p_asked uuid,
+  p_drawn bigint) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND p_top_slot OPERATOR(pg_catalog.=) 0
+    AND p_grant_id OPERATOR(pg_catalog.<>) p_asked
+    AND (p_spent_until IS NULL OR p_spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
+    AND p_token OPERATOR(pg_catalog.<=) p_drawn
+$$;
+
 
 -- ==== 02_token
 
@@ -740,17 +783,14 @@ END $$;
 -- that an earlier attempt may still be under way, and waits for it.
 --
 -- Without p_wait and p_retry it waits for nobody, and if it is refused it locks no row, writes nothing and draws no
--- token. With either it waits for whoever is deciding about the lock, at most a second, or with p_nth a moment:
--- 55P03. p_alone says that the caller's statement is the whole transaction: if it grants nothing, it then does not wait
--- for the disk. p_nth says that the request is part of a statement for many. It is one more than the number of
--- earlier ones in it that have locked something of this lock, as far as their answers tell.
+-- token. With either it waits for whoever is deciding about the lock, at most a second: 55P03. p_alone says that the
+-- caller's statement is the whole transaction: if it grants nothing, it then does not wait for the disk.
 --
--- I1, I2. This statement grants a released lock without slots, for which therefore nobody queues, and of which no grant
--- ID was given up lately, to a plain request: an exclusive one that keeps every rule, under usual settings of the
--- session. It checks all this on the version of the row that it locks. acquire_otherwise handles all other cases. The
--- statement searches from the end of the index, where the newest version of a row lies, however many old ones an open
--- transaction keeps. FOR UPDATE makes this an update of the key whatever it changes: a fenced transaction whose
--- snapshot does not show it gets 40001 from the check in its COMMIT.
+-- I1, I2. This statement grants a free lock (is_free) to a plain request (is_plain). It checks that on the version of
+-- the row that it locks. acquire_otherwise handles all other cases. The statement searches from the end of the index,
+-- where the newest version of a row lies, however many old ones an open transaction keeps. FOR UPDATE makes this an
+-- update of the key whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check
+-- in its COMMIT.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -759,24 +799,13 @@ CREATE FUNCTION acquire_lease(
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
     p_wait boolean DEFAULT false,
   p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
-  p_alone boolean DEFAULT false, p_nth int DEFAULT NULL, OUT granted boolean, OUT token bigint, OUT more json)
+  p_alone boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  plain boolean := pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')  -- by bytes
-    AND p_capacity IS NULL AND p_grant_id IS NOT NULL AND p_session_key IS NOT NULL AND p_nested IS NOT NULL
-    AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) OPERATOR(pg_catalog.<=) 512
-    AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
-    AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
-    AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
-    AND pg_catalog.decode('0000000000000000', 'hex') OPERATOR(pg_catalog.=) ALL (ARRAY[      -- no days, no months
-      pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9),
-      pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)])
-    AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)
-    AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
-    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
-    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local';
+  plain boolean := {{schema}}.is_plain(p_name, p_grant_id, p_holder, p_ttl, p_metadata, p_mode, p_capacity, p_nested)
+    AND {{schema}}.is_plain_session(p_session_key, p_session_ttl);
   watched boolean;  ok boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET
@@ -792,13 +821,10 @@ BEGIN
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
     WHERE plain AND h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
-      AND h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND h.top_slot OPERATOR(pg_catalog.=) 0
-      AND h.grant_id OPERATOR(pg_catalog.<>) p_grant_id
-      AND (h.spent_until IS NULL OR h.spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
-      AND h.token OPERATOR(pg_catalog.<=) (
+      AND {{schema}}.is_free(h.expires_at, h.top_slot, h.grant_id, h.spent_until, h.token, p_grant_id, (
         SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
                OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
-        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
+        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()))
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
   RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
     INTO acquire_lease.granted, acquire_lease.token, watched;
@@ -806,11 +832,11 @@ BEGIN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        NULL), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_nth) a;
+        NULL), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL) a;
   ELSIF watched THEN
     more := '{"watched": true}';
   END IF;
-  IF granted AND NOT p_alone AND p_nth IS NULL THEN
+  IF granted AND NOT p_alone THEN
     ok := {{schema}}.bound_rest(true);
   END IF;
 END $$;
@@ -818,10 +844,13 @@ $create$, '{{schema}}', quote_ident(current_schema())),
     '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
 END $qualified$;
 
--- acquire_leases is acquire_lease for many requests of a session, in the byte order of their names. n counts from 1.
--- If one request is refused, or would have to wait for longer than a moment, all fail, and nothing was done. It fixes
--- no search_path because acquire_lease does not: a connection keeps the plans of a function for one search_path, and
--- makes them anew for another.
+-- acquire_leases is acquire_lease for many requests of a session. n counts from 1. If one request is refused, or would
+-- have to wait for longer than a moment, all fail, and nothing was done. It fixes no search_path because acquire_lease
+-- does not: a connection keeps the plans of a function for one search_path, and makes them anew for another.
+--
+-- First grant_set grants free locks to plain requests together. If that cannot be all of them, it grants none, and
+-- those that are not free go first, one by one in the byte order of their names. So whoever waits here has locked no
+-- name after the one that it waits for, unless somebody disturbs grant_set both times.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -834,41 +863,45 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok    boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids),
+  ok   boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids),
     pg_catalog.cardinality(p_holders), pg_catalog.cardinality(p_ttls), pg_catalog.cardinality(p_metadata),
     pg_catalog.cardinality(p_retries), pg_catalog.cardinality(p_modes), pg_catalog.cardinality(p_capacities),
     pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested)]);
-  a     pg_catalog.record;
-  given pg_catalog.record;
-  last  pg_catalog.text;
-  nth   pg_catalog.int4;
+  free pg_catalog.bool[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
+  a    pg_catalog.record;  given pg_catalog.record;  last pg_catalog.text;  nth pg_catalog.int4;
 BEGIN
   IF true OPERATOR(pg_catalog.=) ANY (p_waits) THEN             -- a session before any lock
     ok := {{schema}}.keep_session(p_session_key, p_holders[1], p_session_ttl);
   END IF;
-  FOR a IN
-    SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_grant_ids), pg_catalog.unnest(p_holders),
-        pg_catalog.unnest(p_ttls), pg_catalog.unnest(p_metadata), pg_catalog.unnest(p_retries),
-        pg_catalog.unnest(p_modes), pg_catalog.unnest(p_capacities), pg_catalog.unnest(p_waits),
-        pg_catalog.unnest(p_owner_ids), pg_catalog.unnest(p_nested))
-      WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, n)
-    ORDER BY g.name COLLATE pg_catalog."C", g.n
-  LOOP
-    IF last IS NULL OR a.name OPERATOR(pg_catalog.<>) last THEN
+  FOR round IN 1..2 LOOP
+    given := {{schema}}.grant_set(p_names, p_grant_ids, p_session_key, p_holders, p_ttls, p_metadata, p_modes,
+      p_capacities, p_session_ttl, p_owner_ids, p_nested, free);
+    RETURN QUERY SELECT g.n, true, g.token, CASE WHEN g.watched THEN '{"watched": true}'::pg_catalog.json END
+      FROM ROWS FROM (pg_catalog.unnest(given.ns), pg_catalog.unnest(given.tokens), pg_catalog.unnest(given.watched))
+        AS g (n, token, watched);
+    ok := ok AND NOT FOUND;
+    EXIT WHEN given.ns IS NOT NULL;
+    free := CASE WHEN round OPERATOR(pg_catalog.=) 1 THEN given.free ELSE free END;
+    FOR a IN
+      SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_grant_ids), pg_catalog.unnest(p_holders),
+          pg_catalog.unnest(p_ttls), pg_catalog.unnest(p_metadata), pg_catalog.unnest(p_retries),
+          pg_catalog.unnest(p_modes), pg_catalog.unnest(p_capacities), pg_catalog.unnest(p_waits),
+          pg_catalog.unnest(p_owner_ids), pg_catalog.unnest(p_nested), pg_catalog.unnest(free)) WITH ORDINALITY
+        AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, free, n)
+      WHERE g.free OPERATOR(pg_catalog.=) (round OPERATOR(pg_catalog.=) 2)   -- first those that are not
+      ORDER BY g.name COLLATE pg_catalog."C", g.n
+    LOOP
+      nth := CASE WHEN a.name OPERATOR(pg_catalog.=) last THEN nth ELSE 1 END;
       last := a.name;
-      nth := 1;
-    END IF;
-    given := {{schema}}.acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
-      a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, false, nth);
-    IF given.granted OR a.wait OR a.retry THEN
-      nth := nth OPERATOR(pg_catalog.+) 1;
-    END IF;
-    acquire_leases.n := a.n;
-    acquire_leases.granted := given.granted;
-    acquire_leases.token := given.token;
-    acquire_leases.more := given.more;
-    RETURN NEXT;
-    ok := ok AND NOT given.granted AND (given.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+      given := {{schema}}.acquire_otherwise(
+        ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL),
+        false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth);
+      nth := nth OPERATOR(pg_catalog.+) CASE WHEN given.granted OR a.wait OR a.retry THEN 1 ELSE 0 END;
+      acquire_leases.n := a.n;  acquire_leases.granted := given.granted;
+      acquire_leases.token := given.token;  acquire_leases.more := given.more;
+      RETURN NEXT;
+      ok := ok AND NOT given.granted AND (given.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+    END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
@@ -907,7 +940,9 @@ $$;
 -- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
 -- locked the head, a request that waits joins the queue. It never takes a head that it has joined: two that did would
 -- wait for each other. If the lock has become free meanwhile, the answer says that the first asks again at once.
--- A plain request has been checked.
+-- A plain request has been checked. p_nth says that the request is part of a statement for many, which waits only for a
+-- moment. It is one more than the number of earlier ones in it that have locked something of this lock, as far as their
+-- answers tell.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
     p_alone boolean, p_nth int, OUT granted boolean, OUT token bigint, OUT more json)
@@ -1695,7 +1730,7 @@ END $$;
 
 -- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is.
 -- released false: it was not held any more, and nothing changed. more has handed and watched, as in acquire_lease.
--- p_alone and p_many are as there. It waits for a COMMIT under way that has checked the lease, at most a second:
+-- p_alone is as there. It waits for a COMMIT under way that has checked the lease, at most a second:
 -- 55P03.
 --
 -- This statement ends an exclusive lease; after it nobody else queues for the lock. release_otherwise continues if
@@ -1705,7 +1740,7 @@ BEGIN
   EXECUTE replace(replace($create$
 CREATE FUNCTION release_lease(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, p_alone boolean DEFAULT false,
-  p_many boolean DEFAULT false, OUT released boolean, OUT more json)
+  OUT released boolean, OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
@@ -1735,12 +1770,12 @@ BEGIN
       WHERE q.name OPERATOR(pg_catalog.=) p_name AND q.ticket OPERATOR(pg_catalog.>) served ORDER BY q.ticket LIMIT 1
     ) IS NOT NULL THEN
     SELECT o.released, o.more INTO release_lease.released, release_lease.more
-    FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, p_many) o;
+    FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, false) o;
   END IF;
   IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
   END IF;
-  IF NOT p_alone AND NOT p_many THEN
+  IF NOT p_alone THEN
     ok := {{schema}}.bound_rest(false);
   END IF;
 END $$;
@@ -1748,9 +1783,9 @@ $create$, '{{schema}}', quote_ident(current_schema())),
     '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
 END $qualified$;
 
--- release_leases is release_lease for many leases, in the byte order of their names, and for one lock in the order of
--- its slots. n counts from 1. If one release would have to wait for longer than a moment, nothing was done. It fixes no
--- search_path, like acquire_leases.
+-- release_leases is release_lease for many leases. n counts from 1. If one release would have to wait for longer than a
+-- moment, nothing was done. It fixes no search_path, like acquire_leases, and proceeds as that does: end_set ends what
+-- it can together, and the others go in the byte order of their names, and for one lock in the order of its slots.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -1761,23 +1796,41 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok    boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens),
+  ok   boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens),
     pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_slots)]);
-  a     pg_catalog.record;
-  ended pg_catalog.record;
+  held pg_catalog.bool[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
+  done pg_catalog.record;
+  a    pg_catalog.record;  ended pg_catalog.record;
 BEGIN
-  FOR a IN
-    SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_tokens), pg_catalog.unnest(p_grant_ids),
-        pg_catalog.unnest(p_slots))
-      WITH ORDINALITY AS g (name, token, grant_id, slot, n)
-    ORDER BY g.name COLLATE pg_catalog."C", g.slot, g.n
-  LOOP
-    ended := {{schema}}.release_lease(a.name, a.token, a.grant_id, a.slot, false, true);
-    release_leases.n := a.n;
-    release_leases.released := ended.released;
-    release_leases.more := ended.more;
-    RETURN NEXT;
-    ok := ok AND (ended.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+  FOR round IN 1..2 LOOP
+    done := {{schema}}.end_set(p_names, p_tokens, p_grant_ids, p_slots, held);
+    FOR a IN
+      SELECT * FROM ROWS FROM (pg_catalog.unnest(done.ns), pg_catalog.unnest(done.places),
+          pg_catalog.unnest(done.watched), pg_catalog.unnest(done.queued)) AS g (n, at, watched, queued)
+    LOOP
+      release_leases.n := a.n;  release_leases.released := true;
+      release_leases.more := CASE WHEN a.watched THEN '{"watched": true}'::pg_catalog.json END;
+      IF a.queued THEN
+        SELECT o.more INTO release_leases.more
+          FROM {{schema}}.release_otherwise(p_names[a.n], p_tokens[a.n], p_grant_ids[a.n], p_slots[a.n], a.at, true) o;
+        ok := ok AND (more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+      END IF;
+      RETURN NEXT;
+    END LOOP;
+    EXIT WHEN done.ns IS NOT NULL;
+    held := CASE WHEN round OPERATOR(pg_catalog.=) 1 THEN done.held ELSE held END;
+    FOR a IN
+      SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_tokens), pg_catalog.unnest(p_grant_ids),
+          pg_catalog.unnest(p_slots), pg_catalog.unnest(held))
+        WITH ORDINALITY AS g (name, token, grant_id, slot, held, n)
+      WHERE g.held OPERATOR(pg_catalog.=) (round OPERATOR(pg_catalog.=) 2)   -- first those that are not
+      ORDER BY g.name COLLATE pg_catalog."C", g.slot, g.n
+    LOOP
+      ended := {{schema}}.release_otherwise(a.name, a.token, a.grant_id, a.slot, NULL, true);
+      release_leases.n := a.n;  release_leases.released := ended.released;  release_leases.more := ended.more;
+      RETURN NEXT;
+      ok := ok AND (ended.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+    END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
@@ -2102,6 +2155,121 @@ BEGIN
       r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
+END $$;
+
+
+-- ==== 06_sets
+
+-- What is granted or ended together. Each function here does all that it was asked to do, in one statement that locks
+-- rows in the byte order of their names and skips those that somebody else has locked. Or it undoes everything, also
+-- the locks, and says which it could have locked. They wait for nobody, so they may lock names before those that the
+-- caller has locked. Their plans find each row by its key, whatever the session forbids to the planner.
+
+-- grant_set grants free locks to plain requests of a session, as acquire_lease does: to all that are chosen, or ns is
+-- NULL, and free says which could be granted. It never grants several requests for one lock: they have an order.
+CREATE FUNCTION grant_set(
+  p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
+  p_modes text[], p_capacities int[], p_session_ttl interval, p_owner_ids uuid[], p_nested boolean[],
+  p_chosen boolean[], OUT ns bigint[], OUT tokens bigint[], OUT watched boolean[], OUT free boolean[])
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on SET jit = off
+AS $$
+DECLARE
+  me     uuid := session_of(p_session_key);
+  plain  boolean := is_plain_session(p_session_key, p_session_ttl);
+  locked bigint[];
+  wanted bigint;
+BEGIN
+  WITH asked AS MATERIALIZED (
+      SELECT g.* FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_modes, p_capacities, p_owner_ids,
+          p_nested, p_chosen)
+        WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, mode, capacity, owner_id, nested, chosen, n)
+      WHERE g.chosen ORDER BY g.name COLLATE "C"),
+    found AS MATERIALIZED (                              -- in that order
+      SELECT a.*, h.at FROM asked a CROSS JOIN LATERAL (
+        SELECT l.ctid AS at FROM locks l
+        WHERE plain AND l.name = a.name AND l.slot <= 0
+          AND is_plain(a.name, a.grant_id, a.holder, a.ttl, a.metadata, a.mode, a.capacity, a.nested)
+          AND is_free(l.expires_at, l.top_slot, l.grant_id, l.spent_until, l.token, a.grant_id, (
+            SELECT (i.epoch << 36) + pg_sequence_last_value('fencing_token_seq') FROM installation i
+            WHERE i.started = pg_postmaster_start_time()))
+        ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED) h),
+    given AS (
+      UPDATE locks l SET
+        token = (SELECT i.epoch << 36 FROM installation i WHERE i.started = pg_postmaster_start_time())
+                + nextval('fencing_token_seq'),
+        grant_id = f.grant_id, owner_id = f.owner_id, holder = f.holder, ttl = f.ttl, metadata = f.metadata,
+        grants = l.grants + 1, slowest = NULL, session_id = me, acquired_at = clock_timestamp(),
+        renewed_at = clock_timestamp(), expires_at = clock_timestamp() + f.ttl
+      FROM found f WHERE l.ctid = f.at AND (SELECT pg_catalog.count(*) FROM found) = (SELECT pg_catalog.count(*) FROM asked)
+      RETURNING f.n, l.token, l.watched_until > clock_timestamp() AS watched)
+  SELECT coalesce(pg_catalog.array_agg(v.n), '{}'), pg_catalog.array_agg(v.token), pg_catalog.array_agg(v.watched), (SELECT pg_catalog.array_agg(f.n) FROM found f),
+      (SELECT pg_catalog.count(*) FROM asked)
+    INTO ns, tokens, watched, locked, wanted FROM given v;
+  IF pg_catalog.cardinality(ns) < wanted THEN   -- also if a row has changed since the statement began, or was asked for twice
+    RAISE SQLSTATE 'LK000';
+  END IF;
+EXCEPTION WHEN SQLSTATE 'LK000' THEN
+  ns := NULL;  tokens := NULL;  watched := NULL;
+  free := chosen_of(locked, pg_catalog.cardinality(p_names));
+END $$;
+
+-- end_set ends exclusive leases, as release_lease does: all that are chosen, or ns is NULL, and held says which could
+-- be ended. queued: somebody queues for the lock, whom the caller serves.
+CREATE FUNCTION end_set(
+  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_chosen boolean[],
+  OUT ns bigint[], OUT places tid[], OUT watched boolean[], OUT queued boolean[], OUT held boolean[])
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on SET jit = off
+AS $$
+DECLARE
+  plain  boolean := current_setting('transaction_isolation') = 'read committed';
+  names  text[];
+  served bigint[];
+  locked bigint[];
+  wanted bigint;
+BEGIN
+  WITH asked AS MATERIALIZED (
+      SELECT g.* FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_chosen)
+        WITH ORDINALITY AS g (name, token, grant_id, slot, chosen, n)
+      WHERE g.chosen ORDER BY g.name COLLATE "C"),
+    found AS MATERIALIZED (                              -- in that order
+      SELECT a.n, h.at FROM asked a CROSS JOIN LATERAL (
+        SELECT l.ctid AS at FROM locks l
+        WHERE plain AND l.name = a.name AND l.slot <= 0 AND l.grant_id = a.grant_id AND l.token = a.token
+          AND coalesce(a.slot, 0) = 0 AND is_running(l.expires_at, l.ended_at)
+        ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED) h),
+    over AS (
+      UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()
+      FROM found f WHERE l.ctid = f.at AND (SELECT pg_catalog.count(*) FROM found) = (SELECT pg_catalog.count(*) FROM asked)
+      RETURNING f.n, l.name, l.ctid AS place, l.served, l.watched_until > clock_timestamp() AS watched)
+  SELECT coalesce(pg_catalog.array_agg(v.n), '{}'), pg_catalog.array_agg(v.name), pg_catalog.array_agg(v.place), pg_catalog.array_agg(v.served),
+      pg_catalog.array_agg(v.watched), (SELECT pg_catalog.array_agg(f.n) FROM found f), (SELECT pg_catalog.count(*) FROM asked)
+    INTO ns, names, places, served, watched, locked, wanted FROM over v;
+  IF pg_catalog.cardinality(ns) < wanted THEN                       -- also if a row has changed since the statement began
+    RAISE SQLSTATE 'LK000';
+  END IF;
+  -- Nobody joins any more, and this statement sees whoever has joined before.
+  SELECT pg_catalog.array_agg((SELECT q.ticket FROM waiters q WHERE q.name = v.name AND q.ticket > v.served
+                    ORDER BY q.ticket LIMIT 1) IS NOT NULL ORDER BY v.i)
+    INTO queued FROM unnest(names, served) WITH ORDINALITY AS v (name, served, i);
+EXCEPTION WHEN SQLSTATE 'LK000' THEN
+  ns := NULL;  places := NULL;  watched := NULL;
+  held := chosen_of(locked, pg_catalog.cardinality(p_names));
+END $$;
+
+-- chosen_of turns numbers from 1 to p_many into what says of each whether it is among them.
+CREATE FUNCTION chosen_of(p_ns bigint[], p_many int) RETURNS boolean[]
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+  chosen boolean[] := pg_catalog.array_fill(false, ARRAY[p_many]);
+  n      bigint;
+BEGIN
+  FOREACH n IN ARRAY coalesce(p_ns, '{}') LOOP
+    chosen[n] := true;
+  END LOOP;
+  RETURN chosen;
 END $$;
 
 

@@ -52,10 +52,10 @@ var ofRequests = []mutant{
 	}, library, "^TestI11_"},
 	{"I15 a TTL may have days", []edit{
 		{schema, "      AND substr(interval_send(p_value), 9) = decode('0000000000000000', 'hex') THEN true", "      THEN true"},
-		{schema, "      pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9),\n", ""},
+		{schema, "    AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9)                                   -- no days, no months\n        OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')\n", ""},
 	}, library, "^TestI15_ATTLHasNoDays"},
 	{"I15 the TTL of a session may have days", []edit{
-		{schema, ",\n      pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)])", "])"},
+		{schema, "    AND pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)\n        OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')\n", ""},
 	}, library, "^TestI15_ATTLHasNoDays"},
 	{"I11 a mode is what the caller's collation takes for it", []edit{
 		{schema, "pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')", "p_mode OPERATOR(pg_catalog.=) 'exclusive'"},

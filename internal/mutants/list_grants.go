@@ -6,18 +6,39 @@ var ofGrants = []mutant{
 		{schema, "IF since < clock_timestamp() - w.ttl / 20 THEN", "IF false THEN"},
 	}, integration, "^TestI15_LeaseIsFull"},
 	{"I1 a free lock is looked for among those that are held", []edit{
-		{schema, "AND h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND h.top_slot", "AND h.top_slot"},
+		{schema, "SELECT p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND p_top_slot", "SELECT p_top_slot"},
 	}, integration, "^TestI1_AllWays|^TestI1_I13_|^TestI1_I2_AllWays"},
 	{"I1 a free lock is granted beside readers", []edit{
 		{
 			schema,
-			"OPERATOR(pg_catalog.=) '-infinity' AND h.top_slot OPERATOR(pg_catalog.=) 0",
+			"OPERATOR(pg_catalog.=) '-infinity' AND p_top_slot OPERATOR(pg_catalog.=) 0",
 			"OPERATOR(pg_catalog.=) '-infinity'",
 		},
 	}, integration, "^TestI1_AllWays|^TestI9_NoTicket|^TestShared"},
 	{"I1 a free lock is granted to a reader as to a writer", []edit{
-		{schema, "boolean := pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')  -- by bytes\n    AND p_capacity", "boolean := p_capacity"},
+		{schema, "SELECT pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')                -- by bytes\n    AND p_capacity", "SELECT p_capacity"},
 	}, integration, "^TestWhatAWriter"},
+	{"I1 what is granted together is not locked before", []edit{
+		{schema, "WHERE i.started = pg_postmaster_start_time())) ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED) h),", "WHERE i.started = pg_postmaster_start_time())) ORDER BY l.slot DESC LIMIT 1) h),"},
+	}, integration, "^TestI1_I2_StatementsForMany|^TestAStatementForMany"},
+	{"I1 a part of a set is granted together", []edit{
+		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began, or was asked for twice RAISE", "IF coalesce(pg_catalog.cardinality(locked), 0) < wanted THEN RAISE"},
+	}, integration, "^TestAStatementForManyWhose"},
+	{"a part of a set is ended together", []edit{
+		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began RAISE", "IF coalesce(pg_catalog.cardinality(locked), 0) < wanted THEN RAISE"},
+	}, integration, "^TestAStatementForManyWhose"},
+	{"I8 a set that ends together is served as it was when the statement began", []edit{
+		{schema, "RETURNING f.n, l.name, l.ctid AS place, l.served,", "RETURNING f.n, l.name, l.ctid AS place, CASE WHEN EXISTS (SELECT FROM waiters q WHERE q.name = l.name AND q.ticket > l.served) THEN l.served ELSE 9223372036854775807 END AS served,"},
+	}, integration, "^TestI8_AStatementThatEnds"},
+	{"what cannot be granted together stays locked", []edit{
+		{schema, "RAISE SQLSTATE 'LK000'; END IF; EXCEPTION WHEN SQLSTATE 'LK000' THEN ns := NULL; tokens", "ns := NULL; free := chosen_of(locked, pg_catalog.cardinality(p_names)); END IF; EXCEPTION WHEN SQLSTATE 'LK000' THEN ns := NULL; tokens"},
+	}, integration, "^TestAStatementForManyThatWaits"},
+	{"I12 a set is granted whatever the session's settings", []edit{
+		{schema, "WHERE plain AND l.name = a.name AND l.slot <= 0 AND is_plain(", "WHERE l.name = a.name AND l.slot <= 0 AND is_plain("},
+	}, integration, "^TestI12_|^TestI24_|^TestI15_"},
+	{"a set ends leases that have run out", []edit{
+		{schema, "AND coalesce(a.slot, 0) = 0 AND is_running(l.expires_at, l.ended_at) ORDER BY", "AND coalesce(a.slot, 0) = 0 ORDER BY"},
+	}, integration, "^TestI5_LostLeases|^TestI5_Second|^TestI5_OnlyTheOwner"},
 	{"I1 a free lock is granted without its row's lock", []edit{
 		{schema, "    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)\n  RETURNING true, l.token", "    ORDER BY h.slot DESC LIMIT 1)\n  RETURNING true, l.token"},
 	}, integration, "^TestI1_I13_|^TestI1_AllWays|^TestI1_I2_AllWays|^TestI13_RefusedTryWaits"},
@@ -56,10 +77,10 @@ var ofGrants = []mutant{
 		{schema, "      ON CONFLICT (name, slot) DO NOTHING\n      RETURNING true, l.token", "      ON CONFLICT (name, slot) DO UPDATE SET token = EXCLUDED.token, grant_id = EXCLUDED.grant_id,\n        session_id = EXCLUDED.session_id, holder = EXCLUDED.holder, expires_at = EXCLUDED.expires_at\n      RETURNING true, l.token"},
 	}, integration, "^TestTrap4_|^TestI1_Simultaneous"},
 	{"I6 the same grant ID is granted again after its lease", []edit{
-		{schema, "      AND h.grant_id OPERATOR(pg_catalog.<>) p_grant_id\n", ""},
+		{schema, "    AND p_grant_id OPERATOR(pg_catalog.<>) p_asked\n", ""},
 	}, integration, "^TestI6_NoWay"},
 	{"I6 a free lock is granted to a grant ID that was given up", []edit{
-		{schema, "      AND (h.spent_until IS NULL OR h.spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())\n", ""},
+		{schema, "    AND (p_spent_until IS NULL OR p_spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())\n", ""},
 	}, integration, "^TestI6_NoWay|^TestTrap9_LateRequest"},
 	{"I6 a retry does not wait for the attempt before", []edit{
 		{schema, "stays boolean := p_wait OR p_retry;", "stays boolean := p_wait;"},
@@ -168,13 +189,13 @@ var ofTokens = []mutant{
 // of the row, the request and the session, and what it writes.
 var ofTheFirstStatement = []mutant{
 	{"I2 a free lock is granted a token that may be below its last", []edit{
-		{schema, "      AND h.token OPERATOR(pg_catalog.<=) (\n        SELECT (i.epoch OPERATOR(pg_catalog.<<) 36) OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})\n        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n    ORDER BY", "    ORDER BY"},
+		{schema, "    AND p_token OPERATOR(pg_catalog.<=) p_drawn\n", ""},
 	}, integration, "^TestI2_TokensAscend|^TestI22_"},
 	{"I22 a token of a free lock has no epoch", []edit{
 		{schema, "    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM", "    token = (SELECT 0::pg_catalog.int8 FROM"},
 	}, integration, "^TestI22_Grants"},
 	{"I22 a free lock is granted without a look at the timeline", []edit{
-		{schema, "        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n    ORDER BY", "        FROM {{schema}}.installation i)\n    ORDER BY"},
+		{schema, "        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()))\n    ORDER BY", "        FROM {{schema}}.installation i))\n    ORDER BY"},
 		{schema, "FROM {{schema}}.installation i\n             WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n            OPERATOR(pg_catalog.+)", "FROM {{schema}}.installation i)\n            OPERATOR(pg_catalog.+)"},
 	}, integration, "^TestI22_EveryKind|^TestI22_First"},
 	{"I11 a free lock is granted for a TTL that is too short", []edit{
@@ -196,7 +217,7 @@ var ofTheFirstStatement = []mutant{
 		{schema, " AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256\n", "\n"},
 	}, library, "^TestI11_"},
 	{"I11 a free lock is granted to nobody's session", []edit{
-		{schema, "      AND p_session_key IS NOT NULL\n", ""},
+		{schema, "  SELECT p_session_key IS NOT NULL\n    AND p_session_ttl", "  SELECT p_session_ttl"},
 	}, library, "^TestI11_"},
 	{"I11 a free lock is granted with metadata of any size", []edit{
 		{schema, "      AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)\n", ""},

@@ -229,13 +229,13 @@ var ofDeadlines = []mutant{
 		{schema, "AND l.slot = a.slot AND l.grant_id = a.grant_id FOR NO KEY UPDATE) h;", "AND l.slot = a.slot FOR NO KEY UPDATE) h;"},
 	}, integration, "^TestI14_ARenewal"},
 	{"I14 the plan of a renewal reads the table", []edit{
-		{schema, "SET enable_seqscan = off SET enable_nestloop", "SET enable_nestloop"},
+		{schema, renewPlan, "LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = 0 SET plan_cache_mode = force_generic_plan SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on"},
 	}, integration, "^TestThePlanOfTheFirst"},
 	{"I14 a session's planner settings are kept in its renewals", []edit{
-		{schema, "SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on", ""},
+		{schema, renewPlan, "LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = 0 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off"},
 	}, integration, "^TestThePlanOfTheFirst"},
 	{"I14 a renewal is planned for what it is asked", []edit{
-		{schema, "SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_nestloop", "SET plan_cache_mode = force_custom_plan SET enable_nestloop"},
+		{schema, renewPlan, "LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = 0 SET plan_cache_mode = force_custom_plan SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on"},
 	}, integration, "^TestThePlanOfTheFirst"},
 	{"a rule that is no expression is planned by each call", []edit{
 		{schema, "LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$ BEGIN RETURN bound_timeout(", "LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$ SELECT bound_timeout("},
@@ -404,3 +404,6 @@ var ofWhatIsSaid = []mutant{
 		{"fencedstore/write.go", "\t\treturn confirmDone(ctx, db, receipt, err)\n", "\t\treturn err\n"},
 	}, integration, "^TestI17_AKey"},
 }
+
+// renewPlan is how renew_leases is planned.
+const renewPlan = "LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = 0 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on"

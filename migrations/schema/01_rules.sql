@@ -163,3 +163,46 @@ CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE
 AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch
   FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;
+
+-- is_plain says that a request is exclusive and keeps every rule of check_request, is_plain_session that its session
+-- does, and has usual settings. The server inlines them and is_free, also into functions that fix no search_path.
+CREATE FUNCTION is_plain(
+  p_name text, p_grant_id uuid, p_holder text, p_ttl interval, p_metadata jsonb, p_mode text, p_capacity int,
+  p_nested boolean) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')                -- by bytes
+    AND p_capacity IS NULL AND p_grant_id IS NOT NULL AND p_nested IS NOT NULL
+    AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) OPERATOR(pg_catalog.<=) 512
+    AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
+    AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
+    AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9)                                   -- no days, no months
+        OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')
+    AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)
+$$;
+
+CREATE FUNCTION is_plain_session(p_session_key uuid, p_session_ttl interval) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT p_session_key IS NOT NULL
+    AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
+    AND pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)
+        OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')
+    AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
+    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
+    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local'
+$$;
+
+-- is_free says of the head of a lock, which the caller locks in the same statement, that a plain request may be granted
+-- it: it was released, it has no slots, no grant ID of it was given up lately, and the next token is greater than that
+-- of the row. For a released lock without slots nobody queues. p_drawn is the greatest token that was drawn.
+CREATE FUNCTION is_free(
+  p_expires_at timestamptz, p_top_slot int, p_grant_id uuid, p_spent_until timestamptz, p_token bigint, p_asked uuid,
+  p_drawn bigint) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND p_top_slot OPERATOR(pg_catalog.=) 0
+    AND p_grant_id OPERATOR(pg_catalog.<>) p_asked
+    AND (p_spent_until IS NULL OR p_spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
+    AND p_token OPERATOR(pg_catalog.<=) p_drawn
+$$;

@@ -18,40 +18,26 @@
 -- that an earlier attempt may still be under way, and waits for it.
 --
 -- Without p_wait and p_retry it waits for nobody, and if it is refused it locks no row, writes nothing and draws no
--- token. With either it waits for whoever is deciding about the lock, at most a second, or with p_nth a moment:
--- 55P03. p_alone says that the caller's statement is the whole transaction: if it grants nothing, it then does not wait
--- for the disk. p_nth says that the request is part of a statement for many. It is one more than the number of
--- earlier ones in it that have locked something of this lock, as far as their answers tell.
+-- token. With either it waits for whoever is deciding about the lock, at most a second: 55P03. p_alone says that the
+-- caller's statement is the whole transaction: if it grants nothing, it then does not wait for the disk.
 --
--- I1, I2. This statement grants a released lock without slots, for which therefore nobody queues, and of which no grant
--- ID was given up lately, to a plain request: an exclusive one that keeps every rule, under usual settings of the
--- session. It checks all this on the version of the row that it locks. acquire_otherwise handles all other cases. The
--- statement searches from the end of the index, where the newest version of a row lies, however many old ones an open
--- transaction keeps. FOR UPDATE makes this an update of the key whatever it changes: a fenced transaction whose
--- snapshot does not show it gets 40001 from the check in its COMMIT.
+-- I1, I2. This statement grants a free lock (is_free) to a plain request (is_plain). It checks that on the version of
+-- the row that it locks. acquire_otherwise handles all other cases. The statement searches from the end of the index,
+-- where the newest version of a row lies, however many old ones an open transaction keeps. FOR UPDATE makes this an
+-- update of the key whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check
+-- in its COMMIT.
 CREATE FUNCTION acquire_lease(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
     p_wait boolean DEFAULT false,
   p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
-  p_alone boolean DEFAULT false, p_nth int DEFAULT NULL, OUT granted boolean, OUT token bigint, OUT more json)
+  p_alone boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  plain boolean := pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')  -- by bytes
-    AND p_capacity IS NULL AND p_grant_id IS NOT NULL AND p_session_key IS NOT NULL AND p_nested IS NOT NULL
-    AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) OPERATOR(pg_catalog.<=) 512
-    AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
-    AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
-    AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
-    AND pg_catalog.decode('0000000000000000', 'hex') OPERATOR(pg_catalog.=) ALL (ARRAY[      -- no days, no months
-      pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9),
-      pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)])
-    AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)
-    AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
-    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
-    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local';
+  plain boolean := {{schema}}.is_plain(p_name, p_grant_id, p_holder, p_ttl, p_metadata, p_mode, p_capacity, p_nested)
+    AND {{schema}}.is_plain_session(p_session_key, p_session_ttl);
   watched boolean;  ok boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET
@@ -67,13 +53,10 @@ BEGIN
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
     WHERE plain AND h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
-      AND h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND h.top_slot OPERATOR(pg_catalog.=) 0
-      AND h.grant_id OPERATOR(pg_catalog.<>) p_grant_id
-      AND (h.spent_until IS NULL OR h.spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
-      AND h.token OPERATOR(pg_catalog.<=) (
+      AND {{schema}}.is_free(h.expires_at, h.top_slot, h.grant_id, h.spent_until, h.token, p_grant_id, (
         SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
                OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
-        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
+        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()))
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
   RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
     INTO acquire_lease.granted, acquire_lease.token, watched;
@@ -81,19 +64,22 @@ BEGIN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        NULL), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_nth) a;
+        NULL), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL) a;
   ELSIF watched THEN
     more := '{"watched": true}';
   END IF;
-  IF granted AND NOT p_alone AND p_nth IS NULL THEN
+  IF granted AND NOT p_alone THEN
     ok := {{schema}}.bound_rest(true);
   END IF;
 END $$;
 
--- acquire_leases is acquire_lease for many requests of a session, in the byte order of their names. n counts from 1.
--- If one request is refused, or would have to wait for longer than a moment, all fail, and nothing was done. It fixes
--- no search_path because acquire_lease does not: a connection keeps the plans of a function for one search_path, and
--- makes them anew for another.
+-- acquire_leases is acquire_lease for many requests of a session. n counts from 1. If one request is refused, or would
+-- have to wait for longer than a moment, all fail, and nothing was done. It fixes no search_path because acquire_lease
+-- does not: a connection keeps the plans of a function for one search_path, and makes them anew for another.
+--
+-- First grant_set grants free locks to plain requests together. If that cannot be all of them, it grants none, and
+-- those that are not free go first, one by one in the byte order of their names. So whoever waits here has locked no
+-- name after the one that it waits for, unless somebody disturbs grant_set both times.
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
@@ -103,41 +89,45 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok    boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids),
+  ok   boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids),
     pg_catalog.cardinality(p_holders), pg_catalog.cardinality(p_ttls), pg_catalog.cardinality(p_metadata),
     pg_catalog.cardinality(p_retries), pg_catalog.cardinality(p_modes), pg_catalog.cardinality(p_capacities),
     pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested)]);
-  a     pg_catalog.record;
-  given pg_catalog.record;
-  last  pg_catalog.text;
-  nth   pg_catalog.int4;
+  free pg_catalog.bool[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
+  a    pg_catalog.record;  given pg_catalog.record;  last pg_catalog.text;  nth pg_catalog.int4;
 BEGIN
   IF true OPERATOR(pg_catalog.=) ANY (p_waits) THEN             -- a session before any lock
     ok := {{schema}}.keep_session(p_session_key, p_holders[1], p_session_ttl);
   END IF;
-  FOR a IN
-    SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_grant_ids), pg_catalog.unnest(p_holders),
-        pg_catalog.unnest(p_ttls), pg_catalog.unnest(p_metadata), pg_catalog.unnest(p_retries),
-        pg_catalog.unnest(p_modes), pg_catalog.unnest(p_capacities), pg_catalog.unnest(p_waits),
-        pg_catalog.unnest(p_owner_ids), pg_catalog.unnest(p_nested))
-      WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, n)
-    ORDER BY g.name COLLATE pg_catalog."C", g.n
-  LOOP
-    IF last IS NULL OR a.name OPERATOR(pg_catalog.<>) last THEN
+  FOR round IN 1..2 LOOP
+    given := {{schema}}.grant_set(p_names, p_grant_ids, p_session_key, p_holders, p_ttls, p_metadata, p_modes,
+      p_capacities, p_session_ttl, p_owner_ids, p_nested, free);
+    RETURN QUERY SELECT g.n, true, g.token, CASE WHEN g.watched THEN '{"watched": true}'::pg_catalog.json END
+      FROM ROWS FROM (pg_catalog.unnest(given.ns), pg_catalog.unnest(given.tokens), pg_catalog.unnest(given.watched))
+        AS g (n, token, watched);
+    ok := ok AND NOT FOUND;
+    EXIT WHEN given.ns IS NOT NULL;
+    free := CASE WHEN round OPERATOR(pg_catalog.=) 1 THEN given.free ELSE free END;
+    FOR a IN
+      SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_grant_ids), pg_catalog.unnest(p_holders),
+          pg_catalog.unnest(p_ttls), pg_catalog.unnest(p_metadata), pg_catalog.unnest(p_retries),
+          pg_catalog.unnest(p_modes), pg_catalog.unnest(p_capacities), pg_catalog.unnest(p_waits),
+          pg_catalog.unnest(p_owner_ids), pg_catalog.unnest(p_nested), pg_catalog.unnest(free)) WITH ORDINALITY
+        AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, free, n)
+      WHERE g.free OPERATOR(pg_catalog.=) (round OPERATOR(pg_catalog.=) 2)   -- first those that are not
+      ORDER BY g.name COLLATE pg_catalog."C", g.n
+    LOOP
+      nth := CASE WHEN a.name OPERATOR(pg_catalog.=) last THEN nth ELSE 1 END;
       last := a.name;
-      nth := 1;
-    END IF;
-    given := {{schema}}.acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
-      a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, false, nth);
-    IF given.granted OR a.wait OR a.retry THEN
-      nth := nth OPERATOR(pg_catalog.+) 1;
-    END IF;
-    acquire_leases.n := a.n;
-    acquire_leases.granted := given.granted;
-    acquire_leases.token := given.token;
-    acquire_leases.more := given.more;
-    RETURN NEXT;
-    ok := ok AND NOT given.granted AND (given.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+      given := {{schema}}.acquire_otherwise(
+        ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL),
+        false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth);
+      nth := nth OPERATOR(pg_catalog.+) CASE WHEN given.granted OR a.wait OR a.retry THEN 1 ELSE 0 END;
+      acquire_leases.n := a.n;  acquire_leases.granted := given.granted;
+      acquire_leases.token := given.token;  acquire_leases.more := given.more;
+      RETURN NEXT;
+      ok := ok AND NOT given.granted AND (given.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+    END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
@@ -173,7 +163,9 @@ $$;
 -- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
 -- locked the head, a request that waits joins the queue. It never takes a head that it has joined: two that did would
 -- wait for each other. If the lock has become free meanwhile, the answer says that the first asks again at once.
--- A plain request has been checked.
+-- A plain request has been checked. p_nth says that the request is part of a statement for many, which waits only for a
+-- moment. It is one more than the number of earlier ones in it that have locked something of this lock, as far as their
+-- answers tell.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
     p_alone boolean, p_nth int, OUT granted boolean, OUT token bigint, OUT more json)

@@ -5,14 +5,14 @@
 
 -- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is.
 -- released false: it was not held any more, and nothing changed. more has handed and watched, as in acquire_lease.
--- p_alone and p_many are as there. It waits for a COMMIT under way that has checked the lease, at most a second:
+-- p_alone is as there. It waits for a COMMIT under way that has checked the lease, at most a second:
 -- 55P03.
 --
 -- This statement ends an exclusive lease; after it nobody else queues for the lock. release_otherwise continues if
 -- somebody has queued, and handles any other lease.
 CREATE FUNCTION release_lease(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, p_alone boolean DEFAULT false,
-  p_many boolean DEFAULT false, OUT released boolean, OUT more json)
+  OUT released boolean, OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
@@ -42,19 +42,19 @@ BEGIN
       WHERE q.name OPERATOR(pg_catalog.=) p_name AND q.ticket OPERATOR(pg_catalog.>) served ORDER BY q.ticket LIMIT 1
     ) IS NOT NULL THEN
     SELECT o.released, o.more INTO release_lease.released, release_lease.more
-    FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, p_many) o;
+    FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, false) o;
   END IF;
   IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
   END IF;
-  IF NOT p_alone AND NOT p_many THEN
+  IF NOT p_alone THEN
     ok := {{schema}}.bound_rest(false);
   END IF;
 END $$;
 
--- release_leases is release_lease for many leases, in the byte order of their names, and for one lock in the order of
--- its slots. n counts from 1. If one release would have to wait for longer than a moment, nothing was done. It fixes no
--- search_path, like acquire_leases.
+-- release_leases is release_lease for many leases. n counts from 1. If one release would have to wait for longer than a
+-- moment, nothing was done. It fixes no search_path, like acquire_leases, and proceeds as that does: end_set ends what
+-- it can together, and the others go in the byte order of their names, and for one lock in the order of its slots.
 CREATE FUNCTION release_leases(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, released boolean, more json)
@@ -62,23 +62,41 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok    boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens),
+  ok   boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens),
     pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_slots)]);
-  a     pg_catalog.record;
-  ended pg_catalog.record;
+  held pg_catalog.bool[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
+  done pg_catalog.record;
+  a    pg_catalog.record;  ended pg_catalog.record;
 BEGIN
-  FOR a IN
-    SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_tokens), pg_catalog.unnest(p_grant_ids),
-        pg_catalog.unnest(p_slots))
-      WITH ORDINALITY AS g (name, token, grant_id, slot, n)
-    ORDER BY g.name COLLATE pg_catalog."C", g.slot, g.n
-  LOOP
-    ended := {{schema}}.release_lease(a.name, a.token, a.grant_id, a.slot, false, true);
-    release_leases.n := a.n;
-    release_leases.released := ended.released;
-    release_leases.more := ended.more;
-    RETURN NEXT;
-    ok := ok AND (ended.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+  FOR round IN 1..2 LOOP
+    done := {{schema}}.end_set(p_names, p_tokens, p_grant_ids, p_slots, held);
+    FOR a IN
+      SELECT * FROM ROWS FROM (pg_catalog.unnest(done.ns), pg_catalog.unnest(done.places),
+          pg_catalog.unnest(done.watched), pg_catalog.unnest(done.queued)) AS g (n, at, watched, queued)
+    LOOP
+      release_leases.n := a.n;  release_leases.released := true;
+      release_leases.more := CASE WHEN a.watched THEN '{"watched": true}'::pg_catalog.json END;
+      IF a.queued THEN
+        SELECT o.more INTO release_leases.more
+          FROM {{schema}}.release_otherwise(p_names[a.n], p_tokens[a.n], p_grant_ids[a.n], p_slots[a.n], a.at, true) o;
+        ok := ok AND (more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+      END IF;
+      RETURN NEXT;
+    END LOOP;
+    EXIT WHEN done.ns IS NOT NULL;
+    held := CASE WHEN round OPERATOR(pg_catalog.=) 1 THEN done.held ELSE held END;
+    FOR a IN
+      SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_tokens), pg_catalog.unnest(p_grant_ids),
+          pg_catalog.unnest(p_slots), pg_catalog.unnest(held))
+        WITH ORDINALITY AS g (name, token, grant_id, slot, held, n)
+      WHERE g.held OPERATOR(pg_catalog.=) (round OPERATOR(pg_catalog.=) 2)   -- first those that are not
+      ORDER BY g.name COLLATE pg_catalog."C", g.slot, g.n
+    LOOP
+      ended := {{schema}}.release_otherwise(a.name, a.token, a.grant_id, a.slot, NULL, true);
+      release_leases.n := a.n;  release_leases.released := ended.released;  release_leases.more := ended.more;
+      RETURN NEXT;
+      ok := ok AND (ended.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+    END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
