@@ -22,11 +22,14 @@ var ofGrants = []mutant{
 		{schema, "WHERE i.started = pg_postmaster_start_time())) ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED) h),", "WHERE i.started = pg_postmaster_start_time())) ORDER BY l.slot DESC LIMIT 1) h),"},
 	}, integration, "^TestI1_I2_StatementsForMany|^TestAStatementForMany"},
 	{"I1 a part of a set is granted together", []edit{
-		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began, or was asked for twice RAISE", "IF coalesce(pg_catalog.cardinality(locked), 0) < wanted THEN RAISE"},
+		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began RAISE SQLSTATE 'LK000'; END IF; EXCEPTION", "IF coalesce(pg_catalog.cardinality(locked), 0) < wanted THEN RAISE SQLSTATE 'LK000'; END IF; EXCEPTION"},
 	}, integration, "^TestAStatementForManyWhose"},
 	{"a part of a set is ended together", []edit{
-		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began RAISE", "IF coalesce(pg_catalog.cardinality(locked), 0) < wanted THEN RAISE"},
+		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began RAISE SQLSTATE 'LK000'; END IF; -- Nobody", "IF coalesce(pg_catalog.cardinality(locked), 0) < wanted THEN RAISE SQLSTATE 'LK000'; END IF; -- Nobody"},
 	}, integration, "^TestAStatementForManyWhose"},
+	{"two requests for a free lock keep all others from going together", []edit{
+		{schema, "WHERE plain AND a.together = 1 AND l.name = a.name", "WHERE plain AND l.name = a.name"},
+	}, library, "^TestEveryLeaseOfACall"},
 	{"I8 a set that ends together is served as it was when the statement began", []edit{
 		{schema, "RETURNING f.n, l.name, l.ctid AS place, l.served,", "RETURNING f.n, l.name, l.ctid AS place, CASE WHEN EXISTS (SELECT FROM waiters q WHERE q.name = l.name AND q.ticket > l.served) THEN l.served ELSE 9223372036854775807 END AS served,"},
 	}, integration, "^TestI8_AStatementThatEnds"},
@@ -34,7 +37,7 @@ var ofGrants = []mutant{
 		{schema, "RAISE SQLSTATE 'LK000'; END IF; EXCEPTION WHEN SQLSTATE 'LK000' THEN ns := NULL; tokens", "ns := NULL; free := chosen_of(locked, pg_catalog.cardinality(p_names)); END IF; EXCEPTION WHEN SQLSTATE 'LK000' THEN ns := NULL; tokens"},
 	}, integration, "^TestAStatementForManyThatWaits"},
 	{"I12 a set is granted whatever the session's settings", []edit{
-		{schema, "WHERE plain AND l.name = a.name AND l.slot <= 0 AND is_plain(", "WHERE l.name = a.name AND l.slot <= 0 AND is_plain("},
+		{schema, "WHERE plain AND a.together = 1 AND l.name = a.name AND l.slot <= 0 AND is_plain(", "WHERE a.together = 1 AND l.name = a.name AND l.slot <= 0 AND is_plain("},
 	}, integration, "^TestI12_|^TestI24_|^TestI15_"},
 	{"a set ends leases that have run out", []edit{
 		{schema, "AND coalesce(a.slot, 0) = 0 AND is_running(l.expires_at, l.ended_at) ORDER BY", "AND coalesce(a.slot, 0) = 0 ORDER BY"},

@@ -4,7 +4,7 @@
 -- caller has locked. Their plans find each row by its key, whatever the session forbids to the planner.
 
 -- grant_set grants free locks to plain requests of a session, as acquire_lease does: to all that are chosen, or ns is
--- NULL, and free says which could be granted. It never grants several requests for one lock: they have an order.
+-- NULL, and free says which could be granted. Several requests for one lock never can: they have an order.
 CREATE FUNCTION grant_set(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_modes text[], p_capacities int[], p_session_ttl interval, p_owner_ids uuid[], p_nested boolean[],
@@ -19,14 +19,15 @@ DECLARE
   wanted bigint;
 BEGIN
   WITH asked AS MATERIALIZED (
-      SELECT g.* FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_modes, p_capacities, p_owner_ids,
-          p_nested, p_chosen)
+      SELECT g.*, count(*) OVER (PARTITION BY g.name) AS together
+      FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_modes, p_capacities, p_owner_ids, p_nested,
+          p_chosen)
         WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, mode, capacity, owner_id, nested, chosen, n)
       WHERE g.chosen ORDER BY g.name COLLATE "C"),
     found AS MATERIALIZED (                              -- in that order
       SELECT a.*, h.at FROM asked a CROSS JOIN LATERAL (
         SELECT l.ctid AS at FROM locks l
-        WHERE plain AND l.name = a.name AND l.slot <= 0
+        WHERE plain AND a.together = 1 AND l.name = a.name AND l.slot <= 0
           AND is_plain(a.name, a.grant_id, a.holder, a.ttl, a.metadata, a.mode, a.capacity, a.nested)
           AND is_free(l.expires_at, l.top_slot, l.grant_id, l.spent_until, l.token, a.grant_id, (
             SELECT (i.epoch << 36) + pg_sequence_last_value('fencing_token_seq') FROM installation i
@@ -44,7 +45,7 @@ BEGIN
   SELECT coalesce(array_agg(v.n), '{}'), array_agg(v.token), array_agg(v.watched), (SELECT array_agg(f.n) FROM found f),
       (SELECT count(*) FROM asked)
     INTO ns, tokens, watched, locked, wanted FROM given v;
-  IF cardinality(ns) < wanted THEN   -- also if a row has changed since the statement began, or was asked for twice
+  IF cardinality(ns) < wanted THEN                       -- also if a row has changed since the statement began
     RAISE SQLSTATE 'LK000';
   END IF;
 EXCEPTION WHEN SQLSTATE 'LK000' THEN
