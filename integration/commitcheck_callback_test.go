@@ -32,6 +32,10 @@ func TestI4_A5_SavepointsKeepTheFence(t *testing.T) {
 		"constraints immediate in a rolled back one":   `$FENCE; SAVEPOINT s; SET CONSTRAINTS ALL IMMEDIATE; ROLLBACK TO s`,
 		"constraints immediate, fence again":           `$FENCE; SET CONSTRAINTS ALL IMMEDIATE; $FENCE`,
 		"constraints immediate before the fence":       `SET CONSTRAINTS ALL IMMEDIATE; $FENCE`,
+		"constraints immediate before two fences":      `SET CONSTRAINTS ALL IMMEDIATE; $FENCE; $FENCE`,
+		"constraints immediate, fence, rolled back":    `SAVEPOINT s; SET CONSTRAINTS ALL IMMEDIATE; $FENCE; ROLLBACK TO s; $FENCE`,
+		"constraints immediate, fence, released":       `SAVEPOINT s; SET CONSTRAINTS ALL IMMEDIATE; $FENCE; RELEASE s`,
+		"fence, rolled back, constraints immediate":    `SAVEPOINT s; $FENCE; ROLLBACK TO s; SET CONSTRAINTS ALL IMMEDIATE; $FENCE`,
 		"fence in an exception block that caught none": `DO $do$ BEGIN PERFORM $CALL; EXCEPTION WHEN OTHERS THEN RAISE; END $do$`,
 	} {
 		for _, sealed := range []bool{false, true} {

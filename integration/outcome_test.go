@@ -322,3 +322,22 @@ func TestI17_WriteLostInAFailoverNeverHappened(t *testing.T) {
 		t.Fatalf("%q, %v", outcome, err)
 	}
 }
+
+// A receipt without a write is refused, also where a write of before has left the receipt's row, and changes nothing.
+func TestI11_I17_AReceiptWithoutAWriteIsRefused(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := newPeer(t, db.URL())
+	g := p.mustAcquire(t, "held", time.Minute)
+	receipt, write := uuid.New(), uuid.New()
+	const fence = `SELECT FROM pglock.fence($1, $2, $3, p_allow_same_token => true, p_receipt_id => $4, p_write_id => $5)`
+	for _, left := range []bool{false, true} {
+		if _, err := p.Exec(t.Context(), fence, g.name, g.token, g.id, receipt, nil); state(err) != "22023" {
+			t.Errorf("I11: without a write, after another left a receipt %v: %v", left, err)
+		}
+		p.exec(t, fence, g.name, g.token, g.id, receipt, write)
+	}
+	if !one[bool](t, p, `SELECT pglock.outcome($1, $2)`, receipt, write) {
+		t.Error("I17: the refused fence has changed the receipt")
+	}
+}
