@@ -96,7 +96,9 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	for _, name := range strings.Split(fromTheFirst, "|") {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(planned)), func(statement string) bool { return strings.Contains(statement, " "+name+"(") }) {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(planned)), func(statement string) bool {
+			return strings.Contains(strings.ReplaceAll(statement, "pglock.", ""), " "+name+"(")
+		}) {
 			t.Errorf("nobody was seen in %s", name)
 		}
 	}
@@ -115,7 +117,7 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 const fromTheFirst = "acquire_otherwise|decide|enqueue|touch_session|release_otherwise|serve|claim|give_up|give_up_all|hand_over|" +
 	"look|announce|check_leases|fence|fence_all|seal|outcome|once"
 
-var once = regexp.MustCompile(`function (` + fromTheFirst + `)\(`)
+var once = regexp.MustCompile(`function (?:pglock\.)?(` + fromTheFirst + `)\(`)
 
 // innermost is the statement in a context, with the function that it is in.
 func innermost(context string) string {

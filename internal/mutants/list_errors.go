@@ -32,7 +32,7 @@ var ofErrors = []mutant{
 	}, store, "^TestTransactionThatOverran"},
 
 	{"a wait for a lock may take as long as its statement", []edit{
-		{schema, "LEAST(GREATEST(20, p_ms / 20), p_ms / 4, 1000)", "0::bigint"},
+		{schema, "LEAST(GREATEST(20, p_ms OPERATOR(pg_catalog./) 20), p_ms OPERATOR(pg_catalog./) 4, 1000)", "0::bigint"},
 	}, store, "^TestWaitForALock"},
 	{"a write in line is told of the one before it", []edit{
 		{schema, "WHERE o.by = '{}' AND o.pid <> p_pid) c", "WHERE o.pid = ANY (pg_blocking_pids(p_pid))) c"},

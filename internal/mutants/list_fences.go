@@ -1,8 +1,21 @@
 package main
 
+// ofThisTransaction is where the last check of one fence asks whose it is.
+const ofThisTransaction = "AND o.fenced_xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()\n" +
+	"        AND o.advanced_at OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp();"
+
 // ofFences are the faults of fenced writes: of the fence, the check inside COMMIT, the outcome of a write, and
 // operations outside the database.
 var ofFences = []mutant{
+	{"I4 the last check of one fence takes that of any transaction", []edit{
+		{schema, ofThisTransaction, ";"},
+	}, integration, "^TestWriteThatLeft|^TestI4_Callback"},
+	{"I4 the last check of one fence holds nothing", []edit{
+		{schema, "l.slot OPERATOR(pg_catalog.=) f.slot FOR KEY SHARE;", "l.slot OPERATOR(pg_catalog.=) f.slot;"},
+	}, integration, "^TestI4_Seal|^TestI4_Trap3_A5"},
+	{"I4 the last check of one fence takes whatever lease there is", []edit{
+		{schema, "AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at                -- as fence_commit", ", l.expires_at"},
+	}, integration, "^TestI1_I4_I6_AClock"},
 	{"I17 a COMMIT that ended the connection counts as refused", []edit{
 		{"fencedstore/outcome.go", " && !protocol.Fatal(err)", ""},
 	}, "./fencedstore", "^TestI17_AConnectionThatEnds"},
@@ -13,13 +26,13 @@ var ofFences = []mutant{
 		{"fencedstore/timelimit.go", "p.At.IsZero() || ", ""},
 	}, "./fencedstore", "^TestNoTimeLimitEnds"},
 	{"I3 a token passes the fence again", []edit{
-		{schema, "      WHERE f.last_token < p_token\n", "      WHERE f.last_token <= p_token\n"},
+		{schema, "(f.last_token OPERATOR(pg_catalog.<) p_token\n", "(f.last_token OPERATOR(pg_catalog.<=) p_token\n"},
 	}, integration, "^TestI3_NoWrite"},
 	{"I3 every token passes the fence", []edit{
-		{schema, "      WHERE f.last_token < p_token\n         OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id\n", ""},
+		{schema, "      WHERE f.last_token < p_token\n         OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id;", ";"},
 	}, integration, "^TestI3_NoWrite"},
 	{"I3 the fence does not look again after it has waited", []edit{
-		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id AND l.token = p_token\n      AND is_running(l.expires_at, l.ended_at);", "WHERE l.name = p_name AND l.slot = r.slot;"},
+		{schema, "  IF NOT FOUND THEN\n    PERFORM {{schema}}.refuse_lease(p_name, p_token, p_grant_id, p_slot);", "  IF false THEN\n    PERFORM {{schema}}.refuse_lease(p_name, p_token, p_grant_id, p_slot);"},
 	}, integration, "^TestI16_Wait|^TestI3_Fence"},
 	{"I4 I18 trap 5: COMMIT reads the lease plainly", []edit{
 		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot;"},
@@ -31,11 +44,11 @@ var ofFences = []mutant{
 		{schema, "ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;", ""},
 	}, integration, "^TestI4_I18_|^TestI4_A5_Nothing"},
 	{"I4 trap 3: COMMIT goes by the time at which it began", []edit{
-		{schema, "    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) IS NOT TRUE", "    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.now()) IS NOT TRUE"},
+		{schema, "    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()\n        AND NEW.", "    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.now()\n        AND NEW."},
 	}, integration, "^TestI4_I18_|^TestI4_A5_Late"},
 	{"I3 any token passes the fence with the right grant ID", []edit{
-		{schema, "      AND l.token = p_token;\n  res := coalesce(", "      ;\n  res := coalesce("},
-		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id AND l.token = p_token\n", "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id\n"},
+		{schema, "coalesce(p_slot, 2147483647)\n      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id AND l.token OPERATOR(pg_catalog.=) p_token", "coalesce(p_slot, 2147483647)\n      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id"},
+		{schema, "OPERATOR(pg_catalog.=) r.slot\n      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id AND l.token OPERATOR(pg_catalog.=) p_token", "OPERATOR(pg_catalog.=) r.slot\n      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id"},
 	}, integration, "^TestI5_Its"},
 	{"I4 I10 COMMIT takes whatever lease there is", []edit{
 		{schema, "    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND l.token OPERATOR(pg_catalog.=) NEW.last_token\n           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at", "    SELECT true, l.expires_at"},
@@ -45,15 +58,18 @@ var ofFences = []mutant{
 	}, integration, "^TestI4_Trap3_A5"},
 	{"I4 trap 3: the last check reads the clock before it waits for the lease's row", []edit{
 		{schema, "l.token = f.last_token\n           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends FROM", "l.token = f.last_token AND is_running(l.expires_at, l.ended_at), 'infinity'\n      INTO held, ends FROM"},
+		{schema, "IS NOT TRUE, l.expires_at                -- as fence_commit", "IS NOT TRUE AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(), 'infinity' --"},
 	}, integration, "^TestI4_Trap3_A5"},
 	{"I4 what was deferred before the fence is done after the check", []edit{
-		{schema, "  SET CONSTRAINTS fence_commit DEFERRED;", "  --"},
+		{schema, "OR {{schema}}.check_again(r.resource);", "OR true;"},
 	}, integration, "^TestI4_"},
 	{"I4 the last check holds nothing", []edit{
 		{schema, "    SELECT l.grant_id = f.grant_id AND l.token = f.last_token\n           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit\n    IF (held AND ends > clock_timestamp())", "    IF true"},
+		{schema, "l.slot OPERATOR(pg_catalog.=) f.slot FOR KEY SHARE;", "l.slot OPERATOR(pg_catalog.=) f.slot;"},
 	}, integration, "^TestI4_Seal|^TestI4_Constraints"},
 	{"I4 the last check takes the fence of any transaction", []edit{
 		{schema, "      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned()\n        AND o.advanced_at >= transaction_timestamp();", "      WHERE o.resource = res;"},
+		{schema, ofThisTransaction, ";"},
 	}, integration, "^TestWriteThatLeft|^TestI4_Callback"},
 	{"I4 the last check takes what a callback has said for the fence's row", []edit{
 		{schema, "    IF NOT FOUND THEN\n      RAISE EXCEPTION 'the transaction is not under", "    CONTINUE WHEN NOT FOUND;\n    IF NOT FOUND THEN\n      RAISE EXCEPTION 'the transaction is not under"},
@@ -65,24 +81,34 @@ var ofFences = []mutant{
 		{schema, "    ORDER BY 6\n", ""},
 	}, integration, "^TestI25_FencesAreTaken"},
 	{"I16 trap 10: a transaction may be idle for ever", []edit{
-		{schema, "set_config('idle_in_transaction_session_timeout', p_ms::text, true)", "''"},
+		{schema, "pg_catalog.set_config('idle_in_transaction_session_timeout', p_ms::pg_catalog.text, true)", "''"},
 	}, integration, "^TestI16_"},
 	{"I16 trap 10: a statement may last for ever", []edit{
-		{schema, "set_config('statement_timeout', p_ms::text, true)", "''"},
+		{schema, "pg_catalog.set_config('statement_timeout', p_ms::pg_catalog.text, true)", "''"},
 	}, integration, "^TestI16_"},
 	{"I16 the wait at the fence is not bounded", []edit{
-		{schema, "set_config('lock_timeout', (p_ms - sooner(p_ms))::text, true)", "''"},
+		{schema, "pg_catalog.set_config('lock_timeout', (p_ms OPERATOR(pg_catalog.-) {{schema}}.sooner(p_ms))::pg_catalog.text,\n           true)", "''"},
 	}, integration, "^TestI16_FenceBounds|^TestI16_WaitAt"},
 	{"I16 a fence raises a lower limit of the user", []edit{
-		{schema, "         || coalesce(current_setting('transaction_timeout', true), '0') = '000000'   ", "         || coalesce(current_setting('transaction_timeout', true), '0') IS NOT NULL   "},
+		{schema, "OPERATOR(pg_catalog.=) '000000'", "IS NOT NULL"},
 	}, integration, "^TestI16_"},
 
+	{"I3 the same token of another grant passes the fence's row again", []edit{
+		{schema, "f.last_token OPERATOR(pg_catalog.=) p_token\n         AND f.grant_id OPERATOR(pg_catalog.=) p_grant_id);", "f.last_token OPERATOR(pg_catalog.=) p_token);"},
+	}, integration, "^TestI3_TheSameToken"},
+
 	// The outcome of a write.
+	{"I11 a receipt that is there takes no write for one", []edit{
+		{schema, "OPERATOR(pg_catalog.=) p_receipt_id AND p_write_id IS NOT NULL;", "OPERATOR(pg_catalog.=) p_receipt_id;"},
+	}, integration, "^TestI11_I17_AReceipt"},
+	{"I17 a second write leaves the receipt of the first", []edit{
+		{schema, "SET write_id = p_write_id, at = pg_catalog.clock_timestamp()\n      WHERE o", "SET at = pg_catalog.clock_timestamp()\n      WHERE o"},
+	}, integration, "^TestI17_|^TestI11_I17"},
 	{"I17 a write leaves no receipt", []edit{
-		{schema, "  ok := p_receipt_id IS NULL OR write_receipt(p_receipt_id, p_write_id);\n\n  -- After whatever", "  -- After whatever"},
+		{schema, "  IF p_receipt_id IS NOT NULL THEN\n    UPDATE", "  IF false THEN\n    UPDATE"},
 	}, integration, "^TestI17_Lost"},
 	{"I17 a write of many fences leaves no receipt", []edit{
-		{schema, "    ok := write_receipt(p_receipt_id, p_write_id);\n  END IF;\nEND $$;", "    NULL;\n  END IF;\nEND $$;"},
+		{schema, "    ok := {{schema}}.write_receipt(p_receipt_id, p_write_id);\n", "    NULL;\n"},
 	}, integration, "^TestI17_ManyFences"},
 	{"I17 any receipt is that of the write", []edit{
 		{schema, "  RETURN found_ = p_write_id;", "  RETURN found_ IS NOT NULL;"},
@@ -118,7 +144,7 @@ var ofFences = []mutant{
 		{schema, "  once.is_first := FOUND;", "  once.is_first := true;"},
 	}, integration, "^TestOnce"},
 	{"a key that was forgotten is done again", []edit{
-		{schema, "  ELSIF p_of + p_keep <= clock_timestamp() THEN", "  ELSIF false THEN"},
+		{schema, "  ELSIF p_of OPERATOR(pg_catalog.+) p_keep OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() THEN", "  ELSIF false THEN"},
 	}, integration, "^TestOnceRefuses"},
 
 	// Outside the database.

@@ -55,7 +55,7 @@ var ofGrants = []mutant{
 		{schema, "        AND (h.ended_at OPERATOR(pg_catalog.=) h.expires_at) IS NOT TRUE\n", ""},
 	}, integration, "^TestI1_I4_I6_AClock"},
 	{"I4 a clock that is set back lets a COMMIT pass whose lease was settled", []edit{
-		{schema, "           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at ", "           , l.expires_at "},
+		{schema, "NEW.last_token AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at ", "NEW.last_token, l.expires_at "},
 	}, integration, "^TestI1_I4_I6_AClock"},
 	{"I4 a clock that is set back lets a seal pass whose lease was settled", []edit{
 		{schema, "           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends", "           , l.expires_at\n      INTO held, ends"},

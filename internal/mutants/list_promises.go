@@ -199,21 +199,23 @@ var ofSuccession = []mutant{
 var ofSeals = []mutant{
 	{"I4 seal takes a restored row for its fence", []edit{
 		{schema, "WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned() AND o.advanced_at >= transaction_timestamp();", "WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned();"},
+		{schema, ofThisTransaction, "AND o.fenced_xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned();"},
 	}, integration, "^TestI4_SealIsOf"},
 	{"I4 seal takes the fence of another transaction", []edit{
 		{schema, "WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned() AND o.advanced_at >= transaction_timestamp();", "WHERE o.resource = res AND o.advanced_at >= transaction_timestamp();"},
+		{schema, ofThisTransaction, "AND o.advanced_at OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp();"},
 	}, integration, "^TestI4_SealIsOf"},
 	{"I3 the same token of another grant passes again", []edit{
 		{schema, "OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id", "OR p_allow_same_token AND f.last_token = p_token"},
 	}, integration, "^TestI3_TheSameToken"},
 	{"I16 a time limit makes a transaction longer than its lease", []edit{
-		{schema, "ms := LEAST(ms, (extract(epoch FROM p_time_limit) * 1000)::bigint);", "ms := (extract(epoch FROM p_time_limit) * 1000)::bigint;"},
+		{schema, "RETURN LEAST(p_ms, (extract(epoch FROM p_time_limit) * 1000)::bigint);", "RETURN (extract(epoch FROM p_time_limit) * 1000)::bigint;"},
 	}, integration, "^TestI16_ATimeLimit"},
 	{"I16 a transaction has until the last of its leases ends", []edit{
 		{schema, "fence_all.remaining_us := LEAST(fence_all.remaining_us, f.remaining_us);", "fence_all.remaining_us := f.remaining_us;"},
 	}, integration, "^TestI16_ATransaction"},
 	{"I3 a key of a time to come is kept from now on", []edit{
-		{schema, "p_token, clock_timestamp(), p_of + p_keep)", "p_token, clock_timestamp(), clock_timestamp() + p_keep)"},
+		{schema, "p_token, pg_catalog.clock_timestamp(), p_of OPERATOR(pg_catalog.+) p_keep)", "p_token, pg_catalog.clock_timestamp(), pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_keep)"},
 	}, integration, "^TestI3_AKeyOf"},
 	{"once does not say that the lease is of another database", []edit{
 		{schema, "p_resource, true, p_database_id, p_slot,", "p_resource, true, NULL, p_slot,"},
@@ -238,7 +240,7 @@ var ofDeadlines = []mutant{
 		{schema, renewPlan, "LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = 0 SET plan_cache_mode = force_custom_plan SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on"},
 	}, integration, "^TestThePlanOfTheFirst"},
 	{"a rule that is no expression is planned by each call", []edit{
-		{schema, "LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$ BEGIN RETURN bound_timeout(", "LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$ SELECT bound_timeout("},
+		{schema, "LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$ BEGIN RETURN bound_timeout('idle_in_transaction_session_timeout', 1000)", "LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$ SELECT bound_timeout('idle_in_transaction_session_timeout', 1000)"},
 		{schema, "OR bound_timeout('transaction_timeout', 1000))); END $$;", "OR bound_timeout('transaction_timeout', 1000))); $$;"},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a refusal plans when the lock is free", []edit{
@@ -253,22 +255,22 @@ var ofDeadlines = []mutant{
 	{"many fences are planned for the values at hand", []edit{
 		{
 			schema,
-			"OUT xact xid8, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
-			"OUT xact xid8, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+			"OUT xact xid8, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_plan AS $$",
+			"OUT xact xid8, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a fence is planned for the values at hand", []edit{
 		{
 			schema,
-			"OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
-			"OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+			"OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_plan AS $$",
+			"OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a seal is planned for the values at hand", []edit{
 		{
 			schema,
-			"CREATE FUNCTION seal(p_resources text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
-			"CREATE FUNCTION seal(p_resources text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+			"CREATE FUNCTION seal(p_resources text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_plan AS $$",
+			"CREATE FUNCTION seal(p_resources text[]) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
 	{"an acquire that waits is planned for the values at hand", []edit{
@@ -295,8 +297,8 @@ var ofDeadlines = []mutant{
 	{"a key is planned for the values at hand", []edit{
 		{
 			schema,
-			"OUT done_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
-			"OUT done_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+			"OUT done_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_plan AS $$",
+			"OUT done_at timestamptz, OUT remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a check is planned for the values at hand", []edit{
@@ -391,10 +393,10 @@ var ofWhatIsSaid = []mutant{
 		},
 	}, integration, "^TestI6_AGrantOfAny"},
 	{"I16 a write that hangs has twice its lease", []edit{
-		{schema, "  ok := bound_transaction(ms);", "  ok := bound_transaction(2 * ms);"},
+		{schema, "  ok := {{schema}}.bound_transaction(ms);", "  ok := {{schema}}.bound_transaction(ms OPERATOR(pg_catalog.*) 2);"},
 	}, bridging, "^TestAWriteThatHangs"},
 	{"I16 a wait at the fence has twice its lease", []edit{
-		{schema, "  ok := bound_transaction(ms);", "  ok := bound_transaction(2 * ms);"},
+		{schema, "  ok := {{schema}}.bound_transaction(ms);", "  ok := {{schema}}.bound_transaction(ms OPERATOR(pg_catalog.*) 2);"},
 	}, integration, "^TestI16_WaitAtTheFence|^TestI16_ATimeLimit"},
 	{"advisory: a guard through database/sql asks nobody", []edit{
 		{"advisory/write.go", "\t\tif rows.Next() {\n\t\t\terr = rows.Scan(holds)\n\t\t}\n", "\t\t*holds = true\n"},

@@ -163,7 +163,7 @@ CREATE TABLE receipts (
   receipt_id uuid        PRIMARY KEY,
   write_id   uuid        NOT NULL,
   at         timestamptz NOT NULL
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, vacuum_truncate = false);
 
 -- What was done once. A key that belongs to a time, such as a slot of a schedule or a message, need not be kept for
 -- ever: a key older than it would be kept is refused, so forgetting it does not let the work be done again.
@@ -215,7 +215,7 @@ CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 -- that is the cheapest way then, and goes on doing so when there are many rows. So each table that is searched by a key
 -- begins with empty pages, which no vacuum takes away: sixteen or more, because that is more than the server takes a
 -- search by a key to cost (8), and in the queue sixty-four, which is more than ten rows by their addresses (40).
--- Receipts are only searched by ON CONFLICT, which needs no plan, and the history where nothing else is allowed.
+-- The history is only searched where nothing else is allowed.
 INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
   SELECT n, 0, u, u, repeat('.', 1500), '0', now(), now(), now() FROM generate_series(1, 20) n, gen_random_uuid() u;
 INSERT INTO sessions SELECT gen_random_uuid(), repeat('.', 1500), now() FROM generate_series(1, 40);
@@ -224,10 +224,12 @@ INSERT INTO waiters
   FROM generate_series(1, 340) n;
 INSERT INTO spent_grants SELECT gen_random_uuid(), now() FROM generate_series(1, 2600);
 INSERT INTO fences SELECT n, 0, repeat('.', 1500), 0, u, '0', now() FROM generate_series(1, 40) n, gen_random_uuid() u;
+INSERT INTO receipts SELECT gen_random_uuid(), gen_random_uuid(), now() FROM generate_series(1, 1200);
 INSERT INTO done_keys SELECT n, repeat('.', 1500), 0, now() FROM generate_series(1, 90) n;
 DELETE FROM locks;
 DELETE FROM sessions;
 DELETE FROM waiters;
 DELETE FROM spent_grants;
 DELETE FROM fences;
+DELETE FROM receipts;
 DELETE FROM done_keys;

@@ -17,9 +17,10 @@
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
 -- A SECURITY DEFINER function is for callers. It either fixes the search_path, or qualifies every name and every
--- operator. acquire_lease, release_lease, fence_commit and guard_write qualify, because fixing the path would cost a
--- tenth of their time and more. Only these functions call the others, which use the path that is set. Rules return
--- true or raise, so that a caller evaluates them without a query.
+-- operator. acquire_lease, release_lease, fence, fence_commit and guard_write qualify, because fixing the path would
+-- cost a tenth of their time and more, and so does what calls one of them. They leave what is rare to functions that
+-- fix the path. All others use the path that is set. Rules return true or raise, so that a caller evaluates them
+-- without a query.
 
 -- schema_version is what a client compares with the version that it needs. It reads nothing.
 CREATE FUNCTION schema_version() RETURNS int
@@ -161,8 +162,8 @@ AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_exp
 -- microseconds_until is the time until then, by the clock of this moment; 0 when it has passed.
 CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE
-AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch
-  FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;
+AS $$ SELECT CASE WHEN p_at OPERATOR(pg_catalog.>) '-infinity' THEN GREATEST(0, EXTRACT(epoch FROM p_at
+  OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8 ELSE 0 END $$;
 
 -- is_plain says that a request is exclusive and keeps every rule of check_request, is_plain_session that its session
 -- does, and has usual settings. The server inlines them and is_free, also into functions that fix no search_path.

@@ -31,32 +31,45 @@ END $do$;
 -- says that it was a lock.
 CREATE FUNCTION sooner(p_ms bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE
-AS $$ SELECT LEAST(GREATEST(20, p_ms / 20), p_ms / 4, 1000) $$;
+AS $$
+  SELECT LEAST(GREATEST(20, p_ms OPERATOR(pg_catalog./) 20), p_ms OPERATOR(pg_catalog./) 4, 1000)
+$$;
+
+-- lower_timeouts is bound_transaction where the user has set limits.
+CREATE FUNCTION lower_timeouts(p_ms bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
+BEGIN
+  RETURN bound_timeout('lock_timeout', p_ms - sooner(p_ms)) AND bound_timeout('statement_timeout', p_ms)
+    AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
+    AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
+    AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', p_ms + 100));
+END $$;
 
 -- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a hanging holder does not block the
--- next one at the fence for longer. A lower limit that the user has set stays. It uses few and large expressions,
--- because each is set up anew in every transaction.
+-- next one at the fence for longer. A lower limit that the user has set stays. It is one expression, because each is
+-- set up anew in every transaction, and leaves the rare case to a function of its own, so that it stays small.
 CREATE FUNCTION bound_transaction(p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
   SELECT CASE
-    WHEN current_setting('lock_timeout') || current_setting('statement_timeout')
-         || current_setting('idle_in_transaction_session_timeout') || current_setting('tcp_user_timeout')
-         || current_setting('client_connection_check_interval')
-         || coalesce(current_setting('transaction_timeout', true), '0') = '000000'       -- the commonest: none is set
-    THEN set_config('lock_timeout', (p_ms - sooner(p_ms))::text, true)
-         || set_config('statement_timeout', p_ms::text, true)
-         || set_config('idle_in_transaction_session_timeout', p_ms::text, true) || set_config('tcp_user_timeout',
-           p_ms::text, true)
-         || CASE WHEN can_check_connection() THEN set_config('client_connection_check_interval', '1000', true)
-           ELSE '' END
-         || CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
-                 THEN set_config('transaction_timeout', (p_ms + 100)::text, true) ELSE '' END IS NOT NULL
-    ELSE bound_timeout('lock_timeout', p_ms - sooner(p_ms)) AND bound_timeout('statement_timeout', p_ms)
-         AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
-         AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
-         AND (current_setting('transaction_timeout', true) IS NULL
-           OR bound_timeout('transaction_timeout', p_ms + 100)) END
+    WHEN pg_catalog.concat(pg_catalog.current_setting('lock_timeout'), pg_catalog.current_setting('statement_timeout'),
+           pg_catalog.current_setting('idle_in_transaction_session_timeout'),
+           pg_catalog.current_setting('tcp_user_timeout'),
+           pg_catalog.current_setting('client_connection_check_interval'),
+           coalesce(pg_catalog.current_setting('transaction_timeout', true), '0'))
+         OPERATOR(pg_catalog.=) '000000'       -- the commonest: none is set
+    THEN pg_catalog.set_config('lock_timeout', (p_ms OPERATOR(pg_catalog.-) {{schema}}.sooner(p_ms))::pg_catalog.text,
+           true) IS NOT NULL
+         AND pg_catalog.set_config('statement_timeout', p_ms::pg_catalog.text, true) IS NOT NULL
+         AND pg_catalog.set_config('idle_in_transaction_session_timeout', p_ms::pg_catalog.text, true) IS NOT NULL
+         AND pg_catalog.set_config('tcp_user_timeout', p_ms::pg_catalog.text, true) IS NOT NULL
+         AND (NOT {{schema}}.can_check_connection()
+           OR pg_catalog.set_config('client_connection_check_interval', '1000', true) IS NOT NULL)
+         AND (pg_catalog.current_setting('transaction_timeout', true) IS NULL
+           OR pg_catalog.set_config('transaction_timeout', (p_ms OPERATOR(pg_catalog.+) 100)::pg_catalog.text, true)
+              IS NOT NULL)
+    ELSE {{schema}}.lower_timeouts(p_ms) END
 $$;
 
 -- fence puts the caller's transaction under the fence of p_resource: by default the lock's own name, for a slot the
@@ -70,68 +83,125 @@ CREATE FUNCTION fence(
   p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL, p_receipt_id uuid DEFAULT NULL,
   p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  r   record;
-  res text;  ms bigint;
-  ok  boolean := has_bytes(CASE WHEN p_resource IS NULL THEN 'name' ELSE 'resource' END,
-                           coalesce(p_resource, p_name, 'NULL'), 512);
+  r  pg_catalog.record;  ms pg_catalog.int8;  ok pg_catalog.bool;
 BEGIN
-  IF p_name IS NULL OR p_token IS NULL OR p_token <= 0 OR p_grant_id IS NULL THEN
-    RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
-        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'),
-        CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END USING ERRCODE = 'invalid_parameter_value';
+  IF (p_name IS NOT NULL AND p_token OPERATOR(pg_catalog.>) 0 AND p_grant_id IS NOT NULL
+      AND pg_catalog.octet_length(coalesce(p_resource, p_name)) OPERATOR(pg_catalog.>) 0
+      AND pg_catalog.octet_length(coalesce(p_resource, p_name)) OPERATOR(pg_catalog.<=) 512) IS NOT TRUE THEN
+    PERFORM {{schema}}.refuse_arguments(p_name, p_token, p_grant_id, p_resource);
   END IF;
-  SELECT l.ctid AS at, l.expires_at, l.ended_at, l.slot INTO r FROM locks l
-    WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
-      AND l.token = p_token;
-  res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
-  IF NOT is_running(r.expires_at, r.ended_at) THEN
+  SELECT l.slot, coalesce(p_resource, CASE
+      WHEN l.slot OPERATOR(pg_catalog.>) 0 THEN pg_catalog.concat(l.name, '#', l.slot) ELSE l.name END) AS resource,
+      pg_catalog.date_part('epoch', l.expires_at OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) AS seconds
+    INTO r FROM {{schema}}.locks l
+    WHERE l.name OPERATOR(pg_catalog.=) p_name AND l.slot OPERATOR(pg_catalog.>=) coalesce(p_slot, 0)
+      AND l.slot OPERATOR(pg_catalog.<=) coalesce(p_slot, 2147483647)
+      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id AND l.token OPERATOR(pg_catalog.=) p_token
+      AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()                    -- is_running, written out
+      AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE;
+  IF NOT FOUND THEN
     -- Refused in any case: one that was overtaken gets the stale token's error first, without waiting for anybody.
-    PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id, p_slot);
+    PERFORM {{schema}}.refuse_fence(p_name, p_token, p_grant_id, p_resource, p_database_id, p_slot);
   END IF;
-  ms := microseconds_until(r.expires_at) / 1000 + 1;
+  ms := GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8 OPERATOR(pg_catalog.+) 1;
   IF p_time_limit IS NOT NULL THEN
-    ok := is_ttl('time_limit', p_time_limit);
-    ms := LEAST(ms, (extract(epoch FROM p_time_limit) * 1000)::bigint);
+    ms := {{schema}}.limited(ms, p_time_limit);
   END IF;
-  ok := bound_transaction(ms);
-  SET CONSTRAINTS fence_commit DEFERRED;   -- where SET CONSTRAINTS ALL IMMEDIATE came before us
-  INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
-    VALUES (res, p_token, p_name, r.slot, p_grant_id, pg_current_xact_id(), clock_timestamp())
-    ON CONFLICT (resource) DO UPDATE SET
-      last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
-      fenced_xact = pg_current_xact_id(), advanced_at = clock_timestamp()
-      WHERE f.last_token < p_token OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id
-    RETURNING f.fenced_xact INTO fence.xact;
+  ok := {{schema}}.bound_transaction(ms);
+  UPDATE {{schema}}.fences f SET last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
+      fenced_xact = pg_catalog.pg_current_xact_id(),
+      advanced_at = GREATEST(pg_catalog.clock_timestamp(), pg_catalog.statement_timestamp())   -- see fence_commit
+    WHERE f.resource OPERATOR(pg_catalog.=) r.resource AND (f.last_token OPERATOR(pg_catalog.<) p_token
+      OR p_allow_same_token AND f.last_token OPERATOR(pg_catalog.=) p_token
+         AND f.grant_id OPERATOR(pg_catalog.=) p_grant_id);
+  ok := FOUND OR {{schema}}.pass_first(r.resource, p_token, p_name, r.slot, p_grant_id, p_allow_same_token);
+  ok := (pg_catalog.current_setting('fence.checked', true) OPERATOR(pg_catalog.=) 'early') IS NOT TRUE
+    OR {{schema}}.check_again(r.resource);
+  IF p_receipt_id IS NOT NULL THEN
+    UPDATE {{schema}}.receipts o SET write_id = p_write_id, at = pg_catalog.clock_timestamp()
+      WHERE o.receipt_id OPERATOR(pg_catalog.=) p_receipt_id AND p_write_id IS NOT NULL;
+    ok := FOUND OR {{schema}}.write_receipt(p_receipt_id, p_write_id);
+  END IF;
+  -- After whatever wait, look again.
+  SELECT l.expires_at INTO fence.expires_at FROM {{schema}}.locks l
+    WHERE l.name OPERATOR(pg_catalog.=) p_name AND l.slot OPERATOR(pg_catalog.=) r.slot
+      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id AND l.token OPERATOR(pg_catalog.=) p_token
+      AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+      AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE;
   IF NOT FOUND THEN
-    PERFORM raise_stale(res, p_token, (SELECT f.last_token FROM fences f WHERE f.resource = res));
+    PERFORM {{schema}}.refuse_lease(p_name, p_token, p_grant_id, p_slot);
   END IF;
-  ok := p_receipt_id IS NULL OR write_receipt(p_receipt_id, p_write_id);
+  fence.xact := pg_catalog.pg_current_xact_id();
+  fence.remaining_us := {{schema}}.microseconds_until(fence.expires_at);
+END $$;
 
-  -- After whatever wait, look again: at the version of the row that was seen before, or a newer one.
-  SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
-    AND l.grant_id = p_grant_id AND l.token = p_token
-      AND is_running(l.expires_at, l.ended_at);
+-- refuse_arguments raises what is wrong with the arguments of fence.
+CREATE FUNCTION refuse_arguments(p_name text, p_token bigint, p_grant_id uuid, p_resource text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
+DECLARE
+  ok boolean := has_bytes(CASE WHEN p_resource IS NULL THEN 'name' ELSE 'resource' END,
+                          coalesce(p_resource, p_name, 'NULL'), 512);
+BEGIN
+  RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
+      coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'),
+      CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END USING ERRCODE = 'invalid_parameter_value';
+END $$;
+
+-- limited is the lesser of p_ms and a time limit.
+CREATE FUNCTION limited(p_ms bigint, p_time_limit interval) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
+DECLARE
+  ok boolean := is_ttl('time_limit', p_time_limit);
+BEGIN
+  RETURN LEAST(p_ms, (extract(epoch FROM p_time_limit) * 1000)::bigint);
+END $$;
+
+-- pass_first passes the fence of a resource that has no row yet, or of one whose row the statement before did not see.
+CREATE FUNCTION pass_first(p_resource text, p_token bigint, p_name text, p_slot int, p_grant_id uuid,
+  p_allow_same_token boolean) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
+BEGIN
+  INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
+    VALUES (p_resource, p_token, p_name, p_slot, p_grant_id, pg_current_xact_id(),
+            GREATEST(clock_timestamp(), statement_timestamp()))
+    ON CONFLICT (resource) DO UPDATE SET
+      last_token = p_token, lock_name = p_name, slot = p_slot, grant_id = p_grant_id,
+      fenced_xact = pg_current_xact_id(), advanced_at = GREATEST(clock_timestamp(), statement_timestamp())
+      WHERE f.last_token < p_token OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id;
   IF NOT FOUND THEN
-    SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.name = p_name AND l.slot = r.slot
-      AND l.grant_id = p_grant_id AND l.token = p_token
-        AND is_running(l.expires_at, l.ended_at);
-    IF NOT FOUND THEN
-      PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
-    END IF;
+    PERFORM raise_stale(p_resource, p_token, (SELECT f.last_token FROM fences f WHERE f.resource = p_resource));
   END IF;
-  fence.remaining_us := microseconds_until(fence.expires_at);
+  RETURN true;
+END $$;
+
+-- check_again lets COMMIT check the lease, where SET CONSTRAINTS ALL IMMEDIATE came before the fence: the check has
+-- already been made then, in the statement that passed the fence, and comes once for each version of the fence's row.
+CREATE FUNCTION check_again(p_resource text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
+BEGIN
+  PERFORM set_config('fence.checked', '', true);
+  SET CONSTRAINTS fence_commit DEFERRED;
+  UPDATE fences f SET advanced_at = f.advanced_at WHERE f.resource = p_resource;
+  RETURN true;
 END $$;
 
 -- refuse_fence raises the reason why a lease that is not held may not pass.
 CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text,
   p_database_id uuid, p_slot int) RETURNS void
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
+  res  text := coalesce(p_resource, p_name || coalesce((
+    SELECT '#' || l.slot FROM locks l WHERE l.name = p_name AND l.slot > 0 AND l.slot = coalesce(p_slot, l.slot)
+      AND l.grant_id = p_grant_id AND l.token = p_token), ''));
   last bigint;
 BEGIN
   IF p_database_id <> database_id() THEN
@@ -139,19 +209,19 @@ BEGIN
         quote_literal(p_name), current_schema(), current_database()
       USING ERRCODE = 'LK007', HINT = 'Write through the database that granted the lock.';
   END IF;
-  SELECT f.last_token INTO last FROM fences f WHERE f.resource = p_resource AND f.last_token > p_token;
+  SELECT f.last_token INTO last FROM fences f WHERE f.resource = res AND f.last_token > p_token;
   IF FOUND THEN
-    PERFORM raise_stale(p_resource, p_token, last);
+    PERFORM raise_stale(res, p_token, last);
   END IF;
   PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
 END $$;
 
 -- refuse_lease raises the reason why the lease with which a fence was passed is no longer held.
-CREATE FUNCTION refuse_lease(p_name text, p_token bigint, p_grant_id uuid) RETURNS void
+CREATE FUNCTION refuse_lease(p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 BEGIN
-  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, NULL), 'expired'));
+  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
 END $$;
 
 -- The check inside COMMIT (I4). It holds the lease until the transaction's end: FOR KEY SHARE makes a grant, a
@@ -170,8 +240,12 @@ BEGIN
            AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at    -- is_running, written out
       INTO held, ends FROM {{schema}}.locks l
       WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;
-    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) IS NOT TRUE THEN
-      PERFORM {{schema}}.refuse_lease(NEW.lock_name, NEW.last_token, NEW.grant_id);
+    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+        AND NEW.advanced_at OPERATOR(pg_catalog.<) pg_catalog.statement_timestamp()) IS NOT TRUE THEN
+      IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) IS NOT TRUE THEN
+        PERFORM {{schema}}.refuse_lease(NEW.lock_name, NEW.last_token, NEW.grant_id);
+      END IF;
+      PERFORM pg_catalog.set_config('fence.checked', 'early', true);
     END IF;
   END IF;
   RETURN NULL;
@@ -186,7 +260,32 @@ ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;   -- session_replication_
 -- the leases and locks their rows, in the order in which release_leases ends them. So nobody is granted one of the
 -- locks before the COMMIT, even if SET CONSTRAINTS ALL IMMEDIATE has used up the check inside it.
 CREATE FUNCTION seal(p_resources text[]) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+  f    pg_catalog.record;
+  held pg_catalog.bool;
+  ends pg_catalog.timestamptz;
+BEGIN
+  IF pg_catalog.cardinality(p_resources) OPERATOR(pg_catalog.=) 1 THEN
+    SELECT o.lock_name, o.slot, o.grant_id, o.last_token INTO f FROM {{schema}}.fences o
+      WHERE o.resource OPERATOR(pg_catalog.=) p_resources[1]
+        AND o.fenced_xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()
+        AND o.advanced_at OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp();
+    SELECT l.grant_id OPERATOR(pg_catalog.=) f.grant_id AND l.token OPERATOR(pg_catalog.=) f.last_token
+           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at             -- as fence_commit
+      INTO held, ends FROM {{schema}}.locks l
+      WHERE l.name OPERATOR(pg_catalog.=) f.lock_name AND l.slot OPERATOR(pg_catalog.=) f.slot FOR KEY SHARE;
+    IF held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN
+      RETURN;
+    END IF;
+  END IF;
+  PERFORM {{schema}}.seal_each(p_resources);
+END $$;
+
+-- seal_each is seal for several fences, and for one that it refuses.
+CREATE FUNCTION seal_each(p_resources text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
   res  text;
@@ -226,46 +325,57 @@ CREATE FUNCTION fence_all(
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slots int[] DEFAULT NULL,
   p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  n    int := cardinality(p_names);
-  none text[] := array_fill(NULL::text, ARRAY[coalesce(n, 0)]);
-  ok   boolean := is_batch(ARRAY[n, cardinality(p_tokens), cardinality(p_grant_ids),
-    cardinality(coalesce(p_resources, none)), cardinality(coalesce(p_slots, none::int[]))]);
-  a    record;
-  f    record;
-  last text;
+  n    pg_catalog.int4 := pg_catalog.cardinality(p_names);
+  none pg_catalog.text[] := pg_catalog.array_fill(NULL::pg_catalog.text, ARRAY[coalesce(n, 0)]);
+  ok   pg_catalog.bool := {{schema}}.is_batch(ARRAY[n, pg_catalog.cardinality(p_tokens),
+    pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(coalesce(p_resources, none)),
+    pg_catalog.cardinality(coalesce(p_slots, none::pg_catalog.int4[]))]);
+  a    pg_catalog.record;
+  f    pg_catalog.record;
+  last pg_catalog.text;
 BEGIN
   FOR a IN
     SELECT g.name, g.token, g.grant_id, g.slot, g.resource AS asked,
-           coalesce(g.resource, (SELECT l.name || '#' || l.slot FROM locks l
-                                 WHERE l.name = g.name AND l.grant_id = g.grant_id AND l.slot > 0 LIMIT 1), g.name)
-             COLLATE "C" AS resource
-    FROM unnest(p_names, p_tokens, p_grant_ids, coalesce(p_resources, none), coalesce(p_slots, none::int[]))
-      AS g (name, token, grant_id, resource, slot)
+           coalesce(g.resource, (SELECT pg_catalog.concat(l.name, '#', l.slot) FROM {{schema}}.locks l
+                                 WHERE l.name OPERATOR(pg_catalog.=) g.name AND l.slot OPERATOR(pg_catalog.>) 0
+                                   AND l.grant_id OPERATOR(pg_catalog.=) g.grant_id LIMIT 1), g.name)
+             COLLATE pg_catalog."C" AS resource
+    FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_tokens), pg_catalog.unnest(p_grant_ids),
+        pg_catalog.unnest(coalesce(p_resources, none)),
+        pg_catalog.unnest(coalesce(p_slots, none::pg_catalog.int4[]))) AS g (name, token, grant_id, resource, slot)
     ORDER BY 6
   LOOP
-    IF a.resource = last THEN
-      RAISE EXCEPTION 'resource % is named twice: one lease passes the fence of a resource', quote_literal(last)
-        USING ERRCODE = 'invalid_parameter_value';
+    IF a.resource OPERATOR(pg_catalog.=) last THEN
+      PERFORM {{schema}}.refuse_twice(last);
     END IF;
     last := a.resource;
-    f := fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id, a.slot, NULL, NULL,
-               p_time_limit);
+    f := {{schema}}.fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id, a.slot, NULL, NULL,
+                          p_time_limit);
     fence_all.xact := f.xact;
     fence_all.remaining_us := LEAST(fence_all.remaining_us, f.remaining_us);
   END LOOP;
   IF p_receipt_id IS NOT NULL THEN
-    ok := write_receipt(p_receipt_id, p_write_id);
+    ok := {{schema}}.write_receipt(p_receipt_id, p_write_id);
   END IF;
+END $$;
+
+-- refuse_twice is what fence_all raises.
+CREATE FUNCTION refuse_twice(p_resource text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
+BEGIN
+  RAISE EXCEPTION 'resource % is named twice: one lease passes the fence of a resource', quote_literal(p_resource)
+    USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
 -- write_receipt leaves the receipt of this transaction. Only the writer knows the receipt's ID, and does not use it
 -- for another write before it knows what became of this one.
 CREATE FUNCTION write_receipt(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
   ok boolean := p_write_id IS NOT NULL OR refuse('write_id', NULL, 'be a UUID, when there is a receipt_id');

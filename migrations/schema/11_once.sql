@@ -9,9 +9,38 @@ CREATE FUNCTION once(
   p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT is_first boolean, OUT xact xid8, OUT lock_name text, OUT token bigint, OUT done_at timestamptz,
   OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
+DECLARE
+  ok pg_catalog.bool := {{schema}}.is_key(p_key, p_of, p_keep);
+BEGIN
+  once.is_first := false;
+  SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at
+    FROM {{schema}}.done_keys d WHERE d.key OPERATOR(pg_catalog.=) p_key;
+  IF FOUND THEN
+    RETURN;
+  ELSIF p_of OPERATOR(pg_catalog.+) p_keep OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() THEN
+    PERFORM {{schema}}.refuse_old_key(p_key, p_of, p_keep);
+  END IF;
+  SELECT f.xact, f.remaining_us INTO once.xact, once.remaining_us
+    FROM {{schema}}.fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id,
+                          p_write_id, p_time_limit) f;
+  INSERT INTO {{schema}}.done_keys AS d (key, lock_name, token, done_at, keep_until)
+    VALUES (p_key, p_name, p_token, pg_catalog.clock_timestamp(), p_of OPERATOR(pg_catalog.+) p_keep)
+    ON CONFLICT ON CONSTRAINT done_keys_pkey DO NOTHING
+    RETURNING d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at;
+  once.is_first := FOUND;
+  IF NOT FOUND THEN
+    SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at
+      FROM {{schema}}.done_keys d WHERE d.key OPERATOR(pg_catalog.=) p_key;
+  END IF;
+END $$;
+
+-- is_key refuses what cannot be a key, its time, or for how long it is kept after that.
+CREATE FUNCTION is_key(p_key text, p_of timestamptz, p_keep interval) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
 DECLARE
   ok boolean := has_bytes('key', p_key, 512);
 BEGIN
@@ -20,26 +49,15 @@ BEGIN
     RAISE EXCEPTION 'of and keep are % and %: both or neither, a time of the years 1 to 9999 and 1 s to 100 years',
         coalesce(p_of::text, 'NULL'), coalesce(p_keep::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  once.is_first := false;
-  SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at
-    FROM done_keys d WHERE d.key = p_key;
-  IF FOUND THEN
-    RETURN;
-  ELSIF p_of + p_keep <= clock_timestamp() THEN
-    RAISE EXCEPTION 'key % is of %, and is kept for %: whether it was done is not known any more',
-        quote_literal(p_key), p_of, p_keep
-      USING ERRCODE = 'LK012', HINT = 'Keep keys for longer than they can be asked for.';
-  END IF;
-  SELECT f.xact, f.remaining_us INTO once.xact, once.remaining_us
-    FROM fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id, p_write_id,
-               p_time_limit) f;
-  INSERT INTO done_keys AS d (key, lock_name, token, done_at, keep_until)
-    VALUES (p_key, p_name, p_token, clock_timestamp(), p_of + p_keep)
-    ON CONFLICT (key) DO NOTHING
-    RETURNING d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at;
-  once.is_first := FOUND;
-  IF NOT FOUND THEN
-    SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at
-      FROM done_keys d WHERE d.key = p_key;
-  END IF;
+  RETURN ok;
+END $$;
+
+-- refuse_old_key raises LK012.
+CREATE FUNCTION refuse_old_key(p_key text, p_of timestamptz, p_keep interval) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
+BEGIN
+  RAISE EXCEPTION 'key % is of %, and is kept for %: whether it was done is not known any more',
+      quote_literal(p_key), p_of, p_keep
+    USING ERRCODE = 'LK012', HINT = 'Keep keys for longer than they can be asked for.';
 END $$;
