@@ -63,7 +63,7 @@ func TestNobodyWaitsForAnothersLoan(t *testing.T) {
 		w := newWorld(t, 0, 3)
 		w.Keep()
 		hangs := w.lends(t, OwnFirst, time.Second).want(t, true, moment)
-		second := w.lends(t, OwnFirst, time.Second).want(t, true, turn+moment)
+		second := w.lends(t, OwnFirst, time.Second).want(t, true, headStart+moment)
 		second.Give()
 		hangs.Give()
 		if second.Conn.closed || !hangs.Conn.closed {

@@ -70,7 +70,7 @@ func TestTheConnectionThatListensStays(t *testing.T) {
 			t.Fatal("it was closed although it listens")
 		}
 		again := w.lends(t, OwnFirst, time.Second).want(t, true, 0)
-		other := w.lends(t, OwnFirst, time.Second).want(t, true, turn+moment)
+		other := w.lends(t, OwnFirst, time.Second).want(t, true, headStart+moment)
 		w.Keep()
 		other.Give()
 		again.Give() // comes second, and is kept rather than the other

@@ -63,22 +63,22 @@ var ofConnections = []mutant{
 		{"internal/lending/lender.go", ", order == PoolFirst && len(l.lent)+l.dials >= ownMost:", ":"},
 	}, lendingPackage, "^TestCallersOfAnExhaustedPool"},
 	{"a connection is lent while somebody reads what comes over it", []edit{
-		{"internal/lending/lender.go", "\tif s.end(); !l.Usable(s.conn) {", "\tif !l.Usable(s.conn) {"},
+		{"internal/lending/own.go", "\tif s.end(); !l.Usable(s.conn) {", "\tif !l.Usable(s.conn) {"},
 	}, lendingPackage, "^TestWhatComesIsWaitedFor"},
 	{"a connection that was lost in nobody's use is lent", []edit{
-		{"internal/lending/lender.go", "\tif s.end(); !l.Usable(s.conn) {", "\tif s.end(); false {"},
+		{"internal/lending/own.go", "\tif s.end(); !l.Usable(s.conn) {", "\tif s.end(); false {"},
 	}, lendingPackage, "^TestASpareConnectionThatWasLost"},
 	{"an idle heartbeat closes the connection that listens", []edit{
-		{"internal/lending/lender.go", "!l.keeps && s.conn != l.listens)", "!l.keeps)"},
+		{"internal/lending/own.go", "!l.keeps && s.conn != l.listens)", "!l.keeps)"},
 	}, lendingPackage, "^TestTheConnectionThatListens"},
 	{"the connection that listens is closed for another", []edit{
-		{"internal/lending/lender.go", "l.spare == nil && l.keeps || conn == l.listens)", "l.spare == nil && (l.keeps || conn == l.listens))"},
+		{"internal/lending/own.go", "l.spare == nil && l.keeps || conn == l.listens)", "l.spare == nil && (l.keeps || conn == l.listens))"},
 	}, lendingPackage, "^TestTheConnectionThatListens"},
 	{"a claim gets another connection", []edit{
-		{"internal/lending/lender.go", "return w.only == conn || w.only == *new(C) })", "return true })"},
+		{"internal/lending/own.go", "return w.only == conn || w.only == *new(C) })", "return true })"},
 	}, lendingPackage, "^TestAClaimGets"},
 	{"a claim waits for a connection that was closed", []edit{
-		{"internal/lending/lender.go", "\t\t\tclose(w.got)\n", ""},
+		{"internal/lending/own.go", "\t\t\tclose(w.got)\n", ""},
 	}, lendingPackage, "^TestAClaimEnds"},
 	{"those who come together dial each", []edit{
 		{"internal/lending/lender.go", "\tcase l.dials > 0:\n", "\tcase false:\n"},
