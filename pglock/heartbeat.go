@@ -17,8 +17,11 @@ const (
 	// cutOff is how long a statement may take before its connection is given up, at least: it may only be slow, and on a
 	// full server a connection that was closed may not come back. Those who cannot wait for it ask again beside it.
 	cutOff = 2 * time.Second
-	// lookPatience is how long one look at the queue may take.
+	// lookPatience is how long one look at the queue may take. The next goes beside it, on another connection, if it has
+	// not been answered after lookAgain, or after so many times as long as the last one took.
 	lookPatience = 5 * time.Second
+	lookAgain    = time.Second
+	slowLook     = 4
 	// backWithin is how soon a request should be taken back. Its call may wait for that (leavePatience).
 	backWithin = time.Second
 	// sweepEvery is how often a client with a heartbeat removes what nobody needs any more.
@@ -110,7 +113,7 @@ func (h *heart) plan(now trust.Instant) (a agenda, wake time.Duration) {
 	if look := h.queue.UntilLook(now); look != never {
 		a.hold = min(a.hold, h.config.sessionTTL/holdsUp)
 		if h.hasRoom(now, looking) {
-			a.add(looking, look, max(look, 0)+h.config.sessionTTL/8) // one look may fail and cost the session nothing
+			a.add(looking, look, max(look, 0)+min(h.config.sessionTTL/8, lookAgain)) // one may fail and cost the session nothing
 		}
 	}
 	if back := h.takebacks.Until(now.Mono); back != never && h.hasRoom(now, takingBack) {
@@ -123,15 +126,19 @@ func (h *heart) plan(now trust.Instant) (a agenda, wake time.Duration) {
 }
 
 // hasRoom reports whether another statement of the kind may go beside those under way. One for other leases of a class
-// may: the first may hang.
+// may: the first may hang. So may one beside a look that should have been answered.
 func (h *heart) hasRoom(now trust.Instant, kind int) bool {
-	n := 0
+	n, late := 0, 0
 	for _, f := range h.underWay {
-		if f.kind == kind && now.Mono < f.until {
+		switch {
+		case f.kind != kind:
+		case now.Mono < f.until:
 			n++
+		default:
+			late++
 		}
 	}
-	return n == 0 || n == 1 && kind >= 0
+	return n == 0 && (late < 2 || kind >= 0) || n == 1 && kind >= 0
 }
 
 // start does what is due.
@@ -141,6 +148,7 @@ func (h *heart) start(now trust.Instant, a agenda) {
 		if look, _ := h.queue.DueLook(now); look != nil {
 			limit := min(lookPatience, h.config.sessionTTL/3) // before the session counts as dead
 			h.fly(now, looking, limit, func(ctx context.Context) { h.lookAtQueue(ctx, look, limit) })
+			h.last.until = now.Mono + min(limit, max(lookAgain, slowLook*look.Took)) // its connection may be dead
 		}
 	case takingBack:
 		if batch := h.takebacks.Due(now.Mono, max(1, int(a.hold/backCost))); len(batch) > 0 {

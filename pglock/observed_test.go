@@ -110,6 +110,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 	t.Run("released", func(t *testing.T) {
 		l := mustAcquire(t, a, "released")
 		next := queueing(t, pool, "released", one, []string{"next"})
+		ofB.want(t, "released", "wait place 1")
 		release(t, l)
 		got := within(t, patience, "next", next[0])
 		ofA.want(t, "released", "grant free", "release", "hand over queue 1")
@@ -120,6 +121,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 	t.Run("released in the same client", func(t *testing.T) {
 		l := mustAcquire(t, a, "own")
 		next := queueing(t, pool, "own", []*pglock.Client{a}, []string{"next"})
+		ofA.want(t, "own", "grant free", "wait place 1")
 		release(t, l)
 		release(t, within(t, patience, "next", next[0]))
 		// The hand-over is of the first lease, the grant of the second: they may come in either order.

@@ -41,6 +41,8 @@ const (
 	OwnFirst
 	// OpenFirst takes one of one's own if it is open, else an idle one of the pool. It dials if there is neither.
 	OpenFirst
+	// IdleFirst takes an idle one of the pool, else one of one's own, which it dials if there is none.
+	IdleFirst
 	// PoolFirst takes one of the pool, which may open it for that. It is for callers, of whom there may be many.
 	PoolFirst
 )
@@ -114,21 +116,21 @@ func New[C comparable](config Config[C]) *Lender[C] {
 // Lend lends a connection. It fails when ctx ends, or when none can come, with the reason for which none could be
 // dialled.
 func (l *Lender[C]) Lend(ctx context.Context, order Order) (Loan[C], error) {
-	if order != PoolFirst {
+	if order < IdleFirst {
 		if conn, open := l.take(); open {
 			return l.own(conn), nil
 		}
 	}
-	if order == PoolFirst || order != Own && (order == OpenFirst || l.sparesDials()) && l.idle() {
+	if order == PoolFirst || order != Own && (order >= OpenFirst || l.sparesDials()) && l.idle() {
 		brief, cancel := context.WithTimeout(ctx, head(ctx, headStart))
 		conn, give, err := l.Borrow(brief)
 		cancel()
 		if err == nil {
 			return Loan[C]{conn, false, give}, nil
 		}
-		if conn, open := l.take(); open {
-			return l.own(conn), nil
-		}
+	}
+	if conn, open := l.take(); open {
+		return l.own(conn), nil
 	}
 	return l.race(ctx, order)
 }

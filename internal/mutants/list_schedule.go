@@ -57,7 +57,7 @@ var ofConnections = []mutant{
 		{"internal/lending/lender.go", " || !l.refused.IsZero() && time.Since(l.refused) < shyFor", ""},
 	}, lendingPackage, "^TestAFullServer"},
 	{"every release of a process with an exhausted pool dials", []edit{
-		{"internal/lending/lender.go", "\t\tif conn, open := l.take(); open {\n\t\t\treturn l.own(conn), nil\n\t\t}\n\t}\n\treturn l.race", "\t}\n\treturn l.race"},
+		{"internal/lending/lender.go", "\t}\n\tif conn, open := l.take(); open {\n\t\treturn l.own(conn), nil\n\t}\n\treturn l.race", "\t}\n\treturn l.race"},
 	}, lendingPackage, "^TestAnExhaustedPoolCosts"},
 	{"hundreds of callers dial hundreds of connections", []edit{
 		{"internal/lending/lender.go", ", order == PoolFirst && len(l.lent)+l.dials >= ownMost:", ":"},
@@ -101,6 +101,19 @@ var ofConnections = []mutant{
 	{"what a connection listens to stays with the next listener", []edit{
 		{"internal/server/listen.go", "\"UNLISTEN *\"", "\"SELECT\""},
 	}, integration, "^TestAConnectionThatBringsNothing"},
+	{"I8 looks go over the connection that listens", []edit{
+		{"internal/server/own.go", "\torder := lending.IdleFirst\n", "\torder := lending.OwnFirst\n"},
+		{"pglock/heartbeat.go", "\t\t\th.last.until = now.Mono + min(limit, max(lookAgain, slowLook*look.Took)) // its connection may be dead\n", ""},
+	}, integration, "^TestI8_AConnectionThatDies"},
+	{"I8 whoever asks again waits for the pool", []edit{
+		{"internal/server/server.go", "s.again = gathering(s, waitsWide, errClosed, s.lend,", "s.again = gathering(s, waitsWide, errClosed, s.borrow,"},
+	}, integration, "^TestI8_AConnectionThatDies"},
+	{"I8 a look waits for one that is not answered", []edit{
+		{"pglock/heartbeat.go", "max(lookAgain, slowLook*look.Took)", "max(limit, slowLook*look.Took)"},
+	}, integration, "^TestI8_AConnectionThatDies"},
+	{"a silent server is looked at again and again", []edit{
+		{"pglock/heartbeat.go", "n == 0 && (late < 2 || kind >= 0)", "n == 0"},
+	}, library, "^TestASilentServer"},
 	{"who has dialled for another dials no more", []edit{
 		{"internal/lending/lender.go", "\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t}\n\t\tended <- err\n", "\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t\treturn\n\t\t}\n\t\tended <- err\n"},
 	}, lendingPackage, "^TestWhoseDialHasServed"},

@@ -17,6 +17,7 @@ const Outage = 30 * time.Second
 type Look struct {
 	tickets map[int64]*Ticket // it should find these
 	Nested  []int64           // those whose owners hold locks
+	Took    time.Duration     // what the last one took
 }
 
 // UntilLook is how long until the next look, below 0 if it is late; pause.Never if no call waits.
@@ -40,7 +41,7 @@ func (q *Queue) DueLook(now trust.Instant) (*Look, time.Duration) {
 	if wait := q.untilLook(now); wait > 0 {
 		return nil, wait
 	}
-	l := &Look{tickets: maps.Clone(q.tickets), Nested: []int64{}}
+	l := &Look{tickets: maps.Clone(q.tickets), Nested: []int64{}, Took: q.took}
 	q.rest = farLook
 	for number, t := range l.tickets {
 		q.rest = min(q.rest, q.restOf(t))

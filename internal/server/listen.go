@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,8 +19,9 @@ import (
 
 // ears hear what the server sends by itself over an own connection, whoever uses the connection at that moment.
 type ears struct {
-	note func(error)   // how a statement ended
-	news chan struct{} // 1-buffered
+	note   func(error)   // how a statement ended
+	news   chan struct{} // 1-buffered
+	marked atomic.Bool   // the server knows whose connection it is
 
 	mu     sync.Mutex
 	heard  []*pgconn.Notification
@@ -101,6 +103,7 @@ func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
 		if h.ears.note(err); err != nil || backend != loan.Conn.PgConn().PID() {
 			return nil, errors.Join(listener.ErrPooled, err)
 		}
+		s.listening.Store(loan.Conn)
 	}
 	lender.Listen(loan.Conn)
 	return h, nil

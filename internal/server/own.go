@@ -178,20 +178,32 @@ func (s *Server) RenewAll(
 	ctx context.Context, within time.Duration, who protocol.Session, claims []protocol.Claim,
 ) (map[protocol.Claim]protocol.Verdict, error) {
 	verdicts := make(map[protocol.Claim]protocol.Verdict, len(claims))
-	return verdicts, s.beat(ctx, within, who, s.Queries.RenewAll(claims, verdicts))
+	return verdicts, s.beat(ctx, within, lending.OwnFirst, who, s.Queries.RenewAll(claims, verdicts))
 }
 
-// Look returns every ticket of the session that is still queued.
+// Look returns every ticket of the session that is still queued. It goes over another connection than the hints, if
+// there is one: looks find what was granted while the connection that listens has died in silence.
 func (s *Server) Look(
 	ctx context.Context, within time.Duration, who protocol.Session, nested []int64,
 ) (map[int64]protocol.Sighting, error) {
+	order := lending.IdleFirst
+	if s.direct != nil {
+		order = lending.OwnFirst
+	}
 	sightings := make(map[int64]protocol.Sighting)
-	return sightings, s.beat(ctx, within, who, s.Queries.Look(who, nested, sightings))
+	err := s.beat(ctx, within, order, who, s.Queries.Look(who, nested, sightings))
+	if conn := s.listening.Load(); err == nil && conn != nil && !earsOf(conn).marked.Load() {
+		if loan, err := s.lender.Claim(ctx, conn); err == nil {
+			s.mark(ctx, who, conn)
+			loan.Give()
+		}
+	}
+	return sightings, err
 }
 
-// beat runs a step of the heartbeat. It dials an own connection if there is none, so that the next steps have one.
-func (s *Server) beat(ctx context.Context, within time.Duration, who protocol.Session, step protocol.Step) error {
-	return s.lent(ctx, within, lending.OwnFirst, func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
+// beat runs a step of the heartbeat, and marks an own connection that is new.
+func (s *Server) beat(ctx context.Context, within time.Duration, order lending.Order, who protocol.Session, step protocol.Step) error {
+	return s.lent(ctx, within, order, func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
 		err := s.executor.Run(ctx, loan.Conn, step)
 		if err == nil && loan.Own {
 			s.mark(ctx, who, loan.Conn)
@@ -200,16 +212,12 @@ func (s *Server) beat(ctx context.Context, within time.Duration, who protocol.Se
 	})
 }
 
-const markedKey = "pglock.marked"
-
 // mark tells the server whose connection this is, once for each, so that people find a holder. Nothing depends on it.
 // A connection of the pool is never marked: the mark stays until it ends.
 func (s *Server) mark(ctx context.Context, who protocol.Session, conn *pgx.Conn) {
-	data := conn.PgConn().CustomData()
-	if _, marked := data[markedKey]; marked {
+	if earsOf(conn).marked.Swap(true) {
 		return
 	}
-	data[markedKey] = true
 	_ = s.executor.Run(ctx, conn, s.Queries.Mark(who, conn.PgConn().PID(), build.Version()))
 }
 

@@ -6,6 +6,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,18 +30,19 @@ const (
 
 // Server is a database as one client uses it. It is safe for concurrent use.
 type Server struct {
-	Queries  *protocol.Queries
-	executor protocol.Executor
-	pool     *pgxpool.Pool
-	lender   *lending.Lender[*pgx.Conn] // for what keeps leases and gives them back
-	losses   losses                     // of the own connection
-	direct   *lending.Lender[*pgx.Conn] // for LISTEN; nil: the own connection listens
+	Queries   *protocol.Queries
+	executor  protocol.Executor
+	pool      *pgxpool.Pool
+	lender    *lending.Lender[*pgx.Conn] // for what keeps leases and gives them back
+	losses    losses                     // of the own connection
+	direct    *lending.Lender[*pgx.Conn] // for LISTEN; nil: the own connection listens
+	listening atomic.Pointer[pgx.Conn]   // the own connection that listens, or did
 
 	life      context.Context // ends with Close: no statement outlives it
 	end       context.CancelFunc
 	errClosed error // what requests fail with then
 
-	acquires, waits *coalesce.Coalescer[*pgx.Conn, protocol.Request, protocol.Answer]
+	acquires, waits, again *coalesce.Coalescer[*pgx.Conn, protocol.Request, protocol.Answer]
 	releases        *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Ending]
 	checks          *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Remains]
 }
@@ -54,6 +56,7 @@ func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed er
 	}
 	s.acquires = gathering(s, acquiresWide, errClosed, s.borrow, s.Queries.Acquire)
 	s.waits = gathering(s, waitsWide, errClosed, s.borrow, s.Queries.Acquire)
+	s.again = gathering(s, waitsWide, errClosed, s.lend, s.Queries.Acquire)
 	s.releases = gathering(s, releasesWide, errClosed, s.lend, s.Queries.Release)
 	s.checks = gathering(s, checksWide, errClosed, s.borrow, s.Queries.Check)
 	return s
@@ -80,7 +83,7 @@ func (s *Server) BeginExplicitly() { s.executor.BeginExplicitly() }
 
 // OnAbandoned sets who is told what the server did for a call that has left. Call it before the first request.
 func (s *Server) OnAbandoned(take func(protocol.Request, protocol.Answer, error)) {
-	s.acquires.Abandoned, s.waits.Abandoned = take, take
+	s.acquires.Abandoned, s.waits.Abandoned, s.again.Abandoned = take, take, take
 }
 
 // Trouble is who hears of what a server survives at a cost. Each may be nil.
@@ -100,9 +103,11 @@ func (s *Server) OnTrouble(t Trouble) {
 func (s *Server) Drain(ctx context.Context) {
 	s.acquires.Shut()
 	s.waits.Shut()
+	s.again.Shut()
 	defer context.AfterFunc(ctx, s.end)()
 	s.acquires.Wait()
 	s.waits.Wait()
+	s.again.Wait()
 }
 
 // Close ends every statement, and returns when they have ended.
@@ -111,7 +116,7 @@ func (s *Server) Close() {
 	for _, c := range []interface {
 		Shut()
 		Wait()
-	}{s.acquires, s.waits, s.releases, s.checks} {
+	}{s.acquires, s.waits, s.again, s.releases, s.checks} {
 		c.Shut()
 		c.Wait()
 	}
@@ -153,9 +158,13 @@ func (s *Server) repeat(
 	return err
 }
 
-// Acquire requests a lock.
+// Acquire requests a lock. Whoever asks again may hold it already: like what keeps a lease, it uses another connection
+// if the pool has none soon.
 func (s *Server) Acquire(ctx context.Context, a protocol.Request) (protocol.Answer, error) {
-	if a.Wait {
+	switch {
+	case a.Retry:
+		return s.again.Do(ctx, a)
+	case a.Wait:
 		return s.waits.Do(ctx, a)
 	}
 	return s.acquires.Do(ctx, a)

@@ -1,0 +1,111 @@
+package integration
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// I8: the connection over which a client listens dies in silence. A waiter misses its hint, finds the grant by the next
+// look, and keeps its turn although another waits behind it, also while the application holds its whole pool.
+func TestI8_AConnectionThatDiesInSilenceCostsALook(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		holdsPool bool
+		atMost    time.Duration // a second where looks take another connection, two where they must notice; and some
+	}{
+		"the pool has an idle connection":      {false, 3500 * time.Millisecond},
+		"the application holds its whole pool": {true, 4500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			way := newLine(t, db.URL())
+			u, err := url.Parse(way.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			port, err := strconv.Atoi(u.Port())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var through atomic.Bool // new connections go through the line
+			pool := db.Pool(t, func(c *pgxpool.Config) {
+				c.MaxConns = 1
+				c.BeforeConnect = func(_ context.Context, config *pgx.ConnConfig) error {
+					if through.Load() {
+						config.Host, config.Port, config.Fallbacks = u.Hostname(), uint16(port), nil
+						config.LookupFunc, config.DialFunc = net.DefaultResolver.LookupHost, new(net.Dialer).DialContext
+					}
+					return nil
+				}
+			})
+			if err := pool.Ping(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			through.Store(true)
+			look := newPeer(t, db.URL())
+			holder, c := newClient(t, db.Pool(t)), newClient(t, pool, pglock.WithSessionTTL(time.Minute))
+			held, err := holder.Acquire(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan *pglock.Lease, 1)
+			go func() {
+				lease, err := c.Acquire(t.Context(), "x", pglock.WithTTL(15*time.Second))
+				if err != nil {
+					t.Error(err)
+				}
+				got <- lease
+			}()
+			awaitQueue(t, look, "x", 1)
+			pgtest.Eventually(t, "the client is seen", func() bool { // its connection is marked by the first look
+				return one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.sessions s JOIN pglock.waiters q USING (session_id) WHERE s.pid IS NOT NULL)`)
+			})
+			behind, err := pglock.New(t.Context(), db.Pool(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer behind.Close(context.WithoutCancel(t.Context()))
+			next := make(chan error, 1)
+			go func() { next <- behind.Do(t.Context(), "x", func(context.Context, *pglock.Lease) error { return nil }) }()
+			awaitQueue(t, look, "x", 2)
+			if tc.holdsPool {
+				conn, err := pool.Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Release()
+			}
+			way.silence(t, "upstream")
+			way.silence(t, "downstream")
+			through.Store(false)
+			token, began := held.Token(), time.Now()
+			if err := held.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			lease := <-got
+			if took := time.Since(began); lease == nil || took > tc.atMost {
+				t.Errorf("granted after %v, want %v at most", took, tc.atMost)
+			} else if lease.Token() != token+1 {
+				t.Errorf("token %d after %d: somebody else was before it", lease.Token(), token)
+			}
+			if err := lease.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := <-next; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
