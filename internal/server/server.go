@@ -43,8 +43,8 @@ type Server struct {
 	errClosed error // what requests fail with then
 
 	acquires, waits, again *coalesce.Coalescer[*pgx.Conn, protocol.Request, protocol.Answer]
-	releases        *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Ending]
-	checks          *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Remains]
+	releases               *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Ending]
+	checks                 *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Remains]
 }
 
 // New connects to the schema of the pool's database. After Drain or Close requests fail with errClosed.
