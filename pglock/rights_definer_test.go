@@ -144,6 +144,9 @@ func (i intruder) attack(t *testing.T, of definer, paths ...string) (found []str
 			if err := i.try(t, path, "SELECT pglock.fence('trap', "+i.token+", '"+grantID+"', 'commit', true)"); err != nil {
 				found = append(found, fmt.Sprintf("COMMIT looked in the intruder's schema: %v", err))
 			}
+			if err := i.try(t, path, "SET CONSTRAINTS ALL IMMEDIATE; SELECT pglock.fence('trap', "+i.token+", '"+grantID+"', 'early', true)"); err != nil {
+				found = append(found, fmt.Sprintf("a check that comes early looked in the intruder's schema: %v", err))
+			}
 			id := uuid.NewString() // of a lease that ends before the COMMIT
 			if err := i.try(t, path, "SELECT pglock.fence('released', a.token, '"+id+"') FROM pglock.acquire_lease('released', '"+id+"', '"+id+"', 'intruder', '1 h') a;"+
 				"SELECT pglock.release_lease('released', l.token, '"+id+"') FROM pglock.get_lock('released') l"); sqlState(err) != "LK003" {

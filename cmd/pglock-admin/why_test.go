@@ -316,6 +316,7 @@ func steady(e *lockadmin.Explanation) {
 	for i, b := range e.Processes {
 		if b.Use == lockadmin.BackendHeartbeat { // it works now and then
 			e.Processes[i].State, e.Processes[i].WaitsFor = "idle", ""
+			e.Processes[i].InState, e.Processes[i].Query = time.Second, time.Second
 		}
 	}
 	if e.Last != nil { // a short lease may or may not have been renewed
