@@ -44,6 +44,7 @@ func giveEars(config *pgx.ConnConfig, note func(error)) *ears {
 	return e
 }
 
+// earsOf is for whoever has the connection: what is kept with it is for one at a time.
 func earsOf(conn *pgx.Conn) *ears { return conn.PgConn().CustomData()[earsKey].(*ears) }
 
 func (e *ears) change(f func()) {
@@ -103,7 +104,7 @@ func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
 		if h.ears.note(err); err != nil || backend != loan.Conn.PgConn().PID() {
 			return nil, errors.Join(listener.ErrPooled, err)
 		}
-		s.listening.Store(loan.Conn)
+		s.listening.Store(h)
 	}
 	lender.Listen(loan.Conn)
 	return h, nil

@@ -192,9 +192,9 @@ func (s *Server) Look(
 	}
 	sightings := make(map[int64]protocol.Sighting)
 	err := s.beat(ctx, within, order, who, s.Queries.Look(who, nested, sightings))
-	if conn := s.listening.Load(); err == nil && conn != nil && !earsOf(conn).marked.Load() {
-		if loan, err := s.lender.Claim(ctx, conn); err == nil {
-			s.mark(ctx, who, conn)
+	if h := s.listening.Load(); err == nil && h != nil && !h.ears.marked.Load() {
+		if loan, err := s.lender.Claim(ctx, h.conn); err == nil {
+			s.mark(ctx, who, h.conn)
 			loan.Give()
 		}
 	}

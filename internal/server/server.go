@@ -36,7 +36,7 @@ type Server struct {
 	lender    *lending.Lender[*pgx.Conn] // for what keeps leases and gives them back
 	losses    losses                     // of the own connection
 	direct    *lending.Lender[*pgx.Conn] // for LISTEN; nil: the own connection listens
-	listening atomic.Pointer[pgx.Conn]   // the own connection that listens, or did
+	listening atomic.Pointer[hearing]    // the own connection that listens, or did
 
 	life      context.Context // ends with Close: no statement outlives it
 	end       context.CancelFunc
