@@ -190,13 +190,14 @@
 // that calls the observer, if there is one (WithObserver); and one for each statement and each dial under way, for at
 // most ten seconds.
 //
-// Connections outside the pool: one. It is for renewals and LISTEN, while the client waits, watches, or holds leases for
-// longer than a third of their TTL; it is made as the pool makes its own. Looks use it if the pool has no idle one. If it cannot be opened, an idle one
-// of the pool serves for one statement at a time, and the client does not listen. If it does not answer, others are
-// opened beside it for a moment; so they are, up to four in all, for calls that release while the application holds its
-// whole pool, and for questions of package fencedstore. It is closed after 30 s without use, or after a minute at the
-// latest where leases come and go. With WithListenConfig a second connection listens instead. If the pool's
-// configuration has no application_name, the connection appears in pg_stat_activity as "pglock host/program[pid]".
+// Connections outside the pool: one. It is for renewals and LISTEN, while the client waits, watches, or holds leases
+// for longer than a third of their TTL; it is made as the pool makes its own. Looks use it if the pool has no idle one.
+// If it cannot be opened, an idle one of the pool serves for one statement at a time, and the client does not listen.
+// If it does not answer, others are opened beside it for a moment; so they are, up to four in all, for calls that
+// release while the application holds its whole pool, and for questions of package fencedstore. It is closed after 30 s
+// without use, or after a minute at the latest where leases come and go. With WithListenConfig a second connection
+// listens instead. If the pool's configuration has no application_name, the connection appears in pg_stat_activity as
+// "pglock host/program[pid]".
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, and
 // ends all goroutines and connections before it returns. Writes of package fencedstore are not among those calls: their

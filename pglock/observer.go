@@ -124,8 +124,8 @@ const (
 	WayQueue Way = "queue" // the server granted it to a ticket
 )
 
-// Connection says what a client uses a connection besides the pool for. Unless it has WithListenConfig, it uses the same
-// one for both: when that is lost, there is an event for each use.
+// Connection says what a client uses a connection besides the pool for. Unless it has WithListenConfig, it uses the
+// same one for both: when that is lost, there is an event for each use.
 type Connection string
 
 // The uses of a client's connection besides the pool.

@@ -61,8 +61,8 @@ func inFront(h *hit) *member {
 }
 
 // lateHints keeps a worker from the server until the lock that it waits for was granted to it and the grant has run
-// out. Then it can ask again; the notification of the old grant arrives when it is queued anew. No connection is cut, so
-// nothing tells the worker that it has missed something.
+// out. Then it can ask again; the notification of the old grant arrives when it is queued anew. No connection is cut,
+// so nothing tells the worker that it has missed something.
 func lateHints(h *hit) error {
 	hear := h.m.line.HoldHints()
 	defer hear()

@@ -14,9 +14,10 @@ import (
 
 const (
 	// headStart is how long one way to a connection is tried alone, at most: the other way never waits for a way that
-	// hangs. So long one's own connection that is in use is waited for, too: most loans are shorter than a dial, and whoever
-	// dials costs the server a process. It is also the first pause between attempts, which grows to lastPause. With OwnFirst it is dialHeadStart: a
-	// dial may be slow, as over TLS from afar, and whoever has time shall not use the pool for that.
+	// hangs. So long one's own connection that is in use is waited for, too: most loans are shorter than a dial, and
+	// whoever dials costs the server a process. It is also the first pause between attempts, which grows to lastPause.
+	// With OwnFirst it is dialHeadStart: a dial may be slow, as over TLS from afar, and whoever has time shall not use
+	// the pool for that.
 	headStart     = 100 * time.Millisecond
 	dialHeadStart = time.Second
 	lastPause     = time.Second

@@ -51,7 +51,8 @@ type Config struct {
 	Back func(after time.Duration, err error)               // notifications arrive again; err is of the last attempt
 }
 
-// Listener owns a goroutine that hears what comes over a connection, which runs from the first Want to the end of its life.
+// Listener owns a goroutine that hears what comes over a connection, which runs from the first Want to the end of its
+// life.
 type Listener struct {
 	Config
 	wake  chan struct{} // 1-buffered: what is wanted has changed

@@ -202,7 +202,9 @@ func (s *Server) Look(
 }
 
 // beat runs a step of the heartbeat, and marks an own connection that is new.
-func (s *Server) beat(ctx context.Context, within time.Duration, order lending.Order, who protocol.Session, step protocol.Step) error {
+func (s *Server) beat(
+	ctx context.Context, within time.Duration, order lending.Order, who protocol.Session, step protocol.Step,
+) error {
 	return s.lent(ctx, within, order, func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
 		err := s.executor.Run(ctx, loan.Conn, step)
 		if err == nil && loan.Own {

@@ -58,7 +58,8 @@ func (s *Stage) inApp(ctx context.Context) error {
 		err = s.heldFor(ctx, lease, 7*time.Minute)
 	}
 	if err == nil { // two of each program: one of its pool and its own
-		err = s.until(ctx, "all connections", "SELECT count(*) >= 4 FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %'")
+		err = s.until(ctx, "all connections", `SELECT count(*) >= 4 FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name LIKE 'pglock %'`)
 	}
 	return err
 }

@@ -108,7 +108,8 @@ func (l *Line) accept(listener net.Listener) {
 	}
 }
 
-// Hold keeps messages back in a direction, in their order, until release is called. With hints false, notifications go on.
+// Hold keeps messages back in a direction, in their order, until release is called. With hints false, notifications go
+// on.
 func (l *Line) Hold(d Direction, hints bool) (release func()) {
 	count := func(by int) func(*rules) {
 		return func(r *rules) {
