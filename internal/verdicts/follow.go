@@ -28,7 +28,7 @@ type place struct{ pkg, test string }
 // itself says only to those who look at its exit code.
 func follow(in io.Reader, out, kept io.Writer) error {
 	said := map[place]*strings.Builder{}
-	failed := false
+	var failed []string // what the failed packages and tests have said, once more at the end, where people look first
 	verdicts := json.NewEncoder(kept)
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 1<<24)
@@ -50,14 +50,14 @@ func follow(in io.Reader, out, kept io.Writer) error {
 				fmt.Fprint(out, e.Output)
 			}
 		case "pass", "skip", "fail":
-			failed = failed || e.Action == "fail"
 			if e.Test != "" {
 				if err := verdicts.Encode(verdict{e.Package, e.Test, e.Action, why(e.Action, said[at])}); err != nil {
 					return err
 				}
 			}
 			if e.Action == "fail" {
-				tell(out, said, at)
+				failed = append(failed, tell(said, at))
+				fmt.Fprint(out, failed[len(failed)-1])
 			}
 			delete(said, at)
 		}
@@ -65,10 +65,14 @@ func follow(in io.Reader, out, kept io.Writer) error {
 	if err := lines.Err(); err != nil {
 		return err
 	}
-	if failed {
-		return errors.New("tests failed")
+	if len(failed) == 0 {
+		return nil
 	}
-	return nil
+	fmt.Fprintln(out, "== what failed, once more:")
+	for _, said := range failed {
+		fmt.Fprint(out, begun(said))
+	}
+	return errors.New("tests failed")
 }
 
 // why is the reason that a skipped test gave.
@@ -85,17 +89,43 @@ func why(action string, said *strings.Builder) string {
 	return "it does not say why"
 }
 
-// tell prints what a failed test has said; of a failed package, what tests have said that never ended.
-func tell(out io.Writer, said map[place]*strings.Builder, failed place) {
+// tell is what a failed test has said; of a failed package, what tests have said that never ended.
+func tell(said map[place]*strings.Builder, failed place) string {
 	if failed.test != "" {
-		if s := said[failed]; s != nil {
-			fmt.Fprint(out, s.String())
-		}
-		return
+		return words(failed, said[failed])
 	}
+	var all strings.Builder
 	for _, at := range slices.SortedFunc(maps.Keys(said), func(a, b place) int { return strings.Compare(a.test, b.test) }) {
 		if at.pkg == failed.pkg {
-			fmt.Fprint(out, said[at].String())
+			all.WriteString(words(at, said[at]))
+			delete(said, at)
 		}
 	}
+	return all.String()
+}
+
+// begun is the beginning of what was said, as of a panic that tells of each goroutine.
+func begun(said string) string {
+	const most = 40
+	if lines := slices.Collect(strings.Lines(said)); len(lines) > most {
+		return strings.Join(lines[:most], "") + fmt.Sprintf("… and %d lines more, above\n", len(lines)-most)
+	}
+	return said
+}
+
+// words leaves out the lines that say only that a test goes on; if there are no others, it is the empty string.
+func words(at place, said *strings.Builder) string {
+	if said == nil {
+		return ""
+	}
+	var all strings.Builder
+	for line := range strings.Lines(said.String()) {
+		if !strings.HasPrefix(line, "=== ") {
+			all.WriteString(line)
+		}
+	}
+	if all.Len() == 0 {
+		return ""
+	}
+	return fmt.Sprintf("=== %s %s\n%s", at.pkg, at.test, all.String())
 }
