@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -94,7 +93,7 @@ func TestOldAndNewNeverHoldTogether(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 			defer cancel()
-			var all sync.WaitGroup
+			all := pgtest.Group(t)
 			// Of the old ones two wait in the server's queue, and one asks again and again.
 			for _, blocks := range []bool{true, true, false} {
 				o := s.old(k.sql)
@@ -146,13 +145,13 @@ func TestAnOldProgramThatWaitsIsServedBeforeTheNextNewOne(t *testing.T) {
 	s := newScene(t)
 	first, second := s.hold(s.bridge(), "x", advisory.Bigint(1)), s.bridge()
 	next := make(chan *advisory.Held, 1)
-	go func() {
+	pgtest.Group(t).Go(func() {
 		h, err := second.Acquire(t.Context(), "x", advisory.Bigint(1))
 		if err != nil {
 			t.Error(err)
 		}
 		next <- h
-	}()
+	})
 	s.eventually("the second bridge to queue", "SELECT count(*) = 1 FROM pglock.list_waiters()")
 	if !s.ask("SELECT count(*) = 0 FROM advisory_locks WHERE NOT granted") {
 		t.Error("a bridge without the lease waits for the advisory lock")

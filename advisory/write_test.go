@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -134,7 +134,7 @@ func TestWritesAndReleaseShareTheSession(t *testing.T) {
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
 	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(4*time.Second))
-	var all sync.WaitGroup
+	all := pgtest.Group(t)
 	for range 4 {
 		all.Go(func() {
 			for range 20 {

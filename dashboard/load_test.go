@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -55,7 +54,7 @@ func TestStreamsOfOneQueryShareItsReads(t *testing.T) {
 	s, statements := counted(t, withPace(200*time.Millisecond, time.Hour, time.Second, time.Hour))
 	began, before := time.Now(), statements.all.Load()
 	const readers = 50
-	var all sync.WaitGroup
+	all := pgtest.Group(t)
 	for range readers {
 		e := s.stream("/api/stream?order=name")
 		all.Go(func() {
@@ -95,7 +94,7 @@ func TestReadsUseFewConnections(t *testing.T) {
 	s, statements := counted(t, fast, dashboard.WithMaxConnections(2))
 	s.many(100, "")
 	statements.most.Store(0)
-	var all sync.WaitGroup
+	all := pgtest.Group(t)
 	for n := range 10 {
 		e := s.stream(fmt.Sprintf("/api/stream?match=%d", n))
 		all.Go(func() {
@@ -131,7 +130,7 @@ func TestTwoHundredStreamsWithSlowReadersHoldUpNobody(t *testing.T) {
 		}
 		fmt.Fprintf(conn, "GET /api/stream?limit=10000 HTTP/1.1\r\nHost: %s\r\n\r\n", address)
 	}
-	var all sync.WaitGroup
+	all := pgtest.Group(t)
 	for range quick {
 		e := s.stream("/api/stream?limit=10")
 		all.Go(func() {

@@ -87,7 +87,8 @@ type lookout struct {
 
 	mu   sync.Mutex // guards what follows; never held across I/O
 	pid  int        // of the server process, when the fence is passed
-	seen *Wait      // at the last look
+	seen *Wait      // at the last look that counts
+	none bool       // the last look saw none
 }
 
 // lookout watches a transaction that begins now, until stop.
@@ -113,13 +114,22 @@ func (l *lookout) look(ctx context.Context, p passage) {
 			resources = nil
 		}
 		if all, err := hooks.Blockers(ctx, l.lease, pid, resources); err == nil {
-			l.mu.Lock()
-			l.seen = waitOf(all)
-			l.mu.Unlock()
+			l.note(waitOf(all))
 		}
 		left := time.Until(p.At.Add(p.lockLimit()))
 		pause.Exactly(ctx, max(least, left/2))
 	}
+}
+
+// note keeps what a look has seen. A look that comes just after the end of the transaction sees none, so only the
+// second of such looks counts.
+func (l *lookout) note(w *Wait) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w != nil || l.none {
+		l.seen = w
+	}
+	l.none = w == nil
 }
 
 func waitOf(all []protocol.Blocker) *Wait {

@@ -93,7 +93,7 @@ func TestTransactionThatOverranItsLimitsLeavesItsConnectionToNobody(t *testing.T
 // gives waits for that.
 func pause(t *testing.T, b *bench, pid int, d time.Duration) (join func()) {
 	done := make(chan struct{})
-	go func() {
+	pgtest.Group(t).Go(func() {
 		defer close(done)
 		for asleep := 0; asleep == 0; {
 			err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
@@ -110,6 +110,6 @@ func pause(t *testing.T, b *bench, pid int, d time.Duration) (join func()) {
 		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
 	return func() { <-done }
 }

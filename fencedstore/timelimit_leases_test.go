@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -59,7 +58,7 @@ func TestTimeLimitOfOneWriteDoesNotEndWithAnother(t *testing.T) {
 	b := newBench(t).warm(t)
 	l := b.acquire(t, "both", pglock.WithTTL(20*time.Second))
 	begun, ended := make(chan struct{}), make(chan struct{})
-	var long sync.WaitGroup
+	long := pgtest.Group(t)
 	long.Go(func() {
 		defer close(ended)
 		if err := b.store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
@@ -224,7 +223,7 @@ func TestTheNextLeaseHasNothingOfAnExtension(t *testing.T) {
 	b := newBench(t)
 	const ttl = 20 * time.Second
 	first := b.acquire(t, "report")
-	var calls sync.WaitGroup
+	calls := pgtest.Group(t)
 	for range 5 {
 		calls.Go(func() {
 			l, err := b.client.Acquire(t.Context(), "report", pglock.WithTTL(ttl))

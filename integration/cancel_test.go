@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -125,7 +124,7 @@ func TestTrap9_StormOfCancelledWaits(t *testing.T) {
 	logGrants(t, look)
 	const locks = 4
 	calls := 30 * rounds(20)
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	var cancelled, served atomic.Int32
 	for n := range 3 {
 		c := newClient(t, db.Pool(t, maxConnections(8)))

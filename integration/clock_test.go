@@ -105,13 +105,13 @@ func TestTrap3_RenewalThatWaitedPastTheEndIsRefused(t *testing.T) {
 			a.exec(t, "BEGIN")
 			a.exec(t, x.during)
 			done := make(chan string, 1)
-			go func() {
+			pgtest.Group(t).Go(func() {
 				outcome, err := b.renew(context.Background(), g, patience)
 				if err != nil {
 					t.Error(err)
 				}
 				done <- outcome
-			}()
+			})
 			b.awaitBlocked(t, look)
 			awaitExpiry(t, look, "x")
 			a.exec(t, x.after)

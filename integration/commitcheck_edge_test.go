@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
 // edgeLog makes the database keep, for every fenced transaction that commits, when its check began and ended: triggers that
@@ -104,7 +106,7 @@ func TestI4_A5_CommitAtTheVeryEndOfTheLease(t *testing.T) {
 	var mu sync.Mutex
 	var tokens, lasts []int64 // of each grant: its token, and the last token whose write its holder saw
 	refused := 0
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for i := range locks * writers {
 		p := newPeer(t, server.URL())
 		wg.Go(func() {

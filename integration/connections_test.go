@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -63,7 +62,7 @@ func openedBy(t *testing.T) (opened, polling int64) {
 			polls.Add(1)
 		}
 	})))
-	var work sync.WaitGroup
+	work := pgtest.Group(t)
 	watching, end := context.WithCancel(t.Context())
 	work.Go(func() {
 		for range c.Watch(watching, "x") { //nolint:revive // until the end

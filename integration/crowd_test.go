@@ -64,7 +64,7 @@ func TestTrap9_CallsWhoseConnectionsAreEnded(t *testing.T) {
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
 	ts := &turnstile{t: t}
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	var stop atomic.Bool
 	var untold, cancelled atomic.Int64
 	for range 3 {
@@ -125,7 +125,7 @@ func TestCloseEndsCrowdsAndLeavesNothing(t *testing.T) {
 	look := newPeer(t, db.URL())
 	for round := range rarely(4) {
 		c, b := newClient(t, db.Pool(t, maxConnections(4))), newClient(t, db.Pool(t))
-		var wg sync.WaitGroup
+		wg := pgtest.Group(t)
 		var served atomic.Int64
 		for caller := range 200 {
 			wg.Go(func() {
@@ -177,7 +177,7 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 		CREATE TABLE ledger (n bigint GENERATED ALWAYS AS IDENTITY, token bigint, read bigint)`)
 	until := time.Now().Add(lasting(3 * time.Second))
 	var leases, written, refused, late atomic.Int64
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for client := range 2 {
 		pool := db.Pool(t, maxConnections(12))
 		c := newClient(t, pool, pglock.WithDefaultTTL(5*time.Second))
@@ -204,6 +204,7 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 					}
 					released := make(chan error, 1)
 					delay := rand.N([]time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond}[rand.N(3)])
+					delay *= time.Duration(1 + refused.Load()/(1+written.Load())) // a busy machine writes slowly
 					go func() {
 						time.Sleep(delay) // the chaos of this test
 						released <- l.Release(t.Context())

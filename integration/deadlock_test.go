@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -142,7 +141,7 @@ func TestChainsWithoutACircleRaiseNoAlarm(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	const chains, length, rounds = 4, 12, 4
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for chain := range chains {
 		c := newClient(t, db.Pool(t, maxConnections(4)))
 		for n := range length {
@@ -197,7 +196,7 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for n := range 6 {
 		c := newClient(t, db.Pool(t, maxConnections(4)))
 		names := []string{"a", "b", "c", "d"}
@@ -246,7 +245,7 @@ func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
 	pgtest.Long(t, "TestHolderOfASemaphoreThatIsNotStuckIsNoCircle", "TestAcquireAllInAnyOrderNeverDeadlocks")
 	t.Parallel()
 	db := pgtest.Database(t)
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	done := make(chan struct{})
 	for n := range 2 {
 		c := newClient(t, db.Pool(t, maxConnections(4)))

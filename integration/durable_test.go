@@ -22,7 +22,7 @@ func TestI12_GrantsSurviveACrash(t *testing.T) {
 	answered := make(map[string]int64) // the last token of each name
 	for crash := range crashes {
 		var mu sync.Mutex
-		var wg sync.WaitGroup
+		wg := pgtest.Group(t)
 		var grants int
 		enough := make(chan struct{})
 		for i := range workers {

@@ -487,7 +487,7 @@ func TestErrorOfAnExportedFunctionNamesItsPackageOnce(t *testing.T) {
 			s.work = nothing
 			c(t, s)
 			var failed atomic.Int32
-			var calls sync.WaitGroup
+			calls := pgtest.Group(t)
 			var transaction sync.Mutex // one call at a time uses a transaction, or the session of an advisory lock
 			for name, call := range s.entries() {
 				calls.Go(func() {

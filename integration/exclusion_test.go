@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,7 +22,7 @@ func TestI1_GrantIntervalsNeverOverlap(t *testing.T) {
 	logGrants(t, look)
 	patientWaits(t, look) // the first use of a name is waited for
 	ctx := underLoad(t, 2*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 40 FROM grant_log`)
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for i := range 4 {
 		p := newPeer(t, db.URL())
 		wg.Go(func() {
@@ -59,13 +58,13 @@ func TestTrap4_FirstUseHasOneWinner(t *testing.T) {
 	a.exec(t, "BEGIN")
 	first := a.mustAcquire(t, "new", time.Minute)
 	result := make(chan grant, 1)
-	go func() {
+	pgtest.Group(t).Go(func() {
 		g, err := b.acquire(context.Background(), "new", uuid.New(), time.Minute, false)
 		if err != nil {
 			t.Error(err)
 		}
 		result <- g
-	}()
+	})
 	b.awaitBlocked(t, look)
 	a.exec(t, "COMMIT")
 	if second := <-result; second.granted || second.token != first.token {
@@ -85,14 +84,14 @@ func TestI1_SimultaneousFirstTriesHaveOneWinner(t *testing.T) {
 		name := fmt.Sprintf("round %d", round)
 		start, won := make(chan struct{}), make(chan bool, len(peers))
 		for _, p := range peers {
-			go func() {
+			pgtest.Group(t).Go(func() {
 				<-start
 				g, err := p.acquire(context.Background(), name, uuid.New(), time.Minute, false)
 				if err != nil {
 					t.Error(err)
 				}
 				won <- g.granted
-			}()
+			})
 		}
 		close(start)
 		winners := 0
@@ -120,7 +119,7 @@ func TestI2_TokensStrictlyIncrease(t *testing.T) {
 		ran := time.Since(began)
 		return ran > lasting(1500*time.Millisecond) && granted.Load() >= least || ran > patience
 	}
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for range 8 {
 		p := newPeer(t, db.URL())
 		wg.Go(func() {
@@ -151,13 +150,13 @@ func grantedTwiceBeforeTheFirstInsert(t *testing.T, a, b, look *peer) (later gra
 	a.exec(t, "BEGIN")
 	g := a.mustAcquire(t, "x", time.Minute)
 	result = make(chan grant, 1)
-	go func() {
+	pgtest.Group(t).Go(func() {
 		g, err := b.acquire(context.Background(), "x", uuid.New(), time.Minute, false)
 		if err != nil {
 			t.Error(err)
 		}
 		result <- g
-	}()
+	})
 	b.awaitBlocked(t, look)
 	if _, err := a.release(t.Context(), g); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ func issueTogether(t *testing.T, at, era string) (tokens []int64) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var mu sync.Mutex
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	begin := make(chan struct{})
 	for n := range workers {
 		p, c := newPeer(t, at), newClient(t, newPool(t, at))

@@ -92,7 +92,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 	ctx := underLoad(t, 3*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 20 FROM ledger`)
 	var mu sync.Mutex
 	acknowledged := 0
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for i := range 6 {
 		p := &peer{key: uuid.New()}
 		level := levels[i%len(levels)]

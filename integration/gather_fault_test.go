@@ -639,7 +639,7 @@ func TestI25_CrowdsThatShareTheirLocksNeverDeadlock(t *testing.T) {
 	logGrants(t, look)
 	const clients, callers, locks = 3, 12, 10
 	var crowds []*crowd
-	var all sync.WaitGroup
+	all := pgtest.Group(t)
 	for range clients {
 		c := newCrowd(t, db.URL(), 6, noticesDeadlocksSoon)
 		crowds = append(crowds, c)

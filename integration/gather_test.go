@@ -401,7 +401,7 @@ func TestCallsOfManyGoroutinesTakeFewStatements(t *testing.T) {
 	c := newCrowd(t, db.URL(), 4)
 	const goroutines, rounds = 48, 15
 	const calls = 2 * goroutines * rounds
-	var all sync.WaitGroup
+	all := pgtest.Group(t)
 	for _, name := range some("x", goroutines) {
 		all.Go(func() {
 			for range rounds {

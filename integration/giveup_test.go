@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,7 +28,7 @@ func TestTrap9_ThousandsOfCancelledWaitsLeaveNothing(t *testing.T) {
 			goroutines := runtime.NumGoroutine()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			var calls sync.WaitGroup
+			calls := pgtest.Group(t)
 			for n := range names {
 				calls.Go(func() {
 					if l, err := c.Acquire(ctx, fmt.Sprint("n", n+1), pglock.WithTTL(ttl)); !errors.Is(err, context.Canceled) && err != nil {
@@ -126,7 +125,7 @@ func TestACrowdUsesFewMultixacts(t *testing.T) {
 		return one[int64](t, look, `SELECT next_multi_offset::text::bigint FROM pg_control_checkpoint()`)
 	}
 	before := members()
-	var calls sync.WaitGroup
+	calls := pgtest.Group(t)
 	const clients, callers, rounds = 8, 4, 10
 	for range clients {
 		c := newClient(t, newPool(t, server.URL(), maxConnections(4)))

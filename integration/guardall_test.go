@@ -88,7 +88,7 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 			t.Fatal(err)
 		}
 		leases[3] = mustTry(t, c, limited, pglock.WithLimit(3))
-		var wg sync.WaitGroup
+		wg := pgtest.Group(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 		wg.Go(func() { // the heartbeat of very short leases, which a busy machine would lose
 			for ctx.Err() == nil {

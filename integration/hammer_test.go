@@ -78,7 +78,7 @@ func TestTenProcessesUnderStopAndKill(t *testing.T) {
 		CREATE TABLE ledger (n bigint GENERATED ALWAYS AS IDENTITY, token bigint, read bigint, at timestamptz DEFAULT clock_timestamp())`)
 	var mu sync.Mutex
 	acknowledged := make(map[int64]bool)
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	until := time.Now().Add(chaos)
 	stops, kills := 0, 0
 	for range processes {

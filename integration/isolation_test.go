@@ -44,7 +44,7 @@ func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
 				ran := time.Since(began)
 				return ran > lasting(time.Second) && grants >= least || ran > patience
 			}
-			var wg sync.WaitGroup
+			wg := pgtest.Group(t)
 			for i := range 4 {
 				c := newClient(t, pool)
 				wg.Go(func() {
@@ -107,7 +107,7 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 	ctx := underLoad(t, 2*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 40 FROM ledger`)
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 20 })
 	store := fencedstore.New(pool)
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for i := range 8 {
 		c, admin := newClient(t, pool), newAdmin(t, pool)
 		wg.Go(func() {
@@ -149,5 +149,35 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 	if got, want := one[string](t, look, `SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND prosrc ~ '\mfences\M'`),
 		"backend_pids broken_guards check_again diagnose_tokens fence guard_table guard_write list_fences own_objects pass_first rank_fences refuse_fence require_fence seal seal_each"; got != want {
 		t.Errorf("I25: %s touch fences, want %s", got, want)
+	}
+}
+
+// I19: fenced transactions that are SERIALIZABLE pass fences of their own, new ones and others, by turns, and leave
+// receipts. They are not in each other's way: all commit.
+func TestI19_SerializableWritesPassTheirOwnFencesBesideOneAnother(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	var writers []*peer
+	var grants []grant
+	for n := range 4 {
+		p := newPeer(t, db.URL())
+		writers, grants = append(writers, p), append(grants, p.mustAcquire(t, fmt.Sprint("x", n), time.Minute))
+	}
+	for _, resources := range []string{"new", "newer", "new"} {
+		for _, p := range writers {
+			p.exec(t, "BEGIN ISOLATION LEVEL SERIALIZABLE")
+		}
+		for part := range 2 {
+			for n, p := range writers {
+				resource := fmt.Sprint(resources, n, part)
+				p.exec(t, `SELECT FROM pglock.fence($1, $2, $3, $4, true, p_receipt_id => gen_random_uuid(), p_write_id => gen_random_uuid())`,
+					grants[n].name, grants[n].token, grants[n].id.String(), resource)
+			}
+		}
+		for n, p := range writers {
+			if _, err := p.Exec(t.Context(), "COMMIT"); err != nil {
+				t.Errorf("%s, writer %d: %v", resources, n, err)
+			}
+		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -197,13 +196,13 @@ func TestI6_RetryWaitsForAnAttemptUnderWay(t *testing.T) {
 				t.Fatal(first, err)
 			}
 			again := make(chan grant, 1)
-			go func() {
+			pgtest.Group(t).Go(func() {
 				g, err := ask(b, first.id, true)
 				if err != nil {
 					t.Error(err)
 				}
 				again <- g
-			}()
+			})
 			b.awaitBlocked(t, look)
 			a.exec(t, "COMMIT")
 			if g := <-again; !g.granted || g.token != first.token {
@@ -321,7 +320,7 @@ func TestTrap9_StormOfCancelledCallsLeavesNoLockHeld(t *testing.T) {
 	c, admin := newClient(t, db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 20 })), newAdmin(t, db.Pool(t))
 	until := time.Now().Add(lasting(3 * time.Second))
 	var grants atomic.Int64
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for range 40 {
 		wg.Go(func() {
 			for time.Now().Before(until) || grants.Load() < 50 && time.Now().Before(until.Add(patience)) {

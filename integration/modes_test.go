@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -108,7 +107,7 @@ func TestLimitIsNeverExceeded(t *testing.T) {
 	const limit, callers = 3, 12
 	var holding [limit + 1]atomic.Int32
 	var total atomic.Int32
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for range 3 {
 		c := newClient(t, db.Pool(t))
 		for range callers / 3 {
@@ -208,7 +207,7 @@ func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	options := [][]pglock.AcquireOption{nil, {pglock.WithShared()}, {pglock.WithShared()}, {pglock.WithLimit(2)}}
 	for n := range 3 {
 		c := newClient(t, db.Pool(t, maxConnections(4)))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
@@ -62,7 +61,7 @@ func openPool(t *testing.T, db *pgtest.DB, connections int32) *pgxpool.Pool {
 func useOnce(t *testing.T, c *pglock.Client, first, last int) {
 	t.Helper()
 	names := make(chan int)
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for range 16 {
 		wg.Go(func() {
 			for n := range names {
@@ -107,7 +106,7 @@ func TestNamesThatWereUsedOnceLeaveNothingBehind(t *testing.T) {
 // holdMany fills leases with locks of its own.
 func holdMany(t *testing.T, c *pglock.Client, leases []*pglock.Lease) {
 	t.Helper()
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for caller := range 16 {
 		wg.Go(func() {
 			for n := caller; n < len(leases); n += 16 {
@@ -207,7 +206,7 @@ func waitFor(t *testing.T, c *pglock.Client, look *peer, n int) footprint {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	goroutines := runtime.NumGoroutine()
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for i := range n {
 		wg.Go(func() {
 			if _, err := c.Acquire(ctx, fmt.Sprintf("names/held/%08d", i)); !errors.Is(err, context.Canceled) {

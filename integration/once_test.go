@@ -88,7 +88,7 @@ func TestOnceIsOnceWhoeverAsks(t *testing.T) {
 		var first atomic.Pointer[pglock.Lease]
 		var done sync.Map
 		start := make(chan struct{})
-		var wg sync.WaitGroup
+		wg := pgtest.Group(t)
 		for i, w := range workers {
 			wg.Go(func() {
 				<-start
@@ -221,13 +221,13 @@ func TestI17_OnceIsRepeatedAfterALostAnswer(t *testing.T) {
 				err := job(key, "first")(ctx, tx)
 				pid = tx.Conn().PgConn().PID()
 				line.cut(t, direction)
-				go func() {
+				pgtest.Group(t).Go(func() {
 					defer close(mended)
 					pgtest.Eventually(t, "the COMMIT to be cut off", func() bool {
 						return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`, pid) == 0
 					})
 					line.mend()
-				}()
+				})
 				return err
 			})
 			<-mended

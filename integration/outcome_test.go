@@ -119,14 +119,14 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 			err := store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token())
 				line.cut(t, direction)
-				go func() { // the line comes back when the connection of the COMMIT is gone
+				pgtest.Group(t).Go(func() { // the line comes back when the connection of the COMMIT is gone
 					defer close(mended)
 					pgtest.Eventually(t, "the COMMIT to be cut off", func() bool {
 						return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 							AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`) == 0
 					})
 					line.mend()
-				}()
+				})
 				return err
 			}, fencedstore.WithSameToken())
 			<-mended

@@ -74,7 +74,7 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 			}
 		}
 	}
-	var all sync.WaitGroup
+	all := pgtest.Group(t)
 	for n := range clients {
 		pool := newPool(t, db.URL(), tell)
 		c := newClient(t, pool, pglock.WithDefaultHolder(fmt.Sprint("h", n)))

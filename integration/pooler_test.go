@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -361,7 +360,7 @@ func TestI20_ManyAtOnceThroughAPooler(t *testing.T) {
 				each = 4
 			}
 			start := make(chan struct{})
-			var wg sync.WaitGroup
+			wg := pgtest.Group(t)
 			for n := range clients {
 				c := newClient(t, newPool(t, p.url(mode)))
 				for k := range callers / clients {

@@ -81,10 +81,10 @@ func TestI8_WhoeverEndsALeaseSeesATicketThatIsBeingWritten(t *testing.T) {
 			waiter.exec(t, `BEGIN`)
 			waiter.party("waiter", mode, time.Minute).mustQueue(t, name)
 			ended := make(chan struct{})
-			go func() {
+			pgtest.Group(t).Go(func() {
 				defer close(ended)
 				way(t, holder)
-			}()
+			})
 			p.awaitBlocked(t, look)
 			waiter.exec(t, `COMMIT`)
 			<-ended
@@ -118,10 +118,10 @@ func TestI8_WhoeverEndsALeaseIsNotPassedByThoseWhoQueue(t *testing.T) {
 			joined.exec(t, `BEGIN`)
 			joined.party("joined", "exclusive", time.Minute).mustQueue(t, name)
 			ended, queued := make(chan struct{}), make(chan error, 1)
-			go func() {
+			pgtest.Group(t).Go(func() {
 				defer close(ended)
 				way(t, holder)
-			}()
+			})
 			p.awaitBlocked(t, look)
 			go func() {
 				_, err := late.Exec(t.Context(), sql, name, uuid.New(), uuid.New())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -50,7 +49,7 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 	patientWaits(t, look)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	for range 3 {
 		p := newPeer(t, db.URL())
 		wg.Go(func() {
@@ -244,7 +243,7 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 	db := pgtest.Database(t)
 	look, pruner := newPeer(t, db.URL()), newPeer(t, db.URL())
 	logGrants(t, look)
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	options := [][]pglock.AcquireOption{nil, {pglock.WithShared()}, {pglock.WithLimit(2)}}
 	for n := range 3 {
 		c := newClient(t, db.Pool(t, maxConnections(4)))

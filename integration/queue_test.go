@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -96,7 +95,7 @@ func TestThousandsWaitWithFourConnections(t *testing.T) {
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t, maxConnections(4)))
 	names, each := 50, inThousands(200)
-	var wg sync.WaitGroup
+	wg := pgtest.Group(t)
 	var holders []*pglock.Lease
 	for n := range names {
 		l, err := c.TryAcquire(t.Context(), fmt.Sprint("n", n))

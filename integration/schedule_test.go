@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -48,7 +47,7 @@ func TestThousandsOfLongLeasesAndAShortOneKeepEachOther(t *testing.T) {
 	alone := newClient(t, db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 2 }))
 	const ttl = 12 * time.Second
 	leases := make([]*pglock.Lease, 9000)
-	var taking sync.WaitGroup
+	taking := pgtest.Group(t)
 	for part := range 50 {
 		taking.Go(func() {
 			for i := part; i < len(leases); i += 50 {
@@ -65,7 +64,7 @@ func TestThousandsOfLongLeasesAndAShortOneKeepEachOther(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var holding sync.WaitGroup
+	holding := pgtest.Group(t)
 	var beside, control int
 	hold := func(c *pglock.Client, name string, lost *int) {
 		holding.Go(func() {

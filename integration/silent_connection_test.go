@@ -61,13 +61,13 @@ func TestI8_AConnectionThatDiesInSilenceCostsALook(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := make(chan *pglock.Lease, 1)
-			go func() {
+			pgtest.Group(t).Go(func() {
 				lease, err := c.Acquire(t.Context(), "x", pglock.WithTTL(15*time.Second))
 				if err != nil {
 					t.Error(err)
 				}
 				got <- lease
-			}()
+			})
 			awaitQueue(t, look, "x", 1)
 			pgtest.Eventually(t, "the client is seen", func() bool { // its connection is marked by the first look
 				return one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.sessions s JOIN pglock.waiters q USING (session_id) WHERE s.pid IS NOT NULL)`)

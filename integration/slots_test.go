@@ -188,10 +188,10 @@ func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 				answered := make(chan error, 1)
-				go func() {
+				pgtest.Group(t).Go(func() {
 					_, err := b.ask(t, t.Name(), limits[1], true)
 					answered <- err
-				}()
+				})
 				if before != "held" { // a lease that stands tells of its limit at once
 					b.awaitBlocked(t, look)
 				}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -780,7 +779,7 @@ func TestI12_I24_WhatTravelsTogetherCommitsAsItsMembersNeed(t *testing.T) {
 			db := pgtest.Database(t)
 			look := newPeer(t, db.URL())
 			noteCommits(t, look)
-			var wg sync.WaitGroup
+			wg := pgtest.Group(t)
 			for m := range 2 {
 				c := newClient(t, db.Pool(t, maxConnections(4), withDefault("synchronous_commit", setting)))
 				for n := range 8 * rounds(3) {

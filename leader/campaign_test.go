@@ -29,12 +29,12 @@ func TestCampaignGoesOnWhileTheServerIsAwayWithPausesThatGrow(t *testing.T) {
 		c, at := refused(func(int) error { return away })
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		go func() {
+		pgtest.Group(t).Go(func() {
 			time.Sleep(5 * time.Minute)
 			if s := c.Status(); s.State != StateCampaigning || !errors.Is(s.Err, away) {
 				t.Errorf("meanwhile: %+v", s)
 			}
-		}()
+		})
 		err := c.Run(ctx, func(context.Context, *pglock.Lease) error { return nil })
 		if !errors.Is(err, context.DeadlineExceeded) || err.Error() != `leader: run for lock "x": context deadline exceeded` {
 			t.Errorf("Run: %v", err)

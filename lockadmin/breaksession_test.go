@@ -165,12 +165,12 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	id, done := idOf(t, db, key), make(chan struct{})
-	go func() {
+	pgtest.Group(t).Go(func() {
 		defer close(done)
 		if broken, err := admin.BreakSession(ctx, id, "stuck"); err == nil || len(broken) != 0 {
 			t.Errorf("%v, %v; want an error", broken, err)
 		}
-	}()
+	})
 	pgtest.Eventually(t, "the wait for the row", blocked)
 	cancel()
 	<-done

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -53,7 +52,7 @@ func TestFiftyProgramsStartAtOnce(t *testing.T) {
 	}
 	start := func(wantErr bool, addresses ...string) {
 		t.Helper()
-		var all sync.WaitGroup
+		all := pgtest.Group(t)
 		for n := range programs {
 			all.Go(func() {
 				err := Up(t.Context(), addresses[n%len(addresses)], files)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -190,7 +189,7 @@ func TestImpossibleSchemaNamesAreRefused(t *testing.T) {
 func TestManyProcessesMigrateAnEmptyDatabaseAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
-	var all sync.WaitGroup
+	all := pgtest.Group(t)
 	processes := 10
 	if pgtest.EveryTest {
 		processes = 20
@@ -220,7 +219,7 @@ func TestDatabasesOfOneServerMigrateAndUnmigrateAtTheSameTime(t *testing.T) {
 	if pgtest.EveryTest {
 		names, rounds = []string{"a", "b", "c"}, 6
 	}
-	var all sync.WaitGroup
+	all := pgtest.Group(t)
 	for _, name := range names {
 		execute(t, conn, "CREATE DATABASE "+name)
 		u, err := url.Parse(server.URL())

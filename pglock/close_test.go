@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -150,10 +150,10 @@ func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
 					l, err := c.Acquire(t.Context(), "report")
 					results <- result{l, err}
 				}()
-				go func() {
+				pgtest.Group(t).Go(func() {
 					err := c.Do(t.Context(), "report", func(context.Context, *Lease) error { t.Error("fn ran"); return nil })
 					results <- result{nil, err}
-				}()
+				})
 				time.Sleep(1234 * time.Millisecond)
 				if err := c.Close(t.Context()); err != nil {
 					t.Fatal(err)
@@ -185,7 +185,7 @@ func TestSecondAndConcurrentCloseDoNothingMore(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		mustAcquire(t, c, "report", WithTTL(3*time.Second))
 		time.Sleep(1500 * time.Millisecond) // a renewal hangs
-		var closing sync.WaitGroup
+		closing := pgtest.Group(t)
 		for range 10 {
 			closing.Go(func() {
 				if err := c.Close(t.Context()); err != nil {
@@ -329,13 +329,13 @@ func TestReleaseWaitsForAServerAsLongAsItsContextAllows(t *testing.T) {
 				defer cancel()
 				began := time.Now()
 				briefly := make(chan error, 1)
-				go func() {
+				pgtest.Group(t).Go(func() {
 					err := brief.Release(ctx)
 					if time.Since(began) != brief.TTL() {
 						t.Errorf("a brief lease was given up after %v, want the end of its TTL", time.Since(began))
 					}
 					briefly <- err
-				}()
+				})
 				if err := l.Release(ctx); !errors.Is(err, tc.want) || time.Since(began) != tc.lasts {
 					t.Errorf("Release = %v after %v, want %v after %v", err, time.Since(began), tc.want, tc.lasts)
 				}

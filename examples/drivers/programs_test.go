@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/pglock-dev/pglock/examples/drivers"
@@ -48,7 +47,7 @@ func TestProgramsOfAllLibrariesTakeTurnsAndDoTheKeyOnceTogether(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	const rounds = 3
-	var all sync.WaitGroup
+	all := pgtest.Group(t)
 	for range rounds {
 		for _, name := range slices.Collect(maps.Keys(copied)) {
 			all.Go(func() {

@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -286,7 +285,7 @@ func TestSimultaneousScrapesShareOneLookAtTheDatabase(t *testing.T) {
 	}
 	execute(t, conn, `BEGIN; LOCK TABLE pglock.locks`)
 	const scrapes = 10
-	var all sync.WaitGroup
+	all := pgtest.Group(t)
 	for range scrapes {
 		all.Go(func() {
 			answer := httptest.NewRecorder()

@@ -40,6 +40,18 @@ var ofErrors = []mutant{
 	{"a write at its fence is not told for whom it waits", []edit{
 		{"fencedstore/lookout.go", "resources: o.resources(), cancel", "cancel"},
 	}, store, "^TestWriteThatWaitsAtItsFence"},
+	{"a look after the end hides for whom a write waited", []edit{
+		{"fencedstore/lookout.go", "if w != nil || l.none {", "if w != nil || true {"},
+	}, store, "^TestOneLookWithoutAWait"},
+	{"whom a write waited for long ago stays", []edit{
+		{"fencedstore/lookout.go", "if w != nil || l.none {", "if w != nil {"},
+	}, store, "^TestOneLookWithoutAWait"},
+	{"SERIALIZABLE writes look for the rows of their fences", []edit{
+		{schema, "WHERE reads AND f.resource", "WHERE f.resource"},
+	}, integration, "^TestI19_SerializableWrites"},
+	{"SERIALIZABLE writes look for their receipts", []edit{
+		{schema, "WHERE reads AND o.receipt_id", "WHERE o.receipt_id"},
+	}, integration, "^TestI19_SerializableWrites"},
 	{"every write asks for whom it waits", []edit{
 		{"fencedstore/lookout.go", "\tfirst := p.lockLimit() * 3 / 4\n", "\tfirst := time.Duration(0)\n"},
 	}, store, "^TestWriteThatIsNotSlow"},

@@ -87,7 +87,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_p
 AS $$
 #variable_conflict use_column
 DECLARE
-  r  pg_catalog.record;  ms pg_catalog.int8;  ok pg_catalog.bool;
+  r  pg_catalog.record;  ms pg_catalog.int8;  ok pg_catalog.bool;  -- reads: see pass_first
+  reads pg_catalog.bool := pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable';
 BEGIN
   IF (p_name IS NOT NULL AND p_token OPERATOR(pg_catalog.>) 0 AND p_grant_id IS NOT NULL
       AND pg_catalog.octet_length(coalesce(p_resource, p_name)) OPERATOR(pg_catalog.>) 0
@@ -104,7 +105,7 @@ BEGIN
       AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()                    -- is_running, written out
       AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE;
   IF NOT FOUND THEN
-    -- Refused in any case: one that was overtaken gets the stale token's error first, without waiting for anybody.
+    -- Refused in any case. One that was overtaken gets the stale token's error first, without waiting for anybody.
     PERFORM {{schema}}.refuse_fence(p_name, p_token, p_grant_id, p_resource, p_database_id, p_slot);
   END IF;
   ms := GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8 OPERATOR(pg_catalog.+) 1;
@@ -115,7 +116,7 @@ BEGIN
   UPDATE {{schema}}.fences f SET last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
       fenced_xact = pg_catalog.pg_current_xact_id(),
       advanced_at = GREATEST(pg_catalog.clock_timestamp(), pg_catalog.statement_timestamp())   -- see fence_commit
-    WHERE f.resource OPERATOR(pg_catalog.=) r.resource AND (f.last_token OPERATOR(pg_catalog.<) p_token
+    WHERE reads AND f.resource OPERATOR(pg_catalog.=) r.resource AND (f.last_token OPERATOR(pg_catalog.<) p_token
       OR p_allow_same_token AND f.last_token OPERATOR(pg_catalog.=) p_token
          AND f.grant_id OPERATOR(pg_catalog.=) p_grant_id);
   ok := FOUND OR {{schema}}.pass_first(r.resource, p_token, p_name, r.slot, p_grant_id, p_allow_same_token);
@@ -123,11 +124,10 @@ BEGIN
     OR {{schema}}.check_again(r.resource);
   IF p_receipt_id IS NOT NULL THEN
     UPDATE {{schema}}.receipts o SET write_id = p_write_id, at = pg_catalog.clock_timestamp()
-      WHERE o.receipt_id OPERATOR(pg_catalog.=) p_receipt_id AND p_write_id IS NOT NULL;
+      WHERE reads AND o.receipt_id OPERATOR(pg_catalog.=) p_receipt_id AND p_write_id IS NOT NULL;
     ok := FOUND OR {{schema}}.write_receipt(p_receipt_id, p_write_id);
   END IF;
-  -- After whatever wait, look again.
-  SELECT l.expires_at INTO fence.expires_at FROM {{schema}}.locks l
+  SELECT l.expires_at INTO fence.expires_at FROM {{schema}}.locks l               -- after whatever wait, look again
     WHERE l.name OPERATOR(pg_catalog.=) p_name AND l.slot OPERATOR(pg_catalog.=) r.slot
       AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id AND l.token OPERATOR(pg_catalog.=) p_token
       AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
@@ -163,6 +163,8 @@ BEGIN
 END $$;
 
 -- pass_first passes the fence of a resource that has no row yet, or of one whose row the statement before did not see.
+-- SERIALIZABLE transactions pass here: to look for a row in vain is to read, and two that look for new rows and then
+-- make them would be in each other's way (40001).
 CREATE FUNCTION pass_first(p_resource text, p_token bigint, p_name text, p_slot int, p_grant_id uuid,
   p_allow_same_token boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
