@@ -243,6 +243,11 @@ var ofDeadlines = []mutant{
 		{schema, "LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$ BEGIN RETURN bound_timeout('idle_in_transaction_session_timeout', 1000)", "LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$ SELECT bound_timeout('idle_in_transaction_session_timeout', 1000)"},
 		{schema, "OR bound_timeout('transaction_timeout', 1000))); END $$;", "OR bound_timeout('transaction_timeout', 1000))); $$;"},
 	}, integration, "^TestNothingIsPlanned"},
+	{"acquires of a connection that began with slots are planned anew", []edit{
+		{schema, "IF plain THEN UPDATE", "IF true THEN UPDATE"},
+		{schema, "WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0 AND {{schema}}.is_free(",
+			"WHERE plain AND h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0 AND {{schema}}.is_free("},
+	}, integration, "^TestNothingIsPlanned"},
 	{"a refusal plans when the lock is free", []edit{
 		{schema, "left_ := microseconds_until(free);", "left_ := microseconds_until(free_at(w.name, w.mode, w.capacity));"},
 	}, integration, "^TestNothingIsPlanned"},
