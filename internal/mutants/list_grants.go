@@ -146,7 +146,7 @@ var ofGrants = []mutant{
 		{schema, "  SELECT i.epoch INTO base FROM installation i WHERE i.started = pg_postmaster_start_time();", "  SELECT i.epoch INTO base FROM installation i;"},
 	}, integration, "^TestI22_FirstGrant"},
 	{"I25 a grant passes the fence", []edit{
-		{schema, "    INTO acquire_lease.granted, acquire_lease.token, watched;\n  END IF; IF NOT FOUND THEN", "    INTO acquire_lease.granted, acquire_lease.token, watched;\n  END IF; UPDATE {{schema}}.fences f SET last_token = acquire_lease.token WHERE f.resource = p_name AND acquire_lease.token > 0;\n  IF acquire_lease.granted IS NULL THEN"},
+		{schema, "    INTO acquire_lease.granted, acquire_lease.token, watched;\n  IF NOT FOUND THEN", "    INTO acquire_lease.granted, acquire_lease.token, watched;\n  UPDATE {{schema}}.fences f SET last_token = acquire_lease.token WHERE f.resource = p_name AND acquire_lease.token > 0;\n  IF acquire_lease.granted IS NULL THEN"},
 	}, integration, "^TestI25_NoGrant"},
 }
 

@@ -243,10 +243,12 @@ var ofDeadlines = []mutant{
 		{schema, "LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$ BEGIN RETURN bound_timeout('idle_in_transaction_session_timeout', 1000)", "LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$ SELECT bound_timeout('idle_in_transaction_session_timeout', 1000)"},
 		{schema, "OR bound_timeout('transaction_timeout', 1000))); END $$;", "OR bound_timeout('transaction_timeout', 1000))); $$;"},
 	}, integration, "^TestNothingIsPlanned"},
+	{"I21 a request looks before it waits for whoever prunes", []edit{
+		{schema, "BEGIN UPDATE {{schema}}.locks l SET token = (SELECT i.epoch", "BEGIN IF plain THEN UPDATE {{schema}}.locks l SET token = (SELECT i.epoch"},
+		{schema, "INTO acquire_lease.granted, acquire_lease.token, watched;", "INTO acquire_lease.granted, acquire_lease.token, watched; END IF;"},
+	}, integration, "^TestI21_PruneBesideARequest"},
 	{"acquires of a connection that began with slots are planned anew", []edit{
-		{schema, "IF plain THEN UPDATE", "IF true THEN UPDATE"},
-		{schema, "WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0 AND {{schema}}.is_free(",
-			"WHERE plain AND h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0 AND {{schema}}.is_free("},
+		{schema, "WHERE (SELECT plain) AND h.name", "WHERE plain AND h.name"},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a refusal plans when the lock is free", []edit{
 		{schema, "left_ := microseconds_until(free);", "left_ := microseconds_until(free_at(w.name, w.mode, w.capacity));"},

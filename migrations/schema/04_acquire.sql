@@ -25,8 +25,8 @@
 -- the row that it locks. acquire_otherwise handles all other cases. The statement searches from the end of the index,
 -- where the newest version of a row lies, however many old ones an open transaction keeps. FOR UPDATE makes this an
 -- update of the key whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check
--- in its COMMIT. Requests that are not plain do not run it: with no plan for the values at hand as cheap as one that
--- finds nothing to do, the server soon keeps the one for all values.
+-- in its COMMIT. It runs for every request: whoever prunes the name meanwhile is waited for before acquire_otherwise
+-- looks. (SELECT plain) keeps a plan that finds nothing to do from looking cheaper than the one for all values.
 CREATE FUNCTION acquire_lease(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
@@ -41,28 +41,26 @@ DECLARE
     AND {{schema}}.is_plain_session(p_session_key, p_session_ttl);
   watched boolean;  ok boolean;
 BEGIN
-  IF plain THEN
-    UPDATE {{schema}}.locks l SET
-      token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
-               WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
-              OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
-      grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
-      grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL,
-      session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
-                                     'hex')::pg_catalog.uuid,                            -- session_of, written out
-      acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
-      expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl
-    WHERE l.ctid OPERATOR(pg_catalog.=) (
-      SELECT h.ctid FROM {{schema}}.locks h
-      WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
-        AND {{schema}}.is_free(h.expires_at, h.top_slot, h.grant_id, h.spent_until, h.token, p_grant_id, (
-          SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
-                 OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
-          FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()))
-      ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-      INTO acquire_lease.granted, acquire_lease.token, watched;
-  END IF;
+  UPDATE {{schema}}.locks l SET
+    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
+             WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
+            OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
+    grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
+    grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL,
+    session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
+                                   'hex')::pg_catalog.uuid,                            -- session_of, written out
+    acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
+    expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl
+  WHERE l.ctid OPERATOR(pg_catalog.=) (
+    SELECT h.ctid FROM {{schema}}.locks h
+    WHERE (SELECT plain) AND h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
+      AND {{schema}}.is_free(h.expires_at, h.top_slot, h.grant_id, h.spent_until, h.token, p_grant_id, (
+        SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
+               OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
+        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()))
+    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
+  RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+    INTO acquire_lease.granted, acquire_lease.token, watched;
   IF NOT FOUND THEN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
