@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -76,15 +78,16 @@ func openedBy(t *testing.T) (opened, polling int64) {
 	work.Go(func() {
 		for range turns {
 			lease, err := c.Acquire(t.Context(), "x")
-			if err != nil {
-				t.Error(err)
-				return
+			if err == nil {
+				err = lease.Release(t.Context())
 			}
-			if err := lease.Release(t.Context()); err != nil {
+			if err != nil {
 				t.Error(err)
 			}
 		}
 	})
+	over := sync.OnceFunc(func() { close(turns) })
+	defer over()
 	for range 20 {
 		turns <- struct{}{}
 		awaitQueue(t, look, "x", 1)
@@ -96,7 +99,7 @@ func openedBy(t *testing.T) (opened, polling int64) {
 		}
 	}
 	pgtest.Eventually(t, "three renewals", func() bool { return renewals.Load() >= 3 || own.Err() != nil })
-	close(turns)
+	over()
 	end()
 	work.Wait()
 	if err := own.Release(t.Context()); err != nil && own.Err() == nil {
@@ -240,5 +243,55 @@ func TestAConnectionThatBringsNothingIsReplaced(t *testing.T) {
 	conn.Close(false)
 	if n := own(); n == first {
 		t.Error("it was kept although it brings nothing")
+	}
+}
+
+// undying is a way to the server that takes no deadlines, as some tunnels do. It counts those who wait there.
+type undying struct {
+	net.Conn
+	waiting *atomic.Int64
+}
+
+func (u undying) Read(b []byte) (int, error) {
+	u.waiting.Add(1)
+	defer u.waiting.Add(-1)
+	return u.Conn.Read(b)
+}
+
+func (undying) SetDeadline(time.Time) error      { return errors.New("deadline not supported") }
+func (undying) SetReadDeadline(time.Time) error  { return errors.New("deadline not supported") }
+func (undying) SetWriteDeadline(time.Time) error { return errors.New("deadline not supported") }
+
+// A connection whose waiting cannot be interrupted is given up. Statements go over another one, and Close returns.
+func TestAConnectionThatTakesNoDeadlinesIsGivenUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	var waiting atomic.Int64
+	pool := db.Pool(t, func(c *pgxpool.Config) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			return undying{conn, &waiting}, err
+		}
+	})
+	s := server.New(pool, "pglock", nil, errors.New("closed"))
+	if _, err := s.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Eventually(t, "somebody to wait for notifications", func() bool { return waiting.Load() == 1 })
+	done := make(chan error, 1)
+	pgtest.Group(t).Go(func() {
+		who := protocol.Session{Key: uuid.New(), Holder: "somebody", TTL: time.Minute}
+		_, err := s.RenewAll(t.Context(), time.Minute, who, []protocol.Claim{{Name: "x", Token: 1, GrantID: uuid.New()}})
+		s.Close()
+		done <- err
+	})
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("it hangs")
 	}
 }

@@ -84,6 +84,9 @@ func checkAscent(t *testing.T, eras ...[]int64) {
 	seen := make(map[int64]bool)
 	last := int64(0)
 	for n, tokens := range eras {
+		if len(tokens) == 0 {
+			t.Fatalf("no token was issued in era %d", n)
+		}
 		t.Logf("era %d: %d tokens from %d to %d", n, len(tokens), slices.Min(tokens), slices.Max(tokens))
 		if first := slices.Min(tokens); first <= last {
 			t.Errorf("I22: the first token of era %d is %d, after token %d", n, first, last)

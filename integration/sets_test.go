@@ -174,6 +174,9 @@ func TestAStatementForManyWhoseLocksChangeAnswersEachRequest(t *testing.T) {
 				t.Errorf("%q is free and was not granted", requests[i].Name)
 			}
 		}
+		if len(claims) < len(names)-1 {
+			break // the release before this has failed
+		}
 		renewing, renewed := make(chan struct{}), make(chan struct{})
 		pgtest.Group(t).Go(func() { // the row of the last lease, all the time
 			defer close(renewed)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -68,6 +69,10 @@ func (e *ears) next() (n *pgconn.Notification, err error) {
 	return n, nil
 }
 
+// interruption is how long the end of a read may take. A way to the server that takes no deadlines, as some tunnels that
+// an application dials, never lets it end: then the connection is closed.
+const interruption = time.Second
+
 // attend waits for notifications while nobody uses an own connection.
 func (s *Server) attend(conn *pgx.Conn) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.life)) // the lender ends it
@@ -84,7 +89,15 @@ func (s *Server) attend(conn *pgx.Conn) (end func()) {
 			}
 		}
 	}()
-	return func() { cancel(); <-ended }
+	return func() {
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(interruption):
+			_ = conn.PgConn().Conn().Close()
+			<-ended
+		}
+	}
 }
 
 // Listen returns a connection that listens: the own one, or one of its own that goes directly to the server.
