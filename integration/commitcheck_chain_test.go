@@ -48,3 +48,35 @@ func TestI4_A5_TheCheckFollowsTheRowFromARenewalToTheEnd(t *testing.T) {
 		}
 	}
 }
+
+// I4: a statement for many that also names a lease of the same lock which is over, as a reader's, ends the writer's by a
+// change of the key too.
+func TestI4_A5_ReleasesOfOneLockTogetherAreSeenByTheCheck(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
+	for _, level := range fewLevels() {
+		t.Run(string(level), func(t *testing.T) {
+			p := newPeer(t, db.URL())
+			over, err := p.ask(t, t.Name(), "shared", false)
+			if released := one[bool](t, look, `SELECT released FROM pglock.release_lease($1, $2, $3)`, over.name, over.token, over.id.String()); err != nil || !released {
+				t.Fatalf("%v, released: %v", err, released)
+			}
+			f := newFencedTxOn(t, p, look, time.Minute)
+			f.begin(t, level)
+			f.renew(t)
+			if n := one[int](t, look, `SELECT count(*) FROM pglock.release_leases(ARRAY[$1, $1], ARRAY[$2::bigint, $4], ARRAY[$3::uuid, $5], '{1,0}') WHERE released`,
+				f.g.name, over.token, over.id.String(), f.g.token, f.g.id.String()); n != 1 {
+				t.Fatalf("%d leases have ended, want 1", n)
+			}
+			want := []string{"LK001", "LK002", "LK003"}
+			if level != pgx.ReadCommitted {
+				want = []string{"40001"}
+			}
+			if _, err := f.Exec(t.Context(), `COMMIT`); !slices.Contains(want, state(err)) {
+				t.Errorf("I4: COMMIT after the end answers %v", err)
+			}
+		})
+	}
+}

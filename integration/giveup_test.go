@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -152,4 +154,29 @@ func TestACrowdUsesFewMultixacts(t *testing.T) {
 	if used := members() - before; used > 5*clients*callers*rounds {
 		t.Errorf("%d acquisitions used %d members of multixacts", clients*callers*rounds, used)
 	}
+}
+
+// I6: whoever gives up a request whose ticket was passed over, and that was granted without it, holds nothing afterwards.
+func TestI6_GivingUpEndsAGrantBesideATicketThatWasPassedOver(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	holder, waiter := newPeer(t, db.URL()), newPeer(t, db.URL())
+	held := holder.mustAcquire(t, "x", time.Minute)
+	id := uuid.New()
+	ask := func(granted bool) {
+		t.Helper()
+		if q, err := waiter.enqueue(t.Context(), "x", id, "exclusive", nil); err != nil || q.granted != granted {
+			t.Fatalf("%+v, %v; granted is to be %v", q, err, granted)
+		}
+	}
+	ask(false)
+	holder.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`, waiter.session().String())
+	if released, err := holder.release(t.Context(), held); err != nil || !released { // nobody alive queues
+		t.Fatalf("%v, %v", released, err)
+	}
+	ask(true)
+	if !one[bool](t, waiter, `SELECT ended FROM pglock.give_up($1, '{x}', ARRAY[$2::uuid])`, waiter.key.String(), id.String()) {
+		t.Error("the lease has not ended")
+	}
+	wantFree(t, holder)
 }

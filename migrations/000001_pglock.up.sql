@@ -2013,7 +2013,7 @@ BEGIN
   END LOOP;
   IF NOT p_spend THEN
     SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
-    mine := pg_catalog.array_position(places, NULL) IS NOT NULL AND EXISTS (SELECT FROM locks l
+    mine := EXISTS (SELECT FROM locks l                  -- also beside a ticket that was passed over
       WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids) AND is_running(l.expires_at, l.ended_at));
     head := CASE WHEN mine OR NOT is_running(head.expires_at, head.ended_at)
       THEN take_head(p_name, mine OR head.top_slot > 0 OR is_over(head.expires_at, head.ended_at), false) END;
@@ -2220,7 +2220,9 @@ EXCEPTION WHEN SQLSTATE 'LK000' THEN
 END $$;
 
 -- end_set ends exclusive leases, as release_lease does: all that are chosen, or ns is NULL, and held says which could
--- be ended. queued: somebody queues for the lock, whom the caller serves.
+-- be ended. queued: somebody queues for the lock, whom the caller serves. Several leases of one lock never can: those
+-- of slots lock its head, and a lock of the caller's and the change here, in a subtransaction, are no change of the key
+-- for a COMMIT that follows the row's versions (I4).
 CREATE FUNCTION end_set(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_chosen boolean[],
   OUT ns bigint[], OUT places tid[], OUT watched boolean[], OUT queued boolean[], OUT held boolean[])
@@ -2235,13 +2237,15 @@ DECLARE
   wanted bigint;
 BEGIN
   WITH asked AS MATERIALIZED (
-      SELECT g.* FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_chosen)
+      SELECT g.*, pg_catalog.count(*) OVER (PARTITION BY g.name) AS together
+      FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_chosen)
         WITH ORDINALITY AS g (name, token, grant_id, slot, chosen, n)
       WHERE g.chosen ORDER BY g.name COLLATE "C"),
     found AS MATERIALIZED (                              -- in that order
       SELECT a.n, h.at FROM asked a CROSS JOIN LATERAL (
         SELECT l.ctid AS at FROM locks l
-        WHERE plain AND l.name = a.name AND l.slot <= 0 AND l.grant_id = a.grant_id AND l.token = a.token
+        WHERE plain AND a.together = 1 AND l.name = a.name AND l.slot <= 0 AND l.grant_id = a.grant_id
+          AND l.token = a.token
           AND coalesce(a.slot, 0) = 0 AND is_running(l.expires_at, l.ended_at)
         ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED) h),
     over AS (

@@ -5,6 +5,12 @@ var ofEnds = []mutant{
 	{"I4 A5 a break locks in a subtransaction and changes outside it", []edit{
 		{schema, "  RAISE SQLSTATE 'LK000';\nEXCEPTION", "  RETURN true;\nEXCEPTION"},
 	}, integration, "^TestI4_A5_TheCheckFollows"},
+	{"I4 a lease ends together with another of its lock", []edit{
+		{schema, "WHERE plain AND a.together = 1 AND l.name = a.name AND l.slot <= 0 AND l.grant_id = a.grant_id", "WHERE plain AND l.name = a.name AND l.slot <= 0 AND l.grant_id = a.grant_id"},
+	}, integration, "^TestI4_A5_ReleasesOfOne"},
+	{"I6 a ticket that was passed over hides a grant", []edit{
+		{schema, "mine := EXISTS (SELECT", "mine := array_position(places, NULL) IS NOT NULL AND EXISTS (SELECT"},
+	}, integration, "^TestI6_GivingUpEnds"},
 	{"the end of a lease is another one after its release was answered", []edit{
 		{"pglock/lease.go", "\tl.mu.Lock()\n\tl.lost = lost\n\tl.mu.Unlock()\n", "\tl.mu.Lock()\n\tl.lost, l.ended = lost, lost\n\tl.mu.Unlock()\n"},
 	}, library, "^TestReleaseOfALease"},

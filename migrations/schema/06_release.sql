@@ -272,7 +272,7 @@ BEGIN
   END LOOP;
   IF NOT p_spend THEN
     SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
-    mine := array_position(places, NULL) IS NOT NULL AND EXISTS (SELECT FROM locks l
+    mine := EXISTS (SELECT FROM locks l                  -- also beside a ticket that was passed over
       WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids) AND is_running(l.expires_at, l.ended_at));
     head := CASE WHEN mine OR NOT is_running(head.expires_at, head.ended_at)
       THEN take_head(p_name, mine OR head.top_slot > 0 OR is_over(head.expires_at, head.ended_at), false) END;

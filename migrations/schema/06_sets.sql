@@ -54,7 +54,9 @@ EXCEPTION WHEN SQLSTATE 'LK000' THEN
 END $$;
 
 -- end_set ends exclusive leases, as release_lease does: all that are chosen, or ns is NULL, and held says which could
--- be ended. queued: somebody queues for the lock, whom the caller serves.
+-- be ended. queued: somebody queues for the lock, whom the caller serves. Several leases of one lock never can: those
+-- of slots lock its head, and a lock of the caller's and the change here, in a subtransaction, are no change of the key
+-- for a COMMIT that follows the row's versions (I4).
 CREATE FUNCTION end_set(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_chosen boolean[],
   OUT ns bigint[], OUT places tid[], OUT watched boolean[], OUT queued boolean[], OUT held boolean[])
@@ -69,13 +71,15 @@ DECLARE
   wanted bigint;
 BEGIN
   WITH asked AS MATERIALIZED (
-      SELECT g.* FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_chosen)
+      SELECT g.*, count(*) OVER (PARTITION BY g.name) AS together
+      FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_chosen)
         WITH ORDINALITY AS g (name, token, grant_id, slot, chosen, n)
       WHERE g.chosen ORDER BY g.name COLLATE "C"),
     found AS MATERIALIZED (                              -- in that order
       SELECT a.n, h.at FROM asked a CROSS JOIN LATERAL (
         SELECT l.ctid AS at FROM locks l
-        WHERE plain AND l.name = a.name AND l.slot <= 0 AND l.grant_id = a.grant_id AND l.token = a.token
+        WHERE plain AND a.together = 1 AND l.name = a.name AND l.slot <= 0 AND l.grant_id = a.grant_id
+          AND l.token = a.token
           AND coalesce(a.slot, 0) = 0 AND is_running(l.expires_at, l.ended_at)
         ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED) h),
     over AS (
