@@ -9,7 +9,8 @@ func TestOneLookWithoutAWaitDoesNotHideTheWaitBefore(t *testing.T) {
 	first, second := &Wait{For: "table a"}, &Wait{For: "table b"}
 	var l lookout
 	for i, step := range []struct{ sees, keeps *Wait }{
-		{nil, nil}, {first, first}, {nil, first}, {second, second}, {nil, second}, {nil, nil}, {nil, nil}, {first, first},
+		{nil, nil}, {first, first}, {nil, first}, {second, second}, {nil, second}, {nil, nil}, {nil, nil},
+		{first, first},
 	} {
 		if l.note(step.sees); l.seen != step.keeps {
 			t.Errorf("after look %d it keeps %v, want %v", i, l.seen, step.keeps)

@@ -49,8 +49,8 @@ func TestI4_A5_TheCheckFollowsTheRowFromARenewalToTheEnd(t *testing.T) {
 	}
 }
 
-// I4: a statement for many that also names a lease of the same lock which is over, as a reader's, ends the writer's by a
-// change of the key too.
+// I4: a statement for many that also names a lease of the same lock which is over, as a reader's, ends the writer's by
+// a change of the key too.
 func TestI4_A5_ReleasesOfOneLockTogetherAreSeenByTheCheck(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -60,13 +60,18 @@ func TestI4_A5_ReleasesOfOneLockTogetherAreSeenByTheCheck(t *testing.T) {
 		t.Run(string(level), func(t *testing.T) {
 			p := newPeer(t, db.URL())
 			over, err := p.ask(t, t.Name(), "shared", false)
-			if released := one[bool](t, look, `SELECT released FROM pglock.release_lease($1, $2, $3)`, over.name, over.token, over.id.String()); err != nil || !released {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if released, err := p.release(t.Context(), over); err != nil || !released {
 				t.Fatalf("%v, released: %v", err, released)
 			}
 			f := newFencedTxOn(t, p, look, time.Minute)
 			f.begin(t, level)
 			f.renew(t)
-			if n := one[int](t, look, `SELECT count(*) FROM pglock.release_leases(ARRAY[$1, $1], ARRAY[$2::bigint, $4], ARRAY[$3::uuid, $5], '{1,0}') WHERE released`,
+			const both = `SELECT count(*) FROM pglock.release_leases(ARRAY[$1, $1], ARRAY[$2::bigint, $4],
+				ARRAY[$3::uuid, $5], '{1,0}') WHERE released`
+			if n := one[int](t, look, both,
 				f.g.name, over.token, over.id.String(), f.g.token, f.g.id.String()); n != 1 {
 				t.Fatalf("%d leases have ended, want 1", n)
 			}

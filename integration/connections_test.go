@@ -282,7 +282,8 @@ func TestAConnectionThatTakesNoDeadlinesIsGivenUp(t *testing.T) {
 	done := make(chan error, 1)
 	pgtest.Group(t).Go(func() {
 		who := protocol.Session{Key: uuid.New(), Holder: "somebody", TTL: time.Minute}
-		_, err := s.RenewAll(t.Context(), time.Minute, who, []protocol.Claim{{Name: "x", Token: 1, GrantID: uuid.New()}})
+		claims := []protocol.Claim{{Name: "x", Token: 1, GrantID: uuid.New()}}
+		_, err := s.RenewAll(t.Context(), time.Minute, who, claims)
 		s.Close()
 		done <- err
 	})

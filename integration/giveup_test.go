@@ -156,7 +156,8 @@ func TestACrowdUsesFewMultixacts(t *testing.T) {
 	}
 }
 
-// I6: whoever gives up a request whose ticket was passed over, and that was granted without it, holds nothing afterwards.
+// I6: whoever gives up a request whose ticket was passed over, and that was granted without it, holds nothing
+// afterwards.
 func TestI6_GivingUpEndsAGrantBesideATicketThatWasPassedOver(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -170,12 +171,14 @@ func TestI6_GivingUpEndsAGrantBesideATicketThatWasPassedOver(t *testing.T) {
 		}
 	}
 	ask(false)
-	holder.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`, waiter.session().String())
+	holder.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`,
+		waiter.session().String())
 	if released, err := holder.release(t.Context(), held); err != nil || !released { // nobody alive queues
 		t.Fatalf("%v, %v", released, err)
 	}
 	ask(true)
-	if !one[bool](t, waiter, `SELECT ended FROM pglock.give_up($1, '{x}', ARRAY[$2::uuid])`, waiter.key.String(), id.String()) {
+	const giveUp = `SELECT ended FROM pglock.give_up($1, '{x}', ARRAY[$2::uuid])`
+	if !one[bool](t, waiter, giveUp, waiter.key.String(), id.String()) {
 		t.Error("the lease has not ended")
 	}
 	wantFree(t, holder)

@@ -170,7 +170,8 @@ func TestI19_SerializableWritesPassTheirOwnFencesBesideOneAnother(t *testing.T) 
 		for part := range 2 {
 			for n, p := range writers {
 				resource := fmt.Sprint(resources, n, part)
-				p.exec(t, `SELECT FROM pglock.fence($1, $2, $3, $4, true, p_receipt_id => gen_random_uuid(), p_write_id => gen_random_uuid())`,
+				p.exec(t, `SELECT FROM pglock.fence($1, $2, $3, $4, true,
+					p_receipt_id => gen_random_uuid(), p_write_id => gen_random_uuid())`,
 					grants[n].name, grants[n].token, grants[n].id.String(), resource)
 			}
 		}

@@ -55,8 +55,8 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 		}
 	}
 	// Plans for values that leave nothing to do are cheap. After a few of them the others are not planned anew.
-	if _, err := first.Exec(t.Context(), `SELECT pglock.acquire_lease('limited', gen_random_uuid(), $1, 'h', '1 h', p_mode => 'limit', p_capacity => $2)
-		FROM generate_series(1, $2)`, key, kept); err != nil {
+	if _, err := first.Exec(t.Context(), `SELECT pglock.acquire_lease('limited', gen_random_uuid(), $1, 'h', '1 h',
+		p_mode => 'limit', p_capacity => $2) FROM generate_series(1, $2)`, key, kept); err != nil {
 		t.Fatal(err)
 	}
 	for range rounds {

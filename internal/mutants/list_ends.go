@@ -6,7 +6,8 @@ var ofEnds = []mutant{
 		{schema, "  RAISE SQLSTATE 'LK000';\nEXCEPTION", "  RETURN true;\nEXCEPTION"},
 	}, integration, "^TestI4_A5_TheCheckFollows"},
 	{"I4 a lease ends together with another of its lock", []edit{
-		{schema, "WHERE plain AND a.together = 1 AND l.name = a.name AND l.slot <= 0 AND l.grant_id = a.grant_id", "WHERE plain AND l.name = a.name AND l.slot <= 0 AND l.grant_id = a.grant_id"},
+		{schema, "a.together = 1 AND l.name = a.name AND l.slot <= 0 AND l.grant_id",
+			"l.name = a.name AND l.slot <= 0 AND l.grant_id"},
 	}, integration, "^TestI4_A5_ReleasesOfOne"},
 	{"I6 a ticket that was passed over hides a grant", []edit{
 		{schema, "mine := EXISTS (SELECT", "mine := array_position(places, NULL) IS NOT NULL AND EXISTS (SELECT"},

@@ -102,7 +102,8 @@ var ofFences = []mutant{
 		{schema, "OPERATOR(pg_catalog.=) p_receipt_id AND p_write_id IS NOT NULL;", "OPERATOR(pg_catalog.=) p_receipt_id;"},
 	}, integration, "^TestI11_I17_AReceipt"},
 	{"I17 a second write leaves the receipt of the first", []edit{
-		{schema, "SET write_id = p_write_id, at = pg_catalog.clock_timestamp()\n      WHERE reads", "SET at = pg_catalog.clock_timestamp()\n      WHERE reads"},
+		{schema, "SET write_id = p_write_id, at = pg_catalog.clock_timestamp()\n      WHERE reads",
+			"SET at = pg_catalog.clock_timestamp()\n      WHERE reads"},
 	}, integration, "^TestI17_|^TestI11_I17"},
 	{"I17 a write leaves no receipt", []edit{
 		{schema, "  IF p_receipt_id IS NOT NULL THEN\n    UPDATE", "  IF false THEN\n    UPDATE"},

@@ -28,7 +28,8 @@ var ofGrants = []mutant{
 		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began RAISE SQLSTATE 'LK000'; END IF; -- Nobody", "IF coalesce(pg_catalog.cardinality(locked), 0) < wanted THEN RAISE SQLSTATE 'LK000'; END IF; -- Nobody"},
 	}, integration, "^TestAStatementForManyWhose"},
 	{"two requests for a free lock keep all others from going together", []edit{
-		{schema, "WHERE plain AND a.together = 1 AND l.name = a.name AND l.slot <= 0 AND is_plain(", "WHERE plain AND l.name = a.name AND l.slot <= 0 AND is_plain("},
+		{schema, "a.together = 1 AND l.name = a.name AND l.slot <= 0 AND is_plain(",
+			"l.name = a.name AND l.slot <= 0 AND is_plain("},
 	}, library, "^TestEveryLeaseOfACall"},
 	{"I8 a set that ends together is served as it was when the statement began", []edit{
 		{schema, "RETURNING f.n, l.name, l.ctid AS place, l.served,", "RETURNING f.n, l.name, l.ctid AS place, CASE WHEN EXISTS (SELECT FROM waiters q WHERE q.name = l.name AND q.ticket > l.served) THEN l.served ELSE 9223372036854775807 END AS served,"},

@@ -247,8 +247,10 @@ var ofDeadlines = []mutant{
 		{"internal/server/listen.go", "_ = conn.PgConn().Conn().Close()", ""},
 	}, integration, "^TestAConnectionThatTakesNoDeadlines"},
 	{"I21 a request looks before it waits for whoever prunes", []edit{
-		{schema, "BEGIN UPDATE {{schema}}.locks l SET token = (SELECT i.epoch", "BEGIN IF plain THEN UPDATE {{schema}}.locks l SET token = (SELECT i.epoch"},
-		{schema, "INTO acquire_lease.granted, acquire_lease.token, watched;", "INTO acquire_lease.granted, acquire_lease.token, watched; END IF;"},
+		{schema, "BEGIN UPDATE {{schema}}.locks l SET token = (SELECT i.epoch",
+			"BEGIN IF plain THEN UPDATE {{schema}}.locks l SET token = (SELECT i.epoch"},
+		{schema, "INTO acquire_lease.granted, acquire_lease.token, watched;",
+			"INTO acquire_lease.granted, acquire_lease.token, watched; END IF;"},
 	}, integration, "^TestI21_PruneBesideARequest"},
 	{"acquires of a connection that began with slots are planned anew", []edit{
 		{schema, "WHERE (SELECT plain) AND h.name", "WHERE plain AND h.name"},

@@ -7,8 +7,8 @@ import (
 )
 
 // Group is for goroutines that report to the test. The test does not end before they do, also if it fails while they
-// are at work: a report that comes later panics, and then nobody sees why the test failed. By then the test's context
-// has ended.
+// are at work: a report that comes later panics, and then nobody sees why the test failed. The test's context ends
+// before it waits for them, for half a minute at most.
 func Group(tb testing.TB) *sync.WaitGroup {
 	tb.Helper()
 	var group sync.WaitGroup

@@ -69,8 +69,8 @@ func (e *ears) next() (n *pgconn.Notification, err error) {
 	return n, nil
 }
 
-// interruption is how long the end of a read may take. A way to the server that takes no deadlines, as some tunnels that
-// an application dials, never lets it end: then the connection is closed.
+// interruption is how long the end of a read may take. Some tunnels that an application dials take no deadlines: there
+// it does not end, and then the connection is closed.
 const interruption = time.Second
 
 // attend waits for notifications while nobody uses an own connection.

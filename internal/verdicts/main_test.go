@@ -39,7 +39,8 @@ func TestWhatFailsSaysAllThatItSaidAndAtTheEndOnceMore(t *testing.T) {
 	var out, kept strings.Builder
 	err := follow(strings.NewReader(events+failing), &out, &kept)
 	const c, hangs = "=== p TestC\n    c_test.go:1: wrong\n", "=== p TestHangs\npanic: too late\n"
-	if err == nil || !strings.Contains(out.String(), "# not of go test") || strings.Contains(out.String(), "a log line") {
+	if err == nil || !strings.Contains(out.String(), "# not of go test") ||
+		strings.Contains(out.String(), "a log line") {
 		t.Errorf("%v, it prints %q", err, out.String())
 	}
 	if !strings.HasSuffix(out.String(), "== what failed, once more:\n"+c+hangs) || strings.Count(out.String(), c) != 2 {
@@ -50,10 +51,12 @@ func TestWhatFailsSaysAllThatItSaidAndAtTheEndOnceMore(t *testing.T) {
 func TestOfALongPanicTheEndHasTheBeginning(t *testing.T) {
 	t.Parallel()
 	var out, kept strings.Builder
-	events := `{"Action":"output","Package":"p","Test":"TestC","Output":"panic: wrong\n"}` + "\n" +
-		strings.Repeat(`{"Action":"output","Package":"p","Test":"TestC","Output":"goroutine\n"}`+"\n", 100) + `{"Action":"fail","Package":"p"}`
+	const says = `{"Action":"output","Package":"p","Test":"TestC","Output":`
+	events := says + `"panic: wrong\n"}` + "\n" + strings.Repeat(says+`"goroutine\n"}`+"\n", 100) +
+		`{"Action":"fail","Package":"p"}`
 	err := follow(strings.NewReader(events), &out, &kept)
-	if _, end, _ := strings.Cut(out.String(), "once more:\n"); err == nil || !strings.HasPrefix(end, "=== p TestC\npanic: wrong\n") ||
+	_, end, _ := strings.Cut(out.String(), "once more:\n")
+	if err == nil || !strings.HasPrefix(end, "=== p TestC\npanic: wrong\n") ||
 		strings.Count(end, "\n") != 41 || !strings.HasSuffix(end, "… and 62 lines more, above\n") {
 		t.Errorf("%v, at the end it prints %q", err, end)
 	}
