@@ -156,6 +156,13 @@ func TestNotificationsComeBetweenStatements(t *testing.T) {
 	if n := stray.Load(); n > 0 {
 		t.Errorf("%d notifications came to the application", n)
 	}
+	if err := renew(); err != nil { // without a notification that ends the waiting for one
+		t.Fatal(err)
+	}
+	sender.exec(t, "SELECT pg_notify('a', 'last')")
+	if _, payload, err := conn.Next(ctx); err != nil || payload != "last" {
+		t.Errorf("after a statement that came while nothing was told: %q, %v; want the same connection", payload, err)
+	}
 	brief, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, payload, err := conn.Next(brief); !errors.Is(err, listener.ErrQuiet) {

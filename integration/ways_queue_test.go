@@ -469,6 +469,33 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 	}
 }
 
+// A call for one lock waits for its row longer than one for many, and for a second at most.
+func TestI13_CallsForOneWaitForASecondAtMost(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	other, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	g := p.mustAcquire(t, "x", time.Hour)
+	other.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'x' FOR UPDATE`)
+	for what, call := range map[string]string{
+		"release_lease": `SELECT pglock.release_lease('x', $1, $2)`,
+		"hand_over":     `SELECT pglock.hand_over('x', $1, $2, 'somebody')`,
+		"give_up":       `SELECT pglock.give_up('` + p.key.String() + `', '{x}', ARRAY[$2::text::uuid]) WHERE $1::bigint > 0`,
+	} {
+		if !pgtest.Among(what, "release_lease") {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if _, err := p.Exec(ctx, call, g.token, g.id.String()); state(err) != "55P03" {
+			t.Errorf("I13: %s: %v, want 55P03", what, err)
+		}
+	}
+	other.exec(t, `ROLLBACK`)
+	if released, err := p.release(t.Context(), g); err != nil || !released {
+		t.Errorf("I13: afterwards it is released: %v, %v", released, err)
+	}
+}
+
 // Tokens of every way carry the epoch, which is above every token that was handed out before it.
 func TestI22_GrantsInAnyWayCarryTheEpoch(t *testing.T) {
 	t.Parallel()

@@ -24,6 +24,7 @@ type fakeQueue struct {
 	granted map[uuid.UUID]int64
 	circles map[int64][]protocol.Link // what a look brings for a ticket
 	foreign map[int64]bool            // tickets of other clients
+	served  int64                     // the ticket that was served last
 }
 
 // near is how many live tickets before another make it far from the front: see look.
@@ -79,7 +80,7 @@ func (q *fakeQueue) look(context.Context, []int64) (map[int64]protocol.Sighting,
 		if q.foreign[t.number] {
 			continue
 		}
-		found[t.number] = protocol.Sighting{First: q.ahead(t) == 0, Near: q.ahead(t) < near, Remaining: max(0, time.Until(q.until)), Circle: q.circles[t.number]}
+		found[t.number] = protocol.Sighting{First: q.ahead(t) == 0, Near: q.ahead(t) < near, Remaining: max(0, time.Until(q.until)), Circle: q.circles[t.number], Served: q.served}
 	}
 	return found, nil
 }
@@ -120,6 +121,7 @@ func (q *fakeQueue) grant(grantID uuid.UUID, ttl time.Duration) string {
 func (q *fakeQueue) grantLocked(grantID uuid.UUID, ttl time.Duration) string {
 	q.tokens++
 	ticket := q.tickets[grantID].number
+	q.served = max(q.served, ticket)
 	delete(q.tickets, grantID)
 	q.granted[grantID] = q.tokens
 	q.until = time.Now().Add(ttl)
@@ -256,4 +258,11 @@ func still(t *testing.T, result chan acquired) {
 		got := <-result
 		t.Fatalf("a waiting call returned %v, %v", got.lease, got.err)
 	}
+}
+
+// serves makes somebody else be served, who is not in the queue.
+func (q *fakeQueue) serves() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.served++
 }

@@ -52,7 +52,7 @@ func TestClientAndServerReckonDigestsAlike(t *testing.T) {
 		t.Fatal(err)
 	}
 	for grantID, known := range map[uuid.UUID]bool{id: true, uuid.New(): false} {
-		q, waits := queue.New(time.Minute), queue.NewTicket(&owner{}, time.Minute)
+		q, waits := queue.New(time.Minute), queue.NewTicket(&owner{}, time.Minute, true)
 		q.Put(waits, grantID, protocol.Answer{Ticket: ticket}, trust.Instant{}, trust.Instant{})
 		q.Hear(text, nil)
 		news, _ := q.TakeNews(waits, trust.Instant{})

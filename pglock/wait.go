@@ -19,9 +19,9 @@ const leavePatience = 250 * time.Millisecond
 // the server again only if the hint is missing or too late to be trusted, or, as the first in the queue, when
 // the holder's lease ends.
 func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer) (granted, error) {
-	t := queue.NewTicket(q.owner, q.TTL)
-	c.listener.Want(c.channel())
-	defer c.listener.Unwant(c.channel())
+	t := queue.NewTicket(q.owner, q.TTL, q.Mode == string(ModeExclusive))
+	e := ear{c: c}
+	defer e.open(false)
 	defer c.queue.Remove(t)
 	for busy := time.Millisecond; ; busy = min(2*busy, 100*time.Millisecond) {
 		var g granted
@@ -36,7 +36,7 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer)
 				signal(c.beatWake)
 			}
 			c.calls.answered(q)
-			g, hinted, err = c.await(ctx, q, t)
+			g, hinted, err = c.await(ctx, q, t, &e)
 		}
 		if hinted {
 			return g, nil
@@ -54,12 +54,29 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer)
 	}
 }
 
+// ear is a call that may want notifications. Its goroutine alone uses it.
+type ear struct {
+	c     *Client
+	wants bool
+}
+
+func (e *ear) open(wants bool) {
+	switch {
+	case wants && !e.wants:
+		e.c.listener.Want(e.c.channel())
+	case !wants && e.wants:
+		e.c.listener.Unwant(e.c.channel())
+	}
+	e.wants = wants
+}
+
 // await blocks until a hint brings the grant, or an error ends the wait. Neither: ask the server. It holds no
 // connection.
-func (c *Client) await(ctx context.Context, q *pending, t *queue.Ticket) (g granted, hinted bool, err error) {
+func (c *Client) await(ctx context.Context, q *pending, t *queue.Ticket, e *ear) (g granted, hinted bool, err error) {
 	for {
 		now := c.now()
 		n, wait := c.queue.TakeNews(t, now)
+		e.open(!c.queue.Rests(t))
 		switch h := n.Hint; {
 		case h != nil: // if it has little trust left, asking renews it
 			left := now.Until(trust.Deadline(h.Seen, q.TTL, h.Left-q.Grace))

@@ -165,7 +165,7 @@ var ofReleases = []mutant{
 	}, integration, "^TestI8_Release|^TestSharedLock|^TestLimitIs"},
 	{"I13 a release waits for its row as long as it takes", []edit{
 		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE)"},
-	}, integration, "^TestI13_Calls"},
+	}, integration, "^TestI13_CallsForOne"},
 	{"I4 I18 a release does not lock its row first", []edit{
 		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1)"},
 	}, integration, "^TestI4_I18_"},

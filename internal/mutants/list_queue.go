@@ -15,6 +15,33 @@ var ofTheQueue = []mutant{
 	{"I8 a look that misses a ticket is not told", []edit{
 		{"internal/queue/looks.go", "\t\t\tt.tell(News{AskAgain: true}) // granted, or skipped\n", ""},
 	}, integration, "^TestI8_LostHints"},
+	{"I8 whoever rests goes on resting while others are served", []edit{
+		{"internal/queue/queue.go", "t.Owner.Nested() || s.Served != t.served {", "t.Owner.Nested() {"},
+	}, library, "^TestWaiterFarFromTheFrontOf|^TestI8_WaiterThatRests"},
+	{"I8 whoever is near rests", []edit{
+		{"internal/queue/queue.go", "!s.Near; !t.far || !t.alone ||", "!s.Near; !t.alone ||"},
+	}, library, "^TestWaiterFarFromTheFrontOf"},
+	{"I8 whoever belongs to a crowd rests", []edit{
+		{"internal/queue/queue.go", "!t.far || !t.alone ||", "!t.far ||"},
+	}, library, "^TestWaiterFarFromTheFrontOf"},
+	{"whoever holds a lock rests", []edit{
+		{"internal/queue/queue.go", "!t.alone || t.Owner.Nested() ||", "!t.alone ||"},
+	}, library, "^TestWaiterFarFromTheFrontOf"},
+	{"nobody rests", []edit{
+		{"internal/queue/queue.go", "now.Mono-t.since.Mono >= restAfter", "false"},
+	}, library, "^TestWaiterFarFromTheFrontOf"},
+	{"I8 whoever stops to rest waits for the next look of its rest", []edit{
+		{"internal/queue/looks.go", "\tif rested && q.polls() {", "\tif rested && false {"},
+	}, library, "^TestI8_TheWayFromFar"},
+	{"I8 whoever stops to rest does not listen", []edit{
+		{"internal/queue/looks.go", "\t\t\tif t.notice(s, now) {\n\t\t\t\tt.signal()\n\t\t\t}\n", "\t\t\tt.notice(s, now)\n"},
+	}, library, "^TestI8_WaiterThatRests|^TestWaiterFarFromTheFrontOf"},
+	{"I8 whoever rests looks as one that is deaf", []edit{
+		{"internal/queue/queue.go", "return !q.hears && !q.rests", "return !q.hears"},
+	}, library, "^TestI8_WaiterThatRests"},
+	{"I8 a look does not tell whether the queue moves", []edit{
+		{schema, "coalesce(f.ahead < 8, false), m.upto", "coalesce(f.ahead < 8, false), 0::bigint"},
+	}, integration, "^TestI8_ALookTells"},
 	{"I8 the first in the queue has no timer", []edit{
 		{"internal/queue/queue.go", "\tif t.first {\n\t\twait =", "\tif t.first && false {\n\t\twait ="},
 	}, integration, "^TestI8_Crashed"},

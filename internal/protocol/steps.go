@@ -179,7 +179,7 @@ func (q *Queries) Look(s Session, nested []int64, sightings map[int64]Sighting) 
 		var remaining *int64
 		var circle *string
 		var seen Sighting
-		if err := rows.Scan(&ticket, &remaining, &seen.First, &seen.Near, &circle); err != nil {
+		if err := rows.Scan(&ticket, &remaining, &seen.First, &seen.Near, &circle, &seen.Served); err != nil {
 			return err
 		}
 		seen.Remaining = micros(OrZero(remaining))

@@ -96,10 +96,13 @@ func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now tru
 				t.askAt = at
 				t.signal()
 			}
-			t.first, t.far = s.First, !s.Near
+			if t.notice(s, now) {
+				t.signal()
+			}
 			q.restless(q.restOf(t), now)
 		}
 	}
+	q.settle(now)
 	before := q.strays
 	q.strays = make(map[int64]trust.Instant)
 	for number := range found {
@@ -120,4 +123,18 @@ func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now tru
 		q.restless(q.slowest, now)
 	}
 	return strays
+}
+
+// settle notes whether all tickets rest. When one does not any more, notifications are wanted again: until they arrive,
+// looks find what was granted.
+func (q *Queue) settle(now trust.Instant) {
+	rested := q.rests
+	q.rests = len(q.tickets) > 0
+	for _, t := range q.tickets {
+		q.rests = q.rests && t.rests
+	}
+	if rested && q.polls() {
+		q.pace = firstLook
+		q.next = now.Add(q.interval())
+	}
 }

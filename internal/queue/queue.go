@@ -15,11 +15,15 @@ import (
 )
 
 // How often a client looks at its tickets. With notifications: once a second, or, while all of them are far from the
-// front of their queues, every two and a half. Without: from tens of milliseconds on, growing to a second.
+// front of their queues, every two and a half. Without: from tens of milliseconds on, growing to a second. While all of
+// them rest, notifications are not wanted.
 const (
 	firstLook = 20 * time.Millisecond
 	lastLook  = time.Second
 	farLook   = 2500 * time.Millisecond
+
+	// restAfter is for how long looks have found a ticket far, and nobody served, before it rests.
+	restAfter = 5 * time.Second
 
 	// AskLate is how long after the end of the holder's lease the first in a queue asks, so that it finds the lease
 	// over.
@@ -39,6 +43,7 @@ type Ticket struct {
 	Owner Owner
 	Wake  chan struct{} // 1-buffered: there is news
 	ttl   time.Duration // of the lease that it asks for
+	alone bool          // it asks for the exclusive lock: nobody is served together with it
 
 	grantID uuid.UUID
 	number  int64         // 0 before the first answer
@@ -46,13 +51,30 @@ type Ticket struct {
 	askAt   trust.Instant // for the first in the queue
 	eager   time.Duration // how long it waits before it asks again if no lease keeps it waiting
 	first   bool
-	far     bool // as the last look has found
+	far     bool          // as the last look has found
+	served  int64         // the ticket that was served last, as the last look has found
+	since   trust.Instant // since when looks have found it far, and this ticket served last
+	rests   bool
 	news    News
 }
 
 // NewTicket makes the ticket of a call that is about to wait for a lease of this TTL.
-func NewTicket(owner Owner, ttl time.Duration) *Ticket {
-	return &Ticket{Owner: owner, Wake: make(chan struct{}, 1), ttl: ttl}
+func NewTicket(owner Owner, ttl time.Duration, exclusive bool) *Ticket {
+	return &Ticket{Owner: owner, Wake: make(chan struct{}, 1), ttl: ttl, alone: exclusive}
+}
+
+// notice notes what a look has found, and reports whether the ticket has begun or ended to rest.
+//
+// A ticket that rests needs no notification. It waits far from the front of a queue that stands still. So its turn does
+// not come before others have been served, which the next look finds. Shared locks and those with a limit may be granted
+// to a whole crowd at once, so their tickets never rest; nor do those of an owner that holds a lock, for circles.
+func (t *Ticket) notice(s protocol.Sighting, now trust.Instant) (changed bool) {
+	if t.first, t.far = s.First, !s.Near; !t.far || !t.alone || t.Owner.Nested() || s.Served != t.served {
+		t.since = now
+	}
+	rested := t.rests
+	t.served, t.rests = s.Served, now.Mono-t.since.Mono >= restAfter
+	return t.rests != rested
 }
 
 // News is why a waiting call wakes up.
@@ -73,6 +95,7 @@ type Queue struct {
 	early   map[int64]early         // hints that came before the answer with their ticket
 	strays  map[int64]trust.Instant // tickets without a call, and when a look first showed them
 	hears   bool                    // notifications arrive
+	rests   bool                    // every ticket rests, so nobody needs notifications
 	next    trust.Instant           // the next look
 	pace    time.Duration           // of looks while no notifications arrive
 	rest    time.Duration           // from look to look while they do
@@ -98,6 +121,7 @@ func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now t
 		t.news = News{}
 	}
 	t.grantID, t.number, t.seen, t.first, t.far = grantID, a.Ticket, sent, a.First, false
+	t.rests, t.since, q.rests = false, now, false
 	t.askIn(now, a.Remaining+AskLate)
 	if q.tickets[t.number] = t; len(q.tickets) == 1 {
 		q.rest = farLook
@@ -148,6 +172,13 @@ func (q *Queue) TakeNews(t *Ticket, now trust.Instant) (n News, wait time.Durati
 	return n, wait
 }
 
+// Rests reports whether a ticket needs no notifications now.
+func (q *Queue) Rests(t *Ticket) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return t.rests
+}
+
 // askIn plans when the first in the queue asks again: when the lease that it waits for ends. If that is already over,
 // and only the COMMIT of its last write is under way, it asks soon, and then less and less often.
 func (t *Ticket) askIn(now trust.Instant, d time.Duration) {
@@ -173,12 +204,14 @@ func (t *Ticket) signal() {
 }
 
 // SetHears notes whether notifications arrive, and reports whether that has changed. After a change the client has to
-// look at the tables: earlier grants are found there.
+// look at the tables: earlier grants are found there. It need not while all tickets rest: nobody wants notifications.
 func (q *Queue) SetHears(hears bool, now trust.Instant) (changed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if changed = q.hears != hears; changed {
-		q.hears, q.pace, q.next = hears, firstLook, now
+		if q.hears = hears; !q.rests {
+			q.pace, q.next = firstLook, now
+		}
 	}
 	return changed
 }
@@ -209,12 +242,15 @@ func (q *Queue) Held(now trust.Instant) (sooner bool) {
 	return len(q.tickets) > 0 && q.restless(q.slowest, now)
 }
 
+// polls reports whether looks alone find grants.
+func (q *Queue) polls() bool { return !q.hears && !q.rests }
+
 // restless lets no more time pass from look to look than d.
 func (q *Queue) restless(d time.Duration, now trust.Instant) (sooner bool) {
 	if q.rest <= d {
 		return false
 	}
-	if q.rest = d; !q.hears {
+	if q.rest = d; q.polls() {
 		return false
 	}
 	next := now.Add(q.interval())
@@ -228,7 +264,7 @@ func (q *Queue) restless(d time.Duration, now trust.Instant) (sooner bool) {
 // needs more of them: a look at ten thousand locks is not cheap.
 func (q *Queue) interval() time.Duration {
 	d := q.rest
-	if !q.hears {
+	if q.polls() {
 		d = min(q.pace, q.slowest)
 		q.pace = min(2*q.pace, lastLook)
 	}

@@ -24,7 +24,7 @@ func at(d time.Duration) trust.Instant {
 
 // put queues a new ticket of this number.
 func put(q *Queue, number int64, first bool, now time.Duration) (*Ticket, uuid.UUID) {
-	t, id := NewTicket(owner(false), time.Minute), uuid.New()
+	t, id := NewTicket(owner(false), time.Minute, true), uuid.New()
 	q.Put(t, id, protocol.Answer{Ticket: number, First: first, Remaining: time.Minute}, at(now), at(now))
 	return t, id
 }
@@ -79,7 +79,7 @@ func TestHintsThatComeBeforeTheirTicketsAreKeptUpToABound(t *testing.T) {
 	if len(q.early) > earlyMost {
 		t.Errorf("%d hints are kept", len(q.early))
 	}
-	ticket := NewTicket(owner(false), time.Minute)
+	ticket := NewTicket(owner(false), time.Minute, true)
 	q.Put(ticket, id, protocol.Answer{Ticket: 7}, at(0), at(0))
 	if n, _ := q.TakeNews(ticket, at(0)); n.Hint == nil {
 		t.Error("the last of them was not kept")

@@ -1,0 +1,87 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// A look tells which ticket was served last, so whoever looks twice knows whether the queue has moved.
+func TestI8_ALookTellsWhetherTheQueueMoves(t *testing.T) {
+	t.Parallel()
+	p := newHastyPeer(t, pgtest.Database(t).URL())
+	holder := p.mustAcquire(t, "x", time.Hour)
+	first := p.party("first", "exclusive", time.Minute).mustQueue(t, "x")
+	second := p.party("second", "exclusive", time.Minute).mustQueue(t, "x")
+	served := func() int64 {
+		return one[int64](t, p, `SELECT served FROM pglock.look($1, $2, '1 min')`, second.key, second.label)
+	}
+	before := served()
+	first.look(t)
+	if again := served(); again != before || again >= first.ticket {
+		t.Errorf("I8: served are tickets up to %d, then up to %d, while ticket %d waits", before, again, first.ticket)
+	}
+	if released, err := p.release(t.Context(), holder); err != nil || !released {
+		t.Fatalf("released: %v, %v", released, err)
+	}
+	if after := served(); after != first.ticket {
+		t.Errorf("I8: served are tickets up to %d after ticket %d was", after, first.ticket)
+	}
+}
+
+// Behind a lock that is held for long all but the first eight waiters stop listening, and go on looking. When the queue
+// begins to move, faster than they look, all of them are served in the order of their tickets.
+func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
+	pgtest.Long(t, "TestI8_ALookTellsWhetherTheQueueMoves", "TestI9_WaitersAreServedInTicketOrder")
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	holder, err := newClient(t, db.Pool(t)).Acquire(t.Context(), "leader")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const waiters, near = 24, 8
+	got, group := make(chan fetched, waiters), pgtest.Group(t)
+	for n := range waiters {
+		c := newClient(t, db.Pool(t))
+		group.Go(func() {
+			l, err := c.Acquire(t.Context(), "leader", pglock.WithTTL(time.Minute))
+			got <- fetched{n, l, err}
+			if err == nil {
+				err = l.Release(t.Context())
+			}
+			if err != nil {
+				t.Error(n, err)
+			}
+		})
+		awaitQueue(t, look, "leader", n+1)
+	}
+	rest := make(map[int32]bool) // server processes that have been told to listen no more
+	resting := func() int {
+		for _, pid := range one[[]int32](t, look, `SELECT array_agg(pid) FROM pg_stat_activity WHERE datname = current_database()
+			AND query = 'UNLISTEN *'`) {
+			rest[pid] = true
+		}
+		return len(rest)
+	}
+	time.Sleep(30 * time.Second) // for how long a listener goes on for nobody
+	pgtest.Eventually(t, "all but the first eight to rest", func() bool { return resting() >= waiters-near })
+	time.Sleep(6 * time.Second) // two looks of everybody
+	if n := resting(); n != waiters-near {
+		t.Errorf("I8: %d rest, want %d", n, waiters-near)
+	}
+	if err := holder.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	began, last, longest := time.Now(), time.Now(), time.Duration(0)
+	for n := range waiters {
+		if f := await(t, got); f.n != n {
+			t.Errorf("I9: waiter %d was served as number %d", f.n, n)
+		}
+		longest, last = max(longest, time.Since(last)), time.Now()
+	}
+	group.Wait()
+	t.Logf("%d waiters of which %d rested were served within %v, at most %v one after the other", waiters, waiters-near, time.Since(began), longest)
+}
