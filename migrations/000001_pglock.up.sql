@@ -809,7 +809,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   plain boolean := {{schema}}.is_plain(p_name, p_grant_id, p_holder, p_ttl, p_metadata, p_mode, p_capacity, p_nested)
-    AND {{schema}}.is_plain_session(p_session_key, p_session_ttl);
+    AND {{schema}}.is_plain_session(p_session_key, p_session_ttl) AND p_retry IS NOT NULL AND p_wait IS NOT NULL;
   watched boolean;  ok boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET
@@ -840,7 +840,7 @@ BEGIN
   ELSIF watched THEN
     more := '{"watched": true}';
   END IF;
-  IF granted AND NOT p_alone THEN
+  IF granted AND p_alone IS NOT TRUE THEN
     ok := {{schema}}.bound_rest(true);
   END IF;
 END $$;
@@ -870,7 +870,10 @@ DECLARE
   ok   boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids),
     pg_catalog.cardinality(p_holders), pg_catalog.cardinality(p_ttls), pg_catalog.cardinality(p_metadata),
     pg_catalog.cardinality(p_retries), pg_catalog.cardinality(p_modes), pg_catalog.cardinality(p_capacities),
-    pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested)]);
+    pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested)])
+    AND ((SELECT pg_catalog.bool_and(g.retry IS NOT NULL AND g.wait IS NOT NULL)
+          FROM ROWS FROM (pg_catalog.unnest(p_retries), pg_catalog.unnest(p_waits)) AS g (retry, wait))
+         OR {{schema}}.refuse('retry or wait', NULL, 'be true or false'));
   free pg_catalog.bool[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
   a    pg_catalog.record;  given pg_catalog.record;  last pg_catalog.text;  nth pg_catalog.int4;
 BEGIN
@@ -917,7 +920,7 @@ $create$, '{{schema}}', quote_ident(current_schema())),
 END $qualified$;
 
 -- check_request refuses a request that breaks a rule.
-CREATE FUNCTION check_request(w waiters, p_session_ttl interval) RETURNS boolean
+CREATE FUNCTION check_request(w waiters, p_session_ttl interval, p_retry boolean, p_wait boolean) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
   SELECT has_bytes('name', w.name, 512) AND has_bytes('holder', w.holder, 256) AND is_ttl('ttl', w.ttl)
@@ -926,6 +929,7 @@ AS $$
              ELSE refuse('metadata', octet_length(w.metadata::text) || ' bytes long as jsonb', 'have at most 16384') END
     AND (w.grant_id IS NOT NULL OR refuse('grant_id', NULL, 'be a UUID'))
     AND (w.nested IS NOT NULL OR refuse('nested', NULL, 'be true or false'))
+    AND (p_retry IS NOT NULL AND p_wait IS NOT NULL OR refuse('retry or wait', NULL, 'be true or false'))
     AND (w.session_id IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
     AND CASE WHEN w.mode IN ('exclusive', 'shared', 'limit') THEN true
              ELSE refuse('mode', pg_catalog.quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit') END
@@ -962,7 +966,7 @@ DECLARE
 BEGIN
   w.session_id := session_of(p_session_key);
   IF p_plain IS NOT TRUE THEN
-    ok := require_read_committed() AND check_request(w, p_session_ttl);
+    ok := require_read_committed() AND check_request(w, p_session_ttl, p_retry, p_wait);
   END IF;
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
@@ -1779,7 +1783,7 @@ BEGIN
   IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
   END IF;
-  IF NOT p_alone THEN
+  IF p_alone IS NOT TRUE THEN
     ok := {{schema}}.bound_rest(false);
   END IF;
 END $$;

@@ -70,6 +70,10 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 			add(lease(id, id, "repeat('x', 257)", "'1 s'", "NULL"), invalid, "holder is 257 bytes")
 			add(lease(id, id, "'h'", "NULL", "NULL"), invalid, "ttl is NULL")
 			add(lease(id, id, "'h'", "'1 s'", "NULL, p_nested => NULL"), invalid, "nested is NULL: it must be true or false")
+			if more == "" {
+				add(lease(id, id, "'h'", "'1 s'", "NULL, p_wait => NULL"), invalid, "retry or wait is NULL: it must be true or false")
+				add(lease(id, id, "'h'", "'1 s'", "NULL, p_retry => NULL, p_wait => true"), invalid, "retry or wait is NULL")
+			}
 			add(lease(id, id, "'h'", "'99 ms'", "NULL"), invalid, "ttl is 00:00:00.099: it must be from 100 ms to 24 hours")
 			add(lease(id, id, "'h'", "'-1 s'", "NULL"), invalid, "ttl is -00:00:01")
 			add(lease(id, id, "'h'", "'24:00:00.000001'", "NULL"), invalid, "ttl is 24:00:00.000001")
@@ -88,6 +92,8 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 			add(manyOf(name, waits, "metadata = ARRAY[to_jsonb(repeat('x', 16400))]"), invalid, "metadata is 16402 bytes")
 			add(manyOf(name, waits, "session ttl = '-1 s'"), invalid, "session ttl is -00:00:01")
 			add(manyOf(name, waits, "session ttl = NULL"), invalid, "session ttl is NULL")
+			add(manyOf(name, waits, "retries = '{NULL}'"), invalid, "retry or wait is NULL: it must be true or false")
+			add(manyOf(name, "", "waits = '{NULL}'"), invalid, "retry or wait is NULL: it must be true or false")
 			add(manyOf(name, waits, "nested = '{NULL}'"), invalid, "nested is NULL: it must be true or false")
 			add(manyOf(name, waits, "session ttl = '24:00:00.000001'"), invalid, "session ttl is 24:00:00.000001")
 			for _, array := range []string{"names", "grants", "holders", "ttls", "metadata", "retries", "modes", "limits", "owners", "nested"} {

@@ -47,7 +47,7 @@ BEGIN
   IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
   END IF;
-  IF NOT p_alone THEN
+  IF p_alone IS NOT TRUE THEN
     ok := {{schema}}.bound_rest(false);
   END IF;
 END $$;
