@@ -261,8 +261,12 @@ var ofDeadlines = []mutant{
 	{"a look plans when the lock is free", []edit{
 		{schema, "THEN microseconds_until(l.free_at) END", "THEN microseconds_until(free_at(m.name, m.mode, m.capacity)) END"},
 	}, integration, "^TestNothingIsPlanned"},
-	{"many releases are planned for another search_path than one", []edit{
-		{schema, "released boolean, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER", "released boolean, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT"},
+	{"many releases are planned for the values at hand", []edit{
+		{
+			schema,
+			"released boolean, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan",
+			"released boolean, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT",
+		},
 	}, integration, "^TestNothingIsPlanned"},
 	{"many fences are planned for the values at hand", []edit{
 		{
@@ -320,10 +324,11 @@ var ofDeadlines = []mutant{
 			"CREATE FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[]) RETURNS TABLE (n bigint, reason text, expires_at timestamptz, remaining_us bigint) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
-	{"many acquires are planned for another search_path than one", []edit{
+	{"many acquires are planned for the values at hand", []edit{
 		{
 			schema,
-			"RETURNS TABLE (n bigint, granted boolean, token bigint, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$",
+			"RETURNS TABLE (n bigint, granted boolean, token bigint, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM " +
+				"CURRENT SET plan_cache_mode = force_generic_plan AS $$",
 			"RETURNS TABLE (n bigint, granted boolean, token bigint, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},

@@ -75,8 +75,7 @@ BEGIN
 END $$;
 
 -- acquire_leases is acquire_lease for many requests of a session. n counts from 1. If one request is refused, or would
--- have to wait for longer than a moment, all fail, and nothing was done. It fixes no search_path because acquire_lease
--- does not: a connection keeps the plans of a function for one search_path, and makes them anew for another.
+-- have to wait for longer than a moment, all fail, and nothing was done.
 --
 -- First grant_set grants free locks to plain requests together. If that cannot be all of them, it grants none, and
 -- those that are not free go first, one by one in the byte order of their names. So whoever waits here has locked no
@@ -86,57 +85,53 @@ CREATE FUNCTION acquire_leases(
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
     p_owner_ids uuid[], p_nested boolean[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, granted boolean, token bigint, more json)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok   boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids),
-    pg_catalog.cardinality(p_holders), pg_catalog.cardinality(p_ttls), pg_catalog.cardinality(p_metadata),
-    pg_catalog.cardinality(p_retries), pg_catalog.cardinality(p_modes), pg_catalog.cardinality(p_capacities),
-    pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested)])
-    AND ((SELECT pg_catalog.bool_and(g.retry IS NOT NULL AND g.wait IS NOT NULL)
-          FROM ROWS FROM (pg_catalog.unnest(p_retries), pg_catalog.unnest(p_waits)) AS g (retry, wait))
-         OR {{schema}}.refuse('retry or wait', NULL, 'be true or false'));
-  free pg_catalog.bool[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
-  a    pg_catalog.record;  given pg_catalog.record;  last pg_catalog.text;  nth pg_catalog.int4;
+  ok    boolean := is_batch(ARRAY[cardinality(p_names), cardinality(p_grant_ids), cardinality(p_holders),
+      cardinality(p_ttls), cardinality(p_metadata), cardinality(p_retries), cardinality(p_modes),
+      cardinality(p_capacities), cardinality(p_waits), cardinality(p_owner_ids), cardinality(p_nested)])
+    AND ((SELECT bool_and(g.retry IS NOT NULL AND g.wait IS NOT NULL) FROM unnest(p_retries, p_waits) g (retry, wait))
+         OR refuse('retry or wait', NULL, 'be true or false'));
+  free  boolean[] := array_fill(true, ARRAY[cardinality(p_names)]);
+  a     record;
+  given record;
+  last  text;
+  nth   int;
 BEGIN
-  IF true OPERATOR(pg_catalog.=) ANY (p_waits) THEN             -- a session before any lock
-    ok := {{schema}}.keep_session(p_session_key, p_holders[1], p_session_ttl);
+  IF true = ANY (p_waits) THEN                           -- a session before any lock
+    ok := keep_session(p_session_key, p_holders[1], p_session_ttl);
   END IF;
   FOR round IN 1..2 LOOP
-    given := {{schema}}.grant_set(p_names, p_grant_ids, p_session_key, p_holders, p_ttls, p_metadata, p_modes,
-      p_capacities, p_session_ttl, p_owner_ids, p_nested, free);
-    RETURN QUERY SELECT g.n, true, g.token, CASE WHEN g.watched THEN '{"watched": true}'::pg_catalog.json END
-      FROM ROWS FROM (pg_catalog.unnest(given.ns), pg_catalog.unnest(given.tokens), pg_catalog.unnest(given.watched))
-        AS g (n, token, watched);
+    given := grant_set(p_names, p_grant_ids, p_session_key, p_holders, p_ttls, p_metadata, p_modes, p_capacities,
+      p_session_ttl, p_owner_ids, p_nested, free);
+    RETURN QUERY SELECT g.n, true, g.token, CASE WHEN g.watched THEN '{"watched": true}'::json END
+      FROM unnest(given.ns, given.tokens, given.watched) AS g (n, token, watched);
     ok := ok AND NOT FOUND;
     EXIT WHEN given.ns IS NOT NULL;
-    free := CASE WHEN round OPERATOR(pg_catalog.=) 1 THEN given.free ELSE free END;
+    free := CASE WHEN round = 1 THEN given.free ELSE free END;
     FOR a IN
-      SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_grant_ids), pg_catalog.unnest(p_holders),
-          pg_catalog.unnest(p_ttls), pg_catalog.unnest(p_metadata), pg_catalog.unnest(p_retries),
-          pg_catalog.unnest(p_modes), pg_catalog.unnest(p_capacities), pg_catalog.unnest(p_waits),
-          pg_catalog.unnest(p_owner_ids), pg_catalog.unnest(p_nested), pg_catalog.unnest(free)) WITH ORDINALITY
+      SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities,
+          p_waits, p_owner_ids, p_nested, free) WITH ORDINALITY
         AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, free, n)
-      WHERE g.free OPERATOR(pg_catalog.=) (round OPERATOR(pg_catalog.=) 2)   -- first those that are not
-      ORDER BY g.name COLLATE pg_catalog."C", g.n
+      WHERE g.free = (round = 2)                         -- first those that are not
+      ORDER BY g.name COLLATE "C", g.n
     LOOP
-      nth := CASE WHEN a.name OPERATOR(pg_catalog.=) last THEN nth ELSE 1 END;
+      nth := CASE WHEN a.name = last THEN nth ELSE 1 END;
       last := a.name;
-      given := {{schema}}.acquire_otherwise(
+      given := acquire_otherwise(
         ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL),
         false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth);
-      nth := nth OPERATOR(pg_catalog.+) CASE WHEN given.granted OR a.wait OR a.retry THEN 1 ELSE 0 END;
-      acquire_leases.n := a.n;  acquire_leases.granted := given.granted;
-      acquire_leases.token := given.token;  acquire_leases.more := given.more;
-      RETURN NEXT;
-      ok := ok AND NOT given.granted AND (given.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+      nth := nth + (given.granted OR a.wait OR a.retry)::int;
+      RETURN QUERY SELECT a.n, given.granted, given.token, given.more;
+      ok := ok AND NOT given.granted AND (given.more -> 'handed') IS NULL;
     END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
-    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+    PERFORM set_config('synchronous_commit', 'off', true);
   END IF;
-  ok := p_alone OR {{schema}}.bound_rest(false);
+  ok := p_alone OR bound_rest(false);
 END $$;
 
 -- check_request refuses a request that breaks a rule.

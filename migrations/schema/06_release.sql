@@ -53,55 +53,54 @@ BEGIN
 END $$;
 
 -- release_leases is release_lease for many leases. n counts from 1. If one release would have to wait for longer than a
--- moment, nothing was done. It fixes no search_path, like acquire_leases, and proceeds as that does: end_set ends what
--- it can together, and the others go in the byte order of their names, and for one lock in the order of its slots.
+-- moment, nothing was done. It proceeds as acquire_leases does: end_set ends what it can together, and the others go in
+-- the byte order of their names, and for one lock in the order of its slots.
 CREATE FUNCTION release_leases(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, released boolean, more json)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok   boolean := {{schema}}.is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens),
-    pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_slots)]);
-  held pg_catalog.bool[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
-  done pg_catalog.record;
-  a    pg_catalog.record;  ended pg_catalog.record;
+  ok    boolean := is_batch(ARRAY[cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids),
+                                  cardinality(p_slots)]);
+  held  boolean[] := array_fill(true, ARRAY[cardinality(p_names)]);
+  done  record;
+  ended record;
+  a     record;
 BEGIN
   FOR round IN 1..2 LOOP
-    done := {{schema}}.end_set(p_names, p_tokens, p_grant_ids, p_slots, held);
+    done := end_set(p_names, p_tokens, p_grant_ids, p_slots, held);
     FOR a IN
-      SELECT * FROM ROWS FROM (pg_catalog.unnest(done.ns), pg_catalog.unnest(done.places),
-          pg_catalog.unnest(done.watched), pg_catalog.unnest(done.queued)) AS g (n, at, watched, queued)
+      SELECT * FROM unnest(done.ns, done.places, done.watched, done.queued) AS g (n, at, watched, queued)
     LOOP
       release_leases.n := a.n;  release_leases.released := true;
-      release_leases.more := CASE WHEN a.watched THEN '{"watched": true}'::pg_catalog.json END;
+      release_leases.more := CASE WHEN a.watched THEN '{"watched": true}'::json END;
       IF a.queued THEN
         SELECT o.more INTO release_leases.more
-          FROM {{schema}}.release_otherwise(p_names[a.n], p_tokens[a.n], p_grant_ids[a.n], p_slots[a.n], a.at, true) o;
-        ok := ok AND (more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+          FROM release_otherwise(p_names[a.n], p_tokens[a.n], p_grant_ids[a.n], p_slots[a.n], a.at, true) o;
+        ok := ok AND (more -> 'handed') IS NULL;
       END IF;
       RETURN NEXT;
     END LOOP;
     EXIT WHEN done.ns IS NOT NULL;
-    held := CASE WHEN round OPERATOR(pg_catalog.=) 1 THEN done.held ELSE held END;
+    held := CASE WHEN round = 1 THEN done.held ELSE held END;
     FOR a IN
-      SELECT * FROM ROWS FROM (pg_catalog.unnest(p_names), pg_catalog.unnest(p_tokens), pg_catalog.unnest(p_grant_ids),
-          pg_catalog.unnest(p_slots), pg_catalog.unnest(held))
-        WITH ORDINALITY AS g (name, token, grant_id, slot, held, n)
-      WHERE g.held OPERATOR(pg_catalog.=) (round OPERATOR(pg_catalog.=) 2)   -- first those that are not
-      ORDER BY g.name COLLATE pg_catalog."C", g.slot, g.n
+      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, held) WITH ORDINALITY
+        AS g (name, token, grant_id, slot, held, n)
+      WHERE g.held = (round = 2)                         -- first those that are not
+      ORDER BY g.name COLLATE "C", g.slot, g.n
     LOOP
-      ended := {{schema}}.release_otherwise(a.name, a.token, a.grant_id, a.slot, NULL, true);
+      ended := release_otherwise(a.name, a.token, a.grant_id, a.slot, NULL, true);
       release_leases.n := a.n;  release_leases.released := ended.released;  release_leases.more := ended.more;
       RETURN NEXT;
-      ok := ok AND (ended.more OPERATOR(pg_catalog.->) 'handed') IS NULL;
+      ok := ok AND (ended.more -> 'handed') IS NULL;
     END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
-    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+    PERFORM set_config('synchronous_commit', 'off', true);
   END IF;
-  ok := {{schema}}.bound_rest(p_alone);
+  ok := bound_rest(p_alone);
 END $$;
 
 -- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without p_at it ends
