@@ -85,3 +85,55 @@ func TestI4_A5_ReleasesOfOneLockTogetherAreSeenByTheCheck(t *testing.T) {
 		})
 	}
 }
+
+// I4: a renewal leaves its lock on the row. If one part of a transaction renews and another ends the lease, and only one
+// of them is a subtransaction, the check would follow the row past the end. So such a transaction is refused.
+func TestI4_ALeaseDoesNotEndWhereOneWasRenewed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
+	const renew = `SELECT outcome = 'renewed' AND $4 <> '' FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`
+	for what, sql := range map[string]string{
+		"release_lease":  `SELECT released FROM pglock.release_lease($1, $2, $3) WHERE $4 <> ''`,
+		"release_leases": `SELECT released FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}') WHERE $4 <> ''`,
+		"hand_over":      `SELECT outcome FROM pglock.hand_over($1, $2, $3, 'somebody') WHERE $4 <> ''`,
+		"give_up":        `SELECT ended FROM pglock.give_up($4, ARRAY[$1], ARRAY[$3::uuid]) WHERE $2::bigint > 0`,
+		"break_lock":     `SELECT true FROM pglock.break_lock($1, 'test', 'test', $2) WHERE $3 <> $4`,
+		"break_session": `SELECT b.new_token FROM pglock.locks l, pglock.break_session(l.session_id, 'test', 'test') b
+			WHERE l.name = $1 AND $2::bigint > 0 AND $3 <> $4`,
+	} {
+		for how, around := range map[string][2]string{
+			"end in a subtransaction":     {`SELECT`, `SAVEPOINT s`},
+			"renewal in a subtransaction": {`SAVEPOINT s`, `RELEASE s`},
+			"neither":                     {`SELECT`, `SELECT`},
+		} {
+			if !pgtest.Among(what, "release_lease", "release_leases") {
+				continue
+			}
+			t.Run(what+"/"+how, func(t *testing.T) {
+				f := newFencedTxOn(t, p, look, time.Minute)
+				f.begin(t, pgx.RepeatableRead)
+				args := []any{f.g.name, f.g.token, f.g.id.String(), f.key.String()}
+				look.exec(t, `BEGIN`)
+				look.exec(t, around[0])
+				if !one[bool](t, look, renew, args...) {
+					t.Fatal("not renewed")
+				}
+				look.exec(t, around[1])
+				if _, err := look.Exec(t.Context(), sql, args...); state(err) != "55000" {
+					t.Errorf("I4: %s: %v, want 55000", what, err)
+				}
+				look.exec(t, `COMMIT`)
+				_, err := f.Exec(t.Context(), `COMMIT`)
+				ended := one[bool](t, look, `SELECT expires_at = '-infinity' FROM pglock.locks WHERE name = $1`, f.g.name)
+				if ended || err != nil {
+					t.Errorf("I4: afterwards the lease has ended: %v, and COMMIT answers %v", ended, err)
+				}
+			})
+		}
+	}
+	if released, err := look.release(t.Context(), look.mustAcquire(t, "another", time.Minute)); err != nil || !released {
+		t.Errorf("in a transaction by itself: %v, %v", released, err)
+	}
+}

@@ -372,6 +372,21 @@ AS $$
     ELSE refuse_isolation() END
 $$;
 
+-- require_unrenewed refuses to end leases in a transaction that has renewed any. A renewal leaves its lock on the new
+-- version of the row. So an end in a subtransaction, or after a renewal in one, would be no change of the key for a
+-- COMMIT that follows the row's versions from before the renewal (I4).
+CREATE FUNCTION require_unrenewed() RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF pg_catalog.current_setting('pglock.renewed', true) OPERATOR(pg_catalog.=) 'true' THEN
+    RAISE EXCEPTION 'this transaction has renewed leases: it may not end any'
+      USING ERRCODE = 'object_not_in_prerequisite_state',
+        HINT = 'Release, give up, hand over or break in a transaction by itself.';
+  END IF;
+  RETURN true;
+END $$;
+
 -- A grant and a renewal are answered only when they are on disk, and on a standby if one is waited for, whatever the
 -- session's default. Otherwise a crash could give out the token or the expiry twice (I12).
 CREATE FUNCTION require_durable_commit() RETURNS boolean
@@ -1773,7 +1788,7 @@ BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
   END IF;
   IF p_alone IS NOT TRUE THEN
-    ok := {{schema}}.bound_rest(false);
+    ok := {{schema}}.require_unrenewed() AND {{schema}}.bound_rest(false);
   END IF;
 END $$;
 $create$, '{{schema}}', quote_ident(current_schema())),
@@ -1790,8 +1805,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok    boolean := is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens), pg_catalog.cardinality(p_grant_ids),
-                                  pg_catalog.cardinality(p_slots)]);
+  ok    boolean := require_unrenewed() AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens),
+                                                          pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_slots)]);
   held  boolean[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
   done  record;
   ended record;
@@ -1894,7 +1909,7 @@ DECLARE
   head locks;
   w    waiters;
   g    grants;
-  ok   boolean := require_read_committed() AND has_bytes('to', p_to, 256)
+  ok   boolean := require_read_committed() AND require_unrenewed() AND has_bytes('to', p_to, 256)
                   AND (p_look IS NOT NULL OR refuse('look', NULL, 'be true or false'));
 BEGIN
   PERFORM knock(p_name);
@@ -1935,7 +1950,8 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed() AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids)]);
+  ok boolean := require_read_committed() AND require_unrenewed()
+    AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids)]);
   a  record;
   u  record;
 BEGIN
@@ -2106,8 +2122,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed() AND require_durable_commit() AND has_bytes('name', p_name, 512)
-                AND is_operator(p_reason, p_actor);
+  ok boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit()
+                AND has_bytes('name', p_name, 512) AND is_operator(p_reason, p_actor);
   head   locks;
   r      locks;
   tokens bigint[];
@@ -2352,7 +2368,7 @@ BEGIN
       CROSS JOIN LATERAL (SELECT FROM locks l WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id
                           FOR NO KEY UPDATE) h;
   END IF;
-  ok := p_alone OR bound_rest(true);
+  ok := p_alone OR bound_rest(true) AND set_config('pglock.renewed', 'true', true) IS NOT NULL;
   RETURN QUERY
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY
@@ -4315,7 +4331,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed() AND require_durable_commit() AND is_operator(p_reason, p_actor)
+  ok boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit()
+    AND is_operator(p_reason, p_actor)
     AND (p_session_id IS NOT NULL OR refuse('session_id', NULL, 'be a UUID'))
     AND is_count('limit', p_limit, 1, 10000);
   head locks;

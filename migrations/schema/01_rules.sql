@@ -128,6 +128,21 @@ AS $$
     ELSE refuse_isolation() END
 $$;
 
+-- require_unrenewed refuses to end leases in a transaction that has renewed any. A renewal leaves its lock on the new
+-- version of the row. So an end in a subtransaction, or after a renewal in one, would be no change of the key for a
+-- COMMIT that follows the row's versions from before the renewal (I4).
+CREATE FUNCTION require_unrenewed() RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF pg_catalog.current_setting('pglock.renewed', true) OPERATOR(pg_catalog.=) 'true' THEN
+    RAISE EXCEPTION 'this transaction has renewed leases: it may not end any'
+      USING ERRCODE = 'object_not_in_prerequisite_state',
+        HINT = 'Release, give up, hand over or break in a transaction by itself.';
+  END IF;
+  RETURN true;
+END $$;
+
 -- A grant and a renewal are answered only when they are on disk, and on a standby if one is waited for, whatever the
 -- session's default. Otherwise a crash could give out the token or the expiry twice (I12).
 CREATE FUNCTION require_durable_commit() RETURNS boolean

@@ -48,7 +48,7 @@ BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
   END IF;
   IF p_alone IS NOT TRUE THEN
-    ok := {{schema}}.bound_rest(false);
+    ok := {{schema}}.require_unrenewed() AND {{schema}}.bound_rest(false);
   END IF;
 END $$;
 
@@ -62,8 +62,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok    boolean := is_batch(ARRAY[cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids),
-                                  cardinality(p_slots)]);
+  ok    boolean := require_unrenewed() AND is_batch(ARRAY[cardinality(p_names), cardinality(p_tokens),
+                                                          cardinality(p_grant_ids), cardinality(p_slots)]);
   held  boolean[] := array_fill(true, ARRAY[cardinality(p_names)]);
   done  record;
   ended record;
@@ -166,7 +166,7 @@ DECLARE
   head locks;
   w    waiters;
   g    grants;
-  ok   boolean := require_read_committed() AND has_bytes('to', p_to, 256)
+  ok   boolean := require_read_committed() AND require_unrenewed() AND has_bytes('to', p_to, 256)
                   AND (p_look IS NOT NULL OR refuse('look', NULL, 'be true or false'));
 BEGIN
   PERFORM knock(p_name);
@@ -207,7 +207,8 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed() AND is_batch(ARRAY[cardinality(p_names), cardinality(p_grant_ids)]);
+  ok boolean := require_read_committed() AND require_unrenewed()
+    AND is_batch(ARRAY[cardinality(p_names), cardinality(p_grant_ids)]);
   a  record;
   u  record;
 BEGIN
@@ -378,8 +379,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed() AND require_durable_commit() AND has_bytes('name', p_name, 512)
-                AND is_operator(p_reason, p_actor);
+  ok boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit()
+                AND has_bytes('name', p_name, 512) AND is_operator(p_reason, p_actor);
   head   locks;
   r      locks;
   tokens bigint[];

@@ -80,7 +80,7 @@ BEGIN
       CROSS JOIN LATERAL (SELECT FROM locks l WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id
                           FOR NO KEY UPDATE) h;
   END IF;
-  ok := p_alone OR bound_rest(true);
+  ok := p_alone OR bound_rest(true) AND set_config('pglock.renewed', 'true', true) IS NOT NULL;
   RETURN QUERY
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY

@@ -13,7 +13,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed() AND require_durable_commit() AND is_operator(p_reason, p_actor)
+  ok boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit()
+    AND is_operator(p_reason, p_actor)
     AND (p_session_id IS NOT NULL OR refuse('session_id', NULL, 'be a UUID'))
     AND is_count('limit', p_limit, 1, 10000);
   head locks;
