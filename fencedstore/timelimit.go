@@ -112,7 +112,8 @@ func WithTimeLimit(d time.Duration) FenceOption {
 	}
 }
 
-// lateBy is how long after the time limit the callback's context ends, so that the server comes first and says why.
+// lateBy is how long after the time limit the callback's context ends, or the wait for the answer to the fence, so that
+// the server comes first and says why.
 const lateBy = 2 * time.Second
 
 // slack is how much longer than the time limit a lease lasts at least, so that the limit ends the transaction first.

@@ -183,6 +183,9 @@ func (w *writing) open(ctx context.Context) error {
 		if late := w.explainLimit(err, isDead); late != nil {
 			return late
 		}
+		if errors.Is(err, ErrTimeLimit) {
+			return err
+		}
 		if !isDead || dead >= most || ctx.Err() != nil || w.lost() != nil {
 			return w.explain(err)
 		}
@@ -213,15 +216,21 @@ func (w *writing) lend(ctx context.Context) error {
 	}
 }
 
-// begin begins the transaction.
+// begin begins the transaction. It waits for the answer no longer than the server may take: the way there may be dead.
 func (w *writing) begin(ctx context.Context) error {
 	w.late = w.late || w.pass.overran() // one that has failed
 	w.pass = w.passage()
 	_ = w.look.stop()
 	w.look = w.lookout(ctx, w.pass)
-	p, err := w.conn.begin(ctx, w.opening, w.receipt)
+	bounded, cancel := context.WithDeadline(ctx, w.pass.At.Add(w.pass.Limit+lateBy))
+	defer cancel()
+	p, err := w.conn.begin(bounded, w.opening, w.receipt)
 	if err == nil {
 		w.look.passed(p.pid)
+	} else if bounded.Err() != nil && ctx.Err() == nil {
+		late := w.pass.error("", failure.OfOurs(err))
+		late.Wait = w.look.stop()
+		return late
 	}
 	return err
 }

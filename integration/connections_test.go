@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -170,6 +171,31 @@ func TestNotificationsComeBetweenStatements(t *testing.T) {
 	}
 }
 
+// A client listens whatever the session's settings are.
+func TestAClientListensWithOddSettings(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for _, settings := range []map[string]string{{"client_encoding": "LATIN1"}, {"client_encoding": "SQL_ASCII"}, {"standard_conforming_strings": "off"}} {
+		s := server.New(db.Pool(t, func(c *pgxpool.Config) { maps.Copy(c.ConnConfig.RuntimeParams, settings) }), "pglock", nil, errors.New("closed"))
+		conn, err := s.Listen(t.Context())
+		if err == nil {
+			err = conn.Subscribe(t.Context(), "a")
+		}
+		if err != nil {
+			t.Errorf("%v: %v", settings, err)
+		} else {
+			newPeer(t, db.URL()).exec(t, "SELECT pg_notify('a', 'x')")
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if _, payload, err := conn.Next(ctx); payload != "x" {
+				t.Errorf("%v: %q, %v", settings, payload, err)
+			}
+			conn.Close(true)
+		}
+		s.Close()
+	}
+}
+
 // The connection is lost while nobody uses it: whoever listens hears of that at once, and the next statement goes over
 // a new one.
 func TestALostConnectionIsNoticedWhileNobodyUsesIt(t *testing.T) {
@@ -301,5 +327,32 @@ func TestAConnectionThatTakesNoDeadlinesIsGivenUp(t *testing.T) {
 		}
 	case <-time.After(patience):
 		t.Error("it hangs")
+	}
+}
+
+// A call that waits for the application's pool for longer than its lease lasts gets a whole lease then.
+func TestI7_TrustInAGrantBeginsWhenTheRequestIsSent(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
+	c := newClient(t, pool)
+	const ttl = time.Second
+	busy, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan fetched, 2)
+	for n, name := range []string{"a", "b"} { // one that goes alone and, behind it, another
+		acquireInBackground(t.Context(), c, n, name, got, pglock.WithTTL(ttl))
+	}
+	time.Sleep(3 * ttl / 2)
+	busy.Release()
+	for range 2 {
+		f := await(t, got)
+		if f.err != nil {
+			t.Errorf("I7: %v", f.err)
+		} else if err := f.lease.Release(t.Context()); err != nil {
+			t.Errorf("I7: release: %v", err)
+		}
 	}
 }

@@ -163,7 +163,7 @@ func TestI19_SerializableWritesPassTheirOwnFencesBesideOneAnother(t *testing.T) 
 		p := newPeer(t, db.URL())
 		writers, grants = append(writers, p), append(grants, p.mustAcquire(t, fmt.Sprint("x", n), time.Minute))
 	}
-	for _, resources := range []string{"new", "newer", "new"} {
+	for round, resources := range []string{"new", "newer", "new"} {
 		for _, p := range writers {
 			p.exec(t, "BEGIN ISOLATION LEVEL SERIALIZABLE")
 		}
@@ -173,7 +173,12 @@ func TestI19_SerializableWritesPassTheirOwnFencesBesideOneAnother(t *testing.T) 
 				p.exec(t, `SELECT FROM pglock.fence($1, $2, $3, $4, true,
 					p_receipt_id => gen_random_uuid(), p_write_id => gen_random_uuid())`,
 					grants[n].name, grants[n].token, grants[n].id.String(), resource)
+				p.exec(t, `SELECT FROM pglock.once($1, $2, $3, $4) WHERE is_first`,
+					fmt.Sprint("key ", n, part, round), grants[n].name, grants[n].token, grants[n].id.String())
 			}
+		}
+		for n, p := range writers {
+			p.exec(t, `SELECT pglock.seal($1)`, []string{fmt.Sprint(resources, n, 0), fmt.Sprint(resources, n, 1)})
 		}
 		for n, p := range writers {
 			if _, err := p.Exec(t.Context(), "COMMIT"); err != nil {

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/url"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -114,6 +116,49 @@ func TestI8_AConnectionThatDiesInSilenceCostsALook(t *testing.T) {
 			if err := <-next; err != nil {
 				t.Error(err)
 			}
+		})
+	}
+}
+
+// A write whose connection brings nothing any more, while the lease is renewed over another, ends with its time limit,
+// and without one when the lease that it began with would have ended. Nobody need give it a context with a deadline.
+func TestAWriteOverASilentConnectionEndsWithItsTimeLimit(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	lease, err := newClient(t, db.Pool(t)).Acquire(t.Context(), "x", pglock.WithTTL(2*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, opts := range map[string][]fencedstore.FenceOption{
+		"with a time limit": {fencedstore.WithTimeLimit(time.Second)}, "without": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			way := newLine(t, db.URL())
+			config, err := pgxpool.ParseConfig(way.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.MaxConns = 1
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			store := fencedstore.New(pool)
+			nothing := func(context.Context, pgx.Tx) error { return nil }
+			if err := store.Write(t.Context(), lease, nothing, fencedstore.WithSameToken()); err != nil {
+				t.Fatal(err)
+			}
+			way.silence(t, "upstream")
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			err = store.Write(ctx, lease, nothing, append(opts, fencedstore.WithSameToken())...)
+			if !errors.Is(err, fencedstore.ErrTimeLimit) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("after %v: %v, want ErrTimeLimit", time.Since(began), err)
+			}
+			way.mend()
 		})
 	}
 }

@@ -164,6 +164,20 @@ func TestI7_TrustInAGrantCountsFromWhenItWasAskedFor(t *testing.T) {
 	})
 }
 
+func TestI7_TrustInAGrantDoesNotCountTheWaitForAConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
+			time.Sleep(45 * time.Second) // of which the last five are the server's
+			return protocol.Answer{Granted: true, Token: 1, Remaining: 30 * time.Second, Waited: 40 * time.Second}, nil
+		}
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
+		if got, want := time.Until(l.Deadline()), 24*time.Second; got != want {
+			t.Errorf("trusted for %v after the answer, want %v", got, want)
+		}
+	})
+}
+
 func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()

@@ -100,6 +100,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 		locked := protocol.LockedOut(err)
 		switch {
 		case err == nil:
+			q.Asked = q.Asked.Add(a.Waited)
 			c.tellSoon(q.Name, a.Handed, q.Asked)
 			return a, nil
 		case asking.Err() != nil || errors.Is(err, ErrClosed):

@@ -22,7 +22,7 @@ func (c *Client) takeBack(r protocol.RequestID, spend bool, ttl time.Duration) *
 func (c *Client) abandoned(q protocol.Request, a protocol.Answer, err error) {
 	switch {
 	case err == nil:
-		c.tell(context.WithoutCancel(c.ctx), q.Name, a.Handed, q.Asked)
+		c.tell(context.WithoutCancel(c.ctx), q.Name, a.Handed, q.Asked.Add(a.Waited))
 		if !a.Granted && a.Ticket == 0 {
 			return
 		}

@@ -42,6 +42,9 @@ var ofTheQueue = []mutant{
 	{"I8 a look does not tell whether the queue moves", []edit{
 		{schema, "coalesce(f.ahead < 8, false), m.upto", "coalesce(f.ahead < 8, false), 0::bigint"},
 	}, integration, "^TestI8_ALookTells"},
+	{"I7 the time in which a request waits for the pool counts", []edit{
+		{"pglock/request.go", "\t\t\tq.Asked = q.Asked.Add(a.Waited)\n", ""},
+	}, integration, "^TestI7_TrustInAGrantBegins"},
 	{"I8 the first in the queue has no timer", []edit{
 		{"internal/queue/queue.go", "\tif t.first {\n\t\twait =", "\tif t.first && false {\n\t\twait ="},
 	}, integration, "^TestI8_Crashed"},
@@ -300,7 +303,7 @@ var ofTheQueue = []mutant{
 		{"internal/queue/queue.go", "\tif a.Ticket != t.number || t.news.Hint == nil {", "\tif t.news.Hint == nil {"},
 	}, library, "^TestI7_LateHint"},
 	{"I7 the hint of an abandoned call counts from its answer", []edit{
-		{"pglock/takeback.go", "q.Name, a.Handed, q.Asked)", "q.Name, a.Handed, c.now())"},
+		{"pglock/takeback.go", "q.Name, a.Handed, q.Asked.Add(a.Waited))", "q.Name, a.Handed, c.now())"},
 	}, library, "^TestI7_HintOfAnAbandoned"},
 	{"I7 a hint is for whichever call waits", []edit{
 		{"internal/queue/hint.go", "\tt := q.tickets[h.ticket]\n\tif t == nil {\n", "\tt := q.tickets[h.ticket]\n\tfor _, any := range q.tickets {\n\t\tt = any\n\t}\n\tif t == nil {\n"},

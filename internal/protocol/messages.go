@@ -38,6 +38,7 @@ type Request struct {
 	Retry    bool
 
 	Asked trust.Instant // a moment before it was sent: grants that its answer brings are trusted from then
+	Since time.Time     // when it began to wait for a connection
 }
 
 // Answer is the server's answer to one request for a lock: granted, or the holder and the place in the queue.
@@ -54,6 +55,7 @@ type Answer struct {
 	First  bool
 
 	Handed Handed
+	Waited time.Duration // for a connection, before it was sent; less if the machine has slept
 }
 
 // Handed says what a statement granted to waiters besides its own work.

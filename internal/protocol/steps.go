@@ -99,7 +99,7 @@ func scanAnswer(rows pgx.Rows, requests []Request, answers []Answer) error {
 	i := place(n)
 	answers[i] = Answer{Granted: granted, Token: OrZero(token), Slot: m.Slot, Remaining: micros(m.Remaining),
 		Holder: m.Holder, ExpiresAt: m.ExpiresAt.UTC(), Ticket: m.Ticket, Place: m.Place, First: m.First,
-		Handed: m.handed()}
+		Handed: m.handed(), Waited: answers[i].Waited}
 	if granted {
 		answers[i].Remaining = requests[i].TTL + requests[i].Grace
 	}

@@ -3,8 +3,8 @@ package server
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -113,9 +113,15 @@ func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
 		// Behind a pooler LISTEN would apply to a connection that others use, and we would hear nothing.
 		var backend uint32
 		const ask = "select pg_catalog.pg_backend_pid()"
-		err := loan.Conn.QueryRow(ctx, ask, pgx.QueryExecModeSimpleProtocol).Scan(&backend)
-		if h.ears.note(err); err != nil || backend != loan.Conn.PgConn().PID() {
-			return nil, errors.Join(listener.ErrPooled, err)
+		answers, err := simply(ctx, loan.Conn, ask)
+		if err == nil && len(answers) == 1 && len(answers[0].Rows) == 1 {
+			pid, _ := strconv.ParseUint(string(answers[0].Rows[0][0]), 10, 32)
+			backend = uint32(pid)
+		}
+		if h.ears.note(err); err != nil {
+			return nil, err
+		} else if backend != loan.Conn.PgConn().PID() {
+			return nil, listener.ErrPooled
 		}
 		s.listening.Store(h)
 	}
@@ -149,7 +155,7 @@ func (h *hearing) exec(ctx context.Context, sql string) error {
 		return err
 	}
 	defer loan.Give()
-	_, err = loan.Conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
+	_, err = simply(ctx, loan.Conn, sql)
 	h.ears.note(err)
 	return err
 }
@@ -185,4 +191,10 @@ func (h *hearing) Close(works bool) {
 	if loan, err := h.lender.Claim(ctx, h.conn); err == nil { // else whoever uses it does this
 		loan.Give()
 	}
+}
+
+// simply sends statements without parameters in the simple protocol, which needs no prepared statement. pgx's own way to
+// do that insists on settings of the session that only parameters need.
+func simply(ctx context.Context, conn *pgx.Conn, sql string) ([]*pgconn.Result, error) {
+	return conn.PgConn().Exec(ctx, sql).ReadAll()
 }

@@ -54,9 +54,9 @@ func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed er
 	if s.lender = newLender(s); direct != nil {
 		s.direct = newDirect(s, direct)
 	}
-	s.acquires = gathering(s, acquiresWide, errClosed, s.borrow, s.Queries.Acquire)
-	s.waits = gathering(s, waitsWide, errClosed, s.borrow, s.Queries.Acquire)
-	s.again = gathering(s, waitsWide, errClosed, s.lend, s.Queries.Acquire)
+	s.acquires = gathering(s, acquiresWide, errClosed, s.borrow, s.requests)
+	s.waits = gathering(s, waitsWide, errClosed, s.borrow, s.requests)
+	s.again = gathering(s, waitsWide, errClosed, s.lend, s.requests)
 	s.releases = gathering(s, releasesWide, errClosed, s.lend, s.Queries.Release)
 	s.checks = gathering(s, checksWide, errClosed, s.borrow, s.Queries.Check)
 	return s
@@ -161,6 +161,7 @@ func (s *Server) repeat(
 // Acquire requests a lock. Whoever asks again may hold it already: like what keeps a lease, it uses another connection
 // if the pool has none soon.
 func (s *Server) Acquire(ctx context.Context, a protocol.Request) (protocol.Answer, error) {
+	a.Since = time.Now()
 	switch {
 	case a.Retry:
 		return s.again.Do(ctx, a)
@@ -168,6 +169,14 @@ func (s *Server) Acquire(ctx context.Context, a protocol.Request) (protocol.Answ
 		return s.waits.Do(ctx, a)
 	}
 	return s.acquires.Do(ctx, a)
+}
+
+// requests is the step of requests that have a connection now.
+func (s *Server) requests(calls []protocol.Request, answers []protocol.Answer) protocol.Step {
+	for i, a := range calls {
+		answers[i].Waited = time.Since(a.Since)
+	}
+	return s.Queries.Acquire(calls, answers)
 }
 
 // Check asks what became of a lease.

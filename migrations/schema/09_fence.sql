@@ -299,8 +299,9 @@ DECLARE
               'be 1 to 10000 that the transaction has passed the fences of');
 BEGIN
   IF cardinality(p_resources) > 1 THEN
-    p_resources := ARRAY(SELECT r FROM unnest(p_resources) r LEFT JOIN fences o ON o.resource = r
-                         ORDER BY o.lock_name NULLS FIRST, o.slot);
+    p_resources := ARRAY(SELECT r FROM unnest(p_resources) r LEFT JOIN LATERAL (      -- each by its key
+      SELECT o.lock_name, o.slot FROM fences o WHERE o.resource = r OFFSET 0) k ON true
+      ORDER BY k.lock_name NULLS FIRST, k.slot);
   END IF;
   FOREACH res IN ARRAY p_resources LOOP
     SELECT o.lock_name, o.slot, o.grant_id, o.last_token INTO f FROM fences o

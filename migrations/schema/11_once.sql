@@ -1,8 +1,9 @@
 -- Work that is done once.
 
 -- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done before,
--- and nothing was changed. It locks what fence locks, and then the key: a second caller waits for the end of the
--- first one's transaction. A known key is answered without a lock.
+-- and the caller rolls back. It locks what fence locks, and then the key: a second caller waits for the end of the first
+-- one's transaction. A known key is answered without a lock; but at SERIALIZABLE, where a look for a key that is not
+-- there would be in the way of everybody who notes another, only after the fence.
 CREATE FUNCTION once(
   p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_of timestamptz DEFAULT NULL, p_keep interval DEFAULT NULL, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
@@ -13,15 +14,18 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_p
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok pg_catalog.bool := {{schema}}.is_key(p_key, p_of, p_keep);
+  ok  pg_catalog.bool := {{schema}}.is_key(p_key, p_of, p_keep);
+  old pg_catalog.bool := p_of OPERATOR(pg_catalog.+) p_keep OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp();
 BEGIN
   once.is_first := false;
-  SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at
-    FROM {{schema}}.done_keys d WHERE d.key OPERATOR(pg_catalog.=) p_key;
-  IF FOUND THEN
-    RETURN;
-  ELSIF p_of OPERATOR(pg_catalog.+) p_keep OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() THEN
-    PERFORM {{schema}}.refuse_old_key(p_key, p_of, p_keep);
+  IF old OR pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable' THEN
+    SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at
+      FROM {{schema}}.done_keys d WHERE d.key OPERATOR(pg_catalog.=) p_key;
+    IF FOUND THEN
+      RETURN;
+    ELSIF old THEN
+      PERFORM {{schema}}.refuse_old_key(p_key, p_of, p_keep);
+    END IF;
   END IF;
   SELECT f.xact, f.remaining_us INTO once.xact, once.remaining_us
     FROM {{schema}}.fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id,
