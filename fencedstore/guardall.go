@@ -27,7 +27,7 @@ type Fence struct {
 // transaction passes all of them or none, and COMMIT checks every lease. The server takes the fences in the byte order
 // of their resources, and at COMMIT the leases in the order of their names. So transactions may name them in any order
 // and do not wait for each other in a circle; if you call Guard several times instead, you must keep an order yourself.
-// WithResource is an ErrInvalid: each Fence has its own resource. Name each resource once. All leases must be of one
+// WithResource is an ErrInvalid: each Fence has its own resource. Name 1 to 1,000, each once. All leases must be of one
 // schema of one database.
 //
 // Without WithTimeLimit the transaction may take until the first lease ends. WithTimeLimit extends every lease. The

@@ -3375,9 +3375,9 @@ END $$;
 -- Work that is done once.
 
 -- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done before,
--- and the caller rolls back. It locks what fence locks, and then the key: a second caller waits for the end of the first
--- one's transaction. A known key is answered without a lock; but at SERIALIZABLE, where a look for a key that is not
--- there would be in the way of everybody who notes another, only after the fence.
+-- and the caller rolls back. It locks what fence locks, and then the key: a second caller waits for the end of the
+-- first one's transaction. A known key is answered without a lock; but at SERIALIZABLE, where a look for a key that is
+-- not there would be in the way of everybody who notes another, only after the fence.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$

@@ -165,8 +165,9 @@
 //     server.
 //   - A connection hangs in silence: other leases are renewed on another one, as soon as they have waited for a quarter
 //     of their time; those of the silent renewal are asked for again after half of the time that they had left. Every
-//     other statement has 10 s; then the call asks again, or fails. A call whose ctx ends returns at once: its statement
-//     continues without it, and what that brings goes back.
+//     other statement has 10 s; then the call asks again, or fails. A call whose ctx ends returns at once, or after
+//     a quarter of a second for its place in the queue: its statement continues without it, and what that brings goes
+//     back.
 //   - Renewals fail: they are repeated every twentieth to tenth of the TTL, at most a second apart, until the
 //     deadline;
 //     then the lease is lost, and LostError.Err holds the last failure.

@@ -259,7 +259,7 @@ var ofTheQueue = []mutant{
 		{schema, "ok := p_alone OR bound_rest(false); END $$; -- check_request", "END $$; -- check_request"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a release may be idle for ever afterwards", []edit{
-		{schema, "IF p_alone IS NOT TRUE THEN ok := {{schema}}.bound_rest(false); END IF;", ""},
+		{schema, "IF p_alone IS NOT TRUE THEN ok := {{schema}}.require_unrenewed() AND {{schema}}.bound_rest(false); END IF;", ""},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a release of many may be idle for ever afterwards", []edit{
 		{schema, "ok := bound_rest(p_alone); END $$; -- release_otherwise", "END $$; -- release_otherwise"},
@@ -280,7 +280,7 @@ var ofTheQueue = []mutant{
 		{schema, "IF granted AND p_alone IS NOT TRUE THEN ok := {{schema}}.bound_rest(true); END IF;", "IF NOT p_alone THEN ok := {{schema}}.bound_rest(true); END IF;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a renewal may be idle for ever afterwards", []edit{
-		{schema, "FOR NO KEY UPDATE) h; END IF; ok := p_alone OR bound_rest(true);", "FOR NO KEY UPDATE) h; END IF;"},
+		{schema, "FOR NO KEY UPDATE) h; END IF; ok := p_alone OR bound_rest(true) AND", "FOR NO KEY UPDATE) h; END IF; ok := p_alone OR"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a statement may last for ever after one that has locked", []edit{
 		{schema, "AND (p_idle OR bound_timeout('statement_timeout', 1000) AND", "AND (p_idle OR"},
