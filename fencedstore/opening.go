@@ -90,6 +90,18 @@ func (o opening) longestTTL() (longest time.Duration) {
 	return longest
 }
 
+// longest is for how long the server may let a transaction go on that passes the fences now: without a time limit for as
+// long as a lease lasts there, which is longer by its grace.
+func (o opening) longest() time.Duration {
+	longest := o.limit
+	for _, f := range o.fences {
+		if o.limit == 0 {
+			longest = max(longest, max(f.Lease.TTL(), time.Until(f.Lease.Deadline()))+hooks.Export(f.Lease).Grace)
+		}
+	}
+	return longest
+}
+
 // blamed finds the fence that the server has refused: the error names the token, and the lock or the resource.
 func (o opening) blamed(err error) Fence {
 	for _, f := range o.fences {

@@ -222,12 +222,12 @@ func (w *writing) begin(ctx context.Context) error {
 	w.pass = w.passage()
 	_ = w.look.stop()
 	w.look = w.lookout(ctx, w.pass)
-	bounded, cancel := context.WithDeadline(ctx, w.pass.At.Add(w.pass.Limit+lateBy))
+	bounded, cancel := context.WithDeadline(ctx, w.pass.At.Add(w.longest()+lateBy))
 	defer cancel()
 	p, err := w.conn.begin(bounded, w.opening, w.receipt)
 	if err == nil {
 		w.look.passed(p.pid)
-	} else if bounded.Err() != nil && ctx.Err() == nil {
+	} else if protocol.State(err) == "" && bounded.Err() != nil && ctx.Err() == nil {
 		late := w.pass.error("", failure.OfOurs(err))
 		late.Wait = w.look.stop()
 		return late

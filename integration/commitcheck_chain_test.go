@@ -137,3 +137,29 @@ func TestI4_ALeaseDoesNotEndWhereOneWasRenewed(t *testing.T) {
 		t.Errorf("in a transaction by itself: %v, %v", released, err)
 	}
 }
+
+// I4: nor is a lease taken over that ran out because the same transaction has taken back its extension: the snapshot of
+// the fenced transaction shows the longer one.
+func TestI4_ALeaseIsNotTakenOverWhereOneWasRenewed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
+	patientTransactions(t, look)
+	f := newFencedTxOn(t, p, look, 300*time.Millisecond)
+	const renew = `SELECT expires_at FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}', NULL, $4::text[]::interval[], $5::timestamptz[])`
+	until := one[time.Time](t, look, renew, f.g.name, f.g.token, f.g.id.String(), []string{"1 min"}, nil)
+	f.begin(t, pgx.RepeatableRead)
+	look.exec(t, `BEGIN`)
+	one[time.Time](t, look, renew, f.g.name, f.g.token, f.g.id.String(), nil, []time.Time{until})
+	look.exec(t, `SELECT pg_sleep(0.4)`)
+	look.exec(t, `SAVEPOINT s`)
+	granted := one[bool](t, look, `SELECT granted FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'next', '1 min')`, f.g.name)
+	look.exec(t, `COMMIT`)
+	if _, err := f.Exec(t.Context(), `COMMIT`); granted {
+		t.Errorf("I4: the lease was taken over, and COMMIT answers %v", err)
+	}
+	if next := look.mustAcquire(t, f.g.name, time.Minute); next.token <= f.g.token {
+		t.Errorf("I2: token %d after %d", next.token, f.g.token)
+	}
+}

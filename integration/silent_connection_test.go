@@ -162,3 +162,54 @@ func TestAWriteOverASilentConnectionEndsWithItsTimeLimit(t *testing.T) {
 		})
 	}
 }
+
+// A write waits at its fence for as long as the server lets it, which a lease's grace makes longer than its client
+// believes in the lease. And one whose lease ends while it waits for a connection says that, and not that it was slow.
+func TestAWriteIsNotLateForWhatItHasWaited(t *testing.T) {
+	t.Parallel()
+	const ttl, waited = 400 * time.Millisecond, 400*time.Millisecond + 2500*time.Millisecond
+	nothing := func(context.Context, pgx.Tx) error { return nil }
+	start := func(t *testing.T, opts ...pglock.AcquireOption) (*fencedstore.Store, *pgxpool.Pool, *pglock.Lease, *peer) {
+		db := pgtest.Database(t)
+		pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
+		lease, err := newClient(t, db.Pool(t)).Acquire(t.Context(), "x", append(opts, pglock.WithTTL(ttl))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fencedstore.New(pool), pool, lease, newPeer(t, db.URL())
+	}
+	t.Run("at its fence", func(t *testing.T) {
+		t.Parallel()
+		store, _, lease, other := start(t, pglock.WithGrace(20*time.Second))
+		if err := store.Write(t.Context(), lease, nothing, fencedstore.WithSameToken()); err != nil {
+			t.Fatal(err)
+		}
+		other.exec(t, `BEGIN; SELECT FROM pglock.fences WHERE resource = 'x' FOR UPDATE`)
+		done := make(chan error, 1)
+		go func() { done <- store.Write(t.Context(), lease, nothing, fencedstore.WithSameToken()) }()
+		time.Sleep(waited)
+		other.exec(t, `ROLLBACK`)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("for a connection", func(t *testing.T) {
+		t.Parallel()
+		store, pool, lease, _ := start(t)
+		busy, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- store.Write(t.Context(), lease, nothing) }()
+		pgtest.Eventually(t, "the write waits for the pool", func() bool { return pool.Stat().TotalConns() == 1 && pool.Stat().IdleConns() == 0 })
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(waited)
+		busy.Release()
+		if err := <-done; !errors.Is(err, pglock.ErrReleased) || errors.Is(err, fencedstore.ErrTimeLimit) {
+			t.Errorf("%v, want ErrReleased", err)
+		}
+	})
+}

@@ -262,7 +262,7 @@ DELETE FROM done_keys;
 --
 -- A SECURITY DEFINER function is for callers. It either fixes the search_path, or qualifies every name and every
 -- operator. acquire_lease, release_lease, fence, fence_commit and guard_write qualify, because fixing the path would
--- cost a tenth of their time and more, and so does what calls one of them. They leave what is rare to functions that
+-- cost a tenth of their time and more, and so do fence_all, once and seal. They leave what is rare to functions that
 -- fix the path. All others use the path that is set. Rules return true or raise, so that a caller evaluates them
 -- without a query.
 
@@ -337,8 +337,8 @@ AS $$
     ELSE refuse('reason', pg_catalog.quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank') END
 $$;
 
--- is_batch refuses arrays that are empty, too long for one statement, or of different lengths. Like all that
--- acquire_leases and release_leases call, it fixes the search_path that they do not.
+-- is_batch refuses arrays that are empty, too long for one statement, or of different lengths. It fixes
+-- the search_path that fence_all does not.
 CREATE FUNCTION is_batch(p_lengths int[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT
 AS $$
@@ -1283,7 +1283,8 @@ END $$;
 
 -- settle finds the leases that have run out and have nothing under way, and notes that they are over. It waits for
 -- nobody: a row that it cannot lock at once, because of a renewal or a COMMIT, counts as held. It locks rows FOR
--- UPDATE, so a prepared transaction that has passed the lease's check also keeps it held (I4).
+-- UPDATE, so a prepared transaction that has passed the lease's check also keeps it held (I4). In a transaction that has
+-- renewed leases all of them count as held: see require_unrenewed.
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1291,6 +1292,7 @@ BEGIN
   UPDATE locks l SET ended_at = l.expires_at
     FROM (SELECT o.slot FROM locks o
           WHERE o.name = p_name AND o.expires_at <= clock_timestamp() AND NOT is_over(o.expires_at, o.ended_at)
+            AND current_setting('pglock.renewed', true) IS DISTINCT FROM 'true'
           ORDER BY o.slot FOR UPDATE SKIP LOCKED) e
     WHERE l.name = p_name AND l.slot = e.slot;
   RETURN FOUND;

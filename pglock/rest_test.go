@@ -32,6 +32,7 @@ func TestWaiterFarFromTheFrontOfAQueueThatStandsStillDoesNotListen(t *testing.T)
 		"near":                       {before: near - 1},
 		"in a queue that moves":      {before: 200, moves: true},
 		"of an owner that has locks": {before: near, owner: nested},
+		"for a short lease":          {before: near, asks: []AcquireOption{WithTTL(4*time.Second - 1)}},
 		"shared":                     {before: near, asks: []AcquireOption{WithShared()}},
 		"with a limit":               {before: near, asks: []AcquireOption{WithLimit(3)}},
 	} {

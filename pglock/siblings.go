@@ -28,11 +28,11 @@ func init() {
 	hooks.Observe = func(ctx context.Context, lease any, what hooks.Observed) { lease.(*Lease).write(ctx, what) }
 	hooks.Export = func(lease any) hooks.Grant {
 		g := lease.(*Lease).Export()
-		return hooks.Grant{ID: g.ID, DatabaseID: g.DatabaseID, Schema: g.Schema}
+		return hooks.Grant{ID: g.ID, DatabaseID: g.DatabaseID, Schema: g.Schema, Grace: lease.(*Lease).grace}
 	}
 	hooks.Home = func(lease any) hooks.Grant {
 		home := hooks.Export(lease)
-		home.ID = uuid.Nil
+		home.ID, home.Grace = uuid.Nil, 0
 		return home
 	}
 	hooks.Want = func(client any, name string, opts any) (hooks.Wanted, error) {

@@ -16,6 +16,7 @@ import (
 type Grant struct {
 	ID, DatabaseID uuid.UUID
 	Schema         string
+	Grace          time.Duration // by which the lease is longer on the server
 }
 
 // Wanted is what a call of Acquire asks for: what package advisory needs to know of pglock's options.
@@ -64,7 +65,7 @@ var (
 	// Export is Lease.Export for a *pglock.Lease.
 	Export func(lease any) Grant
 
-	// Home is Export without the ID: where the lease is from.
+	// Home is Export without the ID and the grace: where the lease is from.
 	Home func(lease any) Grant
 
 	// Want reads the name and the []pglock.AcquireOption of a call of a *pglock.Client's Acquire, and refuses them as that does.

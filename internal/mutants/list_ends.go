@@ -164,6 +164,9 @@ var ofReleases = []mutant{
 	{"I13 a release waits for its row as long as it takes", []edit{
 		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE)"},
 	}, integration, "^TestI13_CallsForOne"},
+	{"I4 a lease is taken over where one was renewed", []edit{
+		{schema, "AND current_setting('pglock.renewed', true) IS DISTINCT FROM 'true' ORDER BY", "ORDER BY"},
+	}, integration, "^TestI4_ALeaseIsNotTaken"},
 	{"I4 a lease ends where one was renewed", []edit{
 		{schema, "OR bound_rest(true) AND set_config('pglock.renewed', 'true', true) IS NOT NULL;", "OR bound_rest(true);"},
 	}, integration, "^TestI4_ALeaseDoesNotEnd"},

@@ -59,8 +59,11 @@ var ofErrors = []mutant{
 			"unnest(p_resources) r LEFT JOIN fences k ON k.resource = r",
 		},
 	}, integration, "^TestI19_SerializableWrites"},
+	{"a write waits at its fence for as long as its client believes in the lease", []edit{
+		{"fencedstore/write.go", "w.pass.At.Add(w.longest()+lateBy)", "w.pass.At.Add(w.pass.Limit+lateBy)"},
+	}, integration, "^TestAWriteIsNotLate"},
 	{"a write waits for ever for the answer of its fence", []edit{
-		{"fencedstore/write.go", "context.WithDeadline(ctx, w.pass.At.Add(w.pass.Limit+lateBy))", "context.WithCancel(ctx)"},
+		{"fencedstore/write.go", "context.WithDeadline(ctx, w.pass.At.Add(w.longest()+lateBy))", "context.WithCancel(ctx)"},
 	}, integration, "^TestAWriteOverASilent"},
 	{"SERIALIZABLE writes look for their receipts", []edit{
 		{schema, "WHERE reads AND o.receipt_id", "WHERE o.receipt_id"},

@@ -21,11 +21,14 @@ var ofTheQueue = []mutant{
 	{"I8 whoever is near rests", []edit{
 		{"internal/queue/queue.go", "!s.Near; !t.far || !t.alone ||", "!s.Near; !t.alone ||"},
 	}, library, "^TestWaiterFarFromTheFrontOf"},
+	{"I8 whoever asks for a short lease rests", []edit{
+		{"internal/queue/queue.go", "!t.alone || t.ttl < restTTL ||", "!t.alone ||"},
+	}, library, "^TestWaiterFarFromTheFrontOf"},
 	{"I8 whoever belongs to a crowd rests", []edit{
 		{"internal/queue/queue.go", "!t.far || !t.alone ||", "!t.far ||"},
 	}, library, "^TestWaiterFarFromTheFrontOf"},
 	{"whoever holds a lock rests", []edit{
-		{"internal/queue/queue.go", "!t.alone || t.Owner.Nested() ||", "!t.alone ||"},
+		{"internal/queue/queue.go", "t.ttl < restTTL || t.Owner.Nested() ||", "t.ttl < restTTL ||"},
 	}, library, "^TestWaiterFarFromTheFrontOf"},
 	{"nobody rests", []edit{
 		{"internal/queue/queue.go", "now.Mono-t.since.Mono >= restAfter", "false"},

@@ -22,8 +22,10 @@ const (
 	lastLook  = time.Second
 	farLook   = 2500 * time.Millisecond
 
-	// restAfter is for how long looks have found a ticket far, and nobody served, before it rests.
+	// restAfter is for how long looks have found a ticket far, and nobody served, before it rests. A lease that lasts for
+	// less than restTTL could end before the next look finds it.
 	restAfter = 5 * time.Second
+	restTTL   = 4 * lastLook
 
 	// AskLate is how long after the end of the holder's lease the first in a queue asks, so that it finds the lease
 	// over.
@@ -69,7 +71,7 @@ func NewTicket(owner Owner, ttl time.Duration, exclusive bool) *Ticket {
 // not come before others have been served, which the next look finds. Shared locks and those with a limit may be granted
 // to a whole crowd at once, so their tickets never rest; nor do those of an owner that holds a lock, for circles.
 func (t *Ticket) notice(s protocol.Sighting, now trust.Instant) (changed bool) {
-	if t.first, t.far = s.First, !s.Near; !t.far || !t.alone || t.Owner.Nested() || s.Served != t.served {
+	if t.first, t.far = s.First, !s.Near; !t.far || !t.alone || t.ttl < restTTL || t.Owner.Nested() || s.Served != t.served {
 		t.since = now
 	}
 	rested := t.rests

@@ -18,7 +18,7 @@
 --
 -- A SECURITY DEFINER function is for callers. It either fixes the search_path, or qualifies every name and every
 -- operator. acquire_lease, release_lease, fence, fence_commit and guard_write qualify, because fixing the path would
--- cost a tenth of their time and more, and so does what calls one of them. They leave what is rare to functions that
+-- cost a tenth of their time and more, and so do fence_all, once and seal. They leave what is rare to functions that
 -- fix the path. All others use the path that is set. Rules return true or raise, so that a caller evaluates them
 -- without a query.
 
@@ -93,8 +93,8 @@ AS $$
     ELSE refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank') END
 $$;
 
--- is_batch refuses arrays that are empty, too long for one statement, or of different lengths. Like all that
--- acquire_leases and release_leases call, it fixes the search_path that they do not.
+-- is_batch refuses arrays that are empty, too long for one statement, or of different lengths. It fixes
+-- the search_path that fence_all does not.
 CREATE FUNCTION is_batch(p_lengths int[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT
 AS $$

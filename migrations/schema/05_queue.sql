@@ -262,7 +262,8 @@ END $$;
 
 -- settle finds the leases that have run out and have nothing under way, and notes that they are over. It waits for
 -- nobody: a row that it cannot lock at once, because of a renewal or a COMMIT, counts as held. It locks rows FOR
--- UPDATE, so a prepared transaction that has passed the lease's check also keeps it held (I4).
+-- UPDATE, so a prepared transaction that has passed the lease's check also keeps it held (I4). In a transaction that has
+-- renewed leases all of them count as held: see require_unrenewed.
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -270,6 +271,7 @@ BEGIN
   UPDATE locks l SET ended_at = l.expires_at
     FROM (SELECT o.slot FROM locks o
           WHERE o.name = p_name AND o.expires_at <= clock_timestamp() AND NOT is_over(o.expires_at, o.ended_at)
+            AND current_setting('pglock.renewed', true) IS DISTINCT FROM 'true'
           ORDER BY o.slot FOR UPDATE SKIP LOCKED) e
     WHERE l.name = p_name AND l.slot = e.slot;
   RETURN FOUND;
