@@ -262,8 +262,8 @@ END $$;
 
 -- settle finds the leases that have run out and have nothing under way, and notes that they are over. It waits for
 -- nobody: a row that it cannot lock at once, because of a renewal or a COMMIT, counts as held. It locks rows FOR
--- UPDATE, so a prepared transaction that has passed the lease's check also keeps it held (I4). In a transaction that has
--- renewed leases all of them count as held: see require_unrenewed.
+-- UPDATE, so a prepared transaction that has passed the lease's check also keeps it held (I4). In a transaction that
+-- has renewed leases all of them count as held: see require_unrenewed.
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
