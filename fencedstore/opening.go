@@ -90,8 +90,8 @@ func (o opening) longestTTL() (longest time.Duration) {
 	return longest
 }
 
-// longest is for how long the server may let a transaction go on that passes the fences now: without a time limit for as
-// long as a lease lasts there, which is longer by its grace.
+// longest is for how long the server may let a transaction go on that passes the fences now: without a time limit for
+// as long as a lease lasts there, which is longer by its grace.
 func (o opening) longest() time.Duration {
 	longest := o.limit
 	for _, f := range o.fences {

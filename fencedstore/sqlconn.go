@@ -210,9 +210,27 @@ func (c *sqlConn) cut() {
 
 // raw calls f with what the driver has for the connection.
 func (c *sqlConn) raw(f func(driverConn any)) {
-	if !c.back && c.conn.Raw(func(driverConn any) error { f(driverConn); return nil }) != nil {
+	if !c.back && throughRaw(c.conn, func(driverConn any) error { f(driverConn); return nil }) != nil {
 		c.dead = true
 	}
+}
+
+// throughRaw is conn.Raw. That panics where database/sql closes the connection at this moment, because a transaction
+// whose context has ended could not be rolled back: it finds the connection open, and then no connection.
+func throughRaw(conn *sql.Conn, f func(driverConn any) error) (err error) {
+	called := false
+	defer func() {
+		if called {
+			return // a panic of f goes on
+		}
+		if recover() != nil {
+			err = driver.ErrBadConn
+		}
+	}()
+	return conn.Raw(func(driverConn any) error {
+		called = true
+		return f(driverConn)
+	})
 }
 
 // unconfirmed can be seen on connections of pgx alone.
@@ -244,7 +262,7 @@ func (c *sqlConn) giveBack() {
 	c.back = true
 	c.end()
 	if c.dead { // database/sql closes a connection of which its driver says so
-		_ = c.conn.Raw(func(any) error { return driver.ErrBadConn })
+		_ = throughRaw(c.conn, func(any) error { return driver.ErrBadConn })
 	}
 	_ = c.conn.Close()
 }

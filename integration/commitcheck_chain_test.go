@@ -86,20 +86,22 @@ func TestI4_A5_ReleasesOfOneLockTogetherAreSeenByTheCheck(t *testing.T) {
 	}
 }
 
-// I4: a renewal leaves its lock on the row. If one part of a transaction renews and another ends the lease, and only one
-// of them is a subtransaction, the check would follow the row past the end. So such a transaction is refused.
+// I4: a renewal leaves its lock on the row. If one part of a transaction renews and another ends the lease, and only
+// one of them is a subtransaction, the check would follow the row past the end. So such a transaction is refused.
 func TestI4_ALeaseDoesNotEndWhereOneWasRenewed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
-	const renew = `SELECT outcome = 'renewed' AND $4 <> '' FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`
+	const renew = `SELECT outcome = 'renewed' AND $4 <> ''
+		FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`
 	for what, sql := range map[string]string{
-		"release_lease":  `SELECT released FROM pglock.release_lease($1, $2, $3) WHERE $4 <> ''`,
-		"release_leases": `SELECT released FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}') WHERE $4 <> ''`,
-		"hand_over":      `SELECT outcome FROM pglock.hand_over($1, $2, $3, 'somebody') WHERE $4 <> ''`,
-		"give_up":        `SELECT ended FROM pglock.give_up($4, ARRAY[$1], ARRAY[$3::uuid]) WHERE $2::bigint > 0`,
-		"break_lock":     `SELECT true FROM pglock.break_lock($1, 'test', 'test', $2) WHERE $3 <> $4`,
+		"release_lease": `SELECT released FROM pglock.release_lease($1, $2, $3) WHERE $4 <> ''`,
+		"release_leases": `SELECT released
+			FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}') WHERE $4 <> ''`,
+		"hand_over":  `SELECT outcome FROM pglock.hand_over($1, $2, $3, 'somebody') WHERE $4 <> ''`,
+		"give_up":    `SELECT ended FROM pglock.give_up($4, ARRAY[$1], ARRAY[$3::uuid]) WHERE $2::bigint > 0`,
+		"break_lock": `SELECT true FROM pglock.break_lock($1, 'test', 'test', $2) WHERE $3 <> $4`,
 		"break_session": `SELECT b.new_token FROM pglock.locks l, pglock.break_session(l.session_id, 'test', 'test') b
 			WHERE l.name = $1 AND $2::bigint > 0 AND $3 <> $4`,
 	} {
@@ -126,14 +128,16 @@ func TestI4_ALeaseDoesNotEndWhereOneWasRenewed(t *testing.T) {
 				}
 				look.exec(t, `COMMIT`)
 				_, err := f.Exec(t.Context(), `COMMIT`)
-				ended := one[bool](t, look, `SELECT expires_at = '-infinity' FROM pglock.locks WHERE name = $1`, f.g.name)
+				const over = `SELECT expires_at = '-infinity' FROM pglock.locks WHERE name = $1`
+				ended := one[bool](t, look, over, f.g.name)
 				if ended || err != nil {
 					t.Errorf("I4: afterwards the lease has ended: %v, and COMMIT answers %v", ended, err)
 				}
 			})
 		}
 	}
-	if released, err := look.release(t.Context(), look.mustAcquire(t, "another", time.Minute)); err != nil || !released {
+	another := look.mustAcquire(t, "another", time.Minute)
+	if released, err := look.release(t.Context(), another); err != nil || !released {
 		t.Errorf("in a transaction by itself: %v, %v", released, err)
 	}
 }
@@ -147,14 +151,16 @@ func TestI4_ALeaseIsNotTakenOverWhereOneWasRenewed(t *testing.T) {
 	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
 	patientTransactions(t, look)
 	f := newFencedTxOn(t, p, look, 300*time.Millisecond)
-	const renew = `SELECT expires_at FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}', NULL, $4::text[]::interval[], $5::timestamptz[])`
+	const renew = `SELECT expires_at FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}',
+		NULL, $4::text[]::interval[], $5::timestamptz[])`
+	const take = `SELECT granted FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'next', '1 min')`
 	until := one[time.Time](t, look, renew, f.g.name, f.g.token, f.g.id.String(), []string{"1 min"}, nil)
 	f.begin(t, pgx.RepeatableRead)
 	look.exec(t, `BEGIN`)
 	one[time.Time](t, look, renew, f.g.name, f.g.token, f.g.id.String(), nil, []time.Time{until})
 	look.exec(t, `SELECT pg_sleep(0.4)`)
 	look.exec(t, `SAVEPOINT s`)
-	granted := one[bool](t, look, `SELECT granted FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'next', '1 min')`, f.g.name)
+	granted := one[bool](t, look, take, f.g.name)
 	look.exec(t, `COMMIT`)
 	if _, err := f.Exec(t.Context(), `COMMIT`); granted {
 		t.Errorf("I4: the lease was taken over, and COMMIT answers %v", err)

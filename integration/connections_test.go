@@ -175,8 +175,11 @@ func TestNotificationsComeBetweenStatements(t *testing.T) {
 func TestAClientListensWithOddSettings(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	for _, settings := range []map[string]string{{"client_encoding": "LATIN1"}, {"client_encoding": "SQL_ASCII"}, {"standard_conforming_strings": "off"}} {
-		s := server.New(db.Pool(t, func(c *pgxpool.Config) { maps.Copy(c.ConnConfig.RuntimeParams, settings) }), "pglock", nil, errors.New("closed"))
+	for _, settings := range []map[string]string{
+		{"client_encoding": "LATIN1"}, {"client_encoding": "SQL_ASCII"}, {"standard_conforming_strings": "off"},
+	} {
+		pool := db.Pool(t, func(c *pgxpool.Config) { maps.Copy(c.ConnConfig.RuntimeParams, settings) })
+		s := server.New(pool, "pglock", nil, errors.New("closed"))
 		conn, err := s.Listen(t.Context())
 		if err == nil {
 			err = conn.Subscribe(t.Context(), "a")

@@ -60,8 +60,8 @@ func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 	}
 	rest := make(map[int32]bool) // server processes that have been told to listen no more
 	resting := func() int {
-		for _, pid := range one[[]int32](t, look, `SELECT array_agg(pid) FROM pg_stat_activity WHERE datname = current_database()
-			AND query = 'UNLISTEN *'`) {
+		for _, pid := range one[[]int32](t, look, `SELECT array_agg(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND query = 'UNLISTEN *'`) {
 			rest[pid] = true
 		}
 		return len(rest)
@@ -83,5 +83,6 @@ func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 		longest, last = max(longest, time.Since(last)), time.Now()
 	}
 	group.Wait()
-	t.Logf("%d waiters of which %d rested were served within %v, at most %v one after the other", waiters, waiters-near, time.Since(began), longest)
+	t.Logf("%d waiters of which %d rested were served within %v, at most %v one after the other",
+		waiters, waiters-near, time.Since(began), longest)
 }

@@ -479,7 +479,8 @@ func TestI13_CallsForOneWaitForASecondAtMost(t *testing.T) {
 	for what, call := range map[string]string{
 		"release_lease": `SELECT pglock.release_lease('x', $1, $2)`,
 		"hand_over":     `SELECT pglock.hand_over('x', $1, $2, 'somebody')`,
-		"give_up":       `SELECT pglock.give_up('` + p.key.String() + `', '{x}', ARRAY[$2::text::uuid]) WHERE $1::bigint > 0`,
+		"give_up": `SELECT pglock.give_up('` + p.key.String() + `', '{x}', ARRAY[$2::text::uuid])
+			WHERE $1::bigint > 0`,
 	} {
 		if !pgtest.Among(what, "release_lease") {
 			continue

@@ -85,11 +85,11 @@
 // The notification is a hint for one ticket. Nobody can forge it, and it may be lost: the row of the lock decides.
 // While calls wait, the client looks at its tickets every second, or less often if looks take long. While each of them
 // has eight others before it, and none of their owners holds a lock, it looks every two and a half seconds, or four
-// times in a shorter TTL of the session or of the lease. If they all ask for exclusive leases of
-// four seconds or more, and looks have found nobody served for five seconds, the client stops listening half a minute later, because each notification
-// wakes all that listen. It listens again as soon as a look finds somebody served or a ticket near. If it receives no notifications, as
-// behind a pooler that shares connections between transactions, it looks after 20 ms and then at intervals that grow to
-// a second. WithListenConfig gives the listener a direct connection.
+// times in a shorter TTL of the session or of the lease. If they all ask for exclusive leases of four seconds or more,
+// and looks have found nobody served for five seconds, the client stops listening half a minute later, because each
+// notification wakes all that listen. It listens again as soon as a look finds somebody served or a ticket near. If it
+// receives no notifications, as behind a pooler that shares connections between transactions, it looks after 20 ms and
+// then at intervals that grow to a second. WithListenConfig gives the listener a direct connection.
 //
 // A client with waiting calls counts as alive for its session TTL after each look (WithSessionTTL, 10 s). The queue
 // skips a client that does not look because it was killed, paused or cut off; when it looks again it queues at the

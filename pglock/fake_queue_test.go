@@ -80,7 +80,8 @@ func (q *fakeQueue) look(context.Context, []int64) (map[int64]protocol.Sighting,
 		if q.foreign[t.number] {
 			continue
 		}
-		found[t.number] = protocol.Sighting{First: q.ahead(t) == 0, Near: q.ahead(t) < near, Remaining: max(0, time.Until(q.until)), Circle: q.circles[t.number], Served: q.served}
+		found[t.number] = protocol.Sighting{First: q.ahead(t) == 0, Near: q.ahead(t) < near,
+			Remaining: max(0, time.Until(q.until)), Circle: q.circles[t.number], Served: q.served}
 	}
 	return found, nil
 }

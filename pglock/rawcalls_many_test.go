@@ -71,8 +71,9 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 			add(lease(id, id, "'h'", "NULL", "NULL"), invalid, "ttl is NULL")
 			add(lease(id, id, "'h'", "'1 s'", "NULL, p_nested => NULL"), invalid, "nested is NULL: it must be true or false")
 			if more == "" {
-				add(lease(id, id, "'h'", "'1 s'", "NULL, p_wait => NULL"), invalid, "retry or wait is NULL: it must be true or false")
-				add(lease(id, id, "'h'", "'1 s'", "NULL, p_retry => NULL, p_wait => true"), invalid, "retry or wait is NULL")
+				const says = "retry or wait is NULL: it must be true or false"
+				add(lease(id, id, "'h'", "'1 s'", "NULL, p_wait => NULL"), invalid, says)
+				add(lease(id, id, "'h'", "'1 s'", "NULL, p_retry => NULL, p_wait => true"), invalid, says)
 			}
 			add(lease(id, id, "'h'", "'99 ms'", "NULL"), invalid, "ttl is 00:00:00.099: it must be from 100 ms to 24 hours")
 			add(lease(id, id, "'h'", "'-1 s'", "NULL"), invalid, "ttl is -00:00:01")

@@ -16,8 +16,8 @@ import (
 // minute.
 const rested = 45 * time.Second
 
-// Each notification wakes everybody who listens. So of a thousand processes that wait behind a leader only those near the
-// front of the queue listen.
+// Each notification wakes everybody who listens. So of a thousand processes that wait behind a leader only those near
+// the front of the queue listen.
 func TestWaiterFarFromTheFrontOfAQueueThatStandsStillDoesNotListen(t *testing.T) {
 	nested := &owner{}
 	nested.held.Store(1)
@@ -55,7 +55,7 @@ func TestWaiterFarFromTheFrontOfAQueueThatStandsStillDoesNotListen(t *testing.T)
 					}
 				}
 				if hears(c) == tc.rests || e.isClosed() != tc.rests {
-					t.Errorf("hears: %v, gave its connection back: %v; want that it rests: %v", hears(c), e.isClosed(), tc.rests)
+					t.Errorf("hears: %v, gave its connection back: %v; want rest: %v", hears(c), e.isClosed(), tc.rests)
 				}
 				if n := len(s.of("listen")); n != 1 {
 					t.Errorf("%d connections, want one", n)
@@ -85,13 +85,13 @@ func TestI8_WaiterThatRestsFindsByALookWhatItDoesNotHear(t *testing.T) {
 				before := len(s.of("look"))
 				time.Sleep(time.Minute)
 				if n := len(s.of("look")) - before; n < 24 || n > 33 || hears(c) {
-					t.Errorf("%d looks in a minute, hears: %v; want one in two and a half seconds, or up to a quarter sooner", n, hears(c))
+					t.Errorf("%d looks in a minute, hears: %v; want one in 1.9 to 2.5 s", n, hears(c))
 				}
 				change(q)
 				time.Sleep(2500 * time.Millisecond)
 				synctest.Wait()
 				if !hears(c) || len(s.of("listen")) != 2 {
-					t.Fatalf("hears: %v on %d connections, want it to hear again after the next look", hears(c), len(s.of("listen")))
+					t.Fatalf("hears: %v on %d connections; want to hear after a look", hears(c), len(s.of("listen")))
 				}
 				e.said <- [2]string{c.channel(), q.grant(id, DefaultTTL)}
 				granted := time.Now()
@@ -119,9 +119,9 @@ func TestI8_WaiterThatRestsFindsByALookWhatItDoesNotHear(t *testing.T) {
 	})
 }
 
-// From the look on that has found the queue moving, a grant is found within a second, whenever it comes: while the client
-// does not listen yet, while its connection is made, before and after the notification that proves that it hears, and
-// also if LISTEN fails.
+// From the look on that has found the queue moving, a grant is found within a second, whenever it comes: while the
+// client does not listen yet, while its connection is made, before and after the notification that proves that it
+// hears, and also if LISTEN fails.
 func TestI8_TheWayFromFarToNearMissesNoGrant(t *testing.T) {
 	for name, connect := range map[string]func() error{
 		"at once": func() error { return nil },

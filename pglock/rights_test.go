@@ -102,7 +102,9 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 		"SELECT nextval('pglock.fencing_token_seq')", "SELECT setval('pglock.fencing_token_seq', 1)", "SELECT last_value FROM pglock.fencing_token_seq",
 		"SELECT * FROM pglock.pglock_schema_migrations", "CREATE TABLE pglock.mine ()", "CREATE FUNCTION pglock.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
 		"SELECT pglock.prune_locks()", "SELECT pglock.prune_history()", "SELECT pglock.list_history()", "SELECT pglock.break_lock('report', 'r', 'a')",
-		"SELECT pglock.lost_reason('report', 1, NULL, 0)", "SELECT pglock.check_request(NULL, '1 s', true, true)", "SELECT pglock.require_durable_commit()", "SELECT pglock.require_unrenewed()", "SELECT pglock.require_read_committed()",
+		"SELECT pglock.lost_reason('report', 1, NULL, 0)", "SELECT pglock.check_request(NULL, '1 s', true, true)",
+		"SELECT pglock.require_durable_commit()", "SELECT pglock.require_unrenewed()",
+		"SELECT pglock.require_read_committed()",
 		"SELECT pglock.draw_token(0)", "SELECT pglock.epoch_now()", "SELECT pglock.advance_epoch('r', 'a')",
 		"SELECT pglock.raise_lost('report', 1, 'broken')", "SELECT pglock.raise_stale('report', 1, 2)", "SELECT pglock.refuse_lease(NULL, 1, NULL)", "SELECT pglock.write_receipt(gen_random_uuid(), gen_random_uuid())",
 		"SELECT pglock.bypass_guards('r', 'a')",
@@ -299,8 +301,9 @@ func TestFunctionsThatUsersCallOrThatHaveMoreRightsFixTheirSearchPath(t *testing
 		return texts
 	}
 	texts := loose()
-	if names := slices.Sorted(maps.Keys(texts)); !slices.Equal(names, []string{"acquire_lease", "fence", "fence_all", "fence_commit",
-		"guard_write", "once", "release_lease", "seal"}) {
+	if names := slices.Sorted(maps.Keys(texts)); !slices.Equal(names, []string{
+		"acquire_lease", "fence", "fence_all", "fence_commit", "guard_write", "once", "release_lease", "seal",
+	}) {
 		t.Errorf("without a search_path of their own: %v", names)
 	}
 	for name, text := range texts {

@@ -90,19 +90,23 @@ var ofEnds = []mutant{
 	{"a break waits for ever", []edit{
 		{
 			schema,
-			"SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$ #variable_conflict use_column DECLARE ok " +
-				"boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit() AND has_bytes(",
+			"SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$ #variable_conflict " +
+				"use_column DECLARE ok boolean := require_read_committed() AND require_unrenewed() AND " +
+				"require_durable_commit() AND has_bytes(",
 			"SECURITY DEFINER SET search_path FROM CURRENT AS $$ #variable_conflict use_column DECLARE ok " +
-				"boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit() AND has_bytes(",
+				"boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit() " +
+				"AND has_bytes(",
 		},
 	}, integration, "^TestABreakWaits"},
 	{"a break of a session waits for ever", []edit{
 		{
 			schema,
-			"SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$ #variable_conflict use_column DECLARE ok " +
-				"boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit() AND is_operator(",
+			"SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$ #variable_conflict " +
+				"use_column DECLARE ok boolean := require_read_committed() AND require_unrenewed() AND " +
+				"require_durable_commit() AND is_operator(",
 			"SECURITY DEFINER SET search_path FROM CURRENT AS $$ #variable_conflict use_column DECLARE ok " +
-				"boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit() AND is_operator(",
+				"boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit() " +
+				"AND is_operator(",
 		},
 	}, integration, "^TestABreakWaits"},
 	{"a break does not say who is in its way", []edit{
@@ -168,7 +172,11 @@ var ofReleases = []mutant{
 		{schema, "AND current_setting('pglock.renewed', true) IS DISTINCT FROM 'true' ORDER BY", "ORDER BY"},
 	}, integration, "^TestI4_ALeaseIsNotTaken"},
 	{"I4 a lease ends where one was renewed", []edit{
-		{schema, "OR bound_rest(true) AND set_config('pglock.renewed', 'true', true) IS NOT NULL;", "OR bound_rest(true);"},
+		{
+			schema,
+			"OR bound_rest(true) AND set_config('pglock.renewed', 'true', true) IS NOT NULL;",
+			"OR bound_rest(true);",
+		},
 	}, integration, "^TestI4_ALeaseDoesNotEnd"},
 	{"I4 I18 a release does not lock its row first", []edit{
 		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1)"},

@@ -50,20 +50,32 @@ var ofErrors = []mutant{
 		{schema, "WHERE reads AND f.resource", "WHERE f.resource"},
 	}, integration, "^TestI19_SerializableWrites"},
 	{"SERIALIZABLE writes look for keys of work done once", []edit{
-		{schema, "IF old OR pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable' THEN", "IF true THEN"},
+		{
+			schema,
+			"IF old OR pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) " +
+				"'serializable' THEN",
+			"IF true THEN",
+		},
 	}, integration, "^TestI19_SerializableWrites"},
 	{"a seal of several fences reads all fences", []edit{
 		{
 			schema,
-			"unnest(p_resources) r LEFT JOIN LATERAL ( -- each by its key SELECT o.lock_name, o.slot FROM fences o WHERE o.resource = r OFFSET 0) k ON true",
+			"unnest(p_resources) r LEFT JOIN LATERAL ( -- each by its key SELECT o.lock_name, o.slot FROM " +
+				"fences o WHERE o.resource = r OFFSET 0) k ON true",
 			"unnest(p_resources) r LEFT JOIN fences k ON k.resource = r",
 		},
 	}, integration, "^TestI19_SerializableWrites"},
 	{"a write waits at its fence for as long as its client believes in the lease", []edit{
 		{"fencedstore/write.go", "w.pass.At.Add(w.longest()+lateBy)", "w.pass.At.Add(w.pass.Limit+lateBy)"},
 	}, integration, "^TestAWriteIsNotLate"},
+	{"a connection that database/sql closes meanwhile ends the program", []edit{
+		{"fencedstore/sqlconn.go", "\t\tif recover() != nil {\n", "\t\tif false {\n"},
+	}, store, "^TestAConnectionThatDatabaseSQL"},
 	{"a write waits for ever for the answer of its fence", []edit{
-		{"fencedstore/write.go", "context.WithDeadline(ctx, w.pass.At.Add(w.longest()+lateBy))", "context.WithCancel(ctx)"},
+		{
+			"fencedstore/write.go",
+			"context.WithDeadline(ctx, w.pass.At.Add(w.longest()+lateBy))", "context.WithCancel(ctx)",
+		},
 	}, integration, "^TestAWriteOverASilent"},
 	{"SERIALIZABLE writes look for their receipts", []edit{
 		{schema, "WHERE reads AND o.receipt_id", "WHERE o.receipt_id"},

@@ -264,7 +264,8 @@ var ofDeadlines = []mutant{
 	{"many releases are planned for the values at hand", []edit{
 		{
 			schema,
-			"released boolean, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan",
+			"released boolean, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM " +
+				"CURRENT SET plan_cache_mode = force_generic_plan",
 			"released boolean, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT",
 		},
 	}, integration, "^TestNothingIsPlanned"},
@@ -327,9 +328,10 @@ var ofDeadlines = []mutant{
 	{"many acquires are planned for the values at hand", []edit{
 		{
 			schema,
-			"RETURNS TABLE (n bigint, granted boolean, token bigint, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM " +
-				"CURRENT SET plan_cache_mode = force_generic_plan AS $$",
-			"RETURNS TABLE (n bigint, granted boolean, token bigint, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$",
+			"granted boolean, token bigint, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path " +
+				"FROM CURRENT SET plan_cache_mode = force_generic_plan AS $$",
+			"granted boolean, token bigint, more json) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path " +
+				"FROM CURRENT AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
 	{"an announcement is planned for the values at hand", []edit{

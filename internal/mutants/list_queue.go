@@ -19,7 +19,7 @@ var ofTheQueue = []mutant{
 		{"internal/queue/queue.go", "t.Owner.Nested() || s.Served != t.served {", "t.Owner.Nested() {"},
 	}, library, "^TestWaiterFarFromTheFrontOf|^TestI8_WaiterThatRests"},
 	{"I8 whoever is near rests", []edit{
-		{"internal/queue/queue.go", "!s.Near; !t.far || !t.alone ||", "!s.Near; !t.alone ||"},
+		{"internal/queue/queue.go", "if !t.far || !t.alone ||", "if !t.alone ||"},
 	}, library, "^TestWaiterFarFromTheFrontOf"},
 	{"I8 whoever asks for a short lease rests", []edit{
 		{"internal/queue/queue.go", "!t.alone || t.ttl < restTTL ||", "!t.alone ||"},
@@ -37,7 +37,10 @@ var ofTheQueue = []mutant{
 		{"internal/queue/looks.go", "\tif rested && q.polls() {", "\tif rested && false {"},
 	}, library, "^TestI8_TheWayFromFar"},
 	{"I8 whoever stops to rest does not listen", []edit{
-		{"internal/queue/looks.go", "\t\t\tif t.notice(s, now) {\n\t\t\t\tt.signal()\n\t\t\t}\n", "\t\t\tt.notice(s, now)\n"},
+		{
+			"internal/queue/looks.go",
+			"\t\t\tif t.notice(s, now) {\n\t\t\t\tt.signal()\n\t\t\t}\n", "\t\t\tt.notice(s, now)\n",
+		},
 	}, library, "^TestI8_WaiterThatRests|^TestWaiterFarFromTheFrontOf"},
 	{"I8 whoever rests looks as one that is deaf", []edit{
 		{"internal/queue/queue.go", "return !q.hears && !q.rests", "return !q.hears"},
@@ -262,7 +265,12 @@ var ofTheQueue = []mutant{
 		{schema, "ok := p_alone OR bound_rest(false); END $$; -- check_request", "END $$; -- check_request"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a release may be idle for ever afterwards", []edit{
-		{schema, "IF p_alone IS NOT TRUE THEN ok := {{schema}}.require_unrenewed() AND {{schema}}.bound_rest(false); END IF;", ""},
+		{
+			schema,
+			"IF p_alone IS NOT TRUE THEN ok := {{schema}}.require_unrenewed() AND " +
+				"{{schema}}.bound_rest(false); END IF;",
+			"",
+		},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a release of many may be idle for ever afterwards", []edit{
 		{schema, "ok := bound_rest(p_alone); END $$; -- release_otherwise", "END $$; -- release_otherwise"},
@@ -280,10 +288,18 @@ var ofTheQueue = []mutant{
 		{schema, "IF granted AND p_alone IS NOT TRUE THEN ok := {{schema}}.bound_rest(true); END IF;", ""},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a try that is refused limits the rest of the transaction", []edit{
-		{schema, "IF granted AND p_alone IS NOT TRUE THEN ok := {{schema}}.bound_rest(true); END IF;", "IF NOT p_alone THEN ok := {{schema}}.bound_rest(true); END IF;"},
+		{
+			schema,
+			"IF granted AND p_alone IS NOT TRUE THEN ok := {{schema}}.bound_rest(true); END IF;",
+			"IF NOT p_alone THEN ok := {{schema}}.bound_rest(true); END IF;",
+		},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a renewal may be idle for ever afterwards", []edit{
-		{schema, "FOR NO KEY UPDATE) h; END IF; ok := p_alone OR bound_rest(true) AND", "FOR NO KEY UPDATE) h; END IF; ok := p_alone OR"},
+		{
+			schema,
+			"FOR NO KEY UPDATE) h; END IF; ok := p_alone OR bound_rest(true) AND",
+			"FOR NO KEY UPDATE) h; END IF; ok := p_alone OR",
+		},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a statement may last for ever after one that has locked", []edit{
 		{schema, "AND (p_idle OR bound_timeout('statement_timeout', 1000) AND", "AND (p_idle OR"},

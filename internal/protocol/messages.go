@@ -134,7 +134,7 @@ type Sighting struct {
 	Near      bool          // the session's first for its lock, and fewer than eight live ones are before it
 	Remaining time.Duration // for the first: until it should ask again
 	Circle    []Link        // that its ticket closes, if any
-	Served    int64         // the last ticket of the lock that was served: as long as it is the same, the queue stands still
+	Served    int64         // the last ticket of the lock that was served: the queue stands still while it is the same
 }
 
 // Link is one step of a circle of waiters.

@@ -22,8 +22,8 @@ const (
 	lastLook  = time.Second
 	farLook   = 2500 * time.Millisecond
 
-	// restAfter is for how long looks have found a ticket far, and nobody served, before it rests. A lease that lasts for
-	// less than restTTL could end before the next look finds it.
+	// restAfter is for how long looks have found a ticket far, and nobody served, before it rests. A lease that lasts
+	// for less than restTTL could end before the next look finds it.
 	restAfter = 5 * time.Second
 	restTTL   = 4 * lastLook
 
@@ -68,13 +68,15 @@ func NewTicket(owner Owner, ttl time.Duration, exclusive bool) *Ticket {
 // notice notes what a look has found, and reports whether the ticket has begun or ended to rest.
 //
 // A ticket that rests needs no notification. It waits far from the front of a queue that stands still. So its turn does
-// not come before others have been served, which the next look finds. Shared locks and those with a limit may be granted
-// to a whole crowd at once, so their tickets never rest; nor do those of an owner that holds a lock, for circles.
+// not come before others have been served, which the next look finds. Shared locks and those with a limit may be
+// granted to a whole crowd at once, so their tickets never rest; nor do those of an owner that holds a lock, for
+// circles.
 func (t *Ticket) notice(s protocol.Sighting, now trust.Instant) (changed bool) {
-	if t.first, t.far = s.First, !s.Near; !t.far || !t.alone || t.ttl < restTTL || t.Owner.Nested() || s.Served != t.served {
+	rested := t.rests
+	t.first, t.far = s.First, !s.Near
+	if !t.far || !t.alone || t.ttl < restTTL || t.Owner.Nested() || s.Served != t.served {
 		t.since = now
 	}
-	rested := t.rests
 	t.served, t.rests = s.Served, now.Mono-t.since.Mono >= restAfter
 	return t.rests != rested
 }

@@ -193,8 +193,8 @@ func (h *hearing) Close(works bool) {
 	}
 }
 
-// simply sends statements without parameters in the simple protocol, which needs no prepared statement. pgx's own way to
-// do that insists on settings of the session that only parameters need.
+// simply sends statements without parameters in the simple protocol, which needs no prepared statement. pgx's own way
+// to do that insists on settings of the session that only parameters need.
 func simply(ctx context.Context, conn *pgx.Conn, sql string) ([]*pgconn.Result, error) {
 	return conn.PgConn().Exec(ctx, sql).ReadAll()
 }

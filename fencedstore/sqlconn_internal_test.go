@@ -1,0 +1,47 @@
+package fencedstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"testing"
+)
+
+// badly is a driver whose transactions cannot be rolled back.
+type badly struct{}
+
+func (badly) Connect(context.Context) (driver.Conn, error) { return badConn{}, nil }
+
+func (badly) Driver() driver.Driver { return nil }
+
+type badConn struct{ driver.Conn }
+
+func (badConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return badTx{}, nil }
+
+func (badConn) Close() error { return nil }
+
+type badTx struct{}
+
+func (badTx) Commit() error { return driver.ErrBadConn }
+
+func (badTx) Rollback() error { return driver.ErrBadConn }
+
+// database/sql may close a connection at the moment in which it is asked for what the driver has for it.
+func TestAConnectionThatDatabaseSQLClosesMeanwhileIsDead(t *testing.T) {
+	db := sql.OpenDB(badly{})
+	defer db.Close()
+	for range 20000 {
+		lent, err := sqlDatabase{db: db}.lend(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := lent.(*sqlConn)
+		if err := c.beginTx(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c.end()
+		for !c.isDead() {
+		}
+		c.giveBack()
+	}
+}
