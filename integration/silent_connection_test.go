@@ -169,20 +169,19 @@ func TestAWriteIsNotLateForWhatItHasWaited(t *testing.T) {
 	t.Parallel()
 	const ttl, waited = 400 * time.Millisecond, 400*time.Millisecond + 2500*time.Millisecond
 	nothing := func(context.Context, pgx.Tx) error { return nil }
-	start := func(
-		t *testing.T, opts ...pglock.AcquireOption,
-	) (*fencedstore.Store, *pgxpool.Pool, *pglock.Lease, *peer) {
-		db := pgtest.Database(t)
-		pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
+	hold := func(t *testing.T, db *pgtest.DB, opts ...pglock.AcquireOption) *pglock.Lease {
+		t.Helper()
 		lease, err := newClient(t, db.Pool(t)).Acquire(t.Context(), "x", append(opts, pglock.WithTTL(ttl))...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fencedstore.New(pool), pool, lease, newPeer(t, db.URL())
+		return lease
 	}
 	t.Run("at its fence", func(t *testing.T) {
 		t.Parallel()
-		store, _, lease, other := start(t, pglock.WithGrace(20*time.Second))
+		db := pgtest.Database(t)
+		lease := hold(t, db, pglock.WithGrace(20*time.Second))
+		store, other := fencedstore.New(db.Pool(t)), newPeer(t, db.URL())
 		if err := store.Write(t.Context(), lease, nothing, fencedstore.WithSameToken()); err != nil {
 			t.Fatal(err)
 		}
@@ -197,19 +196,17 @@ func TestAWriteIsNotLateForWhatItHasWaited(t *testing.T) {
 	})
 	t.Run("for a connection", func(t *testing.T) {
 		t.Parallel()
-		store, pool, lease, _ := start(t)
-		busy, err := pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		go func() { done <- store.Write(t.Context(), lease, nothing) }()
-		if err := lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(waited)
-		busy.Release()
-		if err := <-done; !errors.Is(err, pglock.ErrReleased) || errors.Is(err, fencedstore.ErrTimeLimit) {
+		db := pgtest.Database(t)
+		lease := hold(t, db)
+		pool := db.Pool(t, func(c *pgxpool.Config) {
+			c.PrepareConn = func(ctx context.Context, _ *pgx.Conn) (bool, error) { // the write's wait
+				err := lease.Release(ctx)
+				time.Sleep(waited)
+				return true, err
+			}
+		})
+		err := fencedstore.New(pool).Write(t.Context(), lease, nothing)
+		if !errors.Is(err, pglock.ErrReleased) || errors.Is(err, fencedstore.ErrTimeLimit) {
 			t.Errorf("%v, want ErrReleased", err)
 		}
 	})

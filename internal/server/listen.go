@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -111,16 +110,12 @@ func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
 	h := &hearing{s.life, lender, loan.Conn, earsOf(loan.Conn)}
 	if s.direct == nil {
 		// Behind a pooler LISTEN would apply to a connection that others use, and we would hear nothing.
-		var backend uint32
-		const ask = "select pg_catalog.pg_backend_pid()"
-		answers, err := simply(ctx, loan.Conn, ask)
-		if err == nil && len(answers) == 1 && len(answers[0].Rows) == 1 {
-			pid, _ := strconv.ParseUint(string(answers[0].Rows[0][0]), 10, 32)
-			backend = uint32(pid)
-		}
+		answers, err := simply(ctx, loan.Conn, "select pg_catalog.pg_backend_pid()")
 		if h.ears.note(err); err != nil {
 			return nil, err
-		} else if backend != loan.Conn.PgConn().PID() {
+		}
+		if pid := fmt.Sprint(loan.Conn.PgConn().PID()); len(answers) != 1 || len(answers[0].Rows) != 1 ||
+			string(answers[0].Rows[0][0]) != pid {
 			return nil, listener.ErrPooled
 		}
 		s.listening.Store(h)
