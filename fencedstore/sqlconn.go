@@ -216,8 +216,8 @@ func (c *sqlConn) raw(f func(driverConn any)) {
 }
 
 // throughRaw is conn.Raw. That panics where database/sql closes the connection at this moment, because a transaction
-// whose context has ended could not be rolled back: it finds the connection open, and then no connection. The mutex that
-// the panic leaves locked belongs to the closed connection: nobody takes it any more.
+// whose context has ended could not be rolled back: it finds the connection open, and then no connection. The mutex
+// that the panic leaves locked belongs to the closed connection: nobody takes it any more.
 func throughRaw(conn *sql.Conn, f func(driverConn any) error) (err error) {
 	called := false
 	defer func() {
