@@ -59,6 +59,15 @@ type Coalescer[C, Q, A any] struct {
 	timer    *time.Timer
 	shut     bool
 	senders  sync.WaitGroup
+	idle     int          // senders that wait for their next statement, at most as many as the width
+	begin    chan sending // has room for one for each of them
+}
+
+// sending is what a sender needs for a statement.
+type sending struct {
+	ctx   context.Context // of the wait for a connection
+	end   context.CancelFunc
+	since int // stalls before it
 }
 
 // call is one call that waits for a statement.
@@ -88,7 +97,7 @@ func (e *LeftError) Unwrap() error { return e.Err }
 
 // New makes a coalescer.
 func New[C, Q, A any](config Config[C, Q, A]) *Coalescer[C, Q, A] {
-	return &Coalescer[C, Q, A]{Config: config}
+	return &Coalescer[C, Q, A]{Config: config, begin: make(chan sending, config.Width)}
 }
 
 // Do makes the call, alone or with others.
@@ -149,10 +158,32 @@ func (g *Coalescer[C, Q, A]) next() {
 		return
 	}
 	g.underWay++
-	since := g.stalls
-	ctx, cancel := context.WithCancel(g.Life)
-	g.lending = cancel
-	g.senders.Go(func() { g.send(ctx, cancel, since) })
+	s := sending{since: g.stalls}
+	s.ctx, s.end = context.WithCancel(g.Life)
+	g.lending = s.end
+	if g.idle > 0 {
+		g.idle--
+		g.begin <- s
+		return
+	}
+	g.senders.Go(func() {
+		for more := true; more; s, more = <-g.begin {
+			if g.send(s); !g.stay() {
+				return
+			}
+		}
+	})
+}
+
+// stay says that a sender is to wait for another statement: its stack has grown to what a statement needs.
+func (g *Coalescer[C, Q, A]) stay() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shut || g.idle == g.Width {
+		return false
+	}
+	g.idle++
+	return true
 }
 
 // watchStall makes sure that nobody waits for a hanging statement. The mutex is held.
@@ -175,16 +206,16 @@ func (g *Coalescer[C, Q, A]) stall() {
 }
 
 // send sends the waiting calls once there is a connection, and then makes room for those that have come meanwhile.
-func (g *Coalescer[C, Q, A]) send(ctx context.Context, cancel context.CancelFunc, since int) {
-	defer cancel()
-	conn, give, err := g.Lend(ctx)
+func (g *Coalescer[C, Q, A]) send(s sending) {
+	defer s.end()
+	conn, give, err := g.Lend(s.ctx)
 	if err != nil {
-		if ctx.Err() == nil || g.Life.Err() != nil {
+		if s.ctx.Err() == nil || g.Life.Err() != nil {
 			g.answer(g.take(), nil, &NotSentError{err})
 		} else {
 			g.unlend()
 		}
-		g.ended(since)
+		g.ended(s.since)
 		return
 	}
 	limited, end := context.WithTimeout(g.Life, g.Limit)
@@ -192,7 +223,7 @@ func (g *Coalescer[C, Q, A]) send(ctx context.Context, cancel context.CancelFunc
 	g.gather()
 	abandoned := g.deliver(limited, conn, g.take())
 	give()
-	g.ended(since)
+	g.ended(s.since)
 	for _, c := range abandoned {
 		if g.Abandoned != nil {
 			g.Abandoned(c.q, c.a, c.err)
@@ -312,6 +343,9 @@ func (g *Coalescer[C, Q, A]) answer(taken []*call[Q, A], answers []A, err error)
 // Shut refuses new calls, and those that still wait.
 func (g *Coalescer[C, Q, A]) Shut() {
 	g.mu.Lock()
+	if !g.shut {
+		close(g.begin)
+	}
 	g.shut = true
 	if g.timer != nil {
 		g.timer.Stop()

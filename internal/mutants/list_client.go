@@ -151,6 +151,12 @@ var ofClose = []mutant{
 	{"a coalescer that is shut waits for a connection", []edit{
 		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
+	{"every sender stays", []edit{
+		{"internal/coalesce/coalescer.go", "g.shut || g.idle == g.Width", "g.shut"},
+	}, coalescing, "^TestAsManySendersStay"},
+	{"no sender stays", []edit{
+		{"internal/coalesce/coalescer.go", "g.shut || g.idle == g.Width", "true"},
+	}, coalescing, "^TestAsManySendersStay"},
 	{"what is tried until its context ends does not say so", []edit{
 		{"pglock/close.go", "err != nil && ended != nil && !errors.Is(err, ended)", "false && err != nil && ended != nil"},
 	}, library, "^TestWhatIsTried"},
