@@ -26,16 +26,18 @@ func aims() []aim {
 		return aim{workload: w, where: where, metric: Rate, than: than, bound: bound}
 	}
 	list := []aim{
-		rate(peer.W1, Callers(8), "bare-sync", 1.3), rate(peer.W1, Callers(64), "bare-sync", 4.5),
+		rate(peer.W1, Callers(1), "bare-async", 0.85), rate(peer.W1, Callers(8), "bare-sync", 1.3),
+		rate(peer.W1, Callers(64), "bare-sync", 3.5), rate(peer.W1, Callers(64), "bare-batched", 0.5),
 		rate(peer.W1, Processes(1), "bare-async", 0.75), rate(peer.W1, Processes(8), "bare-async", 0.75),
 		rate(peer.W1, Processes(64), "bare-async", 0.75),
-		rate(peer.W2, Processes(8), "zookeeper", 1.3), rate(peer.W2, Processes(8), "bare-handover", 0.35),
-		{workload: peer.W2, where: Processes(8), metric: ServerCPU, most: true, bound: 1200},
-		rate(peer.W2, Processes(64), "etcd", 1.5), rate(peer.W2, Processes(64), "bare-handover", 0.5),
-		{workload: peer.W3, where: Leases(10000), metric: ServerShare, than: "bare-renew", most: true, bound: 1.4},
+		rate(peer.W2, Processes(8), "bare-handover", 0.65), rate(peer.W2, Processes(8), "zookeeper", 1.3),
+		rate(peer.W2, Processes(64), "bare-handover", 1), rate(peer.W2, Processes(64), "zookeeper", 1),
+		rate(peer.W2, Processes(64), "etcd", 2),
+		{workload: peer.W2, where: Processes(64), metric: Rate, than: ours, beside: Processes(8), bound: 0.8},
+		{workload: peer.W3, where: Leases(10000), metric: ServerShare, than: "bare-renew", most: true, bound: 2},
 		{workload: peer.W4, where: HolderDies, metric: Late, most: true, bound: 4},
-		rate(peer.W5, Callers(1), "plain-write", 0.65), rate(peer.W5, Callers(16), "plain-write", 0.55),
-		{workload: peer.W6, where: NewConnection, metric: FirstGrant, than: "bare-async", most: true, bound: 2.1},
+		rate(peer.W5, Callers(1), "plain-write", 0.7), rate(peer.W5, Callers(16), "plain-write", 0.6),
+		{workload: peer.W6, where: NewConnection, metric: FirstGrant, than: "bare-async", most: true, bound: 2},
 	}
 	for _, n := range []int{1, 8} {
 		for _, where := range []string{Beside(n, 10000), BesideLater(n, 10000)} {
