@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
 )
 
 // pgxDatabase is a pool of pgx.
@@ -17,7 +18,7 @@ type pgxDatabase struct {
 }
 
 func (d pgxDatabase) lend(ctx context.Context) (connection, error) {
-	conn, err := d.pool.Acquire(ctx)
+	conn, err := server.Borrow(ctx, d.pool)
 	if err != nil {
 		return nil, err
 	}

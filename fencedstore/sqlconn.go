@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
@@ -24,9 +25,11 @@ type sqlDatabase struct {
 }
 
 func (d sqlDatabase) lend(ctx context.Context) (connection, error) {
+	began := time.Now()
 	conn, err := d.db.Conn(ctx)
 	if err != nil {
-		return nil, err
+		stat := d.db.Stats()
+		return nil, failure.OfPool(ctx, err, began, stat.InUse, stat.MaxOpenConnections)
 	}
 	c := &sqlConn{conn: conn, options: d.options, end: func() {}}
 	c.raw(func(driverConn any) { c.driver = driverConn })

@@ -136,7 +136,7 @@ func (c *Client) getGrant(ctx context.Context, q *pending) (granted, error) {
 	case err == nil && q.Wait:
 		return c.waitInQueue(ctx, q, a)
 	case err == nil:
-		err = heldError(a, q.Name)
+		err = c.heldError(a, q.Name)
 	case q.Wait:
 		return granted{}, c.leaveQueue(q, protocol.Answer{}, err)
 	}
@@ -146,8 +146,10 @@ func (c *Client) getGrant(ctx context.Context, q *pending) (granted, error) {
 	return granted{}, err
 }
 
-func heldError(a protocol.Answer, name string) *HeldError {
-	return &HeldError{Name: name, Holder: a.Holder, Token: Token(a.Token), ExpiresAt: a.ExpiresAt, Place: a.Place}
+// heldError says who holds the lock, by the server's answer.
+func (c *Client) heldError(a protocol.Answer, name string) *HeldError {
+	return &HeldError{Name: name, Holder: a.Holder, Token: Token(a.Token), ExpiresAt: a.ExpiresAt, Place: a.Place,
+		OwnSince: c.leases.since(Token(a.Token))}
 }
 
 // grant makes the lease of a grant. The trust deadline counts from when the request was sent; a later answer is

@@ -29,8 +29,10 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	if err != nil {
 		return nil, err
 	}
-	if first.owner, err = ownerOf(ctx); err != nil {
-		return nil, err
+	if first.owner == nil {
+		if first.owner, err = ownerOf(ctx); err != nil {
+			return nil, err
+		}
 	}
 	first.Wait = true
 	parent := context.WithoutCancel(ctx)

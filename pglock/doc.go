@@ -111,7 +111,7 @@
 //
 // An owner is one line of work that may hold several locks. Lease.Context carries it: a request under that context
 // has the same owner as the lease. Every other request has a new owner. An owner that asks for a lock that it holds
-// gets ErrSelfDeadlock at once. If owners wait for each other in a circle, in any number of processes, the one that
+// gets ErrSelfDeadlock at once, unless it asks WithNewOwner. If owners wait for each other in a circle, in any number of processes, the one that
 // queued last gets ErrDeadlock within a second; the others wait until it releases what it holds.
 //
 // An owner counts as one line of work: if several goroutines ask under one lease's context, all count as waiting

@@ -32,7 +32,7 @@ var (
 	// ErrWrongDatabase: another database granted the lease.
 	ErrWrongDatabase = errors.New("pglock: lease belongs to another database")
 	// ErrSelfDeadlock: the owner of the request (see Lease.Context) already holds the lock, so waiting would
-	// never end. It is also an ErrHeld.
+	// never end. It is also an ErrHeld. Work of its own, such as another goroutine's, asks WithNewOwner.
 	ErrSelfDeadlock = errors.New("pglock: the owner of this request holds the lock itself")
 	// ErrDeadlock: owners wait for each other in a circle. errors.As with **DeadlockError says which.
 	ErrDeadlock = errors.New("pglock: deadlock")
@@ -53,6 +53,7 @@ type HeldError struct {
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero if unknown
 	Grace     bool      // until ExpiresAt a holder whose grant a failover has lost may believe in it (WithGrace)
 	Place     int       // in the queue, as last known, counted up to 100: 1 is next; 0 when not queued
+	OwnSince  time.Time // when this client was granted that lease, by the local clock; zero if another client holds it
 }
 
 func (e *HeldError) Error() string {
@@ -65,6 +66,10 @@ func (e *HeldError) Error() string {
 	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Name, e.Holder, e.Token)
 	if !e.ExpiresAt.IsZero() {
 		s += " until " + e.ExpiresAt.Format(time.RFC3339Nano)
+	}
+	if !e.OwnSince.IsZero() {
+		s += fmt.Sprintf("; that is this client, since %s: if the same work asks again, pass it Lease.Context",
+			e.OwnSince.Format(time.RFC3339))
 	}
 	if e.Place > 0 {
 		s += fmt.Sprintf("; place %d in the queue", e.Place)
@@ -191,7 +196,8 @@ func errorFromSQL(err error, name string, token Token) error {
 	case protocol.StateNotHolder:
 		return &LostError{Name: name, Token: token, Reason: Reason(protocol.Detail(err, "reason"))}
 	case protocol.StateDeadlock:
-		return fmt.Errorf("%w: %w: %s", ErrSelfDeadlock, ErrHeld, protocol.Message(err))
+		return fmt.Errorf("%w: %w: %s; if this is other work, as in a goroutine of its own, ask WithNewOwner",
+			ErrSelfDeadlock, ErrHeld, protocol.Message(err))
 	case protocol.StateOtherLimit:
 		return fmt.Errorf("%w: %w: %s", ErrLimit, ErrInvalid, protocol.Message(err))
 	case protocol.StateOtherDatabase:

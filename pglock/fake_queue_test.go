@@ -208,7 +208,7 @@ func askAgain(c *Client) {
 // left is what the client still knows of its calls and leases.
 func left(c *Client) (leases, tickets, takebacks int) {
 	c.leases.mu.Lock()
-	leases = len(c.leases.all)
+	leases = max(len(c.leases.all), len(c.leases.byToken))
 	c.leases.mu.Unlock()
 	for _, batch := range c.takebacks.All() {
 		takebacks += len(batch)

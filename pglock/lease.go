@@ -36,6 +36,7 @@ type Lease struct {
 	queued  bool   // the call waited for it
 	strays  bool   // an attempt may still be under way: the end of the lease spends the grant ID
 	sight   *sight // nil: nobody observes
+	since   time.Time
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -58,7 +59,7 @@ type Lease struct {
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
 	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL, class: classOf(r.TTL), grace: r.Grace,
-		mode: Mode(r.Mode), slot: slot, owner: r.owner, sight: r.sight}
+		mode: Mode(r.Mode), slot: slot, owner: r.owner, sight: r.sight, since: time.Now()}
 	l.owner.held.Add(1)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
 	return l

@@ -27,12 +27,23 @@ type leases struct {
 	mu           sync.Mutex // taken before a lease's
 	closed       bool
 	all          map[*Lease]struct{}
+	byToken      map[Token]*Lease
 	nextBeat     time.Duration // of the heartbeat
 	nextDeadline time.Duration // of the watch of the deadlines
 }
 
 func newLeases() *leases {
-	return &leases{all: make(map[*Lease]struct{}), nextBeat: never, nextDeadline: never}
+	return &leases{all: make(map[*Lease]struct{}), byToken: make(map[Token]*Lease), nextBeat: never, nextDeadline: never}
+}
+
+// since is when the client was granted the lease with this token; zero if it has none.
+func (s *leases) since(token Token) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.byToken[token]; l != nil {
+		return l.since
+	}
+	return time.Time{}
 }
 
 // adopt puts a new lease under the care of the client's loops. False: the client was closed meanwhile.
@@ -46,7 +57,7 @@ func (c *Client) adopt(l *Lease, way Way) bool {
 		return false
 	}
 	l.held(at, way)
-	s.all[l] = struct{}{}
+	s.all[l], s.byToken[l.token] = struct{}{}, l
 	look := min(l.deadline.Mono, now+wallClockLook)
 	beatSooner, deadlineSooner := l.due.Mono < s.nextBeat, look < s.nextDeadline
 	s.nextBeat, s.nextDeadline = min(s.nextBeat, l.due.Mono), min(s.nextDeadline, look)
@@ -63,7 +74,9 @@ func (c *Client) adopt(l *Lease, way Way) bool {
 func (s *leases) forget(l *Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.all, l)
+	if delete(s.all, l); s.byToken[l.token] == l {
+		delete(s.byToken, l.token)
+	}
 }
 
 // close takes no more leases, and returns the present ones.

@@ -45,8 +45,8 @@ type EventKind string
 // The kinds of events. Each says which fields it has besides Kind and At. "Of a lease" stands for Lock, Mode, Slot,
 // Token, Holder and TTL; "of a request" for the same without Slot and Token.
 const (
-	// EventWait: a call begins to wait for a held lock: in the server's queue, or in the line of its client's calls.
-	// Fields of a request; Place. A call has at most one.
+	// EventWait: a call begins to wait for a held lock. Fields of a request; Place; Err, a *HeldError that says for whom,
+	// and whether that is this client itself. A call has at most one.
 	EventWait EventKind = "wait"
 	// EventGrant: a call has its lease. Fields of a lease; Waited, Way, Place. If WithGrace makes the call wait after a
 	// failover, the event comes before that wait; if the wait fails, an EventRelease and an EventFailed follow.

@@ -77,7 +77,7 @@ func TestWithoutAnObserverEventsAllocateNothing(t *testing.T) {
 	now, ctx := c.now(), t.Context()
 	allocated := testing.AllocsPerRun(100, func() {
 		r.sight = c.look(ctx)
-		c.waiting(&r, 1)
+		c.waiting(&r, protocol.Answer{Place: 1})
 		c.failed(&r, ErrHeld)
 		l.held(now, WayFree)
 		var did tally

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -174,11 +175,13 @@ func (l *Lease) event(kind EventKind) Event {
 	return Event{Kind: kind, Lock: l.name, Mode: l.mode, Slot: l.slot, Token: l.token, Holder: l.holder, TTL: l.ttl}
 }
 
-// waiting tells that a call begins to wait at a place.
-func (c *Client) waiting(r *request, place int) {
+// waiting tells that a call begins to wait, at which place, and for whom.
+func (c *Client) waiting(r *request, a protocol.Answer) {
 	if s := r.sight; s != nil && !s.waits {
-		s.waits, s.place = true, place
-		c.observing.tell(s.ctx, r.event(EventWait))
+		s.waits, s.place = true, a.Place
+		e := r.event(EventWait)
+		e.Err = c.heldError(a, r.Name)
+		c.observing.tell(s.ctx, e)
 	}
 }
 

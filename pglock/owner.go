@@ -32,11 +32,12 @@ func ownerOf(ctx context.Context) (*owner, error) {
 	case *owner:
 		return carried, nil
 	}
+	return newOwner()
+}
+
+func newOwner() (*owner, error) {
 	id, err := newGrantID()
-	if err != nil {
-		return nil, err
-	}
-	return &owner{id: id}, nil
+	return &owner{id: id}, err
 }
 
 // Nested reports whether the owner holds a lock while it asks for another: only then can it be part of a circle.

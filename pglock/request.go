@@ -104,6 +104,9 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			c.tellSoon(q.Name, a.Handed, q.Asked)
 			return a, nil
 		case asking.Err() != nil || errors.Is(err, ErrClosed):
+			if server.NeverSent(err) && !c.isClosed() && errors.Is(err, ctx.Err()) {
+				return a, err
+			}
 			return a, c.endOfWait(ctx)
 		case protocol.State(err) == protocol.StateSpentGrantID: // its grant ID is spent: begin anew
 			if q.GrantID, err = newGrantID(); err != nil {

@@ -31,7 +31,7 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer)
 			c.sleep(ctx, busy, nil)
 		} else {
 			q.Retry, q.queued = true, true
-			c.waiting(&q.request, a.Place)
+			c.waiting(&q.request, a)
 			if c.queue.Put(t, q.GrantID, a, q.Asked, c.now()) {
 				signal(c.beatWake)
 			}
@@ -124,5 +124,5 @@ func (c *Client) leaveQueue(q *pending, last protocol.Answer, err error) error {
 	if last.Holder == "" && !answered {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, heldError(last, q.Name))
+	return fmt.Errorf("%w: %w", err, c.heldError(last, q.Name))
 }

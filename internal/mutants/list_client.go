@@ -151,6 +151,18 @@ var ofClose = []mutant{
 	{"a coalescer that is shut waits for a connection", []edit{
 		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
+	{"the token of a lease that has ended stays known", []edit{
+		{"pglock/leases.go", "if delete(s.all, l); s.byToken[l.token] == l {", "if delete(s.all, l); false {"},
+	}, library, "^TestAcquireAllThatFailsHoldsNothing"},
+	{"nobody is told that the holder is the client itself", []edit{
+		{"pglock/acquire.go", "c.leases.since(Token(a.Token))", "c.leases.since(0)"},
+	}, library, "^TestAClientIsToldThatItHolds"},
+	{"a new owner is the context's", []edit{
+		{"pglock/options.go", "\t\tr.owner, err = newOwner()\n", ""},
+	}, library, "^TestWorkOfItsOwn"},
+	{"a call without a connection does not say so", []edit{
+		{"internal/server/server.go", "if NeverSent(err) { // these two wait for the pool alone", "if false {"},
+	}, library, "^TestACallWithoutAConnection"},
 	{"every sender stays", []edit{
 		{"internal/coalesce/coalescer.go", "g.shut || g.idle == g.Width", "g.shut"},
 	}, coalescing, "^TestAsManySendersStay"},

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -82,11 +83,26 @@ func (p *Plain) borrow(ctx context.Context) (*pgx.Conn, func(), error) { return 
 
 // borrow takes a connection of the pool, until give.
 func borrow(ctx context.Context, pool *pgxpool.Pool) (conn *pgx.Conn, give func(), err error) {
-	pooled, err := pool.Acquire(ctx)
+	pooled, err := Borrow(ctx, pool)
 	if err != nil {
 		return nil, nil, err
 	}
 	return pooled.Conn(), pooled.Release, nil
+}
+
+// Borrow takes a connection of the pool. If ctx ends before there is one, the error says how many are in use.
+func Borrow(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
+	began := time.Now()
+	conn, err := pool.Acquire(ctx)
+	return conn, noneFree(ctx, err, began, pool)
+}
+
+func noneFree(ctx context.Context, err error, began time.Time, pool *pgxpool.Pool) error {
+	if err == nil {
+		return nil
+	}
+	stat := pool.Stat()
+	return failure.OfPool(ctx, err, began, int(stat.AcquiredConns()), int(stat.MaxConns()))
 }
 
 // repeat lends f a connection, and repeats f if the server undid its work for a passing reason.

@@ -160,15 +160,20 @@ func (s *Server) repeat(
 
 // Acquire requests a lock. Whoever asks again may hold it already: like what keeps a lease, it uses another connection
 // if the pool has none soon.
-func (s *Server) Acquire(ctx context.Context, a protocol.Request) (protocol.Answer, error) {
+func (s *Server) Acquire(ctx context.Context, a protocol.Request) (answer protocol.Answer, err error) {
 	a.Since = time.Now()
 	switch {
 	case a.Retry:
 		return s.again.Do(ctx, a)
 	case a.Wait:
-		return s.waits.Do(ctx, a)
+		answer, err = s.waits.Do(ctx, a)
+	default:
+		answer, err = s.acquires.Do(ctx, a)
 	}
-	return s.acquires.Do(ctx, a)
+	if NeverSent(err) { // these two wait for the pool alone
+		err = noneFree(ctx, err, a.Since, s.pool)
+	}
+	return answer, err
 }
 
 // requests is the step of requests that have a connection now.

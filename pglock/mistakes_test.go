@@ -1,0 +1,178 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// waits hands on what the observer is told of waits.
+type waits chan error
+
+func (w waits) Observe(_ context.Context, e pglock.Event) {
+	if e.Kind == pglock.EventWait {
+		w <- e.Err
+	}
+}
+
+// untilItWaits calls ask until the observer is told that it waits, and returns what it has told.
+func untilItWaits[T any](t *testing.T, w waits, ask func(context.Context) (T, error)) (told, err error) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		told = <-w
+		cancel()
+	}()
+	_, err = ask(ctx)
+	<-ctx.Done()
+	return told, err
+}
+
+// A client that holds a lock and asks for it under another context is told so, by every call and by the observer.
+// Another client is not told that.
+func TestAClientIsToldThatItHoldsTheLockItself(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Database(t).Pool(t)
+	seen := make(waits)
+	c, other := startClient(t, pool, pglock.WithObserver(&seen)), startClient(t, pool)
+	before := time.Now()
+	held := mustAcquire(t, c, "report")
+	since := func(what string, err error) time.Time {
+		t.Helper()
+		var h *pglock.HeldError
+		if !errors.As(err, &h) || h.Token != held.Token() {
+			t.Fatalf("%s: %v, want a HeldError with token %d", what, err, held.Token())
+		}
+		if says := strings.Contains(err.Error(), "that is this client, since"); says == h.OwnSince.IsZero() {
+			t.Errorf("%s says %q, and has %v", what, err, h.OwnSince)
+		}
+		return h.OwnSince
+	}
+	_, tried := c.TryAcquire(t.Context(), "report")
+	toldOne, waited := untilItWaits(t, seen, func(ctx context.Context) (*pglock.Lease, error) { return c.Acquire(ctx, "report") })
+	toldAll, all := untilItWaits(t, seen, func(ctx context.Context) (*pglock.Leases, error) {
+		return c.AcquireAll(ctx, []string{"invoice", "report"})
+	})
+	for what, err := range map[string]error{"TryAcquire": tried, "Acquire": waited, "AcquireAll": all,
+		"the observer of Acquire": toldOne, "of AcquireAll": toldAll} {
+		if at := since(what, err); at.Before(before) || at.After(time.Now()) {
+			t.Errorf("%s: since %v, want after %v", what, at, before)
+		}
+	}
+	if _, err := other.TryAcquire(t.Context(), "report"); !since("another client", err).IsZero() {
+		t.Errorf("another client was told that it holds the lock itself: %v", err)
+	}
+	if err := held.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	held = mustAcquire(t, other, "report")
+	if _, err := c.TryAcquire(t.Context(), "report"); !since("who held it before", err).IsZero() {
+		t.Errorf("who does not hold the lock any more was told that it does: %v", err)
+	}
+}
+
+// Goroutines under one lease's context that take turns with another lock are in each other's way as one owner, and
+// are told the way out.
+func TestWorkOfItsOwnAsksWithANewOwner(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, pgtest.Database(t).Pool(t))
+	err := c.Do(t.Context(), "leader", func(ctx context.Context, leader *pglock.Lease) error {
+		first, err := c.Acquire(ctx, "rows")
+		if err != nil {
+			return err
+		}
+		if _, err := c.Acquire(ctx, "rows"); !errors.Is(err, pglock.ErrSelfDeadlock) || !strings.Contains(err.Error(), "WithNewOwner") {
+			t.Errorf("the same owner: %v, want ErrSelfDeadlock and the way out", err)
+		}
+		var all sync.WaitGroup
+		for _, ask := range []func(context.Context) error{
+			func(ctx context.Context) error {
+				return c.Do(ctx, "rows", func(ctx context.Context, l *pglock.Lease) error {
+					if _, err := c.TryAcquire(ctx, "rows"); !errors.Is(err, pglock.ErrSelfDeadlock) {
+						t.Errorf("under the lease of a new owner: %v, want ErrSelfDeadlock", err)
+					}
+					_, err := c.TryAcquire(ctx, "leader")
+					if !errors.Is(err, pglock.ErrHeld) || errors.Is(err, pglock.ErrSelfDeadlock) {
+						t.Errorf("the new owner asks for what the old one holds: %v, want ErrHeld alone", err)
+					}
+					return nil
+				}, pglock.WithNewOwner())
+			},
+			func(ctx context.Context) error {
+				leases, err := c.AcquireAll(ctx, []string{"rows"}, pglock.WithNewOwner())
+				if err != nil {
+					return err
+				}
+				return leases.Release(ctx)
+			},
+		} {
+			all.Go(func() {
+				if err := ask(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if err := first.Release(ctx); err != nil {
+			return err
+		}
+		all.Wait()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A call that gets no connection says how many there are, and that they are in use; one that gets one and has to wait
+// for the lock does not.
+func TestACallWithoutAConnectionSaysThatThePoolIsInUse(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Database(t).Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
+	c, admin := startClient(t, pool), newAdmin(t, pool)
+	mustAcquire(t, c, "held")
+	store := fencedstore.New(pool)
+	lease := mustAcquire(t, c, "report")
+	calls := map[string]func(context.Context) error{
+		"TryAcquire":    func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "new")) },
+		"Acquire":       func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) },
+		"Acquire, held": func(ctx context.Context) error { return ignore(c.Acquire(ctx, "held")) },
+		"Acquire for a time": func(ctx context.Context) error {
+			return ignore(c.Acquire(ctx, "new", pglock.WithMaxWait(100*time.Millisecond)))
+		},
+		"AcquireAll": func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"new", "b"})) },
+		"lockadmin":  func(ctx context.Context) error { return ignore(admin.Backends(ctx, "held")) },
+		"a write under the fence": func(ctx context.Context) error {
+			return (store.Write(ctx, lease, func(context.Context, pgx.Tx) error { return nil }))
+		},
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			conn, err := pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = call(ctx)
+			conn.Release()
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no connection of the pool in 1") ||
+				!strings.Contains(err.Error(), "ms (1 of 1 in use)") {
+				t.Errorf("%v, want that the pool's one connection was in use", err)
+			}
+		})
+	}
+	_, err := c.Acquire(t.Context(), "held", pglock.WithMaxWait(100*time.Millisecond))
+	if !errors.Is(err, pglock.ErrHeld) || strings.Contains(err.Error(), "no connection") {
+		t.Errorf("with a connection: %v, want that the lock is held", err)
+	}
+}
