@@ -103,7 +103,8 @@ func code(err error) string {
 func TestI11_GuardTableRefusesBadInputAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.exec(t, `CREATE TABLE accounts (id int, a_key_column_of_a_name_that_is_long int, at timestamptz); CREATE VIEW v AS SELECT 1 AS id; CREATE MATERIALIZED VIEW m AS SELECT 1 AS id;
+	b.exec(t, `CREATE TABLE accounts (id int, a_key_column_of_a_name_that_is_long int, at timestamptz); CREATE TABLE times (at timestamptz);
+		CREATE VIEW v AS SELECT 1 AS id; CREATE MATERIALIZED VIEW m AS SELECT 1 AS id;
 		CREATE SEQUENCE s; CREATE INDEX i ON accounts (id); CREATE TYPE y AS (id int)`)
 	var none *pgxpool.Pool
 	resource, key, schema := fencedstore.WithTableResource, fencedstore.WithTableKey, fencedstore.WithSchema
@@ -114,16 +115,18 @@ func TestI11_GuardTableRefusesBadInputAndChangesNothing(t *testing.T) {
 		is    error
 		says  string
 	}{
-		"no db":                 {nil, "accounts", resource("r"), pglock.ErrInvalid, "db is nil"},
-		"nil pool":              {none, "accounts", resource("r"), pglock.ErrInvalid, "db is nil"},
-		"no table":              {b.pool, "", resource("r"), pglock.ErrInvalid, "table"},
-		"nil option":            {b.pool, "accounts", nil, pglock.ErrInvalid, "option is nil"},
-		"empty resource":        {b.pool, "accounts", resource(""), pglock.ErrInvalid, "resource is empty"},
-		"long resource":         {b.pool, "accounts", resource(strings.Repeat("x", 513)), pglock.ErrInvalid, "513"},
-		"resource with NUL":     {b.pool, "accounts", resource("a\x00"), pglock.ErrInvalid, "NUL"},
-		"resource not UTF-8":    {b.pool, "accounts", resource("a\xff"), pglock.ErrInvalid, "UTF-8"},
-		"empty key":             {b.pool, "accounts", key(""), pglock.ErrInvalid, "key"},
-		"missing key":           {b.pool, "accounts", key("nosuch"), pglock.ErrInvalid, "no such column"},
+		"no db":              {nil, "accounts", resource("r"), pglock.ErrInvalid, "db is nil"},
+		"nil pool":           {none, "accounts", resource("r"), pglock.ErrInvalid, "db is nil"},
+		"no table":           {b.pool, "", resource("r"), pglock.ErrInvalid, "table"},
+		"nil option":         {b.pool, "accounts", nil, pglock.ErrInvalid, "option is nil"},
+		"empty resource":     {b.pool, "accounts", resource(""), pglock.ErrInvalid, "resource is empty"},
+		"long resource":      {b.pool, "accounts", resource(strings.Repeat("x", 513)), pglock.ErrInvalid, "513"},
+		"resource with NUL":  {b.pool, "accounts", resource("a\x00"), pglock.ErrInvalid, "NUL"},
+		"resource not UTF-8": {b.pool, "accounts", resource("a\xff"), pglock.ErrInvalid, "UTF-8"},
+		"empty key":          {b.pool, "accounts", key(""), pglock.ErrInvalid, "key"},
+		"missing key": {b.pool, "accounts", key("nosuch"), pglock.ErrInvalid,
+			"no such column, but its key can be id, a_key_column_of_a_name_that_is_long"},
+		"no column can be key":  {b.pool, "times", key("id"), pglock.ErrInvalid, "no such column, and none that can be a key"},
 		"key in another case":   {b.pool, "accounts", key("ID"), pglock.ErrInvalid, "no such column"},
 		"system column":         {b.pool, "accounts", key("ctid"), pglock.ErrInvalid, "no such column"},
 		"key of another type":   {b.pool, "accounts", key("at"), pglock.ErrInvalid, "timestamp with time zone"},

@@ -80,6 +80,7 @@ DROP FUNCTION once(p_key text, p_name text, p_token bigint, p_grant_id uuid, p_r
 DROP FUNCTION bypass_guards(p_reason text, p_actor text);
 DROP FUNCTION unguard_table(p_table regclass);
 DROP FUNCTION guard_table(p_table regclass, p_resource text, p_key text);
+DROP FUNCTION key_columns(p_table oid);
 DROP FUNCTION broken_guards(p_name text);
 DROP FUNCTION list_guards();
 DROP FUNCTION guard_triggers(p_tables oid[], p_resources text[], p_keys text[]);

@@ -3258,6 +3258,15 @@ AS $$
         AND f.resource < g.resource || '0'))
 $$;
 
+-- key_columns tells which columns of a table can be a key, for people.
+CREATE FUNCTION key_columns(p_table oid) RETURNS text
+LANGUAGE sql STABLE SET search_path FROM CURRENT
+AS $$
+  SELECT coalesce('but its key can be ' || string_agg(c.name, ', ' ORDER BY c.n), 'and none that can be a key') FROM (
+    SELECT quote_ident(a.attname) AS name, a.attnum AS n FROM pg_attribute a
+    WHERE a.attrelid = p_table AND (key_column(p_table, a.attname)).reading IS NOT NULL ORDER BY a.attnum LIMIT 30) c
+$$;
+
 -- guard_table puts a table, its partitions and its children under guard; called again, it adds what is missing. It
 -- runs with the rights of its caller, who must own the table, and refuses one on which others may make triggers. It
 -- locks the table of fences, so that the schema is not removed meanwhile, then the guarded tables, the uppermost first.
@@ -3290,7 +3299,8 @@ BEGIN
   END IF;
   g := key_column(p_table, p_key);
   IF p_key IS NOT NULL AND g.kind IS NULL THEN
-    RAISE EXCEPTION 'key is %: table % has no such column', pg_catalog.quote_literal(left(p_key, 63)), p_table
+    RAISE EXCEPTION 'key is %: table % has no such column, %', pg_catalog.quote_literal(left(p_key, 63)), p_table,
+        key_columns(p_table)
       USING ERRCODE = 'undefined_column';
   ELSIF p_key IS NOT NULL AND g.reading IS NULL THEN
     RAISE EXCEPTION 'key column % of % is %: it must be %', quote_ident(p_key), p_table, g.kind,
@@ -4718,8 +4728,9 @@ AS $$
     SELECT pg_catalog.unnest('{schema_version, database_id, start_client, timeline, diagnose, wrong_rights, sweep,
       acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
       look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal,
-      outcome, guard_write, key_column, made_triggers, guard_triggers, guard_table, unguard_table, list_guards,
-      broken_guards, list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences,
+      outcome, guard_write, key_column, key_columns, made_triggers, guard_triggers, guard_table, unguard_table,
+      list_guards, broken_guards, list_locks, rank_locks,
+      get_lock, list_waiters, rank_waiters, list_fences, rank_fences,
       session_rows, list_sessions, list_waits, backend_pids, list_backends, list_blockers, statistics,
       recent_events}'::text[]) AS name)
   SELECT 'pglock_user', u.name FROM users u

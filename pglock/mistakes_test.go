@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
@@ -130,6 +131,30 @@ func TestWorkOfItsOwnAsksWithANewOwner(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A call on a pool that the application has closed says so at once, and nothing waits for a server that nobody can ask.
+func TestACallOnAClosedPoolSaysSoAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Database(t).Pool(t)
+	c := startClient(t, pool)
+	lease := mustAcquire(t, c, "report")
+	pool.Close()
+	for what, call := range map[string]func(context.Context) error{
+		"TryAcquire": func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "new")) },
+		"Acquire":    func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) },
+		"AcquireAll": func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"new", "b"})) },
+		"Do":         func(ctx context.Context) error { return c.Do(ctx, "new", fnRan) },
+	} {
+		soon, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if err := call(soon); !errors.Is(err, puddle.ErrClosedPool) || soon.Err() != nil {
+			t.Errorf("%s: %v, want that the pool is closed, at once", what, err)
+		}
+		cancel()
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Errorf("the end of a lease needs no pool: %v", err)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/puddle/v2"
+
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -121,7 +123,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			continue
 		case locked && !q.Retry: // for a second somebody has been deciding about the lock
 			return protocol.Answer{}, nil
-		case server.NeverSent(err) && !q.Retry && !q.Wait, !protocol.ConnectionLost(err) && !locked:
+		case server.NeverSent(err) && !q.Retry && (!q.Wait || errors.Is(err, puddle.ErrClosedPool)), !protocol.ConnectionLost(err) && !locked:
 			return a, errorFromSQL(err, q.Name, 0)
 		}
 		if patience == nil {

@@ -232,7 +232,7 @@ func TestGuardRefusesWhatCannotBeGuardedAndSaysWhy(t *testing.T) {
 		{[]string{""}, []string{"table is", "name a table"}},
 		{[]string{"seen"}, []string{"public.seen", "a view"}},
 		{[]string{"pglock.locks"}, []string{"a table of pglock"}},
-		{[]string{"jobs", "--key", "nope"}, []string{"key is 'nope'", "no such column"}},
+		{[]string{"jobs", "--key", "nope"}, []string{"key is 'nope'", "no such column, but its key can be id"}},
 		{[]string{"jobs", "--key", "at"}, []string{"timestamp with time zone", "must be an integer"}},
 		{[]string{"jobs", "--key", ""}, []string{"key is", "name a column"}},
 		{[]string{"jobs", "--resource", ""}, []string{"resource is empty"}},

@@ -163,6 +163,9 @@ var ofClose = []mutant{
 	{"a call without a connection does not say so", []edit{
 		{"internal/server/server.go", "if NeverSent(err) { // these two wait for the pool alone", "if false {"},
 	}, library, "^TestACallWithoutAConnection"},
+	{"a call waits for a pool that is closed", []edit{
+		{"pglock/request.go", "errors.Is(err, puddle.ErrClosedPool)", "errors.Is(err, puddle.ErrClosedPool) && false"},
+	}, library, "^TestACallOnAClosedPool"},
 	{"every sender stays", []edit{
 		{"internal/coalesce/coalescer.go", "g.shut || g.idle == g.Width", "g.shut"},
 	}, coalescing, "^TestAsManySendersStay"},

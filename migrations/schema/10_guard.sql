@@ -234,6 +234,15 @@ AS $$
         AND f.resource < g.resource || '0'))
 $$;
 
+-- key_columns tells which columns of a table can be a key, for people.
+CREATE FUNCTION key_columns(p_table oid) RETURNS text
+LANGUAGE sql STABLE SET search_path FROM CURRENT
+AS $$
+  SELECT coalesce('but its key can be ' || string_agg(c.name, ', ' ORDER BY c.n), 'and none that can be a key') FROM (
+    SELECT quote_ident(a.attname) AS name, a.attnum AS n FROM pg_attribute a
+    WHERE a.attrelid = p_table AND (key_column(p_table, a.attname)).reading IS NOT NULL ORDER BY a.attnum LIMIT 30) c
+$$;
+
 -- guard_table puts a table, its partitions and its children under guard; called again, it adds what is missing. It
 -- runs with the rights of its caller, who must own the table, and refuses one on which others may make triggers. It
 -- locks the table of fences, so that the schema is not removed meanwhile, then the guarded tables, the uppermost first.
@@ -266,7 +275,8 @@ BEGIN
   END IF;
   g := key_column(p_table, p_key);
   IF p_key IS NOT NULL AND g.kind IS NULL THEN
-    RAISE EXCEPTION 'key is %: table % has no such column', quote_literal(left(p_key, 63)), p_table
+    RAISE EXCEPTION 'key is %: table % has no such column, %', quote_literal(left(p_key, 63)), p_table,
+        key_columns(p_table)
       USING ERRCODE = 'undefined_column';
   ELSIF p_key IS NOT NULL AND g.reading IS NULL THEN
     RAISE EXCEPTION 'key column % of % is %: it must be %', quote_ident(p_key), p_table, g.kind,
