@@ -37,7 +37,7 @@ func exported(t *testing.T) map[string]map[string]bool {
 		t.Fatal(err)
 	}
 	for _, kind := range []pglock.EventKind{
-		pglock.EventWait, pglock.EventGrant, pglock.EventFailed, pglock.EventRenew, pglock.EventRenewLate, pglock.EventRenewFailed, pglock.EventLost,
+		pglock.EventWait, pglock.EventGrant, pglock.EventFailed, pglock.EventRenew, pglock.EventRenewLate, pglock.EventRenewFailed, pglock.EventHeldLong, pglock.EventLost,
 		pglock.EventRelease, pglock.EventOutlived, pglock.EventHandOver, pglock.EventWrite, pglock.EventStale, pglock.EventRefused,
 		pglock.EventOutcomeUnknown, pglock.EventReconnect, pglock.EventPolling, pglock.EventUnnamed, pglock.EventObserver,
 	} {

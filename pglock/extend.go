@@ -150,6 +150,7 @@ func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, soone
 	if l.ended != nil {
 		return g
 	}
+	l.stillHeld(now)
 	for _, h := range r.holds {
 		if !h.isDone() {
 			close(h.done)

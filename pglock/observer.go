@@ -66,6 +66,10 @@ const (
 	// EventRenewFailed: a statement could not renew leases, which go on until their deadline. The heartbeat tries again
 	// soon. Fields: those of EventRenew, where Count is the number of the leases that it could not renew, and Err.
 	EventRenewFailed EventKind = "renew failed"
+	// EventHeldLong: a lease has been renewed for longer than an hour. It comes once for each lease, with its first renewal
+	// after that time. That is as it should be for a leader; elsewhere the program may have forgotten to release the lease.
+	// Fields of a lease; Held.
+	EventHeldLong EventKind = "held long"
 	// EventLost: a lease was lost, by the server's answer or by the local deadline. Each grant has either this event or
 	// EventRelease, once. Fields of a lease; Reason, Held, Gap, Err. Err is the *LostError.
 	EventLost EventKind = "lost"

@@ -353,3 +353,23 @@ func TestPollingAndItsEndAreObserved(t *testing.T) {
 		}
 	})
 }
+
+// A lease that is renewed for longer than an hour is told of once, with the first renewal after that; one that ends
+// before is not.
+func TestTheObserverHearsOnceOfALeaseThatIsHeldForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(&n))
+		long, brief := mustAcquire(t, c, "leader", WithTTL(30*time.Second)), mustAcquire(t, c, "report")
+		time.Sleep(59 * time.Minute)
+		if err := brief.Release(t.Context()); err != nil || len(n.of(EventHeldLong)) > 0 {
+			t.Errorf("before an hour: %v, %v", err, n.of(EventHeldLong))
+		}
+		time.Sleep(2 * time.Hour)
+		got := n.of(EventHeldLong)
+		if len(got) != 1 || got[0].Lock != "leader" || got[0].Token != long.Token() ||
+			got[0].Held < time.Hour || got[0].Held > time.Hour+10*time.Second {
+			t.Errorf("%+v, want one, of the lease that is held, after an hour", got)
+		}
+	})
+}

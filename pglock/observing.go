@@ -17,6 +17,8 @@ const (
 	observedMost = 1024
 	// observedLast is how long Close waits for the observer.
 	observedLast = time.Second
+	// heldLong is after how long the observer hears of a lease that is still renewed.
+	heldLong = time.Hour
 )
 
 // observing brings a client's events to its observers, in one goroutine. nil: there are none.
@@ -155,6 +157,7 @@ type sight struct {
 	place   int
 	waits   bool // it was told of the wait,
 	held    bool // of the grant,
+	long    bool // that the lease is held for long,
 	over    bool // of the lease's end,
 	late    bool // and of work after that
 }
@@ -226,6 +229,18 @@ func (l *Lease) over(ctx context.Context, way Way, cause error) {
 		}
 	}
 	l.client.observing.tell(ctx, e)
+}
+
+// stillHeld tells once of a lease that is renewed for long. The caller has the lease's mutex.
+func (l *Lease) stillHeld(now trust.Instant) {
+	s := l.sight
+	if s == nil || !s.held || s.long || now.Mono-s.granted < heldLong {
+		return
+	}
+	s.long = true
+	e := l.event(EventHeldLong)
+	e.Held = now.Mono - s.granted
+	l.client.observing.tell(s.ctx, e)
 }
 
 // noteEnd notes that the lease has ended, and tells of a loss. How a release ends is told when it is known (released);

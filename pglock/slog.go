@@ -26,7 +26,8 @@ const (
 //   - as warnings: a lost lease; a late renewal; renewals that fail until half of a TTL is over; a stale token; a refused
 //     fenced write, unless its lease was lost or released; polling, if it lasts for ten seconds or the connection hears
 //     nothing; unnamed statements for the second time in a row; dropped events and panics of an observer;
-//   - as information: that renewals work, or notifications arrive, again after such a warning;
+//   - as information: that renewals work, or notifications arrive, again after such a warning; that a lease has been
+//     renewed for longer than an hour;
 //   - for debugging: all other events.
 //
 // Of each kind it logs up to 20 lines a minute, except for debugging. Then it logs how many more there were.
@@ -101,6 +102,8 @@ func (o *slogObserver) weigh(e Event) (slog.Level, string) {
 		return slog.LevelError, "nobody could say whether a fenced write was committed"
 	case EventLost:
 		return slog.LevelWarn, "a lease was lost"
+	case EventHeldLong:
+		return slog.LevelInfo, "a lease has been renewed for longer than an hour, does its program still need it?"
 	case EventRenewLate:
 		return slog.LevelWarn, "leases were renewed late"
 	case EventRenewFailed:

@@ -51,6 +51,7 @@ func TestSlogObserverSpeaksOfWhatAPersonMustActOnAndOfNothingElse(t *testing.T) 
 		{with(EventRenewFailed, func(e *Event) { e.Gap, e.Err = 14*time.Second, errReset }), ""},
 		{with(EventRenewFailed, func(e *Event) { e.Gap, e.Err = 15*time.Second, errReset }), `level=WARN msg="pglock: renewals fail, and leases will be lost if that lasts"`},
 		{with(EventLost, func(e *Event) { e.Reason, e.Err = ReasonExpired, lost }), `level=WARN msg="pglock: a lease was lost"`},
+		{with(EventHeldLong, func(e *Event) { e.Held = time.Hour }), `level=INFO msg="pglock: a lease has been renewed for longer than an hour`},
 		{with(EventRelease, func(*Event) {}), ""},
 		{with(EventOutlived, func(e *Event) { e.Late = time.Second }), ""},
 		{with(EventOutlived, func(e *Event) { e.Late = time.Second + 1 }), `level=ERROR msg="pglock: work went on after its lease was lost"`},

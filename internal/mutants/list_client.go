@@ -166,6 +166,9 @@ var ofClose = []mutant{
 	{"a call waits for a pool that is closed", []edit{
 		{"pglock/request.go", "errors.Is(err, puddle.ErrClosedPool)", "errors.Is(err, puddle.ErrClosedPool) && false"},
 	}, library, "^TestACallOnAClosedPool"},
+	{"each renewal tells of a lease that is held for long", []edit{
+		{"pglock/observing.go", "\ts.long = true\n", ""},
+	}, library, "^TestTheObserverHearsOnceOfALease"},
 	{"every sender stays", []edit{
 		{"internal/coalesce/coalescer.go", "g.shut || g.idle == g.Width", "g.shut"},
 	}, coalescing, "^TestAsManySendersStay"},
