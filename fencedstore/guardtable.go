@@ -34,12 +34,22 @@ var (
 
 // UnfencedError says which guarded table was written without which fence. It is an ErrUnfenced.
 type UnfencedError struct {
-	Table    string // with its schema
-	Resource string // whose fence the transaction must pass
-	Err      error  // the server's, with a hint
+	Table    string   // with its schema
+	Resource string   // whose fence the transaction must pass
+	Passed   []string // the resources of the fences that the write of this package has passed; nil in a transaction of your own
+	Err      error    // the server's, with a hint
 }
 
-func (e *UnfencedError) Error() string { return "fencedstore: " + failure.Bare(e.Err) }
+func (e *UnfencedError) Error() string {
+	s := "fencedstore: " + failure.Bare(e.Err)
+	switch n := len(e.Passed); {
+	case n == 1:
+		s += fmt.Sprintf("; it has passed that of %q: the lock's name says which, or WithResource", e.Passed[0])
+	case n > 1:
+		s += fmt.Sprintf("; it has passed those of %q and %d more: each Fence says which", e.Passed[0], n-1)
+	}
+	return s
+}
 
 // Is reports whether target is ErrUnfenced.
 func (e *UnfencedError) Is(target error) bool { return target == ErrUnfenced }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -393,7 +394,10 @@ func TestUnfencedWriteIsToldTheTableAndTheResource(t *testing.T) {
 	if !errors.Is(err, fencedstore.ErrUnfenced) || !errors.As(err, &unfenced) || unfenced.Table != "public.accounts" || unfenced.Resource != "accounts" || code(err) != "LK011" {
 		t.Fatalf("%v", err)
 	}
-	for _, says := range []string{"public.accounts", "'accounts'"} {
+	if !slices.Equal(unfenced.Passed, []string{"report"}) {
+		t.Errorf("it has passed the fences of %q, want that of report", unfenced.Passed)
+	}
+	for _, says := range []string{"public.accounts", "'accounts'", `passed that of "report"`, "WithResource"} {
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("%v: no %s", err, says)
 		}

@@ -301,7 +301,11 @@ func (w *writing) call(ctx context.Context, fn func(context.Context, connection)
 // explain makes an error of this package or of pglock of what the server says about one of the fences.
 func (w *writing) explain(err error) error {
 	f := w.blamed(err)
-	return translate(err, f.Lease, f.Resource)
+	err = translate(err, f.Lease, f.Resource)
+	if unfenced, found := errors.AsType[*UnfencedError](err); found {
+		unfenced.Passed = w.resources()
+	}
+	return err
 }
 
 // explainFailure returns fn's own error, with the loss of the lease beside it when that is the likely reason: the
@@ -310,7 +314,7 @@ func (w *writing) explain(err error) error {
 func (w *writing) explainFailure(err error) error {
 	if late := w.explainLimit(err, w.conn.isDead()); late != nil {
 		err = late
-	} else if strings.HasPrefix(protocol.State(err), "LK") {
+	} else if strings.HasPrefix(protocol.State(err), "LK") || protocol.NameLost(err) {
 		err = w.explain(err)
 	}
 	if lost := w.lost(); lost != nil && !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrReleased) {

@@ -136,7 +136,7 @@ type LostError struct {
 	Name   string
 	Token  Token
 	Reason Reason
-	Err    error // the last failure to renew, if any; its text is part of Error
+	Err    error // why it expired, if known: the last failure to renew, a pause of the program, a TTL that is too short
 }
 
 func (e *LostError) Error() string {
@@ -208,6 +208,9 @@ func errorFromSQL(err error, name string, token Token) error {
 		return fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write): %w", ErrReadOnly, err)
 	case "3F000", "42883":
 		return fmt.Errorf("%w: run `pglock-admin migrate up` or migrations.Up: %w", ErrSchema, err)
+	case "26000", "42P05":
+		return fmt.Errorf("%w (behind a pooler that shares connections, such as PgBouncer, put "+
+			"default_query_exec_mode=exec into the pool's URL)", err)
 	case "22023", "22P05", "22003", "22P02", "22021":
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}

@@ -162,7 +162,7 @@ func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, soone
 	if !v.ExpiresAt.IsZero() {
 		l.expiresAt = v.ExpiresAt
 	}
-	l.failure = nil
+	l.failure, l.took = nil, now.Mono-sent.Mono
 	l.tooLong = v.Remaining > l.needs(sent)+l.grace
 	lasts := r.lasts
 	if sent.Mono < l.shrunk { // what has made the lease shorter since may already have come through

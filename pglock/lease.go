@@ -50,6 +50,7 @@ type Lease struct {
 	fresh     time.Duration // when the last successful request was sent, on the monotonic clock
 	shrunk    time.Duration // when a request was sent that makes the lease shorter, on the monotonic clock
 	failure   error         // of the last renewal
+	took      time.Duration // the last successful request
 	holds     []*hold       // what needs the lease for longer than its TTL
 	tooLong   bool          // on the server the lease may last for longer than anybody needs
 	ended     error         // ErrReleased or *LostError; final
@@ -123,10 +124,10 @@ func (l *Lease) Valid() bool { return l.Err() == nil }
 func (l *Lease) Err() error {
 	now := l.client.now()
 	l.mu.Lock()
-	ended, failure, expired := l.ended, l.failure, now.Reached(l.deadline)
+	ended, expired := l.ended, now.Reached(l.deadline)
 	l.mu.Unlock()
 	if ended == nil && expired {
-		l.end(&LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: failure})
+		l.end(errExpired)
 		return l.Err()
 	}
 	return ended
@@ -314,6 +315,7 @@ func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) (
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g = l.gap(now)
+	l.took = now.Mono - sent.Mono
 	if l.ended == nil {
 		l.trust(l.ttl, sent, v, sooner)
 	}
@@ -336,6 +338,7 @@ func (l *Lease) trust(lasts time.Duration, sent trust.Instant, v protocol.Verdic
 // lost, whatever the cause given.
 func (l *Lease) end(cause error) bool {
 	now := l.client.now()
+	length, paused := l.client.leases.missed(now)
 	l.mu.Lock()
 	first, lost := l.ended == nil, false
 	if first {
@@ -344,9 +347,8 @@ func (l *Lease) end(cause error) bool {
 		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing {
 			cause, handed = ErrReleased, true // by our own HandOver, whose answer is on its way
 		}
-		if cause == ErrReleased && now.Reached(l.deadline) {
-			cause = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: l.failure}
-			first = false
+		if late := cause == ErrReleased && now.Reached(l.deadline); late || cause == errExpired {
+			cause, first = l.expired(length, paused), !late
 		}
 		l.ended, lost = cause, cause != ErrReleased
 		l.noteEnd(now, cause, handed)

@@ -30,6 +30,7 @@ type leases struct {
 	byToken      map[Token]*Lease
 	nextBeat     time.Duration // of the heartbeat
 	nextDeadline time.Duration // of the watch of the deadlines
+	pulse        pulse
 }
 
 func newLeases() *leases {
@@ -185,6 +186,7 @@ func (s *leases) expired(now trust.Instant) (expired []*Lease, next time.Duratio
 	}
 	next = min(next, stillTo(now, s.nextDeadline))
 	s.nextDeadline = planAt(now, next)
+	s.pulse.beat(now, next)
 	return expired, next
 }
 

@@ -20,7 +20,7 @@ var ofTrust = []mutant{
 	}, library, "Grace"},
 	{"trap 8: a late renewal revives", []edit{
 		{"pglock/lease.go", "\tif l.ended == nil {\n\t\tl.trust(", "\tif l.ended = nil; true {\n\t\tl.trust("},
-		{"pglock/extend.go", "\tif l.ended != nil {\n\t\treturn g\n\t}\n\tfor", "\tl.ended = nil\n\tfor"},
+		{"pglock/extend.go", "\tif l.ended != nil {\n\t\treturn g\n\t}\n\tl.still", "\tl.ended = nil\n\tl.still"},
 	}, library, "^TestTrap8_"},
 	{"a release says after a loss that it has released", []edit{
 		{"pglock/lease.go", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.lost, l.ended)", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.ended, l.lost)"},
@@ -169,6 +169,18 @@ var ofClose = []mutant{
 	{"each renewal tells of a lease that is held for long", []edit{
 		{"pglock/observing.go", "\ts.long = true\n", ""},
 	}, library, "^TestTheObserverHearsOnceOfALease"},
+	{"a pause of the program is not noticed", []edit{
+		{"pglock/expiry.go", "length < p.next+overslept", "true"},
+	}, library, "^TestALeaseThatExpiresInAPause"},
+	{"a pause explains every later loss", []edit{
+		{"pglock/expiry.go", "-now.Until(s.pulse.ended) < remembered", "true"},
+	}, library, "^TestALeaseThatExpiresInAPause"},
+	{"a pause of the machine is one of the program", []edit{
+		{"pglock/expiry.go", "case length-(now.Mono-p.last.Mono) > overslept:", "case false:"},
+	}, library, "^TestALeaseThatExpiresInAPause"},
+	{"a TTL that is too short is not named", []edit{
+		{"pglock/expiry.go", "l.took > l.ttl/3", "false"},
+	}, library, "^TestATTLThatIsTooShort"},
 	{"every sender stays", []edit{
 		{"internal/coalesce/coalescer.go", "g.shut || g.idle == g.Width", "g.shut"},
 	}, coalescing, "^TestAsManySendersStay"},

@@ -76,7 +76,7 @@ func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ..
 		case !explicit && State(err) == StateIsolation: // nothing was done
 			e.explicit.Store(true)
 			continue
-		case named && nameLost(err): // nor here
+		case named && NameLost(err): // nor here
 			if count, lasting := e.names.lost(); e.Unnamed != nil {
 				e.Unnamed(count, lasting, err)
 			}
@@ -102,7 +102,7 @@ func send(ctx context.Context, conn *pgx.Conn, explicit, named bool, steps []Ste
 	prepared := make([]*pgconn.StatementDescription, len(steps)) // nil: without a name
 	if named {
 		defer func() {
-			if nameLost(err) || State(err) == "0A000" { // the schema has changed since the plan was made
+			if NameLost(err) || State(err) == "0A000" { // the schema has changed since the plan was made
 				for _, s := range steps {
 					_ = conn.Deallocate(ctx, ownName(s.SQL))
 				}

@@ -39,8 +39,8 @@ func (n *names) lost() (losses int, lasting time.Duration) {
 // worked notes that names work again.
 func (n *names) worked() { n.losses.Store(0) }
 
-// nameLost reports that a prepared statement is missing, or that its name stands for another. Nothing was done.
-func nameLost(err error) bool {
+// NameLost reports that a prepared statement is missing, or that its name stands for another. Nothing was done.
+func NameLost(err error) bool {
 	state := State(err)
 	return state == "26000" || state == "42P05"
 }
