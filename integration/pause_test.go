@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -87,7 +88,9 @@ func TestI7_PausedHolderKnowsAtOnce(t *testing.T) {
 	if r := p.await("resumed"); r.Valid {
 		t.Errorf("I7: the lease was believed valid after a pause of %v", r.Gap)
 	}
-	p.await("told")
+	if r := p.await("told"); !strings.Contains(r.Err, "is lost: expired: the program did not run for about ") {
+		t.Errorf("it was told %q, want that it did not run", r.Err)
+	}
 	if r := p.await("written"); r.Err == fmt.Sprint(nil) {
 		t.Error("I3: the late write passed the fence")
 	}

@@ -58,15 +58,14 @@ func (s *leases) missed(now trust.Instant) (length time.Duration, paused error) 
 	return length, paused
 }
 
-// expired is the loss of a lease at its local deadline, and why that came: the program did not run, or could not renew,
-// or the TTL is too short for the way to the server. The caller has the lease's mutex.
-func (l *Lease) expired(length time.Duration, paused error) *LostError {
-	why := l.failure
+// whyExpired says why a lease was not renewed in time: the program did not run for so long, or could not renew it, or
+// the TTL is too short for the way to the server. The caller has the lease's mutex.
+func (l *Lease) whyExpired(length time.Duration, paused error) error {
 	switch {
 	case paused != nil && length > l.ttl/3:
-		why = fmt.Errorf("%w, and the TTL is %v", paused, l.ttl)
-	case (why == nil || errors.Is(why, errSilent)) && l.took > l.ttl/3:
-		why = fmt.Errorf("a request to the server took %v: the TTL of %v is too short for this connection", l.took, l.ttl)
+		return fmt.Errorf("%w, and the TTL is %v", paused, l.ttl)
+	case (l.failure == nil || errors.Is(l.failure, errSilent)) && l.took > l.ttl/3:
+		return fmt.Errorf("a request to the server took %v: the TTL of %v is too short for this connection", l.took, l.ttl)
 	}
-	return &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: why}
+	return l.failure
 }

@@ -348,7 +348,10 @@ func (l *Lease) end(cause error) bool {
 			cause, handed = ErrReleased, true // by our own HandOver, whose answer is on its way
 		}
 		if late := cause == ErrReleased && now.Reached(l.deadline); late || cause == errExpired {
-			cause, first = l.expired(length, paused), !late
+			cause, first = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired}, !late
+		}
+		if lost, ok := cause.(*LostError); ok && lost.Err == nil && (lost.Reason == ReasonExpired || lost.Reason == ReasonTakenOver) {
+			lost.Err = l.whyExpired(length, paused)
 		}
 		l.ended, lost = cause, cause != ErrReleased
 		l.noteEnd(now, cause, handed)

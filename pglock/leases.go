@@ -62,6 +62,9 @@ func (c *Client) adopt(l *Lease, way Way) bool {
 	look := min(l.deadline.Mono, now+wallClockLook)
 	beatSooner, deadlineSooner := l.due.Mono < s.nextBeat, look < s.nextDeadline
 	s.nextBeat, s.nextDeadline = min(s.nextBeat, l.due.Mono), min(s.nextDeadline, look)
+	if deadlineSooner { // the watch is to run
+		s.pulse.beat(at, less(look, now))
+	}
 	s.mu.Unlock()
 	if c.queue.Held(at) || beatSooner {
 		signal(c.beatWake)
