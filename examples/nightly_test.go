@@ -3,22 +3,38 @@ package examples_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+var worked atomic.Int64
+
+// work stands for the job.
+func work(context.Context) (total int64, err error) { return worked.Add(1), nil }
+
 // In the README from here on.
-func nightly(ctx context.Context, client *pglock.Client, store *fencedstore.Store, due time.Time) error {
+func nightly(ctx context.Context, client *pglock.Client, pool *pgxpool.Pool, due time.Time) error {
 	night := due.UTC().Format(time.DateOnly) // the slot of the schedule
 	err := client.Do(ctx, "nightly-report", func(ctx context.Context, lease *pglock.Lease) error {
-		return store.Once(ctx, lease, "nightly-report "+night, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, "INSERT INTO reports VALUES ($1)", night)
+		var made bool
+		const find = "SELECT EXISTS (SELECT FROM reports WHERE night = $1)"
+		if err := pool.QueryRow(ctx, find, night).Scan(&made); err != nil || made {
 			return err
-		}, fencedstore.WithTimeLimit(10*time.Minute)) // without it: what the lease has left, 30 s at most
+		}
+		total, err := work(ctx) // takes hours, outside a transaction
+		if err != nil {
+			return err
+		}
+		return fencedstore.New(pool).Once(ctx, lease, "nightly-report "+night, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "INSERT INTO reports VALUES ($1, $2)", night, total)
+			return err
+		})
 	})
 	if errors.Is(err, fencedstore.ErrDone) {
 		return nil // another replica has done it

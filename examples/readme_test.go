@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -71,7 +70,7 @@ func TestEightReplicasDoTheNightlyJobOnce(t *testing.T) {
 	t.Parallel()
 	const replicas = 8
 	db := pgtest.Database(t)
-	execute(t, db.Pool(t), "CREATE TABLE reports (night text)")
+	execute(t, db.Pool(t), "CREATE TABLE reports (night text, total bigint)")
 	ends := make(chan error, replicas)
 	for range replicas {
 		pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 2 })
@@ -80,7 +79,7 @@ func TestEightReplicasDoTheNightlyJobOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = client.Close(context.WithoutCancel(t.Context())) })
-		go func() { ends <- nightly(t.Context(), client, fencedstore.New(pool), due) }() // received below
+		go func() { ends <- nightly(t.Context(), client, pool, due) }() // received below
 	}
 	for range replicas {
 		if err := <-ends; err != nil {
@@ -103,12 +102,11 @@ func TestANightlyJobThatFailedIsDoneByTheNextReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = client.Close(context.WithoutCancel(t.Context())) }()
-	store := fencedstore.New(pool)
-	if err := nightly(t.Context(), client, store, due); err == nil {
+	if err := nightly(t.Context(), client, pool, due); err == nil {
 		t.Error("a report was written into a table that does not exist")
 	}
-	execute(t, pool, "CREATE TABLE reports (night text)")
-	if err := nightly(t.Context(), client, store, due); err != nil {
+	execute(t, pool, "CREATE TABLE reports (night text, total bigint)")
+	if err := nightly(t.Context(), client, pool, due); err != nil {
 		t.Error(err)
 	}
 	var done int
