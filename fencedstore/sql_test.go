@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -171,6 +172,9 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 				case errors.As(c.want, &want):
 					if !errors.As(err, &refused) || refused.Code != want.Code {
 						t.Errorf("%v, want SQLSTATE %s", err, want.Code)
+					}
+					if !strings.Contains(err.Error(), "the callback did not return its error") {
+						t.Errorf("%v, want what the callback has hidden", err)
 					}
 				case !errors.Is(err, c.want):
 					t.Errorf("%v, want %v", err, c.want)

@@ -117,6 +117,9 @@ func writeOnce(ctx context.Context, db database, o opening, fn func(context.Cont
 	case errors.Is(err, errEnded):
 		return err
 	case !sent || answered(err):
+		if protocol.State(err) == "25P02" {
+			err = fmt.Errorf("a statement has failed, and the callback did not return its error: %w", err)
+		}
 		return fmt.Errorf("commit: %w", w.explainFailure(err))
 	}
 	if ctx.Err() == nil {

@@ -82,7 +82,7 @@ func start(
 	case found.version < SchemaVersion || servesFrom > SchemaVersion:
 		return started{}, &SchemaError{Schema: schema, Have: found.version, Need: SchemaVersion}
 	case readOnly:
-		return found, fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
+		return found, fmt.Errorf("%w: %s", ErrReadOnly, writable)
 	case !sequenceOK:
 		return found, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand out tokens in the wrong order: "+
 			"ALTER SEQUENCE %s INCREMENT 1 MAXVALUE 8796093022207 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())

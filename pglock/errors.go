@@ -186,6 +186,9 @@ func (e *SchemaError) Error() string {
 // Is reports whether target is ErrSchema.
 func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
 
+// writable says how to come to a session that may write.
+const writable = "connect to the primary (target_session_attrs=read-write); if it is that, default_transaction_read_only is on"
+
 // errorFromSQL translates the errors of the protocol's SQL functions (class LK), and the server's refusals that
 // have a sentinel here, into the errors of this package. It returns any other error unchanged. name and token
 // are the lease's.
@@ -205,7 +208,7 @@ func errorFromSQL(err error, name string, token Token) error {
 	case "42501":
 		return fmt.Errorf("%w (GRANT pglock_user, or pglock_admin for operators, to the user): %w", ErrPermission, err)
 	case "25006":
-		return fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write): %w", ErrReadOnly, err)
+		return fmt.Errorf("%w: %s: %w", ErrReadOnly, writable, err)
 	case "3F000", "42883":
 		return fmt.Errorf("%w: run `pglock-admin migrate up` or migrations.Up: %w", ErrSchema, err)
 	case "26000", "42P05":

@@ -379,7 +379,7 @@ func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
 	defer execute(t, conn, fmt.Sprintf("ALTER DATABASE %s RESET default_transaction_read_only", pgx.Identifier{db.Name()}.Sanitize()))
 	pool.Reset()
 	readOnly := func(name string, call func(ctx context.Context) error) refusal {
-		return refusal{name, call, pglock.ErrReadOnly, []string{"primary"}}
+		return refusal{name, call, pglock.ErrReadOnly, []string{"primary", "default_transaction_read_only"}}
 	}
 	checkRefusals(t, conn, []refusal{
 		readOnly("New", func(ctx context.Context) error { return ignore(pglock.New(ctx, pool)) }),
