@@ -126,10 +126,9 @@
 //   - A request whose answer was lost is repeated with the same grant ID and yields the same grant and token. A
 //     grant that nobody waits for any more is given back.
 //   - A holder learns of a loss by its deadline at the latest, with no message from the server.
-//   - A live waiter is granted the lock in the order of tickets; calls that share a ticket pass its grant on for at
-//     most 20 ms. Only a holder that hands the lock to a waiter it names (Lease.HandOver) changes that order. No
-//     release is missed: a lost notification costs the time until the next look. A release wakes one waiter if it
-//     grants to one.
+//   - A live waiter is granted the lock in the order of tickets, over all processes. Only a holder that hands the lock
+//     to a waiter it names (Lease.HandOver) changes that order. No release is missed: a lost notification costs the time
+//     until the next look. A release wakes one waiter if it grants to one.
 //   - A waiting call holds no connection, and an abandoned wait leaves no lock held.
 //   - A lease that Break has ended stays ended.
 //   - A refused call changes nothing and says why.

@@ -139,7 +139,7 @@ func (l *Lease) renewal(now trust.Instant) renewal {
 	return r
 }
 
-// renewed notes that the server has renewed the lease. The lease may last for longer than anybody needs, because a
+// renewed notes that the server has renewed the lease. The lease may have to be shortened on the server, because a
 // request to extend it arrived late, or because the expiry to undo was unknown. Then renewed plans another renewal
 // soon: the expiry is known now. It returns how long the lease had not been renewed.
 func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, sooner float64) (g gap) {

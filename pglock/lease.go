@@ -52,7 +52,7 @@ type Lease struct {
 	failure   error         // of the last renewal
 	took      time.Duration // the last successful request
 	holds     []*hold       // what needs the lease for longer than its TTL
-	tooLong   bool          // on the server the lease may last for longer than anybody needs
+	tooLong   bool          // on the server it must be shortened
 	ended     error         // ErrReleased or *LostError; final
 	lost      error         // found by a release
 	handing   bool          // HandOver has asked the server, and its answer is not here

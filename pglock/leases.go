@@ -21,8 +21,8 @@ const (
 )
 
 // leases holds the client's leases that have not ended, and when its loops next wake by themselves, on the
-// monotonic clock. A plan stands until its time has passed, even if its lease has gone: leases that come and go
-// wake nobody.
+// monotonic clock. Plans are not withdrawn when a lease ends: waking once too often is cheap, so leases that come and
+// go wake nobody.
 type leases struct {
 	mu           sync.Mutex // taken before a lease's
 	closed       bool

@@ -248,8 +248,8 @@ func (g *Coalescer[C, Q, A]) ended(since int) {
 	g.next()
 }
 
-// gather lets calls join that the last statement woke and that are about to send their next request. It waits no
-// longer than a part of what a statement takes.
+// gather waits briefly for callers that were just answered: they often ask again. It waits no longer than a part of
+// what a statement takes.
 func (g *Coalescer[C, Q, A]) gather() {
 	began := time.Now()
 	for range 1000 { // ends even if the clock stands still
