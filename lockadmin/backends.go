@@ -33,7 +33,7 @@ type Backend struct {
 	Slot        int           `json:"slot,omitempty"`     // of BackendHeartbeat: the lease's, as in pglock.LockInfo
 	Token       pglock.Token  `json:"token,omitempty"`    // of BackendHeartbeat: the lease's
 	Holder      string        `json:"holder,omitempty"`   // of BackendHeartbeat: the lease's
-	Resource    string        `json:"resource,omitempty"` // of BackendWrite and BackendAtFence: the fence's
+	Resource    string        `json:"resource,omitempty"` // of BackendWrite and BackendAtFence: the fence's; "": see Backends
 	PID         int           `json:"pid"`                // 0 of a prepared transaction
 	Prepared    string        `json:"prepared,omitempty"` // the identifier of a prepared transaction
 	User        string        `json:"user"`
@@ -60,8 +60,10 @@ type Backend struct {
 //
 // It does not find everything. A client opens the connection of its heartbeat when its first lease has lasted for a
 // third of its TTL. Behind a pooler such as PgBouncer a process serves many clients in turn, so Backends leaves out the
-// heartbeats. It finds an open transaction if another one has passed the same fence before. That transaction may belong
-// to a former holder, and the next holder waits for it at the fence.
+// heartbeats. A transaction that passes the fence of a resource for the first time has no Resource if its program has
+// named one (fencedstore.WithResource), and is found by its first eight such fences. Under a fence that another lock's
+// holder has passed last it is found with that lock. A transaction may belong to a former holder, and the next holder
+// waits for it at the fence.
 //
 // To end a process of BackendHeartbeat ends no lease: the client connects again. To end one of BackendWrite rolls its
 // transaction back. Break takes the lock away from its holder; the holder's program runs until somebody stops it.

@@ -187,6 +187,115 @@ func TestBackendsTellOpenFencedTransactions(t *testing.T) {
 	}
 }
 
+// passing is a transaction that passes a fence, or waits there.
+func passing(t *testing.T, db *pgtest.DB, lease *pglock.Lease, resource string) (tx pgx.Tx, pid int, passed chan error) {
+	t.Helper()
+	conn := db.Conn(t)
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	passed = make(chan error, 1)
+	go func() {
+		passed <- fencedstore.Guard(t.Context(), tx, lease, fencedstore.WithSameToken(), fencedstore.WithResource(resource))
+	}()
+	return tx, int(conn.PgConn().PID()), passed
+}
+
+// Nobody sees the row of a fence that nobody has passed before. The transaction that does is found, and so is who waits
+// for it there, but not who passes another lock's first fence, nor who waits for it elsewhere.
+func TestBackendsTellTheFirstPassageOfAFence(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	admin := newAdmin(t, pool)
+	execute(t, db.Conn(t), "CREATE TABLE accounts (id int PRIMARY KEY)")
+	_, lease := hold(t, pool, "account", pglock.WithTTL(time.Minute))
+	_, other := hold(t, pool, "other", pglock.WithTTL(time.Minute))
+	_, slot := hold(t, pool, "places", pglock.WithTTL(time.Minute), pglock.WithLimit(2))
+	uses := func(name string) (all []string) {
+		t.Helper()
+		found, err := admin.Backends(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range found {
+			all = append(all, fmt.Sprint(b.PID, " ", b.Use, " ", b.Resource))
+		}
+		return all
+	}
+	for _, c := range []struct {
+		lease          *pglock.Lease
+		resource, told string
+	}{{lease, "account", "account"}, {slot, "places#1", "places#1"}, {lease, "elsewhere", ""}} {
+		name, resource := c.lease.Name(), c.resource
+		first, firstPID, passed := passing(t, db, c.lease, resource)
+		if err := <-passed; err != nil {
+			t.Fatal(err)
+		}
+		beside, besidePID, passed := passing(t, db, other, "other "+resource)
+		if err := <-passed; err != nil {
+			t.Fatal(err)
+		}
+		if _, err := first.Exec(t.Context(), "INSERT INTO accounts VALUES (1)"); err != nil {
+			t.Fatal(err)
+		}
+		waits := make(chan error, 1)
+		go func() {
+			_, err := beside.Exec(t.Context(), "INSERT INTO accounts VALUES (1)")
+			waits <- err
+		}()
+		second, secondPID, passed := passing(t, db, c.lease, resource)
+		want := []string{fmt.Sprintf("%d write %s", firstPID, c.told), fmt.Sprintf("%d at fence %s", secondPID, c.told)}
+		pgtest.Eventually(t, "a wait for the first passage of "+resource, func() bool { return len(uses(name)) == 2 })
+		if got := uses(name); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", resource, got, want)
+		}
+		if got, want := uses(other.Name()), fmt.Sprintf("%d write ", besidePID); len(got) != 2 || got[0] != want || got[1] != fmt.Sprintf("%d blocker ", firstPID) {
+			t.Errorf("%q, want %q and whom it waits for", got, want)
+		}
+		if resource != name {
+			if got := uses(resource); len(got) != 2 || got[0] != fmt.Sprintf("%d write %s", firstPID, resource) {
+				t.Errorf("the lock with the name of the resource: %q", got)
+			}
+		}
+		for _, tx := range []pgx.Tx{first, beside, second} {
+			if tx == beside {
+				<-waits
+			}
+			if tx == second {
+				<-passed
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		backends(t, admin, name, 0)
+	}
+}
+
+// The server has room for some thousands of marks in all.
+func TestTransactionThatPassesManyFencesForTheFirstTimeMarksFew(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	_, lease := hold(t, db.Pool(t), "account", pglock.WithTTL(time.Minute))
+	conn := db.Conn(t)
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context()) //nolint:errcheck // the test is over
+	for n := range 20 {
+		if err := fencedstore.Guard(t.Context(), tx, lease, fencedstore.WithResource(fmt.Sprint("row ", n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var locks int
+	if err := tx.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()").Scan(&locks); err != nil || locks != 8 {
+		t.Errorf("%d marks, %v; want 8", locks, err)
+	}
+}
+
 func TestBackendsSayWhatTheServerHidesAndWhoMayEndThem(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -29,7 +29,7 @@ func (l *look) preparedVerdicts() {
 			if o.Prepared == b.Prepared {
 				row = row || o.Use == BackendRow
 				if o.Use == BackendWrite {
-					fences = append(fences, shown.Text(o.Resource))
+					fences = append(fences, fenceOf(o))
 				}
 			}
 		}
@@ -51,7 +51,7 @@ func (l *look) keeps(row bool, fences []string) string {
 	}
 	if len(fences) > 0 {
 		slices.Sort(fences)
-		what = append(what, "the fence of "+strings.Join(slices.Compact(fences)[:min(3, len(slices.Compact(fences)))], ", ")+" closed")
+		what = append(what, strings.Join(slices.Compact(fences)[:min(3, len(slices.Compact(fences)))], ", ")+" closed")
 	}
 	return strings.Join(what, " and ")
 }
@@ -230,6 +230,14 @@ func (l *look) writeVerdicts() {
 	}
 }
 
+// fenceOf names the fence of a process.
+func fenceOf(b Backend) string {
+	if b.Resource == "" {
+		return "a fence that nobody had passed before"
+	}
+	return "the fence of " + shown.Text(b.Resource)
+}
+
 // writer names the program of a fenced transaction: the holder's, or an older one.
 func (l *look) writer(b Backend) (who string, present bool) {
 	if len(l.Holders) == 1 && (b.Hidden || b.Transaction <= l.Holders[0].HeldFor+unremarkable) {
@@ -305,10 +313,10 @@ func (l *look) idleVerdict(b Backend) {
 	if present {
 		v.Text = fmt.Sprintf("%s is held by %s, which has left its own transaction open: it is %s old, and idle for %s.", l.lock(), who, shown.Age(b.Transaction), shown.Age(b.InState))
 	} else {
-		v.Text = fmt.Sprintf("A former holder of %s has left a transaction open that has passed the fence of %s: it is %s old, and idle for %s.", l.lock(),
-			shown.Text(b.Resource), shown.Age(b.Transaction), shown.Age(b.InState))
+		v.Text = fmt.Sprintf("A former holder of %s has left a transaction open that has passed %s: it is %s old, and idle for %s.", l.lock(),
+			fenceOf(b), shown.Age(b.Transaction), shown.Age(b.InState))
 	}
-	v.Because = fmt.Sprintf("Sure: %s has passed the fence of %s and runs no statement. Its program does something else in the middle of its write, or hangs.", about(b), shown.Text(b.Resource)) + statement(b)
+	v.Because = fmt.Sprintf("Sure: %s has passed %s and runs no statement. Its program does something else in the middle of its write, or hangs.", about(b), fenceOf(b)) + statement(b)
 	v.IfNothing = "The server ends that transaction at the write's time limit" + l.atTheLatest() + ". What it wrote is then rolled back."
 	if !present {
 		v.IfNothing = "The server ends that transaction at the write's time limit. It cannot commit any more, because its lease has ended."
@@ -324,7 +332,7 @@ func (l *look) idleVerdict(b Backend) {
 	if present && !b.Hidden && b.InState < patient {
 		v.Severity = SeverityNote
 		v.Text = fmt.Sprintf("%s is held by %s, whose write has been idle for %s.", l.lock(), who, shown.Age(b.InState))
-		v.Because = fmt.Sprintf("Server process %d has passed the fence of %s and runs no statement at this moment. Between two statements that is usual.", b.PID, shown.Text(b.Resource))
+		v.Because = fmt.Sprintf("Server process %d has passed %s and runs no statement at this moment. Between two statements that is usual.", b.PID, fenceOf(b))
 		v.Steps = []Step{again("Look again in ten seconds.", l.name)}
 		l.add(v)
 		return
@@ -364,7 +372,7 @@ func (l *look) fenceVerdict(b Backend) {
 		}
 	}
 	v := Verdict{Kind: WhyFence, Severity: SeverityWarning}
-	v.Text = fmt.Sprintf("A write under %s waits at the fence of %s: %s has passed it earlier and is still open.", l.lock(), shown.Text(b.Resource), about(end))
+	v.Text = fmt.Sprintf("A write under %s waits at %s: %s has passed it earlier and is still open.", l.lock(), fenceOf(b), about(end))
 	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
 	v.IfNothing = "It goes on when that transaction ends, at the latest when the lease of that transaction is over, or the time limit that its program has set."
 	v.Steps = append(l.endProcess(end), again("Or wait, and look again.", l.name))

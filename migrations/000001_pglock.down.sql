@@ -59,6 +59,7 @@ DROP FUNCTION list_waits(p_name text, p_limit int);
 DROP FUNCTION list_blockers(p_pid int, p_resources text[]);
 DROP FUNCTION list_backends(p_name text);
 DROP FUNCTION backend_pids(p_name text);
+DROP FUNCTION resource_with(p_name text, p_hash oid);
 DROP FUNCTION lockers(p_xmax xid);
 DROP FUNCTION list_sessions(p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid);
 DROP FUNCTION session_rows(p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid);

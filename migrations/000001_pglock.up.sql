@@ -2752,11 +2752,17 @@ END $$;
 
 -- pass_first passes the fence of a resource that has no row yet, or of one whose row the statement before did not see.
 -- SERIALIZABLE transactions pass here: to look for a row in vain is to read, and two that look for new rows and then
--- make them would be in each other's way (40001).
+-- make them would be in each other's way (40001). Nobody sees a new row before the COMMIT, so until then a shared
+-- advisory lock marks the transaction for backend_pids, with hashes of the lock's name and the resource. Nobody waits
+-- for it. A transaction marks eight fences at most: the server has room for some thousands of such locks in all.
 CREATE FUNCTION pass_first(p_resource text, p_token bigint, p_name text, p_slot int, p_grant_id uuid,
   p_allow_same_token boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
+DECLARE
+  marks text := coalesce(current_setting('fence.marks', true), '');
+  ok    boolean := length(marks) >= 8 OR pg_try_advisory_xact_lock_shared(hashtext(p_name), hashtext(p_resource))
+    AND set_config('fence.marks', marks || '.', true) IS NOT NULL;
 BEGIN
   INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
     VALUES (p_resource, p_token, p_name, p_slot, p_grant_id, pg_current_xact_id(),
@@ -3832,54 +3838,74 @@ EXCEPTION
     RETURN;
 END $$;
 
+-- resource_with is the resource with this hash, if a lease of the lock writes to it by default; otherwise ''.
+CREATE FUNCTION resource_with(p_name text, p_hash oid) RETURNS text
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT coalesce((SELECT n.resource FROM (
+      SELECT p_name UNION ALL SELECT pg_catalog.concat(l.name, '#', l.slot) FROM locks l WHERE l.name = p_name) n (resource)
+    WHERE hashtext(n.resource)::oid = p_hash LIMIT 1), '')
+$$;
+
 -- backend_pids tells the server processes and prepared transactions that list_backends describes. It reads which
 -- transactions have locked the rows of the lock and of its fences: a row that they have written is visible to nobody
--- yet. A fence that nobody has passed before has no row to see. It reads these rows only while somebody has locked or
--- written rows of their tables, and goes by indexes, as list_fences does.
-CREATE FUNCTION backend_pids(p_name text)
-RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int, gid text)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
+-- yet. A fence that nobody has passed before has no row to see, but whoever passes it has left a mark (pass_first). It
+-- reads these rows only while somebody has locked or written rows of their tables, and goes by indexes, as list_fences
+-- does.
+CREATE FUNCTION backend_pids(p_name text) RETURNS TABLE (
+  slot int, token bigint, holder text, use text, resource text, pid int, gid text)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
-  WITH k AS MATERIALIZED (
-      SELECT * FROM pg_locks o WHERE o.locktype IN ('advisory', 'transactionid', 'relation', 'tuple')),
-    here AS MATERIALIZED (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
+  WITH here AS MATERIALIZED (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
+    k AS MATERIALIZED (
+      SELECT *, o.locktype = 'advisory' AND o.granted AND o.database = (SELECT h.oid FROM here h) AS marks
+      FROM pg_locks o WHERE o.locktype IN ('advisory', 'transactionid', 'relation', 'tuple')),
     writers AS MATERIALIZED (   -- a prepared transaction has no process, but locks like one
       SELECT DISTINCT t.transactionid, t.pid, t.virtualtransaction, r.relation FROM k t
         JOIN k r ON r.virtualtransaction = t.virtualtransaction AND r.pid IS NOT DISTINCT FROM t.pid
       WHERE t.locktype = 'transactionid' AND t.granted AND t.mode = 'ExclusiveLock'
         AND r.locktype = 'relation' AND r.granted AND r.mode IN ('RowShareLock', 'RowExclusiveLock')
         AND r.database = (SELECT h.oid FROM here h) AND r.relation IN ('locks'::regclass, 'fences'::regclass)),
-    ours AS MATERIALIZED (
+    firsts AS MATERIALIZED (
+      SELECT w.*, m.objid AS mark, resource_with(p_name, m.objid) AS resource
+      FROM k m JOIN writers w ON w.virtualtransaction = m.virtualtransaction AND w.pid IS NOT DISTINCT FROM m.pid
+        AND w.relation = 'fences'::regclass
+      WHERE m.marks AND m.objsubid = 2 AND hashtext(p_name)::oid IN (m.classid, m.objid)),
+    seen AS MATERIALIZED (
       SELECT 'locks'::regclass::oid AS relation, NULL AS resource, l.xmax AS by, l.ctid::text::point AS at
       FROM locks l WHERE l.name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'locks'::regclass)
       UNION ALL
       SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point FROM fences o
       WHERE o.lock_name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass)
       UNION ALL
-      SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point FROM fences o
-      WHERE o.resource = p_name AND o.lock_name <> p_name
-        AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass))
-  SELECT l.slot, l.token, l.holder, 'heartbeat', NULL, k.pid, NULL
-  FROM locks l CROSS JOIN LATERAL (SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s
-    JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid = s.pid
-      AND k.database = (SELECT h.oid FROM here h) AND (k.classid::bigint << 32 | k.objid::bigint) = s.mark
+      SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point FROM fences o WHERE o.resource = p_name
+        AND o.lock_name <> p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass)),
+    ours AS MATERIALIZED (
+      SELECT s.relation, s.resource, s.at, x.xid, NULL::oid AS mark FROM seen s CROSS JOIN LATERAL lockers(s.by) x (xid)
+      WHERE s.by <> '0'::xid
+      UNION ALL
+      SELECT f.relation, f.resource, NULL, f.transactionid, f.mark FROM firsts f WHERE NOT EXISTS (   -- it waits there
+        SELECT FROM firsts e JOIN k n USING (transactionid) WHERE e.mark = f.mark AND n.pid = f.pid AND NOT n.granted))
+  SELECT l.slot, l.token, l.holder, 'heartbeat', NULL, k.pid, NULL FROM locks l
+    CROSS JOIN LATERAL (SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s
+    JOIN k ON k.marks AND k.objsubid = 1 AND k.pid = s.pid AND (k.classid::bigint << 32 | k.objid::bigint) = s.mark
   WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
   UNION
-  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, o.resource, w.pid, p.gid
-  FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
-    JOIN writers w ON w.transactionid = x.xid AND w.relation = o.relation
-    LEFT JOIN k u ON w.pid IS NULL AND u.pid IS NULL AND u.locktype = 'transactionid'
-      AND u.virtualtransaction = w.virtualtransaction
+  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, nullif(o.resource, ''), w.pid,
+         p.gid FROM ours o JOIN writers w ON w.transactionid = o.xid AND w.relation = o.relation
+    LEFT JOIN k u ON w.pid IS NULL AND u.pid IS NULL AND u.virtualtransaction = w.virtualtransaction
     LEFT JOIN pg_prepared_xacts p ON p.transaction = u.transactionid
-  WHERE o.by <> '0'::xid AND (w.pid IS NOT NULL OR p.gid IS NOT NULL)
+  WHERE (w.pid IS NOT NULL OR p.gid IS NOT NULL) AND (o.mark IS NULL OR NOT EXISTS (   -- a row shows it
+    SELECT FROM ours r WHERE r.xid = o.xid AND r.relation = o.relation AND r.mark IS NULL))
   UNION
-  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'at row' ELSE 'at fence' END, o.resource, n.pid, NULL
-  FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
-    JOIN k n ON NOT n.granted AND (n.locktype = 'transactionid' AND n.transactionid = x.xid
-      OR n.locktype = 'tuple' AND n.relation = o.relation)
-  WHERE o.by <> '0'::xid
-    AND EXISTS (SELECT FROM k r WHERE r.pid = n.pid AND r.locktype = 'relation' AND r.relation = o.relation
+  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'at row' ELSE 'at fence' END, nullif(o.resource, ''),
+         n.pid, NULL FROM ours o
+    JOIN k n ON NOT n.granted AND (n.transactionid = o.xid OR n.locktype = 'tuple' AND n.relation = o.relation)
+  WHERE EXISTS (SELECT FROM k r WHERE r.pid = n.pid AND r.locktype = 'relation' AND r.relation = o.relation
                 AND r.mode IN ('RowShareLock', 'RowExclusiveLock'))
+    AND (o.mark IS NULL OR EXISTS (
+      SELECT FROM k m WHERE m.pid = n.pid AND m.marks AND m.objsubid = 2 AND m.objid = o.mark))
     AND NOT EXISTS (   -- it waits for another row
       SELECT FROM k t WHERE t.pid = n.pid AND t.locktype = 'tuple'
         AND (t.database, t.relation, t.page, t.tuple)

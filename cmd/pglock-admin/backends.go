@@ -95,10 +95,14 @@ func pidText(b lockadmin.Backend) string {
 
 // shortUse says what a process does for the lock, or in its way. Its texts from outside are written by text.
 func shortUse(b lockadmin.Backend, text func(string) string) string {
+	resource := text(b.Resource)
+	if b.Resource == "" {
+		resource = "a new resource" // see lockadmin.Backends
+	}
 	use := map[lockadmin.BackendUse]string{
 		lockadmin.BackendHeartbeat: "heartbeat",
-		lockadmin.BackendWrite:     "write to " + text(b.Resource),
-		lockadmin.BackendAtFence:   "waits to write to " + text(b.Resource),
+		lockadmin.BackendWrite:     "write to " + resource,
+		lockadmin.BackendAtFence:   "waits to write to " + resource,
 		lockadmin.BackendRow:       "has locked the lock's row",
 		lockadmin.BackendAtRow:     "waits for the lock's row",
 		lockadmin.BackendBlocker:   "blocks one of these",

@@ -347,13 +347,20 @@ func useText(b lockadmin.Backend) string {
 	case lockadmin.BackendHeartbeat:
 		return "the holder's heartbeat"
 	case lockadmin.BackendWrite:
-		return "has passed the fence of " + printable(b.Resource)
+		return "has passed " + fenceText(b)
 	case lockadmin.BackendAtFence:
-		return "waits at the fence of " + printable(b.Resource)
+		return "waits at " + fenceText(b)
 	case lockadmin.BackendRow:
 		return "has locked the lock's row"
 	case lockadmin.BackendAtRow:
 		return "waits for the lock's row"
 	}
 	return "blocks another"
+}
+
+func fenceText(b lockadmin.Backend) string {
+	if b.Resource == "" {
+		return "a fence that nobody had passed before"
+	}
+	return "the fence of " + printable(b.Resource)
 }

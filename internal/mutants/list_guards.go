@@ -149,7 +149,7 @@ var ofGuards = []mutant{
 		{schema, "    WHERE pg_has_role(p.oid, current_user, 'MEMBER') IS NOT TRUE ORDER BY o.n", "    WHERE false ORDER BY o.n"},
 	}, "migrations", "^TestI5_Up"},
 	{"I5 a process that takes a session's lock passes for its heartbeat", []edit{
-		{schema, "AND k.granted AND k.pid = s.pid AND k.database", "AND k.granted AND k.pid > 0 AND k.database"},
+		{schema, "AND k.objsubid = 1 AND k.pid = s.pid AND (k.classid", "AND k.objsubid = 1 AND k.pid > 0 AND (k.classid"},
 	}, administration, "^TestI5_NobodyPoses"},
 	{"I5 the ID of a session determines the mark of its heartbeat", []edit{
 		{schema, "left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;", "left(replace(me::text, '-', ''), 16))::bit(64)::bigint;"},

@@ -57,6 +57,18 @@ var ofLists = []mutant{
 	{"top: by wait goes by the number of waiters", []edit{
 		{"cmd/pglock-admin/live_top.go", "cmp.Compare(b.LongestWait, a.LongestWait)", "cmp.Compare(b.Waiting, a.Waiting)"},
 	}, command, "^TestTheChosenLock"},
+	{"why: the first passage of a fence leaves no mark", []edit{
+		{schema, "ok    boolean := length(marks) >= 8 OR", "ok    boolean := true OR"},
+	}, administration, "^TestBackendsTellTheFirst"},
+	{"why: a transaction marks as many fences as it passes first", []edit{
+		{schema, "ok    boolean := length(marks) >= 8 OR", "ok    boolean := false OR"},
+	}, administration, "^TestTransactionThatPassesMany"},
+	{"why: whoever waits for a first passage has passed", []edit{
+		{schema, "WHERE e.mark = f.mark AND n.pid = f.pid AND NOT n.granted)", "WHERE false)"},
+	}, administration, "^TestBackendsTellTheFirst"},
+	{"why: whoever waits for one that passed first waits at its fence", []edit{
+		{schema, "m.objsubid = 2 AND m.objid = o.mark))", "true))"},
+	}, administration, "^TestBackendsTellTheFirst"},
 	{"why: whoever renews late is stopped", []edit{
 		{"lockadmin/verdicts.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
 	}, administration, "^TestVerdict"},

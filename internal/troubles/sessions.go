@@ -19,13 +19,19 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 // reporter holds the lock, has written under its fence before, and others wait.
 func (s *Stage) reporter(ctx context.Context) (*pgxpool.Pool, *pglock.Lease, error) {
+	pool, lease, err := s.newReporter(ctx)
+	if err == nil {
+		err = fencedstore.New(pool).Write(ctx, lease, nothing, fencedstore.WithSameToken())
+	}
+	return pool, lease, err
+}
+
+// newReporter holds the lock, under which nobody has written before, and others wait.
+func (s *Stage) newReporter(ctx context.Context) (*pgxpool.Pool, *pglock.Lease, error) {
 	if err := s.accounts(ctx); err != nil {
 		return nil, nil, err
 	}
 	_, pool, lease, err := s.holder(ctx, "app-1/reporter[4711]", report)
-	if err == nil {
-		err = fencedstore.New(pool).Write(ctx, lease, nothing, fencedstore.WithSameToken())
-	}
 	if err == nil {
 		err = s.queue(ctx, report, "app-2/reporter[963]", "app-3/reporter[77]")
 	}
@@ -74,6 +80,18 @@ func blocked(ctx context.Context, s *Stage) error {
 
 func idlePsql(ctx context.Context, s *Stage) error {
 	pool, lease, err := s.reporter(ctx)
+	if err == nil {
+		_, err = s.session(ctx, "alice", "psql", "BEGIN", "UPDATE accounts SET balance = 0 WHERE id = 16")
+	}
+	if err == nil {
+		err = s.writes(ctx, pool, lease, pay, true)
+	}
+	return err
+}
+
+// firstPsql is idlePsql for a lock under which nobody has written before: its fence has no row yet.
+func firstPsql(ctx context.Context, s *Stage) error {
+	pool, lease, err := s.newReporter(ctx)
 	if err == nil {
 		_, err = s.session(ctx, "alice", "psql", "BEGIN", "UPDATE accounts SET balance = 0 WHERE id = 16")
 	}

@@ -164,11 +164,17 @@ END $$;
 
 -- pass_first passes the fence of a resource that has no row yet, or of one whose row the statement before did not see.
 -- SERIALIZABLE transactions pass here: to look for a row in vain is to read, and two that look for new rows and then
--- make them would be in each other's way (40001).
+-- make them would be in each other's way (40001). Nobody sees a new row before the COMMIT, so until then a shared
+-- advisory lock marks the transaction for backend_pids, with hashes of the lock's name and the resource. Nobody waits
+-- for it. A transaction marks eight fences at most: the server has room for some thousands of such locks in all.
 CREATE FUNCTION pass_first(p_resource text, p_token bigint, p_name text, p_slot int, p_grant_id uuid,
   p_allow_same_token boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
+DECLARE
+  marks text := coalesce(current_setting('fence.marks', true), '');
+  ok    boolean := length(marks) >= 8 OR pg_try_advisory_xact_lock_shared(hashtext(p_name), hashtext(p_resource))
+    AND set_config('fence.marks', marks || '.', true) IS NOT NULL;
 BEGIN
   INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
     VALUES (p_resource, p_token, p_name, p_slot, p_grant_id, pg_current_xact_id(),
