@@ -216,27 +216,40 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped or cut off: %s. Its heartbeat connection to the server is still open.", l.lock(), who, of)
 		v.Because = "Sure that it does not renew. A program that ends closes its connection; so this one probably exists and is paused " +
 			"(stopped by a signal, in a debugger, on a frozen machine), or the network lost it."
-		look := "STAT T means stopped: kill -CONT and the number lets it go on."
-		if _, pid := labelParts(h.Holder); pid != "" {
-			look = fmt.Sprintf("STAT T means stopped: kill -CONT %s lets it go on. kill -9 %s ends it: what it has not committed or written to disk is lost.", pid, pid)
-		}
-		v.Steps = []Step{l.find(h, look), l.breakStep(l.name, h.Token, h.Holder, "the holder does not renew for "+since), wait}
+		v.Steps = []Step{l.find(h, ifStopped(h.Holder)), l.breakStep(l.name, h.Token, h.Holder, "the holder does not renew for "+since), wait}
 	case h.Renewed:
 		v.Kind = WhyGone
 		v.Text = fmt.Sprintf("%s is held by %s, and that program is dead or cut off: %s, and it has no connection to the server.", l.lock(), who, of)
 		v.Because = "Sure that it does not renew. A program that lives keeps a connection open for that, so this one was probably killed, or " +
 			"its host is down. (Behind a pooler such as PgBouncer its connection cannot be seen.)"
-		v.Steps = []Step{l.find(h, "The break below then harms nobody."),
+		v.Steps = []Step{l.find(h, ifDead(h.Holder)),
 			l.breakStep(l.name, h.Token, h.Holder, "the holder is dead: no renewal for "+since), wait}
 	default:
 		v.Kind = WhySilent
 		v.Text = fmt.Sprintf("%s is held by %s, which gives no sign of life: %s.", l.lock(), who, of)
 		v.Because = "Sure that it does not renew. Either it ended before its first renewal, as when it dies while it waits for the lock, or it " +
 			"is stopped or cut off. No connection of it can be seen."
-		v.Steps = []Step{l.find(h, "The break below then harms nobody."),
+		v.Steps = []Step{l.find(h, ifDead(h.Holder)+" "+ifStopped(h.Holder)),
 			l.breakStep(l.name, h.Token, h.Holder, "the holder gives no sign of life for "+since), wait}
 	}
 	l.add(v)
+}
+
+// ifStopped says what to do about a program that ps shows as stopped.
+func ifStopped(label string) string {
+	_, pid := labelParts(label)
+	if pid == "" {
+		return "STAT T means stopped: kill -CONT and the number lets it go on."
+	}
+	return fmt.Sprintf("STAT T means stopped: kill -CONT %s lets it go on. kill -9 %s ends it: what it has not committed or written to disk is lost.", pid, pid)
+}
+
+// ifDead says what a break then does; find has said before how that shows, if the label names a process.
+func ifDead(label string) string {
+	if _, pid := labelParts(label); pid == "" {
+		return "If it is dead, the break below harms nobody."
+	}
+	return "The break below then harms nobody."
 }
 
 // heldVerdict is about a lock whose holders renew.

@@ -80,19 +80,20 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 		severity Severity
 		says     []string
 	}{
-		"renewed a moment ago":        {lookAt(holderOf(time.Second)), WhyHeld, SeverityOK, []string{"which is alive", "renewed 1s ago"}},
-		"renewed as late as is usual": {lookAt(holderOf(12 * time.Second)), WhyHeld, SeverityOK, nil},
-		"one renewal is missing":      {lookAt(holderOf(13 * time.Second)), WhyLate, SeverityWarning, []string{"Not sure yet"}},
-		"no renewal, connected":       {lookAt(holderOf(19 * time.Second)), WhyStopped, SeverityWarning, []string{"for 19s", "every 10s", "kill -CONT 4711", "In 11s the lease ends; then it is free"}},
-		"no renewal, somebody waits":  {lookAt(holderOf(19*time.Second)).queued(time.Second, true), WhyStopped, SeverityCritical, []string{"then app-2/reporter[963] gets it"}},
-		"no renewal, not connected":   {lookAt(gone), WhyGone, SeverityWarning, []string{"no connection", "--token 2", "It stops no program"}},
-		"never renewed":               {lookAt(never), WhySilent, SeverityWarning, []string{"never renewed", "dies while it waits"}},
-		"just granted":                {lookAt(young), WhyHeld, SeverityOK, []string{"nothing shows yet"}},
-		"the renewal hangs":           {hangs, WhyHeartbeat, SeverityCritical, []string{"SyncRep", "standby"}},
-		"nearly lost":                 {lookAt(gap), WhyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},
-		"lost again and again":        {losses, WhyHeld, SeverityOK, []string{"3 times in the last hour"}},
-		"one waits":                   {lookAt(holderOf(time.Second)).queued(5*time.Second, true), WhySlow, SeverityOK, []string{"app-2/reporter[963] has waited for it for 5s."}},
-		"one waits for long":          {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), WhySlow, SeverityOK, []string{"waited for it for 2m.", "Do not break", "in up to 30s"}},
+		"renewed a moment ago":            {lookAt(holderOf(time.Second)), WhyHeld, SeverityOK, []string{"which is alive", "renewed 1s ago"}},
+		"renewed as late as is usual":     {lookAt(holderOf(12 * time.Second)), WhyHeld, SeverityOK, nil},
+		"one renewal is missing":          {lookAt(holderOf(13 * time.Second)), WhyLate, SeverityWarning, []string{"Not sure yet"}},
+		"no renewal, connected":           {lookAt(holderOf(19 * time.Second)), WhyStopped, SeverityWarning, []string{"for 19s", "every 10s", "kill -CONT 4711", "In 11s the lease ends; then it is free"}},
+		"no renewal, somebody waits":      {lookAt(holderOf(19*time.Second)).queued(time.Second, true), WhyStopped, SeverityCritical, []string{"then app-2/reporter[963] gets it"}},
+		"no renewal, not connected":       {lookAt(gone), WhyGone, SeverityWarning, []string{"no connection", "--token 2", "It stops no program"}},
+		"never renewed":                   {lookAt(never), WhySilent, SeverityWarning, []string{"never renewed", "dies while it waits", "STAT T", "kill -CONT 4711", "No process there means that the program is dead. The break below then harms nobody."}},
+		"never renewed, of no known host": {func() *look { h := never; h.Holder = "worker"; return lookAt(h) }(), WhySilent, SeverityWarning, []string{"If it is dead, the break below harms nobody.", "kill -CONT and the number"}},
+		"just granted":                    {lookAt(young), WhyHeld, SeverityOK, []string{"nothing shows yet"}},
+		"the renewal hangs":               {hangs, WhyHeartbeat, SeverityCritical, []string{"SyncRep", "standby"}},
+		"nearly lost":                     {lookAt(gap), WhyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},
+		"lost again and again":            {losses, WhyHeld, SeverityOK, []string{"3 times in the last hour"}},
+		"one waits":                       {lookAt(holderOf(time.Second)).queued(5*time.Second, true), WhySlow, SeverityOK, []string{"app-2/reporter[963] has waited for it for 5s."}},
+		"one waits for long":              {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), WhySlow, SeverityOK, []string{"waited for it for 2m.", "Do not break", "in up to 30s"}},
 		"one waits, and the holder for another lock": {func() *look {
 			l := lookAt(holderOf(time.Second)).queued(5*time.Second, true)
 			l.Waits = []Wait{{Holds: "report", Waiter: "app-1/reporter[4711]", For: "invoices", Holder: "app-3", Waiting: 4 * time.Minute}}

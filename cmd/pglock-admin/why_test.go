@@ -30,7 +30,7 @@ var whys = map[string]lockadmin.VerdictKind{
 	"crashed-holder": lockadmin.WhyGone, "stopped-holder": lockadmin.WhyStopped, "blocked-holder": lockadmin.WhyBlocked,
 	"idle-holder": lockadmin.WhyIdle, "deadlock": lockadmin.WhyCircle, "prepared-transaction": lockadmin.WhyPrepared,
 	"long-queue": lockadmin.WhySlow, "wrong-database": lockadmin.WhyAnotherDatabase,
-	"idle-psql": lockadmin.WhyBlocked, "first-psql": lockadmin.WhyBlocked, "row-psql": lockadmin.WhyRow, "fence": lockadmin.WhyIdle, "waits": lockadmin.WhyWaits, "waits-unsaid": lockadmin.WhySlow, "own-queue": lockadmin.WhySlow,
+	"stopped-early": lockadmin.WhySilent, "idle-psql": lockadmin.WhyBlocked, "first-psql": lockadmin.WhyBlocked, "row-psql": lockadmin.WhyRow, "fence": lockadmin.WhyIdle, "waits": lockadmin.WhyWaits, "waits-unsaid": lockadmin.WhySlow, "own-queue": lockadmin.WhySlow,
 	"healthy": lockadmin.WhyHeld, "free": lockadmin.WhyFree, "broken": lockadmin.WhyBroken, "limit": lockadmin.WhyHeld,
 	"similar": lockadmin.WhyUnknown, "pooler": lockadmin.WhyHeld, "table": lockadmin.WhyTable,
 }
@@ -169,7 +169,7 @@ func checkWhy(t *testing.T, name, at string) {
 // mends are the steps of the screens that mend the troubles, by their beginnings.
 var mends = map[string]string{
 	"crashed-holder": "break ", "stopped-holder": "break ", "deadlock": "break ", "blocked-holder": "SELECT pg_cancel_backend", "idle-holder": "SELECT pg_terminate_backend",
-	"prepared-transaction": "ROLLBACK PREPARED", "idle-psql": "SELECT pg_terminate_backend", "first-psql": "SELECT pg_terminate_backend", "row-psql": "SELECT pg_terminate_backend", "fence": "SELECT pg_terminate_backend",
+	"prepared-transaction": "ROLLBACK PREPARED", "stopped-early": "break ", "idle-psql": "SELECT pg_terminate_backend", "first-psql": "SELECT pg_terminate_backend", "row-psql": "SELECT pg_terminate_backend", "fence": "SELECT pg_terminate_backend",
 	"table": "SELECT pg_terminate_backend",
 }
 

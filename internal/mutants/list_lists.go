@@ -69,6 +69,9 @@ var ofLists = []mutant{
 	{"why: whoever waits for one that passed first waits at its fence", []edit{
 		{schema, "m.objsubid = 2 AND m.objid = o.mark))", "true))"},
 	}, administration, "^TestBackendsTellTheFirst"},
+	{"why: whoever was stopped before its first renewal cannot be let go on", []edit{
+		{"lockadmin/verdicts.go", "l.find(h, ifDead(h.Holder)+\" \"+ifStopped(h.Holder))", "l.find(h, ifDead(h.Holder))"},
+	}, administration, "^TestVerdict"},
 	{"why: whoever renews late is stopped", []edit{
 		{"lockadmin/verdicts.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
 	}, administration, "^TestVerdict"},

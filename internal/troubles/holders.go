@@ -81,8 +81,19 @@ func crashed(ctx context.Context, s *Stage) error {
 	return err
 }
 
-func stopped(ctx context.Context, s *Stage) error {
-	p, err := s.process(ctx, roleHold)
+func stopped(ctx context.Context, s *Stage) error { return stoppedAs(ctx, s, roleHold) }
+
+// stoppedEarly is stopped before the first renewal: nobody knows a connection of the holder.
+func stoppedEarly(ctx context.Context, s *Stage) error {
+	err := stoppedAs(ctx, s, roleTake)
+	if err == nil {
+		err = s.exec(ctx, "UPDATE pglock.locks SET acquired_at = renewed_at, slowest = NULL WHERE name = $1", report)
+	}
+	return err
+}
+
+func stoppedAs(ctx context.Context, s *Stage, role string) error {
+	p, err := s.process(ctx, role)
 	if err == nil {
 		err = s.queue(ctx, report, "app-2/reporter[963]", "app-3/reporter[77]")
 	}

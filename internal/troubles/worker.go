@@ -27,6 +27,7 @@ const (
 	urlVariable  = "PGLOCK_TROUBLES_URL"
 
 	roleHold    = "hold"
+	roleTake    = "take" // roleHold before the first renewal
 	rolePrepare = "prepare"
 )
 
@@ -61,8 +62,10 @@ func work(ctx context.Context, role, url string) error {
 	if err != nil {
 		return err
 	}
-	if err := beat(ctx, lease, pool); err != nil {
-		return err
+	if role == roleHold {
+		if err := beat(ctx, lease, pool); err != nil {
+			return err
+		}
 	}
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGCONT)
