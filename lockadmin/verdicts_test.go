@@ -43,6 +43,16 @@ func writing(idle time.Duration) *look {
 	return l
 }
 
+// blockedFor is a holder whose fenced write waits for somebody for so long. Its lease has so much left.
+func blockedFor(waits, remaining time.Duration) *look {
+	h := holderOf(time.Second)
+	h.Remaining = remaining
+	l := lookAt(h).queued(time.Minute, true)
+	l.writes = []Backend{{Use: BackendWrite, PID: 30002, Resource: "report", State: "active", Query: waits, Transaction: waits + time.Second, BlockedBy: []int{30003}}}
+	l.processes = append(l.writes, Backend{Use: BackendBlocker, PID: 30003, User: "alice", State: "idle in transaction", InState: time.Minute})
+	return l
+}
+
 // brokeCircle is a holder that got the lock after a break had ended a deadlock.
 func brokeCircle() *look {
 	l := lookAt(holderOf(time.Second))
@@ -99,10 +109,16 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			l.Waits = []Wait{{Holds: "report", Waiter: "app-1/reporter[4711]", For: "invoices", Holder: "app-3", Waiting: 4 * time.Minute}}
 			return l
 		}(), WhySlow, SeverityOK, []string{"app-1/reporter[4711] itself has waited for lock invoices of app-3 for 4m.", "cannot be seen", "why invoices"}},
-		"one waited for earlier holders": {lookAt(holderOf(time.Second)).queued(22*time.Minute, true), WhySlow, SeverityOK, []string{"waited for it for 22m, mostly for earlier holders"}},
-		"just granted, one waits":        {lookAt(young).queued(5*time.Second, true), WhySlow, SeverityOK, []string{"nothing shows yet"}},
-		"its write is idle for a second": {writing(time.Second), WhyIdle, SeverityNote, []string{"idle for 1s", "Look again"}},
-		"its write is idle for longer":   {writing(11 * time.Second), WhyIdle, SeverityCritical, []string{"idle for 11s", "pg_terminate_backend(30002)", "in up to 30s"}},
+		"one waited for earlier holders":      {lookAt(holderOf(time.Second)).queued(22*time.Minute, true), WhySlow, SeverityOK, []string{"waited for it for 22m, mostly for earlier holders"}},
+		"just granted, one waits":             {lookAt(young).queued(5*time.Second, true), WhySlow, SeverityOK, []string{"nothing shows yet"}},
+		"its write is idle for a second":      {writing(time.Second), WhyIdle, SeverityNote, []string{"idle for 1s", "Look again"}},
+		"its write is idle for longer":        {writing(11 * time.Second), WhyIdle, SeverityCritical, []string{"idle for 11s", "pg_terminate_backend(30002)", "in up to 30s"}},
+		"its write waits":                     {blockedFor(5*time.Second, 29*time.Second), WhyBlocked, SeverityCritical, []string{"(in 25s at the latest, unless its program has given it more time than its lease of 30s)"}},
+		"its write has waited for nearly all": {blockedFor(29*time.Second, 29*time.Second), WhyBlocked, SeverityCritical, []string{"(in 1s at the latest, unless"}},
+		"its write has waited, unrenewed":     {blockedFor(5*time.Second, 2*time.Second), WhyBlocked, SeverityCritical, []string{"(in 3s at the latest, unless"}},
+		"its write has waited for longer":     {blockedFor(40*time.Second, 29*time.Second), WhyBlocked, SeverityCritical, []string{"at the write's time limit (which its program has set: it cannot be seen)."}},
+		"its write has waited, of an hour":    {blockedFor(9*time.Second, 50*time.Minute), WhyBlocked, SeverityCritical, []string{"(in 50m1s at the latest)."}},
+		"the write of a former holder":        {blockedFor(2*time.Minute, 29*time.Second), WhyBlocked, SeverityCritical, []string{"A write of a former holder", "at the write's time limit."}},
 		"a dead one, or the row lock": {func() *look {
 			l := lookAt(holderOf(20*time.Second)).queued(time.Second, false)
 			l.onRow = row.onRow

@@ -72,6 +72,15 @@ var ofLists = []mutant{
 	{"why: whoever was stopped before its first renewal cannot be let go on", []edit{
 		{"lockadmin/verdicts.go", "l.find(h, ifDead(h.Holder)+\" \"+ifStopped(h.Holder))", "l.find(h, ifDead(h.Holder))"},
 	}, administration, "^TestVerdict"},
+	{"why: a write has as much time as the lease", []edit{
+		{"lockadmin/verdicts_write.go", "left := min(most, h.TTL) - since", "left := min(most, h.TTL, h.Remaining)"},
+	}, administration, "^TestVerdict|^TestWhatIsLeft"},
+	{"why: a write that nobody renews for has the whole TTL", []edit{
+		{"lockadmin/verdicts_write.go", "left := min(most, h.TTL) - since", "left := h.TTL - since"},
+	}, administration, "^TestVerdict"},
+	{"why: the present holder's lease limits the write of a former one", []edit{
+		{"lockadmin/verdicts_write.go", "!present || len(l.Holders) != 1 || b.Hidden {", "!present && false || len(l.Holders) != 1 || b.Hidden {"},
+	}, administration, "^TestVerdict"},
 	{"why: whoever renews late is stopped", []edit{
 		{"lockadmin/verdicts.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
 	}, administration, "^TestVerdict"},

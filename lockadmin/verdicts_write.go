@@ -1,0 +1,192 @@
+package lockadmin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pglock-dev/pglock/internal/shown"
+)
+
+// writeVerdicts are about fenced transactions: those that wait in the server, and those that are open and idle.
+func (l *look) writeVerdicts() {
+	var told []int
+	for _, b := range slices.Concat(l.writes, l.atFence) {
+		if b.Prepared != "" || slices.Contains(told, b.PID) {
+			continue
+		}
+		told = append(told, b.PID)
+		switch stuck := len(b.BlockedBy) > 0 || b.BlockedByPrepared != ""; {
+		case stuck && b.Use == BackendAtFence:
+			l.fenceVerdict(b)
+		case stuck && (b.Hidden || b.Query >= unremarkable):
+			l.blockedVerdict(b)
+		case strings.HasPrefix(b.State, "idle in transaction") && b.InState >= unremarkable:
+			l.idleVerdict(b)
+		}
+	}
+}
+
+// fenceOf names the fence of a process.
+func fenceOf(b Backend) string {
+	if b.Resource == "" {
+		return "a fence that nobody had passed before"
+	}
+	return "the fence of " + shown.Text(b.Resource)
+}
+
+// writer names the program of a fenced transaction: the holder's, or an older one.
+func (l *look) writer(b Backend) (who string, present bool) {
+	if len(l.Holders) == 1 && (b.Hidden || b.Transaction <= l.Holders[0].HeldFor+unremarkable) {
+		return shown.Text(l.Holders[0].Holder), true
+	}
+	if len(l.Holders) > 1 {
+		return "one of its holders", true
+	}
+	return "a former holder", false
+}
+
+// blockedVerdict is about a fenced write that waits for somebody in the server.
+func (l *look) blockedVerdict(b Backend) {
+	who, present := l.writer(b)
+	ends, between := l.roots(b)
+	v := Verdict{Kind: WhyBlocked, Severity: l.grave()}
+	whose := fmt.Sprintf("%s is held by %s, and its write waits in PostgreSQL", l.lock(), who)
+	if !present {
+		whose = fmt.Sprintf("A write of a former holder of %s waits in PostgreSQL", l.lock())
+	}
+	at := ""
+	if b.BlockedAt != "" {
+		at = " for " + shown.Text(b.BlockedAt)
+	}
+	if len(ends) == 0 {
+		v.Text = fmt.Sprintf("%s%s, in a circle of server processes.", whose, at)
+		v.Because = fmt.Sprintf("Sure: pg_blocking_pids says so. PostgreSQL finds such a circle after deadlock_timeout, one second by default, and ends one transaction (server process %d waits).", b.PID)
+		v.Steps = []Step{again("Look again in a few seconds.", l.name)}
+		l.add(v)
+		return
+	}
+	end := ends[0]
+	v.Text = fmt.Sprintf("%s%s: %s has locked it.", whose, at, about(end))
+	if between > 0 {
+		v.Text = fmt.Sprintf("%s%s. %s stand in between; at the end stands %s.", whose, at, count(between, "other process"), about(end))
+		v.Text = strings.ReplaceAll(strings.ReplaceAll(v.Text, "other processs", "other processes"), "1 other process stand ", "1 other process stands ")
+	}
+	if len(ends) > 1 {
+		v.Text += fmt.Sprintf(" %s more block it too.", count(len(ends)-1, "process"))
+	}
+	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
+	v.IfNothing = "The write goes on when that transaction ends. Otherwise it fails at the write's time limit" + l.atTheLatest(b) + "."
+	if l.alive() > 0 && present {
+		v.IfNothing += fmt.Sprintf(" Until then %s keeps the lock, and %s for it.", who, waitWord(l.alive()))
+	}
+	v.Steps = append(l.endProcess(end), Step{Do: "Do not break the lock for this: the next holder would meet the same transaction."})
+	l.add(v)
+}
+
+// atTheLatest says when the server ends the transaction of a write that waits or is idle, as far as can be seen. Its
+// limit is what the lease had left when it passed the fence, or less, and counts from the beginning of its statement or
+// of its idleness. Renewals since then have not made it longer. Nobody sees whether its program has extended the lease
+// for it, unless the lease lasts for longer than its TTL still.
+func (l *look) atTheLatest(b Backend) string {
+	if _, present := l.writer(b); !present || len(l.Holders) != 1 || b.Hidden {
+		return ""
+	}
+	h, since := l.Holders[0], b.Query
+	if b.State != "active" {
+		since = b.InState
+	}
+	most := h.Remaining + b.Transaction
+	if h.Remaining > h.TTL {
+		return fmt.Sprintf(" (in %s at the latest)", shown.Age(most-since))
+	}
+	left := min(most, h.TTL) - since
+	if left <= 0 {
+		return " (which its program has set: it cannot be seen)"
+	}
+	return fmt.Sprintf(" (in %s at the latest, unless its program has given it more time than its lease of %s)", shown.Age(left), shown.Duration(h.TTL))
+}
+
+func waitWord(n int) string {
+	if n == 1 {
+		return "1 waits"
+	}
+	return fmt.Sprintf("%d wait", n)
+}
+
+// idleVerdict is about a fenced transaction that is open and does nothing.
+func (l *look) idleVerdict(b Backend) {
+	who, present := l.writer(b)
+	v := Verdict{Kind: WhyIdle, Severity: SeverityWarning}
+	behind := l.behind(b)
+	if l.alive() > 0 || behind > 0 {
+		v.Severity = SeverityCritical
+	}
+	if present {
+		v.Text = fmt.Sprintf("%s is held by %s, which has left its own transaction open: it is %s old, and idle for %s.", l.lock(), who, shown.Age(b.Transaction), shown.Age(b.InState))
+	} else {
+		v.Text = fmt.Sprintf("A former holder of %s has left a transaction open that has passed %s: it is %s old, and idle for %s.", l.lock(),
+			fenceOf(b), shown.Age(b.Transaction), shown.Age(b.InState))
+	}
+	v.Because = fmt.Sprintf("Sure: %s has passed %s and runs no statement. Its program does something else in the middle of its write, or hangs.", about(b), fenceOf(b)) + statement(b)
+	v.IfNothing = "The server ends that transaction at the write's time limit" + l.atTheLatest(b) + ". What it wrote is then rolled back."
+	if !present {
+		v.IfNothing = "The server ends that transaction at the write's time limit. It cannot commit any more, because its lease has ended."
+	}
+	if behind > 0 {
+		v.IfNothing += fmt.Sprintf(" Until then the fence is closed: %s there.", map[bool]string{true: "1 write waits", false: fmt.Sprintf("%d writes wait", behind)}[behind == 1])
+	}
+	terminate := Step{Do: "End that transaction.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID),
+		Effect: "Rolls back what this transaction wrote, and opens the fence. The program keeps the lock, gets an error, and may write again."}
+	if !b.MayEnd {
+		terminate.Needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend", shown.Text(b.User))
+	}
+	if present && !b.Hidden && b.InState < patient {
+		v.Severity = SeverityNote
+		v.Text = fmt.Sprintf("%s is held by %s, whose write has been idle for %s.", l.lock(), who, shown.Age(b.InState))
+		v.Because = fmt.Sprintf("Server process %d has passed %s and runs no statement at this moment. Between two statements that is usual.", b.PID, fenceOf(b))
+		v.Steps = []Step{again("Look again in ten seconds.", l.name)}
+		l.add(v)
+		return
+	}
+	if present && len(l.Holders) == 1 {
+		h := l.Holders[0]
+		v.Steps = []Step{l.find(h, "See in its log what it waits for: a call of another service, or another lock, in the middle of the transaction. If you end the program: "+l.ends(h)), terminate,
+			l.breakStep(l.name, h.Token, h.Holder, "its transaction is idle")}
+		v.Steps[2].Effect += " Its open transaction can no longer commit, but it stays open and keeps its rows until the write's time limit."
+	} else {
+		terminate.Effect = "Rolls back what this transaction wrote, and opens the fence for the present holder."
+		v.Steps = []Step{terminate, again("Or wait, and look again.", l.name)}
+	}
+	l.add(v)
+}
+
+// behind counts who waits for a process.
+func (l *look) behind(b Backend) (n int) {
+	for _, p := range l.processes {
+		if slices.Contains(p.BlockedBy, b.PID) {
+			n++
+		}
+	}
+	return n
+}
+
+// fenceVerdict is about a write that waits at the fence for an older transaction.
+func (l *look) fenceVerdict(b Backend) {
+	ends, _ := l.roots(b)
+	if len(ends) == 0 || ends[0].Prepared != "" || !b.Hidden && b.Query < unremarkable {
+		return // the prepared transaction has its own verdict
+	}
+	end := ends[0]
+	for _, v := range l.Verdicts {
+		if v.Kind == WhyFence || v.Kind == WhyIdle && end.Use == BackendWrite {
+			return
+		}
+	}
+	v := Verdict{Kind: WhyFence, Severity: SeverityWarning}
+	v.Text = fmt.Sprintf("A write under %s waits at %s: %s has passed it earlier and is still open.", l.lock(), fenceOf(b), about(end))
+	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
+	v.IfNothing = "It goes on when that transaction ends, at the latest when the lease of that transaction is over, or the time limit that its program has set."
+	v.Steps = append(l.endProcess(end), again("Or wait, and look again.", l.name))
+	l.add(v)
+}
