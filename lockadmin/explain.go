@@ -96,6 +96,9 @@ func (l *look) read(r reader, a *Admin) error {
 	if err := l.readQueue(r, q, infos[0].Waiting); err != nil {
 		return err
 	}
+	if err := l.readHandOvers(r, q); err != nil {
+		return err
+	}
 	if l.Waits, err = rows(r, q.Waits, []any{l.name}, scanWait); err != nil {
 		return err
 	}
@@ -172,14 +175,51 @@ func (l *look) readQueue(r reader, q *protocol.Queries, waiting int) error {
 	return err
 }
 
-// readEvents reads the history in a savepoint: without the right to it, the transaction goes on.
-func (l *look) readEvents(r reader, q *protocol.Queries) error {
-	inner, err := r.tx.Begin(r.ctx)
+// readHandOvers reads whether the lock was handed over past the first in the queue: only then a later ticket has been
+// granted, and this one still counts.
+func (l *look) readHandOvers(r reader, q *protocol.Queries) error {
+	first := l.Queue.Alive
+	if first == nil {
+		return nil
+	}
+	granted, err := rows(r, q.GrantedTicket, []any{l.name}, func(rows pgx.Rows) (ticket int64, err error) { return ticket, rows.Scan(&ticket) })
+	if l.Queue.HandedPast = len(granted) > 0 && granted[0] > first.Ticket; err != nil || !l.Queue.HandedPast {
+		return err
+	}
+	r, done, err := r.within()
 	if err != nil {
 		return err
 	}
-	defer inner.Rollback(r.ctx) //nolint:errcheck // the transaction ends anyway
-	r.tx = inner
+	defer done()
+	_, err = rows(r, q.HandOvers, []any{l.name, first.Since.Format(time.RFC3339Nano)}, func(rows pgx.Rows) (n int, err error) {
+		var all bool
+		if err = rows.Scan(&n, &all); all {
+			l.Queue.HandOvers = &n
+		}
+		return n, err
+	})
+	if protocol.State(err) == "42501" { // readEvents says so
+		return nil
+	}
+	return err
+}
+
+// within begins a savepoint: without a right, the transaction goes on.
+func (r reader) within() (inner reader, done func(), err error) {
+	tx, err := r.tx.Begin(r.ctx)
+	if err != nil {
+		return r, nil, err
+	}
+	return reader{ctx: r.ctx, tx: tx, at: r.at}, func() { _ = tx.Rollback(r.ctx) }, nil // the transaction ends anyway
+}
+
+// readEvents reads the history.
+func (l *look) readEvents(r reader, q *protocol.Queries) error {
+	r, done, err := r.within()
+	if err != nil {
+		return err
+	}
+	defer done()
 	l.Events, err = rows(r, q.History,
 		[]any{l.name, eventsRead, nil, texts([]EventKind{EventTakeover, EventBreak}), nil, nil}, scanEvent)
 	if protocol.State(err) == "42501" {

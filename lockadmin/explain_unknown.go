@@ -108,12 +108,11 @@ func boolean(b bool) int {
 
 // isIn reports whether another schema has the lock, if this user may know.
 func (l *look) isIn(r reader, schema string) bool {
-	inner, err := r.tx.Begin(r.ctx)
+	r, done, err := r.within()
 	if err != nil {
 		return false
 	}
-	defer inner.Rollback(r.ctx) //nolint:errcheck // it has only read
-	r.tx = inner
+	defer done()
 	infos, err := rows(r, protocol.NewQueries(schema).Get, []any{l.name}, scanLock)
 	return err == nil && len(infos) > 0
 }

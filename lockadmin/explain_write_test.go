@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,73 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
+
+// Two holders hand the lock to each other, and a third program waits since before.
+func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
+	t.Parallel()
+	for level, want := range map[lockadmin.HistoryLevel]string{
+		lockadmin.HistoryLosses: "Since then it was handed over past third (HandOver). The history does not say how often: at level all it would.",
+		lockadmin.HistoryAll:    "Since then it was handed over 2 times (HandOver), also past third.",
+	} {
+		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
+			pool := pgtest.Database(t).Pool(t)
+			admin := newAdmin(t, pool)
+			if _, err := admin.SetHistory(t.Context(), lockadmin.WithLevel(level)); err != nil {
+				t.Fatal(err)
+			}
+			c, lease := hold(t, pool, "report", pglock.WithTTL(time.Minute))
+			grants := map[string]chan *pglock.Lease{}
+			waits := func(who string, n int) {
+				t.Helper()
+				grants[who] = make(chan *pglock.Lease, 1)
+				go func() {
+					l, _ := c.Acquire(t.Context(), "report", pglock.WithTTL(time.Minute), pglock.WithHolder(who))
+					grants[who] <- l
+				}()
+				pgtest.Eventually(t, "the ticket of "+who, func() bool {
+					all, err := lockadmin.Collect(admin.Waiters(t.Context(), "report"))
+					return err == nil && len(all) == n
+				})
+			}
+			explained := func() lockadmin.Explanation {
+				t.Helper()
+				e, err := admin.Explain(t.Context(), "report")
+				if err != nil {
+					t.Fatal(err)
+				}
+				return e
+			}
+			waits("third", 1)
+			waits("other", 2)
+			if e := explained(); e.Verdicts[0].Kind != lockadmin.WhySlow || e.Queue.HandedPast {
+				t.Errorf("before the first hand-over: %+v", e.Verdicts[0])
+			}
+			for _, next := range []string{"other", "another"} {
+				if next == "another" {
+					waits(next, 2)
+				}
+				if err := lease.HandOver(t.Context(), next); err != nil {
+					t.Fatal(err)
+				}
+				lease = <-grants[next]
+			}
+			e := explained()
+			if v := e.Verdicts[0]; v.Kind != lockadmin.WhyHandedPast || v.Severity != lockadmin.SeverityNote || !strings.Contains(v.Text, want) || strings.Contains(v.Because, "in order") {
+				t.Errorf("%s, %s: %s %s; want %q", v.Kind, v.Severity, v.Text, v.Because, want)
+			}
+			if err := lease.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if third := <-grants["third"]; third == nil {
+				t.Error("the third one has no lease")
+			}
+			if e := explained(); e.Verdicts[0].Kind != lockadmin.WhyHeld {
+				t.Errorf("when the first in the queue has got it: %+v", e.Verdicts[0])
+			}
+		})
+	}
+}
 
 // A write waits for a row. Explain says how much of its time is left, not how much of the lease, which is renewed all the
 // while: so the write fails when Explain has said, at the latest, and not long before.

@@ -91,6 +91,7 @@ type VerdictKind string
 const (
 	WhyHeld            VerdictKind = "held"             // its holder renews it: all is well
 	WhySlow            VerdictKind = "slow"             // all is well, and others wait
+	WhyHandedPast      VerdictKind = "handed past"      // all is well, and holders hand the lock over past those who wait
 	WhyLate            VerdictKind = "late"             // a renewal is late
 	WhyGone            VerdictKind = "gone"             // the holder does not renew, and its connection is closed
 	WhyStopped         VerdictKind = "stopped"          // the holder does not renew, and its connection is open
@@ -155,6 +156,11 @@ type QueueFacts struct {
 	Read    int           `json:"read"`            // how many of them were looked at
 	First   []WaiterFacts `json:"first"`           // the first few
 	Alive   *WaiterFacts  `json:"alive,omitempty"` // the first that is alive
+
+	// HandedPast: the lock was handed over past Alive (pglock.Lease.HandOver). HandOvers is how many hand-overs the history
+	// has since Alive waits, at most a thousand; null if it does not have them.
+	HandedPast bool `json:"handed_past,omitempty"`
+	HandOvers  *int `json:"hand_overs,omitempty"`
 }
 
 // WaiterFacts is a waiter in the queue.

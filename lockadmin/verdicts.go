@@ -304,6 +304,10 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	v.Because = fmt.Sprintf("Nothing in PostgreSQL blocks the holder as far as can be seen, and the queue is in order. %s has held the lock for %s.",
 		shown.Text(h.Holder), shown.Age(h.HeldFor))
 	v.IfNothing = "The waiters get the lock in their order."
+	if l.Queue.HandedPast {
+		l.handedPast(v, h)
+		return
+	}
 	if w := l.perhapsWaits(); w != nil {
 		by := ""
 		if w.Holder != "" {
@@ -319,6 +323,22 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 		l.find(h, "See in its log what it does. If its work hangs, end the program: "+l.ends(h)),
 		Step{Do: "Do not break the lock only because it is slow.", Effect: "A break stops no program. The old holder and the next one would then work at the same time."},
 	)
+}
+
+// handedPast is about holders that choose who comes next, past the first in the queue.
+func (l *look) handedPast(v *Verdict, h HolderFacts) {
+	first := shown.Text(l.Queue.Alive.Holder)
+	v.Kind, v.Severity = WhyHandedPast, SeverityNote
+	if n := l.Queue.HandOvers; n != nil {
+		v.Text += fmt.Sprintf(" Since then it was handed over %s (HandOver), also past %s.", count(*n, "time"), first)
+	} else {
+		v.Text += fmt.Sprintf(" Since then it was handed over past %s (HandOver). The history does not say how often: at level all it would.", first)
+	}
+	v.Because = fmt.Sprintf("Sure: the lock was granted to a ticket that came later. Nothing in PostgreSQL blocks the holder as far as can be seen. %s has held the lock for %s.",
+		shown.Text(h.Holder), shown.Age(h.HeldFor))
+	v.IfNothing = fmt.Sprintf("%s gets the lock when a holder releases it. As long as they hand it over, nobody knows when that is.", first)
+	v.Steps = []Step{{Do: "If that is not meant, let the programs release the lock instead. A release gives it to the first in the queue."},
+		again("Look again in a minute.", l.name)}
 }
 
 // ends says when the lock is free after the holder's program has ended.

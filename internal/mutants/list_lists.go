@@ -81,6 +81,15 @@ var ofLists = []mutant{
 	{"why: the present holder's lease limits the write of a former one", []edit{
 		{"lockadmin/verdicts_write.go", "!present || len(l.Holders) != 1 || b.Hidden {", "!present && false || len(l.Holders) != 1 || b.Hidden {"},
 	}, administration, "^TestVerdict"},
+	{"why: a queue that the lock is handed past is in order", []edit{
+		{"lockadmin/explain.go", "granted[0] > first.Ticket;", "granted[0] > first.Ticket+1000000;"},
+	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
+	{"why: whoever waits is handed past", []edit{
+		{"lockadmin/explain.go", "len(granted) > 0 && granted[0] > first.Ticket;", "len(granted) > 0;"},
+	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
+	{"why: a history without hand-overs says how many there were", []edit{
+		{"lockadmin/explain.go", "err = rows.Scan(&n, &all); all {", "err = rows.Scan(&n, &all); true {"},
+	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
 	{"why: whoever renews late is stopped", []edit{
 		{"lockadmin/verdicts.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
 	}, administration, "^TestVerdict"},

@@ -221,6 +221,50 @@ func ownQueue(ctx context.Context, s *Stage) error {
 	return err
 }
 
+// handedPast is of two programs that hand the lock to each other, three times in all, while a third one waits.
+func handedPast(ctx context.Context, s *Stage) error {
+	if err := s.exec(ctx, "SELECT pglock.set_history('alice@ops', 'all')"); err != nil {
+		return err
+	}
+	labels := []string{"app-1/reporter[4711]", "app-2/reporter[963]"}
+	holds, _, lease, err := s.holder(ctx, labels[0], report)
+	if err != nil {
+		return err
+	}
+	waits, _, err := s.client(ctx, labels[1], pglock.WithDefaultTTL(30*time.Second))
+	if err == nil {
+		err = s.queue(ctx, report, "app-3/reporter[77]")
+	}
+	for n := range 3 {
+		if err != nil {
+			return err
+		}
+		next := make(chan *pglock.Lease, 1)
+		c := waits
+		s.wg.Go(func() {
+			l, _ := c.Acquire(s.ctx, report)
+			next <- l
+		})
+		if err = s.until(ctx, "the ticket of the next", "SELECT count(*) = 2 FROM pglock.waiters WHERE name = $1", report); err != nil {
+			return err
+		}
+		if err = lease.HandOver(ctx, labels[(n+1)%2]); err != nil {
+			return err
+		}
+		if lease = <-next; lease == nil {
+			return ctx.Err()
+		}
+		holds, waits = waits, holds
+	}
+	if err = s.waiting(ctx, report, 4*time.Minute); err == nil {
+		err = s.exec(ctx, "UPDATE pglock.installation SET history_since = history_since - interval '10 min'")
+	}
+	if err != nil {
+		return err
+	}
+	return s.heldFor(ctx, lease, 3*time.Second)
+}
+
 func limit(ctx context.Context, s *Stage) error {
 	for _, label := range []string{"app-1/train[51]", "app-2/train[52]", "app-3/train[53]"} {
 		_, _, lease, err := s.holder(ctx, label, "gpu", pglock.WithLimit(4))

@@ -12,7 +12,7 @@ CREATE VIEW described AS
                                 ORDER BY q.ticket LIMIT 1000000) w) AS waiting,
          watch_channel(l.name) AS channel, l.grants, (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us,
          (SELECT GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint FROM waiters q
-          WHERE q.name = l.name AND q.ticket > h.served ORDER BY q.ticket LIMIT 1) AS longest_wait_us
+          WHERE q.name = l.name AND q.ticket > h.served ORDER BY q.ticket LIMIT 1) AS longest_wait_us, l.ticket
   FROM locks l CROSS JOIN LATERAL (
     SELECT CASE WHEN l.slot = 0 THEN l.served
                 ELSE (SELECT o.served FROM locks o WHERE o.name = l.name AND o.slot = 0) END AS served) h
