@@ -367,17 +367,17 @@ func TestEventsOfEveryKindAreTold(t *testing.T) {
 	}
 	user := events[0].DBUser
 	for i, want := range []string{
-		fmt.Sprintf("carol@ops (%s) made every token from then on greater than %d: restored", user, events[0].Token),
-		"bob@ops (" + user + ") wrote past the guards, to no guarded table: for nothing",
-		"alice@ops (" + user + ") wrote past the guards, to public.jobs: repair",
+		fmt.Sprintf("carol@ops (user %s) made every token from then on greater than %d: restored", user, events[0].Token),
+		"bob@ops (user " + user + ") wrote past the guards, to no guarded table: for nothing",
+		"alice@ops (user " + user + ") wrote past the guards, to public.jobs: repair",
 		fmt.Sprintf("token %d of worker-2 expired; worker-3 has token %d", events[3].Token, events[3].NewToken),
-		fmt.Sprintf("token %d of worker-1 ended by dave@ops (%s), next above %d: is stuck", events[4].Token, user, events[4].NewToken),
+		fmt.Sprintf("dave@ops (user %s) broke the lease of worker-1 with token %d: is stuck (the next token is greater than %d)", user, events[4].Token, events[4].NewToken),
 	} {
 		if told := tell(events[i]); told != want {
 			t.Errorf("%s: %q, want %q", events[i].Kind, told, want)
 		}
 	}
-	in(t, db.URL(), "show", "files").want(t, exitOK).inOrder(t, "of worker-2 expired; worker-3 has", "of worker-1 ended by dave@ops")
+	in(t, db.URL(), "show", "files").want(t, exitOK).inOrder(t, "of worker-2 expired; worker-3 has", "broke the lease of worker-1")
 }
 
 // Whoever may make triggers could switch a guard off: it is not made, and if the right comes later everybody who looks

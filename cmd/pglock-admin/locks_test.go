@@ -73,7 +73,7 @@ func TestShowTellsTheLockItsFencesAndItsEvents(t *testing.T) {
 	}
 	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "jobs/a", "held for", "worker-1", `"build"`, "FENCE OF", "█")
 	in(t, db.URL(), "break", "jobs/a", "--reason", "stuck").want(t, exitOK)
-	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "FREE", "last holder", "token 1 of worker-1 ended by", "stuck")
+	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "FREE", "last holder", "broke the lease of worker-1 with token 1: stuck (the next token is greater than")
 
 	view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
 	if view.Lock.Held || len(view.Fences) != 1 || view.Fences[0].LastToken != 1 || len(view.Events) != 1 || view.Events[0].Reason != "stuck" {

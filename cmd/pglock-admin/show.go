@@ -235,8 +235,8 @@ func drawQueue(w *page, o *options, v showView) {
 func tell(e lockadmin.Event) string {
 	switch e.Kind {
 	case lockadmin.EventBreak:
-		return fmt.Sprintf("token %d of %s ended by %s (%s), next above %d: %s", e.Token, printable(e.Holder),
-			printable(e.Actor), printable(e.DBUser), e.NewToken, printable(e.Reason))
+		return fmt.Sprintf("%s (user %s) broke the lease of %s with token %d: %s (the next token is greater than %d)",
+			printable(e.Actor), printable(e.DBUser), printable(e.Holder), e.Token, printable(e.Reason), e.NewToken)
 	case lockadmin.EventTakeover:
 		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, printable(e.Holder), printable(e.Actor), e.NewToken)
 	case lockadmin.EventExpired:
@@ -248,15 +248,15 @@ func tell(e lockadmin.Event) string {
 	case lockadmin.EventOverlap:
 		return fmt.Sprintf("token %d was granted to %s before the lease of %s with token %d was over, which must never happen", e.NewToken, printable(e.Actor), printable(e.Holder), e.Token)
 	case lockadmin.EventLevel:
-		return fmt.Sprintf("%s (%s) set the history to %s", printable(e.Actor), printable(e.DBUser), printable(e.Reason))
+		return fmt.Sprintf("%s (user %s) set the history to %s", printable(e.Actor), printable(e.DBUser), printable(e.Reason))
 	case lockadmin.EventEpoch:
-		return fmt.Sprintf("%s (%s) made every token from then on greater than %d: %s", printable(e.Actor), printable(e.DBUser), e.Token, printable(e.Reason))
+		return fmt.Sprintf("%s (user %s) made every token from then on greater than %d: %s", printable(e.Actor), printable(e.DBUser), e.Token, printable(e.Reason))
 	case lockadmin.EventBypass:
 		tables := "no guarded table"
 		if e.Resource != "" {
 			tables = printable(e.Resource)
 		}
-		return fmt.Sprintf("%s (%s) wrote past the guards, to %s: %s", printable(e.Actor), printable(e.DBUser), tables, printable(e.Reason))
+		return fmt.Sprintf("%s (user %s) wrote past the guards, to %s: %s", printable(e.Actor), printable(e.DBUser), tables, printable(e.Reason))
 	}
 	return fmt.Sprintf("token %d, new token %d", e.Token, e.NewToken)
 }
