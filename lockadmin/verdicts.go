@@ -130,9 +130,8 @@ func again(do, name string) Step {
 	return Step{Do: do, Run: RunAdmin, Command: "why " + shown.Name(name)}
 }
 
-// process says where a holder's program runs: what its label says, and what its connection says.
-func (l *look) process(h HolderFacts) (host, pid, told string) {
-	host, pid = labelParts(h.Holder)
+// connection says what a holder's connection tells of its program.
+func (l *look) connection(h HolderFacts) (told string) {
 	for _, b := range l.heartbeats {
 		if b.PID != h.Heartbeat {
 			continue
@@ -151,7 +150,7 @@ func (l *look) process(h HolderFacts) (host, pid, told string) {
 		}
 		told += "."
 	}
-	return host, pid, told
+	return told
 }
 
 // labelParts reads the default label, host/program[pid].
@@ -167,12 +166,12 @@ func labelParts(label string) (host, pid string) {
 
 // find says how to find the holder's program.
 func (l *look) find(h HolderFacts, effect string) Step {
-	host, pid, told := l.process(h)
+	host, pid := labelParts(h.Holder)
 	if pid == "" {
-		return Step{Do: "Find the program. Its label is " + shown.Text(h.Holder) + ".", Effect: strings.TrimSpace(told + " " + effect)}
+		return Step{Do: "Find the program. Its label is " + shown.Text(h.Holder) + ".", Effect: strings.TrimSpace(l.connection(h) + " " + effect)}
 	}
 	return Step{Do: fmt.Sprintf("Look at the program. Run this on host %s.", host), Run: RunShell, Command: "ps -o pid,stat,etime,args -p " + pid,
-		Effect: strings.TrimSpace(fmt.Sprintf("No process there means that the program is dead. %s %s", effect, told))}
+		Effect: strings.TrimSpace("No process there means that the program is dead. " + effect)}
 }
 
 // pulseVerdict is about a holder that does not renew in time.
@@ -263,7 +262,7 @@ func (l *look) heldVerdict() {
 	case len(l.Holders) > 1:
 		v.Text = fmt.Sprintf("%s has %s, and all of them renew in time.", l.lock(), count(len(l.Holders), "holder"))
 		if free := h.Limit - len(l.Holders); h.Mode == pglock.ModeLimit && free > 0 {
-			v.Text += fmt.Sprintf(" %s of %d free.", map[bool]string{true: "1 place is", false: fmt.Sprintf("%d places are", free)}[free == 1], h.Limit)
+			v.Text += fmt.Sprintf(" %d of %d places %s free.", free, h.Limit, map[bool]string{true: "is", false: "are"}[free == 1])
 		}
 	case h.Renewed:
 		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it renewed %s ago, as it should every %s.", l.lock(), shown.Text(h.Holder), shown.Age(h.SinceRenewal), shown.Age(due(h)))
@@ -275,7 +274,9 @@ func (l *look) heldVerdict() {
 		l.slow(&v, h, n)
 	} else {
 		v.Because = "Nobody waits for it, and nothing in the server stands in its way."
-		v.Steps = []Step{again("Nothing to do. To see whether it goes on renewing, look again.", l.name)}
+		if len(l.Holders) == 1 && !h.Renewed {
+			v.Steps = []Step{again("Look again after its first renewal.", l.name)}
+		}
 	}
 	if b := l.lastBreak(); b != nil && l.At.Sub(b.At) < recently && b.Token < h.Token {
 		v.Text += fmt.Sprintf(" %s broke the lease of %s %s ago.", shown.Text(b.Actor), shown.Text(b.Holder), shown.Age(l.At.Sub(b.At)))
@@ -321,7 +322,7 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	v.Steps = append(v.Steps,
 		again("Look again in a minute. Another holder: the queue moves. The same: its work takes long, or hangs.", l.name),
 		l.find(h, "See in its log what it does. If its work hangs, end the program: "+l.ends(h)),
-		Step{Do: "Do not break the lock only because it is slow.", Effect: "A break stops no program. The old holder and the next one would then work at the same time."},
+		Step{Do: "Do not break the lock only because it is slow: a break stops no program, and two would work at the same time."},
 	)
 }
 

@@ -143,13 +143,10 @@ func (l *look) freeVerdicts() {
 			v.Kind, v.Severity = WhyBroken, SeverityNote
 		}
 	}
-	v.Steps = []Step{{Do: "Nothing to do here. Whoever asks for the lock gets it at once."}}
 	if v.Kind == WhyBroken {
-		if steps := oldProgram(l.lastBreak().Holder); steps != nil {
-			v.Steps = steps
-		}
+		v.Steps = oldProgram(l.lastBreak().Holder)
 	}
-	v.Steps = append(v.Steps, Step{Do: "If a program complains that it cannot get the lock, check that it uses this database and this schema.", Run: RunAdmin, Command: "list"})
+	v.Steps = append(v.Steps, Step{Do: "If a program cannot get it, check that it uses this database and schema.", Run: RunAdmin, Command: "list"})
 	l.add(v)
 }
 

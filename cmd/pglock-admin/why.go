@@ -135,7 +135,8 @@ func (o *options) pasteable(e lockadmin.Explanation) whyView {
 	return v
 }
 
-// The screen. It shows the verdicts in full, the facts in a line or two each, and the steps of the gravest verdict.
+// The screen. It shows the verdicts in full, the facts in a line or two each, and the steps of the gravest verdict. If there
+// is nothing to do, it is three lines.
 
 // marks stand before the verdict, for a person who has no time to read.
 var marks = map[lockadmin.Severity]string{lockadmin.SeverityOK: "OK", lockadmin.SeverityNote: "NOTE", lockadmin.SeverityWarning: "WARNING", lockadmin.SeverityCritical: "STUCK"}
@@ -146,6 +147,10 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 	width := whyWidth
 	if w.width > 0 {
 		width = max(min(whyWidth, w.width), leastWidth)
+	}
+	if isWell(e) {
+		drawWell(w, o, e, width)
+		return
 	}
 	first := e.Verdicts[0]
 	mark := marks[first.Severity]
@@ -175,7 +180,7 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 	leftOut := false
 	for n, s := range whySteps(e) {
 		fmt.Fprintln(w, behind(fmt.Sprintf("  %d. ", n+1), s.Do, width))
-		if s.Command != "" {
+		if s.Command != "" && !isSame(s, e.Lock) {
 			command := o.command(s)
 			fmt.Fprintf(w, "       %s\n", command)
 			leftOut = leftOut || o.leavesOut(command)
@@ -191,6 +196,37 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 	if leftOut {
 		fmt.Fprintln(w, behind("  ", "The commands leave out the password: "+passwordFirst+".", width))
 	}
+}
+
+// isWell reports whether there is nothing to do, and nothing to say about the queue or the past.
+func isWell(e lockadmin.Explanation) bool {
+	v := e.Verdicts[0]
+	return len(e.Verdicts) == 1 && v.Severity == lockadmin.SeverityOK && (v.Kind == lockadmin.WhyHeld || v.Kind == lockadmin.WhyFree)
+}
+
+// drawWell leaves out what the sentences say already, and what show tells.
+func drawWell(w *page, o *options, e lockadmin.Explanation, width int) {
+	v := e.Verdicts[0]
+	fmt.Fprintf(w, "\n%s\n", behind(marks[v.Severity]+"  ", strings.TrimSpace(v.Text+" "+v.Because), width))
+	for _, f := range whyFacts(e) {
+		if f[0] == "holder" || f[0] == "before" || f[0] == "unseen" {
+			fmt.Fprintln(w, behind(fmt.Sprintf("  %-9s ", f[0]), f[1], width))
+		}
+	}
+	for _, s := range v.Steps {
+		if s.Command == "" || isSame(s, e.Lock) {
+			fmt.Fprintln(w, behind("  ", s.Do, width))
+		} else if line := "  " + strings.TrimSuffix(s.Do, ".") + ": " + o.command(s); len([]rune(line)) <= width {
+			fmt.Fprintln(w, line)
+		} else {
+			fmt.Fprintf(w, "%s\n     %s\n", behind("  ", s.Do, width), o.command(s))
+		}
+	}
+}
+
+// isSame reports whether a step is to look again, as the reader has just done.
+func isSame(s lockadmin.Step, lock string) bool {
+	return s.Run == lockadmin.RunAdmin && s.Command == "why "+shellName(lock) && s.Database == "" && s.Schema == ""
 }
 
 const passwordFirst = "set PGPASSWORD to the password first"

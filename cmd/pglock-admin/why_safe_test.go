@@ -12,6 +12,8 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/internal/shown"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // Somebody who may look and no more hears which rights are missing, and still what is wrong.
@@ -178,5 +180,42 @@ func TestWhyAnswersInTimeWhileATableIsLocked(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
+	t.Parallel()
+	config, err := pgxpool.ParseConfig("postgres://app@127.0.0.1/app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &options{schema: defaultSchema, config: config, getenv: func(string) string { return "" }}
+	held := lockadmin.HolderFacts{LockInfo: pglock.LockInfo{Held: true, Holder: "worker", Mode: pglock.ModeExclusive, Token: 1}}
+	well := lockadmin.Verdict{Kind: lockadmin.WhyHeld, Severity: lockadmin.SeverityOK, Text: "report is held by worker.", Because: "Nobody waits for it."}
+	dead := lockadmin.Verdict{Kind: lockadmin.WhyDeadWaiters, Severity: lockadmin.SeverityOK, Text: "1 waiter is dead."}
+	list := lockadmin.Step{Do: "Look at the list.", Run: lockadmin.RunAdmin, Command: "list"}
+	slow := lockadmin.Verdict{Kind: lockadmin.WhySlow, Severity: lockadmin.SeverityOK, Text: "1 waits."}
+	free := lockadmin.Verdict{Kind: lockadmin.WhyFree, Severity: lockadmin.SeverityOK, Text: "report is free.", Steps: []lockadmin.Step{
+		{Do: "Look again.", Run: lockadmin.RunAdmin, Command: "why report"}, list}}
+	for name, c := range map[string]struct {
+		verdicts []lockadmin.Verdict
+		want     string
+		all      bool
+	}{
+		"held":              {[]lockadmin.Verdict{well}, "OK  report is held by worker. Nobody waits for it.\n  holder    worker,", false},
+		"free":              {[]lockadmin.Verdict{free}, "OK  report is free.\n  Look again.\n  Look at the list: pglock-admin list", false},
+		"with dead waiters": {[]lockadmin.Verdict{well, dead}, "Also: 1 waiter is dead.", true},
+		"others wait":       {[]lockadmin.Verdict{slow}, "BUSY  1 waits.", true},
+	} {
+		e := lockadmin.Explanation{Lock: "report", State: lockadmin.LockHeld, Verdicts: c.verdicts}
+		if c.verdicts[0].Kind != lockadmin.WhyFree {
+			e.Holders = []lockadmin.HolderFacts{held}
+		}
+		p := &page{width: 100}
+		drawWhy(p, o, e)
+		screen := p.String()
+		if !strings.Contains(strings.ReplaceAll(screen, " --database-url postgres://app@127.0.0.1/app", ""), c.want) || strings.Contains(screen, "WHAT TO DO NEXT") != c.all {
+			t.Errorf("%s: want %q in\n%s", name, c.want, screen)
+		}
 	}
 }

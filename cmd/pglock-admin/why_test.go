@@ -144,7 +144,7 @@ func checkWhy(t *testing.T, name, at string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in(t, stage.URL, "why", stage.Lock).want(t, exitOK, "WHAT TO DO NEXT")
+	in(t, stage.URL, "why", stage.Lock).want(t, exitOK, map[bool]string{true: "OK  ", false: "WHAT TO DO NEXT"}[isWell(e)])
 	if e.Verdicts[0].Kind != whys[name] || e.Severity != e.Verdicts[0].Severity {
 		t.Errorf("the verdict is %q, want %q: %s", e.Verdicts[0].Kind, whys[name], e.Verdicts[0].Text)
 	}
@@ -224,6 +224,9 @@ func checkScreen(t *testing.T, width int, screen string) {
 	lines := strings.Split(strings.Trim(screen, "\n"), "\n")
 	if width == 100 && len(lines) > 42 {
 		t.Errorf("the screen has %d lines", len(lines))
+	}
+	if width == 100 && strings.HasPrefix(lines[0], "OK ") && len(lines) > 2+max(1, strings.Count(screen, "\n  holder ")) {
+		t.Errorf("nothing is to be done, and the screen has %d lines", len(lines))
 	}
 	for _, line := range lines {
 		if n := len([]rune(line)); n > width && !strings.Contains(line, "pglock-admin ") && !strings.Contains(line, "psql ") && strings.Contains(strings.TrimSpace(line), " ") {

@@ -90,6 +90,12 @@ var ofLists = []mutant{
 	{"why: a history without hand-overs says how many there were", []edit{
 		{"lockadmin/explain.go", "err = rows.Scan(&n, &all); all {", "err = rows.Scan(&n, &all); true {"},
 	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
+	{"why: a lock that is well takes a screen", []edit{
+		{"cmd/pglock-admin/why.go", "\tif isWell(e) {\n", "\tif false {\n"},
+	}, command, "^TestWhyTakesThreeLines"},
+	{"why: a lock with dead waiters is told in three lines", []edit{
+		{"cmd/pglock-admin/why.go", "return len(e.Verdicts) == 1 && v.Severity", "return v.Severity"},
+	}, command, "^TestWhyTakesThreeLines"},
 	{"why: whoever renews late is stopped", []edit{
 		{"lockadmin/verdicts.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
 	}, administration, "^TestVerdict"},
