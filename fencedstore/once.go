@@ -16,23 +16,23 @@ import (
 
 // Refusals of Once, for errors.Is.
 var (
-	// ErrDone: the work of this key was committed before. errors.As with **DoneError says when and under which token.
+	// ErrDone: the work of this key was committed before. errors.As with **DoneError says since when and under which token.
 	ErrDone = errors.New("fencedstore: already done")
 	// ErrKeyTooOld: the key's retention is over. Nobody knows any more whether its work was done, so it is not done
 	// again.
 	ErrKeyTooOld = errors.New("fencedstore: key is too old")
 )
 
-// DoneError says when the work of a key was done, and under which grant. It is an ErrDone.
+// DoneError says when the write that did the work of a key began, and under which grant. It is an ErrDone.
 type DoneError struct {
 	Key   string
-	At    time.Time    // by the server's clock, in UTC
+	At    time.Time    // when that write passed its fence, by the server's clock, in UTC; its COMMIT came later
 	Lock  string       // the lock whose holder did it
 	Token pglock.Token // of the grant under which it was done
 }
 
 func (e *DoneError) Error() string {
-	return fmt.Sprintf("fencedstore: %q was done at %s under token %d of lock %q",
+	return fmt.Sprintf("fencedstore: %q is done, by a write that began at %s under token %d of lock %q",
 		e.Key, e.At.Format(time.RFC3339), e.Token, e.Lock)
 }
 

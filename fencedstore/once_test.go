@@ -104,10 +104,14 @@ func TestDoneErrorSaysWhenAndUnderWhichGrant(t *testing.T) {
 	b := newBench(t)
 	first, second := b.acquire(t, "first"), b.acquire(t, "second")
 	before := b.number(t, `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint`)
-	if err := b.store.Once(t.Context(), first, "invoice 7", nothing); err != nil {
+	var after int // it says when the write began, not when it was committed
+	work := func(context.Context, pgx.Tx) error {
+		after = b.number(t, `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM pg_sleep(0.001)`)
+		return nil
+	}
+	if err := b.store.Once(t.Context(), first, "invoice 7", work); err != nil {
 		t.Fatal(err)
 	}
-	after := b.number(t, `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint`)
 	err := b.store.Once(t.Context(), second, "invoice 7", nothing)
 	var done *fencedstore.DoneError
 	if !errors.Is(err, fencedstore.ErrDone) || !errors.As(err, &done) {
@@ -117,7 +121,7 @@ func TestDoneErrorSaysWhenAndUnderWhichGrant(t *testing.T) {
 		done.At.UnixMilli() < int64(before) || done.At.UnixMilli() > int64(after) {
 		t.Errorf("%+v, want the grant of lock first with token %d between %d and %d", done, first.Token(), before, after)
 	}
-	for _, says := range []string{`"invoice 7"`, `"first"`, fmt.Sprint("token ", first.Token()), done.At.Format(time.RFC3339)} {
+	for _, says := range []string{`"invoice 7"`, `"first"`, fmt.Sprint("token ", first.Token()), "began at " + done.At.Format(time.RFC3339)} {
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("%v: no %s", err, says)
 		}
