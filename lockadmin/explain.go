@@ -52,11 +52,12 @@ func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
 // look is what Explain finds.
 type look struct {
 	Explanation
-	name   string
-	schema string
-	names  int         // in use here, of a lock that is unknown
-	closed bool        // the tables cannot be read
-	tables []tableLock // who keeps them closed
+	name    string
+	schema  string
+	names   int         // in use here, of a lock that is unknown
+	closed  bool        // the tables cannot be read
+	readers int         // that live and wait behind the first in the queue
+	tables  []tableLock // who keeps them closed
 
 	processes                                           []Backend
 	heartbeats, writes, atFence, onRow, atRow, blockers []Backend
@@ -167,6 +168,8 @@ func (l *look) readQueue(r reader, q *protocol.Queries, waiting int) error {
 			l.Queue.Dead++
 		} else if l.Queue.Alive == nil {
 			l.Queue.Alive = &WaiterFacts{w}
+		} else if w.Mode == pglock.ModeShared {
+			l.readers++
 		}
 		if len(l.Queue.First) < waitersShown {
 			l.Queue.First = append(l.Queue.First, WaiterFacts{w})

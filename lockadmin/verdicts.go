@@ -302,6 +302,13 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 		waits += ", mostly for earlier holders"
 	}
 	v.Text += fmt.Sprintf(" %s.", waits)
+	if h.Mode == pglock.ModeShared && first.Mode == pglock.ModeExclusive {
+		v.Text += fmt.Sprintf(" Readers hold the lock, and the first in the queue, %s, wants it alone: it waits for all of them.", shown.Text(first.Holder))
+		if l.readers > 0 {
+			v.Text += fmt.Sprintf(" %s behind it.", map[bool]string{true: "1 reader waits", false: fmt.Sprintf("%d readers wait", l.readers)}[l.readers == 1])
+		}
+		v.Text += " Whoever asks to read now does not pass it either."
+	}
 	v.Because = fmt.Sprintf("Nothing in PostgreSQL blocks the holder as far as can be seen, and the queue is in order. %s has held the lock for %s.",
 		shown.Text(h.Holder), shown.Age(h.HeldFor))
 	v.IfNothing = "The waiters get the lock in their order."

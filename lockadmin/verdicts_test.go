@@ -53,6 +53,15 @@ func blockedFor(waits, remaining time.Duration) *look {
 	return l
 }
 
+// readers hold the lock, a writer is first in the queue, and so many readers are behind it.
+func readers(behind int) *look {
+	h := holderOf(time.Second)
+	h.Mode, h.Slot = pglock.ModeShared, 1
+	l := lookAt(h).queued(time.Minute, true)
+	l.Queue.Alive.Mode, l.readers = pglock.ModeExclusive, behind
+	return l
+}
+
 // brokeCircle is a holder that got the lock after a break had ended a deadlock.
 func brokeCircle() *look {
 	l := lookAt(holderOf(time.Second))
@@ -110,6 +119,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			return l
 		}(), WhySlow, SeverityOK, []string{"app-1/reporter[4711] itself has waited for lock invoices of app-3 for 4m.", "cannot be seen", "why invoices"}},
 		"one waited for earlier holders":      {lookAt(holderOf(time.Second)).queued(22*time.Minute, true), WhySlow, SeverityOK, []string{"waited for it for 22m, mostly for earlier holders"}},
+		"readers, and a writer waits":         {readers(1), WhySlow, SeverityOK, []string{"app-2/reporter[963], wants it alone: it waits for all of them. 1 reader waits behind it. Whoever asks to read now does not pass it either."}},
 		"just granted, one waits":             {lookAt(young).queued(5*time.Second, true), WhySlow, SeverityOK, []string{"nothing shows yet"}},
 		"its write is idle for a second":      {writing(time.Second), WhyIdle, SeverityNote, []string{"idle for 1s", "Look again"}},
 		"its write is idle for longer":        {writing(11 * time.Second), WhyIdle, SeverityCritical, []string{"idle for 11s", "pg_terminate_backend(30002)", "in up to 30s"}},

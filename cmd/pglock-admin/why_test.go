@@ -30,7 +30,7 @@ var whys = map[string]lockadmin.VerdictKind{
 	"crashed-holder": lockadmin.WhyGone, "stopped-holder": lockadmin.WhyStopped, "blocked-holder": lockadmin.WhyBlocked,
 	"idle-holder": lockadmin.WhyIdle, "deadlock": lockadmin.WhyCircle, "prepared-transaction": lockadmin.WhyPrepared,
 	"long-queue": lockadmin.WhySlow, "wrong-database": lockadmin.WhyAnotherDatabase,
-	"handed-past": lockadmin.WhyHandedPast, "stopped-early": lockadmin.WhySilent, "idle-psql": lockadmin.WhyBlocked, "first-psql": lockadmin.WhyBlocked, "row-psql": lockadmin.WhyRow, "fence": lockadmin.WhyIdle, "waits": lockadmin.WhyWaits, "waits-unsaid": lockadmin.WhySlow, "own-queue": lockadmin.WhySlow,
+	"handed-past": lockadmin.WhyHandedPast, "writer-first": lockadmin.WhySlow, "stopped-early": lockadmin.WhySilent, "idle-psql": lockadmin.WhyBlocked, "first-psql": lockadmin.WhyBlocked, "row-psql": lockadmin.WhyRow, "fence": lockadmin.WhyIdle, "waits": lockadmin.WhyWaits, "waits-unsaid": lockadmin.WhySlow, "own-queue": lockadmin.WhySlow,
 	"healthy": lockadmin.WhyHeld, "free": lockadmin.WhyFree, "broken": lockadmin.WhyBroken, "limit": lockadmin.WhyHeld,
 	"similar": lockadmin.WhyUnknown, "pooler": lockadmin.WhyHeld, "table": lockadmin.WhyTable,
 }

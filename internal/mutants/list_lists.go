@@ -96,6 +96,9 @@ var ofLists = []mutant{
 	{"why: a lock with dead waiters is told in three lines", []edit{
 		{"cmd/pglock-admin/why.go", "return len(e.Verdicts) == 1 && v.Severity", "return v.Severity"},
 	}, command, "^TestWhyTakesThreeLines"},
+	{"why: a writer that waits before readers goes unsaid", []edit{
+		{"lockadmin/verdicts.go", "if h.Mode == pglock.ModeShared && first.Mode", "if false && first.Mode"},
+	}, administration, "^TestVerdict"},
 	{"why: whoever renews late is stopped", []edit{
 		{"lockadmin/verdicts.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
 	}, administration, "^TestVerdict"},

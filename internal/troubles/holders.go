@@ -265,6 +265,31 @@ func handedPast(ctx context.Context, s *Stage) error {
 	return s.heldFor(ctx, lease, 3*time.Second)
 }
 
+// writerFirst is of readers that hold the lock, a writer that waits for them, and a reader behind it.
+func writerFirst(ctx context.Context, s *Stage) error {
+	for _, label := range []string{"app-1/reporter[4711]", "app-2/reporter[963]"} {
+		_, _, lease, err := s.holder(ctx, label, report, pglock.WithShared())
+		if err == nil {
+			err = s.heldFor(ctx, lease, 5*time.Minute)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	err := s.queue(ctx, report, "app-3/import[77]")
+	if err != nil {
+		return err
+	}
+	c, _, err := s.client(ctx, "app-4/reporter[78]")
+	if err == nil {
+		err = s.wait(ctx, c, s.ctx, report, pglock.WithShared())
+	}
+	if err == nil {
+		err = s.waiting(ctx, report, 4*time.Minute)
+	}
+	return err
+}
+
 func limit(ctx context.Context, s *Stage) error {
 	for _, label := range []string{"app-1/train[51]", "app-2/train[52]", "app-3/train[53]"} {
 		_, _, lease, err := s.holder(ctx, label, "gpu", pglock.WithLimit(4))

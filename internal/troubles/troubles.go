@@ -44,6 +44,7 @@ var all = []Trouble{
 
 	{"stopped-early", report, "as stopped-holder, and the holder has never renewed", stoppedEarly},
 	{"handed-past", report, "two programs hand the lock to each other, past a third one", handedPast},
+	{"writer-first", report, "nothing: a writer waits for two readers, and a third reader waits behind it", writerFirst},
 	{"idle-psql", report, "somebody's psql is idle in a transaction that has locked a row of the holder's write: end it", idlePsql},
 	{"first-psql", report, "as idle-psql, and the write that waits is the first one under the lock", firstPsql},
 	{"row-psql", report, "somebody's psql has locked the lock's own row: end it", rowPsql},
