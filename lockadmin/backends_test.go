@@ -188,7 +188,9 @@ func TestBackendsTellOpenFencedTransactions(t *testing.T) {
 }
 
 // passing is a transaction that passes a fence, or waits there.
-func passing(t *testing.T, db *pgtest.DB, lease *pglock.Lease, resource string) (tx pgx.Tx, pid int, passed chan error) {
+func passing(
+	t *testing.T, db *pgtest.DB, lease *pglock.Lease, resource string,
+) (tx pgx.Tx, pid int, passed chan error) {
 	t.Helper()
 	conn := db.Conn(t)
 	tx, err := conn.Begin(t.Context())
@@ -197,7 +199,8 @@ func passing(t *testing.T, db *pgtest.DB, lease *pglock.Lease, resource string) 
 	}
 	passed = make(chan error, 1)
 	go func() {
-		passed <- fencedstore.Guard(t.Context(), tx, lease, fencedstore.WithSameToken(), fencedstore.WithResource(resource))
+		passed <- fencedstore.Guard(t.Context(), tx, lease, fencedstore.WithSameToken(),
+			fencedstore.WithResource(resource))
 	}()
 	return tx, int(conn.PgConn().PID()), passed
 }
@@ -247,12 +250,15 @@ func TestBackendsTellTheFirstPassageOfAFence(t *testing.T) {
 		}()
 		second, secondPID, passed := passing(t, db, c.lease, resource)
 		want := []string{fmt.Sprintf("%d write %s", firstPID, c.told), fmt.Sprintf("%d at fence %s", secondPID, c.told)}
-		pgtest.Eventually(t, "a wait for the first passage of "+resource, func() bool { return len(uses(name)) == 2 })
+		pgtest.Eventually(t, "two waits for the first passage of "+resource, func() bool {
+			return len(uses(name)) == 2 && len(uses(other.Name())) == 2
+		})
 		if got := uses(name); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", resource, got, want)
 		}
-		if got, want := uses(other.Name()), fmt.Sprintf("%d write ", besidePID); len(got) != 2 || got[0] != want || got[1] != fmt.Sprintf("%d blocker ", firstPID) {
-			t.Errorf("%q, want %q and whom it waits for", got, want)
+		want = []string{fmt.Sprintf("%d write ", besidePID), fmt.Sprintf("%d blocker ", firstPID)}
+		if got := uses(other.Name()); !slices.Equal(got, want) {
+			t.Errorf("the other lock: %q, want %q", got, want)
 		}
 		if resource != name {
 			if got := uses(resource); len(got) != 2 || got[0] != fmt.Sprintf("%d write %s", firstPID, resource) {
@@ -286,12 +292,15 @@ func TestTransactionThatPassesManyFencesForTheFirstTimeMarksFew(t *testing.T) {
 	}
 	defer tx.Rollback(t.Context()) //nolint:errcheck // the test is over
 	for n := range 20 {
-		if err := fencedstore.Guard(t.Context(), tx, lease, fencedstore.WithResource(fmt.Sprint("row ", n))); err != nil {
+		row := fencedstore.WithResource(fmt.Sprint("row ", n))
+		if err := fencedstore.Guard(t.Context(), tx, lease, row); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var locks int
-	if err := tx.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()").Scan(&locks); err != nil || locks != 8 {
+	err = tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks
+		WHERE locktype = 'advisory' AND pid = pg_backend_pid()`).Scan(&locks)
+	if err != nil || locks != 8 {
 		t.Errorf("%d marks, %v; want 8", locks, err)
 	}
 }

@@ -185,7 +185,9 @@ func (l *look) readHandOvers(r reader, q *protocol.Queries) error {
 	if first == nil {
 		return nil
 	}
-	granted, err := rows(r, q.GrantedTicket, []any{l.name}, func(rows pgx.Rows) (ticket int64, err error) { return ticket, rows.Scan(&ticket) })
+	granted, err := rows(r, q.GrantedTicket, []any{l.name}, func(rows pgx.Rows) (ticket int64, err error) {
+		return ticket, rows.Scan(&ticket)
+	})
 	if l.Queue.HandedPast = len(granted) > 0 && granted[0] > first.Ticket; err != nil || !l.Queue.HandedPast {
 		return err
 	}
@@ -194,7 +196,8 @@ func (l *look) readHandOvers(r reader, q *protocol.Queries) error {
 		return err
 	}
 	defer done()
-	_, err = rows(r, q.HandOvers, []any{l.name, first.Since.Format(time.RFC3339Nano)}, func(rows pgx.Rows) (n int, err error) {
+	since := first.Since.Format(time.RFC3339Nano)
+	_, err = rows(r, q.HandOvers, []any{l.name, since}, func(rows pgx.Rows) (n int, err error) {
 		var all bool
 		if err = rows.Scan(&n, &all); all {
 			l.Queue.HandOvers = &n

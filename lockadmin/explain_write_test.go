@@ -20,8 +20,9 @@ import (
 func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 	t.Parallel()
 	for level, want := range map[lockadmin.HistoryLevel]string{
-		lockadmin.HistoryLosses: "Since then it was handed over past third (HandOver). The history does not say how often: at level all it would.",
-		lockadmin.HistoryAll:    "Since then it was handed over 2 times (HandOver), also past third.",
+		lockadmin.HistoryLosses: "Since then it was handed over past third (HandOver). " +
+			"The history does not say how often: at level all it would.",
+		lockadmin.HistoryAll: "Since then it was handed over 2 times (HandOver), also past third.",
 	} {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
@@ -67,7 +68,8 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 				lease = <-grants[next]
 			}
 			e := explained()
-			if v := e.Verdicts[0]; v.Kind != lockadmin.WhyHandedPast || v.Severity != lockadmin.SeverityNote || !strings.Contains(v.Text, want) || strings.Contains(v.Because, "in order") {
+			if v := e.Verdicts[0]; v.Kind != lockadmin.WhyHandedPast || v.Severity != lockadmin.SeverityNote ||
+				!strings.Contains(v.Text, want) || strings.Contains(v.Because, "in order") {
 				t.Errorf("%s, %s: %s %s; want %q", v.Kind, v.Severity, v.Text, v.Because, want)
 			}
 			if err := lease.Release(t.Context()); err != nil {
@@ -83,8 +85,8 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 	}
 }
 
-// A write waits for a row. Explain says how much of its time is left, not how much of the lease, which is renewed all the
-// while: so the write fails when Explain has said, at the latest, and not long before.
+// A write waits for a row. Explain says how much of its time is left, not how much of the lease, which is renewed all
+// the while: so the write fails when Explain has said, at the latest, and not long before.
 func TestWhatIsLeftOfAWritesTimeIsWhatTheServerLeavesIt(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second

@@ -135,8 +135,8 @@ func (o *options) pasteable(e lockadmin.Explanation) whyView {
 	return v
 }
 
-// The screen. It shows the verdicts in full, the facts in a line or two each, and the steps of the gravest verdict. If there
-// is nothing to do, it is three lines.
+// The screen. It shows the verdicts in full, the facts in a line or two each, and the steps of the gravest verdict. If
+// there is nothing to do, it has three lines.
 
 // marks stand before the verdict, for a person who has no time to read.
 var marks = map[lockadmin.Severity]string{lockadmin.SeverityOK: "OK", lockadmin.SeverityNote: "NOTE", lockadmin.SeverityWarning: "WARNING", lockadmin.SeverityCritical: "STUCK"}
@@ -201,7 +201,8 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 // isWell reports whether there is nothing to do, and nothing to say about the queue or the past.
 func isWell(e lockadmin.Explanation) bool {
 	v := e.Verdicts[0]
-	return len(e.Verdicts) == 1 && v.Severity == lockadmin.SeverityOK && (v.Kind == lockadmin.WhyHeld || v.Kind == lockadmin.WhyFree)
+	return len(e.Verdicts) == 1 && v.Severity == lockadmin.SeverityOK &&
+		(v.Kind == lockadmin.WhyHeld || v.Kind == lockadmin.WhyFree)
 }
 
 // drawWell leaves out what the sentences say already, and what show tells.

@@ -98,10 +98,13 @@ func NewQueries(schema string) *Queries {
 		notify: in(`SELECT pg_catalog.pg_notify($1::pg_catalog.text, $2::pg_catalog.text)::pg_catalog.text, ` + async),
 		Watch: in(`SELECT {{info}}, w.channel, ` + async + `
 			FROM {{schema}}.watch($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.interval) w`),
-		Get:           in(`SELECT {{info}} FROM {{schema}}.get_lock($1::pg_catalog.text)`),
-		GrantedTicket: in(`SELECT ticket FROM {{schema}}.get_lock($1::pg_catalog.text) WHERE held AND slot OPERATOR(pg_catalog.=) 0`),
-		HandOvers: in(`SELECT (SELECT pg_catalog.count(*) FROM {{schema}}.list_history($1::pg_catalog.text, 1000, NULL, '{handover}',
-				$2::pg_catalog.text::pg_catalog.timestamptz)), coalesce(since OPERATOR(pg_catalog.<=) $2::pg_catalog.text::pg_catalog.timestamptz, false)
+		Get: in(`SELECT {{info}} FROM {{schema}}.get_lock($1::pg_catalog.text)`),
+		GrantedTicket: in(`SELECT ticket FROM {{schema}}.get_lock($1::pg_catalog.text)
+			WHERE held AND slot OPERATOR(pg_catalog.=) 0`),
+		HandOvers: in(`SELECT (
+				SELECT pg_catalog.count(*) FROM {{schema}}.list_history($1::pg_catalog.text, 1000, NULL, '{handover}',
+					$2::pg_catalog.text::pg_catalog.timestamptz)),
+				coalesce(since OPERATOR(pg_catalog.<=) $2::pg_catalog.text::pg_catalog.timestamptz, false)
 			FROM {{schema}}.history_settings()`),
 		List: in(`SELECT {{info}} FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4,
 				$5::pg_catalog.text, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid, $8::pg_catalog.text, $9::pg_catalog.bool,

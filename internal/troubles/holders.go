@@ -245,7 +245,8 @@ func handedPast(ctx context.Context, s *Stage) error {
 			l, _ := c.Acquire(s.ctx, report)
 			next <- l
 		})
-		if err = s.until(ctx, "the ticket of the next", "SELECT count(*) = 2 FROM pglock.waiters WHERE name = $1", report); err != nil {
+		err = s.until(ctx, "the next one's ticket", "SELECT count(*) = 2 FROM pglock.waiters WHERE name = $1", report)
+		if err != nil {
 			return err
 		}
 		if err = lease.HandOver(ctx, labels[(n+1)%2]); err != nil {
