@@ -227,7 +227,7 @@ func handedPast(ctx context.Context, s *Stage) error {
 		return err
 	}
 	labels := []string{"app-1/reporter[4711]", "app-2/reporter[963]"}
-	holds, _, lease, err := s.holder(ctx, labels[0], report)
+	holds, pool, lease, err := s.holder(ctx, labels[0], report)
 	if err != nil {
 		return err
 	}
@@ -259,6 +259,9 @@ func handedPast(ctx context.Context, s *Stage) error {
 	}
 	if err = s.waiting(ctx, report, 4*time.Minute); err == nil {
 		err = s.exec(ctx, "UPDATE pglock.installation SET history_since = history_since - interval '10 min'")
+	}
+	if err == nil {
+		err = beat(ctx, lease, pool)
 	}
 	if err != nil {
 		return err
