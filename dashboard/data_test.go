@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -193,12 +194,12 @@ func TestSessionsAreListedAndSearched(t *testing.T) {
 		Sessions []struct {
 			ID, Holder      string
 			Leases, Tickets int
-			Alive           bool
+			Life            lockadmin.Life
 		}
 		More bool
 	}
 	got := decode[sessions](t, s.get("/api/sessions?limit=2").want(200).body)
-	if len(got.Sessions) != 2 || !got.More || got.Sessions[0].Holder != "app-1" || got.Sessions[0].Leases != 1 || !got.Sessions[0].Alive {
+	if len(got.Sessions) != 2 || !got.More || got.Sessions[0].Holder != "app-1" || got.Sessions[0].Leases != 1 || got.Sessions[0].Life != lockadmin.LifeUnknown {
 		t.Errorf("%+v", got)
 	}
 	got = decode[sessions](t, s.get("/api/sessions?limit=2&after="+got.Sessions[1].ID).want(200).body)

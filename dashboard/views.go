@@ -126,25 +126,24 @@ func viewWhy(e lockadmin.Explanation) *whyView {
 }
 
 type sessionView struct {
-	ID             string    `json:"id"`
-	Holder         string    `json:"holder"`
-	Version        string    `json:"version"`
-	Leases         int       `json:"leases"`
-	Tickets        int       `json:"tickets"`
-	Alive          bool      `json:"alive"`
-	AliveUntil     time.Time `json:"alive_until,omitzero"`
-	LastHeartbeat  time.Time `json:"last_heartbeat,omitzero"`
-	SinceHeartbeat *int64    `json:"since_heartbeat_ms"` // null: nothing was heard of it yet
-	PID            int       `json:"pid"`                // 0: not known
-	User           string    `json:"user"`
-	Application    string    `json:"application"`
-	Client         string    `json:"client"`
-	State          string    `json:"state"`
+	ID             string         `json:"id"`
+	Holder         string         `json:"holder"`
+	Version        string         `json:"version"`
+	Leases         int            `json:"leases"`
+	Tickets        int            `json:"tickets"`
+	Life           lockadmin.Life `json:"life"`
+	LastHeartbeat  time.Time      `json:"last_heartbeat,omitzero"`
+	SinceHeartbeat *int64         `json:"since_heartbeat_ms"` // null: nothing was heard of it yet
+	PID            int            `json:"pid"`                // 0: not known
+	User           string         `json:"user"`
+	Application    string         `json:"application"`
+	Client         string         `json:"client"`
+	State          string         `json:"state"`
 }
 
 func viewSession(s lockadmin.Session) sessionView {
-	v := sessionView{ID: s.ID, Holder: s.Holder, Version: s.Version, Leases: s.Leases, Tickets: s.Tickets, Alive: s.Alive,
-		AliveUntil: s.AliveUntil, LastHeartbeat: s.LastHeartbeat, PID: s.PID, User: s.User, Application: s.Application,
+	v := sessionView{ID: s.ID, Holder: s.Holder, Version: s.Version, Leases: s.Leases, Tickets: s.Tickets, Life: s.Life,
+		LastHeartbeat: s.LastHeartbeat, PID: s.PID, User: s.User, Application: s.Application,
 		Client: s.Client, State: s.State}
 	if !s.LastHeartbeat.IsZero() {
 		silent := s.Silent.Milliseconds()

@@ -322,7 +322,7 @@ func TestI25_SweepingWaitsForNobody(t *testing.T) {
 	db := pgtest.Database(t)
 	look, a, b := newPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	look.exec(t, `INSERT INTO pglock.done_keys SELECT 'old ' || n, 'x', 1, now(), now() - interval '2 days' FROM generate_series(1, 40) n;
-		INSERT INTO pglock.sessions SELECT gen_random_uuid(), 'dead', clock_timestamp() - interval '1 hour' FROM generate_series(1, 40);
+		INSERT INTO pglock.sessions SELECT gen_random_uuid(), 'dead', clock_timestamp() - interval '1 hour', clock_timestamp() - interval '1 hour' FROM generate_series(1, 40);
 		INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), clock_timestamp() - interval '2 hours' FROM generate_series(1, 40);
 		INSERT INTO pglock.receipts SELECT gen_random_uuid(), gen_random_uuid(), clock_timestamp() - interval '8 days' FROM generate_series(1, 40);
 		INSERT INTO pglock.waiters SELECT 'q', n, 'exclusive', NULL, gen_random_uuid(), gen_random_uuid(), NULL, false, 'dead', '1 s', NULL, clock_timestamp() - interval '1 hour' FROM generate_series(1, 40) n`)

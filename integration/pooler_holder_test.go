@@ -48,6 +48,17 @@ func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 				}
 			}
 			wantBackends()
+			info, err := admin.Get(t.Context(), "report")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if lives, err := admin.Lives(t.Context(), []pglock.LockInfo{info}); err != nil || lives[0].Life != lockadmin.LifeAlive || lives[0].Connected != nil {
+				t.Errorf("%+v, %v; want it alive by its renewals, and no connection known", lives, err)
+			}
+			e, err := admin.Explain(t.Context(), "report")
+			if err != nil || e.Verdicts[0].Kind != lockadmin.WhyHeld {
+				t.Errorf("%+v, %v; want it held by somebody who lives", e.Verdicts, err)
+			}
 			locks := one[int](t, look, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
 				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 			if locks != 0 {

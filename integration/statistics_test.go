@@ -148,6 +148,8 @@ func readings(t *testing.T, look, p *peer) []reading {
 		{"an outcome", `SELECT pglock.outcome(gen_random_uuid(), gen_random_uuid())`, 10},
 		{"a break", `SELECT pglock.break_lock('held', 'test', 'test')`, 30},
 		{"one lock described", `SELECT pglock.get_lock('held')`, 10},
+		{"whether a holder lives", `SELECT pglock.holder_lives('{held}', '{0}')`, 20},
+		{"a sign of life", `SELECT pglock.mark_connection('` + p.key.String() + `', NULL, 'p', 'v', '1 h')`, 10},
 		{"a page of locks", `SELECT pglock.list_locks('l', true, '', 10)`, 60},
 		{"a page of waiters", `SELECT pglock.list_waiters('dominant', 10)`, 100},
 		{"a page of fences", `SELECT pglock.list_fences('dominant', 10)`, 30},

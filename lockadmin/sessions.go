@@ -20,11 +20,8 @@ type Session struct {
 	Leases  int    `json:"leases"`            // that it holds
 	Tickets int    `json:"tickets"`           // its places in queues
 
-	// Alive says that the server has heard of it lately: a lease has at least a third of its TTL left, or its tickets
-	// still count. AliveUntil is when that ends without another sign of life.
-	Alive         bool          `json:"alive"`
-	AliveUntil    time.Time     `json:"alive_until,omitzero"`
-	LastHeartbeat time.Time     `json:"last_heartbeat,omitzero"` // the last renewal of a lease, or sign of life of its tickets
+	Life          Life          `json:"life"`
+	LastHeartbeat time.Time     `json:"last_heartbeat,omitzero"` // its last sign of life, or the last grant of a lease
 	Silent        time.Duration `json:"-"`                       // since LastHeartbeat, at the answer
 
 	// The server's process of its heartbeat, as in Backend. It has none before the first heartbeat, and behind a pooler:
@@ -63,13 +60,13 @@ func (a *Admin) Sessions(ctx context.Context, opts ...ListOption) iter.Seq2[Sess
 
 func scanSession(rows pgx.Rows) (s Session, err error) {
 	var version, user, application, client, state *string
-	var aliveUntil, seenAt, silent *int64
-	var alive *bool
+	var seenAt, silent *int64
 	var pid *int
-	err = rows.Scan(&s.ID, &s.Holder, &version, &alive, &aliveUntil, &seenAt, &silent, &s.Leases, &s.Tickets, &pid, &user, &application,
+	var life string
+	err = rows.Scan(&s.ID, &s.Holder, &version, &life, &seenAt, &silent, &s.Leases, &s.Tickets, &pid, &user, &application,
 		&client, &state)
-	s.Version, s.Alive, s.PID = protocol.OrZero(version), protocol.OrZero(alive), protocol.OrZero(pid)
-	s.AliveUntil, s.LastHeartbeat = protocol.Moment(aliveUntil), protocol.Moment(seenAt)
+	s.Version, s.Life, s.PID = protocol.OrZero(version), Life(life), protocol.OrZero(pid)
+	s.LastHeartbeat = protocol.Moment(seenAt)
 	s.Silent = time.Duration(protocol.OrZero(silent)) * time.Microsecond
 	s.User, s.Application = protocol.OrZero(user), protocol.OrZero(application)
 	s.Client, s.State = protocol.OrZero(client), protocol.OrZero(state)

@@ -111,12 +111,14 @@ CREATE TABLE locks (
 ) WITH (fillfactor = 25, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 
 -- A session is one client. Its ID is a digest of a key that only the client knows. Its tickets count only while the
--- session is alive.
+-- session is alive. What it holds does not depend on that; life_of tells people whether the client lives.
 CREATE TABLE sessions (
   session_id  uuid        PRIMARY KEY,
   holder      text        NOT NULL,
   alive_until timestamptz NOT NULL,
-  seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when alive_until was written
+  seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- its last sign of life
+  seen_by     int DEFAULT pg_backend_pid(),         -- the server process over which that came
+  holds_until timestamptz,                          -- until then, it said, it holds something
   version     text,                                 -- of the library; NULL until its heartbeat has told it
   pid         int,                                  -- of the server process of its heartbeat, as long as that holds the
   mark        bigint                                -- advisory lock with this key
@@ -643,38 +645,44 @@ AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 -- the connection. So a process counts only if the session's key has named it and the connection is still the same; who
 -- takes the same lock besides misleads nobody. It answers false and marks nothing where the connection ends at a
 -- pooler: p_backend_pid is the process that the client was told when it connected; and while somebody else has locked
--- the session's row. It also notes the version of the client's library, for list_sessions, if p_version is given.
--- Nothing depends on either, and neither keeps anybody from anything. A session that is new here is not alive by that:
--- its tickets make it so.
+-- the session's row. With NULL it marks nothing, and answers whether the session's row names this process.
+--
+-- It is also a sign of life, for life_of. A client that holds gives one every ten seconds, unless it has given another;
+-- with p_version, that of its library, and in p_holds how long it may go on holding: as long the row stays. Nothing
+-- depends on any of it, and it keeps nobody from anything. It makes no ticket count for longer: a look does that.
 CREATE FUNCTION mark_connection(
-  p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL) RETURNS boolean
+  p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL,
+  p_holds interval DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   me   uuid := session_of(p_session_key);
   ok   boolean := p_version IS NULL OR has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
-    AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'));
+    AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
+    AND (p_holds IS NULL OR is_ttl('holds', p_holds));
   key  bigint := ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;
   mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
     AND pg_try_advisory_lock_shared(key);
+  own  boolean := false;
 BEGIN
-  IF mine OR p_version IS NOT NULL THEN
-    INSERT INTO sessions (session_id, holder, alive_until, version, pid, mark)
-      VALUES (me, coalesce(p_holder, '-'), clock_timestamp(), p_version, CASE WHEN mine THEN p_backend_pid END,
-        CASE WHEN mine THEN key END) ON CONFLICT (session_id) DO NOTHING;
+  IF mine OR me IS NOT NULL AND p_version IS NOT NULL THEN
+    UPDATE sessions s SET seen_at = clock_timestamp(), seen_by = pg_backend_pid(),
+        version = coalesce(p_version, s.version), holds_until = coalesce(clock_timestamp() + p_holds, s.holds_until),
+        pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
+      WHERE s.session_id = (
+        SELECT o.session_id FROM sessions o WHERE o.session_id = me FOR NO KEY UPDATE SKIP LOCKED)
+      RETURNING s.pid IS NOT DISTINCT FROM pg_backend_pid() INTO own;
     IF NOT FOUND THEN
-      UPDATE sessions s SET version = coalesce(p_version, s.version),
-          pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
-        WHERE s.session_id = (
-          SELECT o.session_id FROM sessions o
-          WHERE o.session_id = me AND (mine OR o.version IS DISTINCT FROM p_version)
-          FOR NO KEY UPDATE SKIP LOCKED);
-      IF mine AND NOT FOUND THEN
+      INSERT INTO sessions (session_id, holder, alive_until, version, holds_until, pid, mark)
+        VALUES (me, coalesce(p_holder, '-'), clock_timestamp(), p_version, clock_timestamp() + p_holds,
+          CASE WHEN mine THEN p_backend_pid END, CASE WHEN mine THEN key END) ON CONFLICT (session_id) DO NOTHING;
+      own := mine AND FOUND;
+      IF mine AND NOT own THEN
         mine := NOT pg_advisory_unlock_shared(key);
       END IF;
     END IF;
   END IF;
-  RETURN mine;
+  RETURN own;
 END $$;
 
 -- marked_pids tells the server processes of this database that hold advisory locks, by which connections are marked.
@@ -684,6 +692,25 @@ AS $$
   SELECT k.classid::bigint << 32 | k.objid::bigint, k.pid FROM pg_locks k
   WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid IS NOT NULL
     AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$$;
+
+-- life_of says whether a client lives, as far as the server can know. It is the only rule for that; docs/operations.md
+-- explains the words. p_signed_at is its last sign of life: a renewal, a look, or mark_connection. A grant is none,
+-- because a dead waiter may get one; locks.slowest tells a renewal, since the two times of a grant may differ. p_since
+-- is when what it holds or waits for began last; NULL: nothing. p_counts: its tickets count, or it has none.
+-- p_connected says whether its marked connection is open, NULL that none was marked; p_over_it that the last sign came
+-- over that one. A client gives a sign every ten seconds, and a statement has time.
+CREATE FUNCTION life_of(
+  p_signed_at timestamptz, p_since timestamptz, p_counts boolean, p_connected boolean, p_over_it boolean) RETURNS text
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE
+    WHEN p_signed_at > clock_timestamp() - interval '15 s' AND p_counts
+      THEN CASE WHEN p_connected IS FALSE AND p_over_it THEN 'unknown' ELSE 'alive' END
+    WHEN p_since IS NULL THEN 'idle'
+    WHEN p_since > clock_timestamp() - interval '15 s' AND p_counts THEN 'unknown'
+    WHEN p_connected IS FALSE THEN 'dead'
+    ELSE 'silent' END
 $$;
 
 -- session_alive says whether a session has recently shown that it is alive. It locks nothing.
@@ -701,13 +728,15 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   until timestamptz;
+  seen  timestamptz;
 BEGIN
-  SELECT s.alive_until INTO until FROM sessions s WHERE s.session_id = p_session_id;
+  SELECT s.alive_until, s.seen_at INTO until, seen FROM sessions s WHERE s.session_id = p_session_id;
   IF until IS NULL THEN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
-  ELSIF until < clock_timestamp() + p_session_ttl * 0.7 THEN
-    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp()
+  ELSIF until < clock_timestamp() + p_session_ttl * 0.7 OR seen < clock_timestamp() - interval '5 s' THEN
+    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(),
+        seen_by = pg_backend_pid()
       WHERE s.session_id = (
         SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
@@ -740,10 +769,10 @@ BEGIN
 END $$;
 
 -- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
--- sessions that have been dead for a minute and have no marked connection, tickets that count no more, notes of grant
--- IDs given up an hour ago, receipts a week old, keys of work done once that are no longer kept (a day longer than they
--- are accepted, in case the clock is set back), and with p_history the old end of the history. It skips what somebody
--- has locked, and waits for nobody (I25).
+-- sessions that have been dead for a minute (the latter hold nothing, as far as they said, and have no marked
+-- connection), tickets that count no more, notes of grant IDs given up an hour ago, receipts a week old, keys of work
+-- done once that are no longer kept (a day longer than they are accepted, in case the clock is set back), and with
+-- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25).
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -759,7 +788,7 @@ BEGIN
                        NOT EXISTS (SELECT FROM sessions s
                          WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute')
                        OR o.ticket <= (SELECT l.served FROM locks l WHERE l.name = o.name AND l.slot = 0)) $of$),
-    ('sessions', $of$ o.alive_until < $1 - interval '1 minute'
+    ('sessions', $of$ GREATEST(o.alive_until, o.seen_at, o.holds_until) < $1 - interval '1 minute'
                        AND (coalesce(o.mark, 0), coalesce(o.pid, 0)) NOT IN (SELECT m.mark, m.pid FROM marked_pids() m)
                        $of$),
     ('spent_grants', $of$ o.at < $1 - interval '1 hour' ORDER BY o.at $of$),
@@ -3759,7 +3788,7 @@ $$;
 -- to continue after, in the order of labels.
 CREATE FUNCTION session_rows(
   p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
-RETURNS TABLE (session_id uuid, holder text, version text, alive_until timestamptz, seen_at timestamptz,
+RETURNS TABLE (session_id uuid, holder text, version text, life text, seen_at timestamptz,
                leases bigint, tickets bigint, pid int)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET plan_cache_mode = force_custom_plan SET jit = off
@@ -3773,21 +3802,27 @@ BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
       SELECT a.session_id, coalesce(pg_catalog.max(s.holder), pg_catalog.max(a.holder)) COLLATE "C" AS holder, pg_catalog.max(s.version) AS version,
-             pg_catalog.max(s.pid) AS pid, pg_catalog.max(s.mark) AS mark, GREATEST(pg_catalog.max(a.until), pg_catalog.max(s.alive_until)) AS alive_until,
-             GREATEST(pg_catalog.max(a.seen), pg_catalog.max(s.seen_at)) AS seen_at,
+             pg_catalog.max(s.pid) AS pid, pg_catalog.max(s.mark) AS mark, pg_catalog.max(s.alive_until) AS alive_until,
+             GREATEST(pg_catalog.max(a.seen), pg_catalog.max(s.seen_at)) AS seen_at, GREATEST(pg_catalog.max(a.signed), pg_catalog.max(s.seen_at)) AS signed_at,
+             pg_catalog.max(a.since) AS since,
+             (pg_catalog.max(a.signed) > pg_catalog.max(s.seen_at)) IS TRUE OR pg_catalog.max(s.seen_by) IS NOT DISTINCT FROM pg_catalog.max(s.pid) AS over_it,
              sum(a.leases)::bigint AS leases, sum(a.tickets)::bigint AS tickets
       FROM (
-        SELECT l.session_id, pg_catalog.max(l.holder) AS holder, pg_catalog.max(l.expires_at - l.ttl / 3) AS until, pg_catalog.max(l.renewed_at) AS seen,
-               pg_catalog.count(*) AS leases, 0 AS tickets
+        SELECT l.session_id, pg_catalog.max(l.holder) AS holder, pg_catalog.max(l.renewed_at) AS seen, pg_catalog.max(l.acquired_at) AS since,
+               pg_catalog.max(l.renewed_at) FILTER (WHERE l.slowest IS NOT NULL) AS signed, pg_catalog.count(*) AS leases, 0 AS tickets
         FROM locks l WHERE is_running(l.expires_at, l.ended_at) GROUP BY l.session_id
         UNION ALL
-        SELECT q.session_id, pg_catalog.max(q.holder), NULL, pg_catalog.max(q.enqueued_at), 0, pg_catalog.count(*) FROM queue q GROUP BY q.session_id
+        SELECT q.session_id, pg_catalog.max(q.holder), pg_catalog.max(q.enqueued_at), pg_catalog.max(q.enqueued_at), NULL, 0, pg_catalog.count(*) FROM queue q
+        GROUP BY q.session_id
         UNION ALL
-        SELECT o.session_id, NULL, NULL, NULL, 0, 0 FROM sessions o) a
+        SELECT o.session_id, NULL, NULL, NULL, NULL, 0, 0 FROM sessions o) a
         LEFT JOIN sessions s ON s.session_id = a.session_id
       WHERE p_session_id IS NULL OR a.session_id = p_session_id
       GROUP BY a.session_id)
-    SELECT e.session_id, e.holder, e.version, e.alive_until, e.seen_at, e.leases, e.tickets, k.pid
+    SELECT e.session_id, e.holder, e.version,
+           life_of(e.signed_at, e.since, e.tickets = 0 OR (e.alive_until > clock_timestamp()) IS TRUE,
+                   CASE WHEN e.mark IS NOT NULL THEN k.pid IS NOT NULL END, e.over_it),
+           e.seen_at, e.leases, e.tickets, k.pid
     FROM (
       SELECT * FROM every o
       WHERE is_listed(o.session_id::text, o.holder, NULL, '', o.seen_at, p_match, p_holder, NULL, '', p_older)
@@ -3801,18 +3836,40 @@ BEGIN
              CASE p_order WHEN 'age' THEN e.seen_at END, e.holder, e.session_id;
 END $$;
 
+-- holder_lives says of each lease that is held in these slots whether its holder lives, by life_of, when its last sign
+-- of life came, and whether its marked connection is open: NULL says that none was marked. A grant counts as no sign.
+CREATE FUNCTION holder_lives(p_names text[], p_slots int[])
+RETURNS TABLE (name text, slot int, token bigint, life text, signed_at timestamptz, silent_us bigint, connected boolean)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
+AS $$
+  SELECT is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_slots)]);
+  SELECT h.name, h.slot, h.token, life_of(h.signed_at, h.acquired_at, h.counts, h.connected, h.over_it), h.signed_at,
+         GREATEST(0, extract(epoch FROM clock_timestamp() - h.signed_at) * 1000000)::bigint, h.connected
+  FROM (
+    SELECT l.name, l.slot, l.token, l.acquired_at, GREATEST(l.signed, s.seen_at) AS signed_at,
+           (l.signed > s.seen_at) IS TRUE OR s.seen_by IS NOT DISTINCT FROM s.pid AS over_it,
+           (s.alive_until > clock_timestamp()) IS TRUE
+             OR NOT EXISTS (SELECT FROM few_tickets q WHERE q.session_id = l.session_id) AS counts,
+           CASE WHEN s.mark IS NOT NULL
+             THEN (s.mark, s.pid) IN (SELECT m.mark, m.pid FROM marked_pids() m) END AS connected
+    FROM unnest(p_names, p_slots) a (name, slot)
+      CROSS JOIN LATERAL (
+        SELECT o.*, CASE WHEN o.slowest IS NOT NULL THEN o.renewed_at END AS signed FROM locks o
+        WHERE o.name = a.name AND o.slot = a.slot AND is_running(o.expires_at, o.ended_at) OFFSET 0) l
+      LEFT JOIN LATERAL (SELECT * FROM sessions t WHERE t.session_id = l.session_id OFFSET 0) s ON true) h
+$$;
+
 -- list_sessions lists clients, as session_rows finds them, and what pg_stat_activity knows of the process of each
--- one's heartbeat. It runs with the caller's rights, as list_backends does. A session is alive until alive_until
--- without another sign of life: while its tickets count, or a lease still has a third of its TTL.
+-- one's heartbeat. It runs with the caller's rights, as list_backends does. life is that of life_of.
 CREATE FUNCTION list_sessions(
   p_limit int DEFAULT 1000, p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL,
   p_older interval DEFAULT NULL, p_order text DEFAULT 'name', p_after uuid DEFAULT NULL)
-RETURNS TABLE (session_id uuid, holder text, version text, alive boolean, alive_until timestamptz, seen_at timestamptz,
-               silent_us bigint, leases bigint, tickets bigint, pid int, db_user text, application_name text,
+RETURNS TABLE (session_id uuid, holder text, version text, life text, seen_at timestamptz, silent_us bigint,
+               leases bigint, tickets bigint, pid int, db_user text, application_name text,
                client_addr text, state text)
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT
 AS $$
-  SELECT r.session_id, r.holder, r.version, r.alive_until > clock_timestamp(), r.alive_until, r.seen_at,
+  SELECT r.session_id, r.holder, r.version, r.life, r.seen_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - r.seen_at) * 1000000)::bigint, r.leases, r.tickets,
          r.pid, a.usename::text, a.application_name, host(a.client_addr), a.state
   FROM session_rows(p_limit, p_match, p_holder, p_session_id, p_older, p_order, p_after) WITH ORDINALITY r
@@ -4685,7 +4742,8 @@ AS $$
   WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
     leases AS MATERIALIZED (
       SELECT l.name, l.session_id, l.acquired_at, l.expires_at - m.now < l.ttl / 3 AS ending,
-             l.renewed_at < m.now - l.ttl / 2 OR s.alive_until <= m.now AS dead
+             life_of(GREATEST(CASE WHEN l.slowest IS NOT NULL THEN l.renewed_at END, s.seen_at), l.acquired_at,
+                     true, NULL, false) = 'silent' AS dead
       FROM moment m JOIN locks l ON l.expires_at > m.now LEFT JOIN sessions s ON s.session_id = l.session_id),
     held AS (
       SELECT h.name, pg_catalog.count(*) AS leases, pg_catalog.count(*) FILTER (WHERE h.ending) AS ending, pg_catalog.min(h.acquired_at) AS since
@@ -4757,7 +4815,7 @@ AS $$
       outcome, guard_write, key_column, key_columns, made_triggers, guard_triggers, guard_table, unguard_table,
       list_guards, broken_guards, list_locks, rank_locks,
       get_lock, list_waiters, rank_waiters, list_fences, rank_fences,
-      session_rows, list_sessions, list_waits, backend_pids, list_backends, list_blockers, statistics,
+      session_rows, list_sessions, holder_lives, list_waits, backend_pids, list_backends, list_blockers, statistics,
       recent_events}'::text[]) AS name)
   SELECT 'pglock_user', u.name FROM users u
   UNION ALL SELECT 'pglock_admin', u.name FROM users u

@@ -35,6 +35,7 @@ type backend interface {
 	RenewAll(ctx context.Context, within time.Duration, s protocol.Session, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error)
 	Look(ctx context.Context, within time.Duration, s protocol.Session, nested []int64) (map[int64]protocol.Sighting, error)
 	RenewWaiting(ctx context.Context, within time.Duration, c protocol.Claim, wait time.Duration) (protocol.Verdict, error)
+	Sign(ctx context.Context, within time.Duration, s protocol.Session) error
 	OwnTickets(ctx context.Context, s protocol.Session, tickets []int64) ([]protocol.RequestID, error)
 	TakeBack(ctx context.Context, s protocol.Session, spend bool, requests []protocol.RequestID) ([]protocol.TakenBack, error)
 	ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error)

@@ -56,6 +56,7 @@ type fakeStore struct {
 	onCheck      func(ctx context.Context, c protocol.Claim) (time.Duration, error)
 	onReason     func(c protocol.Claim) (Reason, error) // after a release
 	onSweep      func(ctx context.Context) error
+	onSign       func(ctx context.Context) error
 	onTimeline   func(ctx context.Context) error
 	onAnnounce   func(ctx context.Context) error // through the pool
 	onRelease    func(ctx context.Context, c protocol.Claim) (bool, error)
@@ -288,6 +289,14 @@ func namesOf(claims []protocol.Claim) (names []string) {
 func (s *fakeStore) Sweep(ctx context.Context) error {
 	s.note(call{what: "sweep"})
 	if f := hook(s, &s.onSweep); f != nil {
+		return f(ctx)
+	}
+	return nil
+}
+
+func (s *fakeStore) Sign(ctx context.Context, _ time.Duration, who protocol.Session) error {
+	s.note(call{what: "sign", wait: who.Holds})
+	if f := hook(s, &s.onSign); f != nil {
 		return f(ctx)
 	}
 	return nil

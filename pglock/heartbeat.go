@@ -17,8 +17,8 @@ const (
 	// cutOff is how long a statement may take before its connection is given up, at least: it may only be slow, and on a
 	// full server a connection that was closed may not come back. Those who cannot wait for it ask again beside it.
 	cutOff = 2 * time.Second
-	// lookPatience is how long one look at the queue may take. The next goes beside it, on another connection, if it has
-	// not been answered after lookAgain, or after so many times as long as the last one took.
+	// lookPatience is how long one look at the queue may take, or one sign of life. The next look goes beside it, on
+	// another connection, if it has not been answered after lookAgain, or after so many times as long as the last one took.
 	lookPatience = 5 * time.Second
 	lookAgain    = time.Second
 	slowLook     = 4
@@ -42,6 +42,7 @@ const (
 	looking
 	takingBack
 	sweeping
+	signing
 )
 
 // classes of leases there are, from MinTTL to MaxTTL.
@@ -154,6 +155,9 @@ func (h *heart) start(now trust.Instant, a agenda) {
 		if batch := h.takebacks.Due(now.Mono, max(1, int(a.hold/backCost))); len(batch) > 0 {
 			h.fly(now, takingBack, cutOff, func(ctx context.Context) { h.takeBackDue(ctx, batch) })
 		}
+	case signing: // sweeps for nothing that others would not do
+		h.fly(now, signing, lookPatience, h.giveSign)
+		return
 	case sweeping:
 		h.swept, h.worked = now.Mono, false
 		h.fly(now, sweeping, cutOff, func(ctx context.Context) {
@@ -214,6 +218,7 @@ func (c *Client) lookAtQueue(ctx context.Context, look *queue.Look, limit time.D
 		c.queue.LookFailed(look, err, sent, c.now())
 		return
 	}
+	c.leases.signed(sent.Mono-lookShows, nil)
 	answered := c.calls.answeredUntil()
 	if !c.takebacks.Empty() { // a ticket may be about to go
 		answered = 0

@@ -31,10 +31,13 @@ type leases struct {
 	nextBeat     time.Duration // of the heartbeat
 	nextDeadline time.Duration // of the watch of the deadlines
 	pulse        pulse
+	sign         time.Duration // when the client has given its last sign of life for all of them
+	signAgain    time.Duration // when the next may be given, after one that has failed
 }
 
 func newLeases() *leases {
-	return &leases{all: make(map[*Lease]struct{}), byToken: make(map[Token]*Lease), nextBeat: never, nextDeadline: never}
+	return &leases{all: make(map[*Lease]struct{}), byToken: make(map[Token]*Lease), nextBeat: never, nextDeadline: never,
+		sign: -signEvery}
 }
 
 // since is when the client was granted the lease with this token; zero if it has none.
@@ -60,8 +63,9 @@ func (c *Client) adopt(l *Lease, way Way) bool {
 	l.held(at, way)
 	s.all[l], s.byToken[l.token] = struct{}{}, l
 	look := min(l.deadline.Mono, now+wallClockLook)
-	beatSooner, deadlineSooner := l.due.Mono < s.nextBeat, look < s.nextDeadline
-	s.nextBeat, s.nextDeadline = min(s.nextBeat, l.due.Mono), min(s.nextDeadline, look)
+	beat := min(l.due.Mono, max(l.fresh, s.sign)+signEvery)
+	beatSooner, deadlineSooner := beat < s.nextBeat, look < s.nextDeadline
+	s.nextBeat, s.nextDeadline = min(s.nextBeat, beat), min(s.nextDeadline, look)
 	if deadlineSooner { // the watch is to run
 		s.pulse.beat(at, less(look, now))
 	}
@@ -100,12 +104,18 @@ func (s *leases) plan(now trust.Instant, a agenda, h *heart) (_ agenda, wake tim
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	sign := never
 	for l := range s.all {
 		a.hold = min(a.hold, l.ttl/holdsUp)
+		at := l.stands(now)
+		sign = min(sign, at.sign)
 		if room[l.class] {
-			at := l.stands(now)
 			a.add(l.class, at.due, at.end)
 		}
+	}
+	if sign != never && h.hasRoom(now, signing) {
+		sign = max(sign, s.sign+signEvery-now.Mono, s.signAgain-now.Mono)
+		a.add(signing, sign, max(sign, 0)+signWithin)
 	}
 	if wake = a.next; h.last != nil {
 		wake = max(a.beside, h.last.began+a.hold-now.Mono)

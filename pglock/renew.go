@@ -50,11 +50,15 @@ func (c *Client) renewAll(ctx context.Context, p piece, hold time.Duration) {
 	c.mayBeKnown.Store(true)
 	sent := c.now()
 	renewals, claims := make([]renewal, len(p.leases)), make([]protocol.Claim, len(p.leases))
+	var longest time.Duration
 	for i, l := range p.leases {
 		renewals[i] = l.renewal(sent)
 		claims[i] = renewals[i].claim
+		longest = max(longest, renewals[i].lasts)
 	}
-	verdicts, err := c.backend.RenewAll(ctx, p.limit/2, c.who(), claims)
+	who := c.who()
+	who.Holds = holdsFor(longest)
+	verdicts, err := c.backend.RenewAll(ctx, p.limit/2, who, claims)
 	var busy []*Lease
 	var did tally
 	sooner, later := sooner(), rand.Float64()
@@ -161,6 +165,7 @@ type standing struct {
 	end    time.Duration // until it is too late
 	asked  bool          // the server may still answer in time
 	urgent bool          // the last renewal has failed, or the next is not for the TTL's sake
+	sign   time.Duration // until the client should give a sign of life for it; never: a renewal will be one in time
 }
 
 // stands says how the lease stands. While the server is asked to renew it, the next renewal is due when an answer is
@@ -171,5 +176,14 @@ func (l *Lease) stands(now trust.Instant) standing {
 	due, asked := now.Until(l.due), now.Until(l.asked)
 	// An extended lease has a late deadline, and something to do before it.
 	end := min(now.Until(l.deadline), due+l.ttl*2/3)
-	return standing{max(due, asked), end, asked > 0, l.failure != nil || l.isUrgent()}
+	due = max(due, asked)
+	sign := l.fresh + signEvery - now.Mono
+	urgent := l.isUrgent()
+	if due <= sign {
+		sign = never
+		if !urgent && l.deadline.Mono-now.Mono > rowStays {
+			sign = 0
+		}
+	}
+	return standing{due, end, asked > 0, l.failure != nil || urgent, sign}
 }

@@ -160,7 +160,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	conn := pgtest.Database(t).Conn(t)
 	user := []string{"acquire_lease", "acquire_leases", "announce", "backend_pids", "broken_guards", "check_leases", "database_id", "diagnose",
 		"end_session", "fence", "fence_all", "get_lock", "give_up", "guard_table", "guard_triggers", "guard_write",
-		"hand_over", "key_column", "key_columns", "list_backends", "list_blockers", "list_fences", "list_guards", "list_locks",
+		"hand_over", "holder_lives", "key_column", "key_columns", "list_backends", "list_blockers", "list_fences", "list_guards", "list_locks",
 		"list_sessions", "list_waiters", "list_waits", "look", "made_triggers", "mark_connection", "once", "outcome", "own_tickets",
 		"rank_fences", "rank_locks", "rank_waiters", "recent_events", "release_lease", "release_leases", "renew_leases", "schema_version", "seal", "session_rows",
 		"start_client", "statistics", "sweep", "timeline", "unguard_table", "watch", "wrong_rights"}
@@ -339,6 +339,7 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 	for _, sql := range []string{
 		"SELECT x::text FROM pglock.list_locks('', true) x", "SELECT x::text FROM pglock.get_lock('report') x",
 		"SELECT x::text FROM pglock.rank_locks('age', 10) x", "SELECT x::text FROM pglock.rank_waiters(10) x", "SELECT x::text FROM pglock.list_sessions() x",
+		"SELECT x::text FROM pglock.holder_lives('{report}', '{0}') x",
 		"SELECT x::text FROM pglock.list_waiters() x", "SELECT x::text FROM pglock.watch('report', '1 s') x",
 		"SELECT x::text FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', p_wait => true) x",
 		"SELECT x::text FROM pglock.give_up(gen_random_uuid(), '{report}', ARRAY[gen_random_uuid()]) x",

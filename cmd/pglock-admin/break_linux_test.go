@@ -100,7 +100,7 @@ func TestBreakOfASessionShowsTheClientAndAsks(t *testing.T) {
 	for _, typed := range []string{"\x03", "y\n"} {
 		s.shows("session    " + session)
 		s.shows("holder     client")
-		s.shows("state      alive: it will go on, without these leases, and queue again")
+		s.shows("state      unknown: if it lives, it goes on, without these leases, and queues again")
 		s.shows("leases     1")
 		s.shows("End all of this? [y/N] ")
 		if !one.Valid() {

@@ -58,9 +58,12 @@ func (o *options) noSuchSession(id string) error {
 
 func drawSessionToBreak(w *page, o *options, s lockadmin.Session) {
 	fmt.Fprintf(w, "at %s\n", o.at.now())
-	state := sessionState(s)
-	if s.Alive {
+	state := string(s.Life)
+	switch s.Life {
+	case lockadmin.LifeAlive:
 		state += ": it will go on, without these leases, and queue again"
+	case lockadmin.LifeUnknown, lockadmin.LifeSilent:
+		state += ": if it lives, it goes on, without these leases, and queues again"
 	}
 	drawFields(w, [][2]string{
 		{"session", s.ID},

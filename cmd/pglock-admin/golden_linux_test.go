@@ -48,6 +48,8 @@ func stillLife(t *testing.T) *pgtest.DB {
 	execute(t, db, `UPDATE pglock.waiters SET enqueued_at = clock_timestamp() - interval '48 h'`)
 	execute(t, db, `UPDATE pglock.sessions SET seen_at = clock_timestamp() - interval '30 h', version = 'v1.0.0',
 		alive_until = clock_timestamp() + CASE WHEN holder LIKE 'dead%' THEN interval '-24 h' ELSE interval '72 h' END`)
+	execute(t, db, `INSERT INTO pglock.sessions (session_id, holder, alive_until, seen_at, version)
+		SELECT session_id, holder, clock_timestamp(), clock_timestamp() + interval '72 h', 'v1.0.0' FROM pglock.locks WHERE holder LIKE 'app-3%' OR holder LIKE 'app-5%'`)
 	execute(t, db, `UPDATE pglock.events SET at = at - interval '26 h', granted_at = clock_timestamp() - interval '76 h', ended_at = clock_timestamp() - interval '26 h'`)
 	execute(t, db, "CREATE TABLE public.accounts (id bigint PRIMARY KEY)")
 	return db

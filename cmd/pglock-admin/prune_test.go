@@ -85,7 +85,7 @@ func TestPruneRemovesEveryKindOfLeftover(t *testing.T) {
 	execute(t, db, deadWaiters, "a", 1)
 	const old = ` - d * interval '1 minute' FROM unnest(ARRAY[`
 	for _, sql := range []string{ // two of each that are old enough, and one that is not
-		`INSERT INTO pglock.sessions SELECT gen_random_uuid(), 'gone', clock_timestamp()` + old + `0.1, 2, 1000]) d`,
+		`INSERT INTO pglock.sessions SELECT gen_random_uuid(), 'gone', clock_timestamp() - d * interval '1 minute', clock_timestamp()` + old + `0.1, 2, 1000]) d`,
 		`INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), clock_timestamp()` + old + `50, 70, 1000]) d`,
 		`INSERT INTO pglock.receipts SELECT gen_random_uuid(), gen_random_uuid(), clock_timestamp()` + old + `10000, 10100, 20000]) d`,
 		`INSERT INTO pglock.done_keys SELECT 'key ' || d, 'a', 1, clock_timestamp(), clock_timestamp()` + old + `1430, 1450, 2000]) d`,

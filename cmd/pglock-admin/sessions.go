@@ -27,11 +27,18 @@ func newSessions(o *options) *cobra.Command {
 		Use:   "sessions",
 		Short: "Show the clients that hold locks or wait for them",
 		Long: `Show the clients: the label of each, the version of its library, how many leases and tickets it has, when the server last
-heard of it, and the process of the server that serves its heartbeat. A client that is "silent" has missed its heartbeats:
-the queue passes over its tickets, or one of its leases has less than a third of its TTL left.
+heard of it, and the process of the server that serves its heartbeat.
 
-A client opens the connection of its heartbeat when its first lease has lasted for a third of its TTL. Before that the
-server does not know its version, and PID is empty. Behind a pooler such as PgBouncer PID stays empty.`,
+A client that holds or waits gives a sign of life every ten seconds or more often. STATE says what follows from that:
+
+  alive    it gave a sign within 15 seconds, and its tickets count
+  silent   it gave none: it is stopped or cut off; or dead, if its connection cannot be seen, as behind a pooler
+  dead     it gave none, and its connection has ended
+  unknown  nobody can tell yet: its lease is younger than 15 seconds, or its connection has just ended
+  idle     it holds nothing and waits for nothing, so it gives no sign
+
+A client opens the connection of its heartbeat with its first sign of life. Before that the server does not know its
+version, and PID is empty. Behind a pooler such as PgBouncer PID stays empty.`,
 		Example: `  pglock-admin sessions
   pglock-admin sessions --order age                          the longest silent first
   pglock-admin break --session ID --reason "its host is gone"`,
@@ -84,7 +91,7 @@ func drawSessions(w *page, view sessionsView, flags listFlags) {
 		if s.Version != "" {
 			version = printable(s.Version)
 		}
-		rows = append(rows, []string{s.ID, printable(s.Holder), version, sessionState(s.Session), strconv.Itoa(s.Leases), strconv.Itoa(s.Tickets),
+		rows = append(rows, []string{s.ID, printable(s.Holder), version, string(s.Life), strconv.Itoa(s.Leases), strconv.Itoa(s.Tickets),
 			age(s.Session.Silent) + " ago", pid, orDash(s.Client), orDash(s.Application)})
 	}
 	for _, spare := range []string{"APPLICATION", "CLIENT", "VERSION"} {
@@ -97,17 +104,6 @@ func drawSessions(w *page, view sessionsView, flags listFlags) {
 	if view.More {
 		flags.more(w, len(view.Sessions), view.Sessions[len(view.Sessions)-1].ID)
 	}
-}
-
-// sessionState is a session's state in a word.
-func sessionState(s lockadmin.Session) string {
-	switch {
-	case s.Alive:
-		return "alive"
-	case s.Leases == 0 && s.Tickets == 0:
-		return "idle"
-	}
-	return "silent"
 }
 
 func orDash(s string) string {

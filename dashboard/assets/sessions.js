@@ -10,6 +10,15 @@ import { clock, count, escaped, seconds, shown } from './text.js';
 const EVERY = 3_000;
 const PAGE = 200;
 
+// What the server's words for a client mean.
+const MEANS = {
+  alive: 'It gave a sign of life within 15 seconds.',
+  silent: 'It gives no sign of life. Its connection is open, or cannot be seen.',
+  dead: 'It gives no sign of life, and its connection has ended.',
+  unknown: 'Nobody can tell yet: its lease is new, or its connection has just ended.',
+  idle: 'It holds nothing and waits for nothing.',
+};
+
 export function sessionsView(root, first) {
   let params = first;
   let abort = new AbortController();
@@ -110,10 +119,13 @@ export function sessionsView(root, first) {
     next.hidden = !data.more;
     if (data.more) next.href = link('sessions', { ...params, after: data.next ?? list.at(-1).id });
     pager.hidden = start.hidden && next.hidden;
-    const dead = list.filter((s) => !s.alive).length;
-    const words = `${count(list.length, 'session')}${data.more ? ', and more' : ''}${dead ? ` · ${dead} dead` : ''}`;
+    const bad = ['dead', 'silent']
+      .map((life) => [list.filter((s) => s.life === life).length, life])
+      .filter(([n]) => n > 0)
+      .map(([n, life]) => `${n} ${life}`);
+    const words = [`${count(list.length, 'session')}${data.more ? ', and more' : ''}`, ...bad].join(' · ');
     write(summary, words);
-    title(`${dead ? `${dead} dead, ` : ''}${count(list.length, 'session')}`);
+    title([...bad, count(list.length, 'session')].join(', '));
     if (asked) say(words);
     asked = false;
   }
@@ -152,7 +164,7 @@ export function sessionsView(root, first) {
 function makeRow(session) {
   const client = h('a', { href: link('locks', { match: session.holder }) });
   const small = h('span', { class: 'small soft' });
-  const state = h('span', { class: 'alive' });
+  const state = h('span', { class: 'life' });
   const leases = h('span', { class: 'number' });
   const tickets = h('span', { class: 'number' });
   const beat = h('span', { class: 'number' });
@@ -182,8 +194,9 @@ function makeRow(session) {
         );
       }
       write(small, `${String(session.id).slice(0, 8)}${session.version ? ` · ${escaped(session.version)}` : ''}`);
-      mark(element, 'data-alive', session.alive ? 'yes' : 'no');
-      write(state, session.alive ? 'alive' : 'dead');
+      mark(element, 'data-life', session.life);
+      write(state, session.life);
+      state.title = MEANS[session.life] ?? '';
       write(leases, String(session.leases ?? '–'));
       write(tickets, String(session.tickets ?? '–'));
       write(

@@ -119,7 +119,8 @@ func fleet(t *testing.T, conn *pgx.Conn) {
 		`UPDATE pglock.locks SET expires_at = now() - interval '1 s' WHERE name = 'free'`,
 		`UPDATE pglock.locks SET renewed_at = now() - interval '50 min', expires_at = now() + interval '10 min' WHERE name = 'dying'`,
 		`UPDATE pglock.locks SET acquired_at = now() - interval '2 h' WHERE name = 'dying'`,
-		`INSERT INTO pglock.sessions SELECT session_id, 'r', now() - interval '1 s' FROM pglock.locks WHERE name = 'readers' AND slot = 1`,
+		`UPDATE pglock.locks SET acquired_at = now() - interval '1 min', renewed_at = now() - interval '1 min' WHERE name = 'readers' AND slot = 1`,
+		`INSERT INTO pglock.sessions SELECT session_id, 'r', now(), now() - interval '16 s' FROM pglock.locks WHERE name = 'readers' AND slot = 1`,
 		`UPDATE pglock.waiters SET enqueued_at = now() - interval '90 s' WHERE ticket = (SELECT min(ticket) FROM pglock.waiters)`,
 		`UPDATE pglock.sessions SET alive_until = now() - interval '1 s' WHERE session_id =
 			(SELECT session_id FROM pglock.waiters WHERE name = 'orders' ORDER BY ticket DESC LIMIT 1)`,

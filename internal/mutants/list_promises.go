@@ -61,7 +61,7 @@ var ofWaiting = []mutant{
 		{schema, "OR o.ticket <= (SELECT l.served FROM locks l WHERE l.name = o.name AND l.slot = 0)) $of$", ") $of$"},
 	}, integration, "^TestThoseWhoDied"},
 	{"sweep removes a session as soon as it is dead", []edit{
-		{schema, "('sessions', $of$ o.alive_until < $1 - interval '1 minute'", "('sessions', $of$ o.alive_until < $1"},
+		{schema, "('sessions', $of$ GREATEST(o.alive_until, o.seen_at, o.holds_until) < $1 - interval '1 minute'", "('sessions', $of$ GREATEST(o.alive_until, o.seen_at, o.holds_until) < $1"},
 	}, integration, "^TestSweepRemoves"},
 	{"I17 sweep removes a receipt within the week", []edit{
 		{schema, "o.at < $1 - interval '7 days'", "o.at < $1 - interval '1 day'"},

@@ -404,10 +404,9 @@ var ofTheQueue = []mutant{
 	{"all sessions are read to mark a connection", []edit{
 		{
 			schema,
-			"WHERE s.session_id = ( SELECT o.session_id FROM sessions o WHERE o.session_id = me AND " +
-				"(mine OR o.version IS DISTINCT FROM p_version) FOR NO KEY UPDATE SKIP LOCKED);",
-			"FROM ( SELECT o.session_id FROM sessions o WHERE o.session_id = me AND (mine OR o.version IS DISTINCT FROM p_version) " +
-				"FOR NO KEY UPDATE SKIP LOCKED) o WHERE s.session_id = o.session_id;",
+			"WHERE s.session_id = ( SELECT o.session_id FROM sessions o WHERE o.session_id = me FOR NO KEY UPDATE SKIP LOCKED) RETURNING",
+			"FROM ( SELECT o.session_id FROM sessions o WHERE o.session_id = me FOR NO KEY UPDATE SKIP LOCKED) o " +
+				"WHERE s.session_id = o.session_id RETURNING",
 		},
 	}, integration, "^TestPlansOfEmpty"},
 	{"all sessions are read to find the processes of a lock", []edit{
@@ -440,9 +439,9 @@ var ofTheQueue = []mutant{
 	{"all sessions are read to extend one", []edit{
 		{
 			schema,
-			"SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp() WHERE s.session_id = ( " +
+			"SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(), seen_by = pg_backend_pid() WHERE s.session_id = ( " +
 				"SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED);",
-			"SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp() FROM ( " +
+			"SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(), seen_by = pg_backend_pid() FROM ( " +
 				"SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED) o WHERE s.session_id = o.session_id;",
 		},
 	}, integration, "^TestPlansOfEmpty"},

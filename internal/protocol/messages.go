@@ -14,6 +14,7 @@ type Session struct {
 	Key    uuid.UUID
 	Holder string
 	TTL    time.Duration
+	Holds  time.Duration // how long it may go on to hold something; 0 does not tell
 }
 
 // RequestID identifies one request for a lock, by its grant ID. The resulting ticket or lease has the same.

@@ -21,7 +21,7 @@ type Queries struct {
 	// The results of these are for people, and are read where they are shown.
 	Start, Watch, Get, BrokenGuards, Diagnose, Statistics, RecentEvents string
 	List, RankLocks, Waiters, RankWaiters                               string
-	Fences, RankFences, Sessions, Backends, Waits                       string
+	Fences, RankFences, Sessions, HolderLives, Backends, Waits          string
 	BreakLock, BreakSession                                             string
 	GrantedTicket, HandOvers                                            string
 	History, HistorySettings, SetHistory, Replay                        string
@@ -87,7 +87,8 @@ func NewQueries(schema string) *Queries {
 			FROM {{schema}}.give_up($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[],
 				$4::pg_catalog.bool, true)`),
 		// The note need not wait for the disk: a crash that loses it has also ended the connection.
-		mark: in(`SELECT {{schema}}.mark_connection($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.text)
+		mark: in(`SELECT {{schema}}.mark_connection($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.text,
+				$5::pg_catalog.text::pg_catalog.interval)
 			WHERE ` + async + ` IS NOT NULL`),
 		endSession: in(`SELECT {{schema}}.end_session($1::pg_catalog.text::pg_catalog.uuid), ` + async),
 		sweep:      in(`SELECT {{schema}}.sweep(), ` + async),
@@ -117,10 +118,12 @@ func NewQueries(schema string) *Queries {
 				$10::pg_catalog.text, $11::pg_catalog.text::pg_catalog.interval)`),
 		RankWaiters: in(`SELECT {{waiter}} FROM {{schema}}.rank_waiters($1::pg_catalog.int4, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text,
 				$5::pg_catalog.text, $6::pg_catalog.text::pg_catalog.uuid, $7::pg_catalog.text, $8::pg_catalog.text::pg_catalog.interval)`),
-		Sessions: in(`SELECT session_id::pg_catalog.text, holder, version, alive, {{at alive_until}}, {{at seen_at}}, silent_us, leases, tickets, pid,
+		Sessions: in(`SELECT session_id::pg_catalog.text, holder, version, life, {{at seen_at}}, silent_us, leases, tickets, pid,
 				db_user, application_name, client_addr, state
 			FROM {{schema}}.list_sessions($1::pg_catalog.int4, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text::pg_catalog.uuid,
 				$5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid)`),
+		HolderLives: in(`SELECT name, slot, token, life, {{at signed_at}}, silent_us, connected
+			FROM {{schema}}.holder_lives($1::pg_catalog.text[], $2::pg_catalog.int4[])`),
 		BreakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
 		History: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource,

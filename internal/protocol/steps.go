@@ -246,10 +246,23 @@ func (q *Queries) TakeBack(s Session, spend bool, requests []RequestID, backs []
 	}}
 }
 
-// Mark notes that the connection to the server process with this ID is that of the session's heartbeat, and the version
-// of this library.
-func (q *Queries) Mark(s Session, pid uint32, version string) Step {
-	return Step{SQL: q.mark, Args: []any{s.Key.String(), int32(pid), s.Holder, version}}
+// Mark gives a sign of life of the session, with the version of this library. It also notes that the connection to the
+// server process with this ID is that of the session's heartbeat; 0 notes nothing. marked is whether this connection is
+// known as that.
+func (q *Queries) Mark(s Session, pid uint32, version string, marked *bool) Step {
+	var process *int32
+	if pid != 0 {
+		id := int32(pid)
+		process = &id
+	}
+	var holds *string
+	if s.Holds > 0 {
+		text := Interval(s.Holds)
+		holds = &text
+	}
+	return Step{SQL: q.mark, Args: []any{s.Key.String(), process, s.Holder, version, holds}, Scan: func(rows pgx.Rows) error {
+		return rows.Scan(marked)
+	}}
 }
 
 // EndSession ends the session, with all its tickets.

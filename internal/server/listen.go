@@ -21,7 +21,8 @@ import (
 type ears struct {
 	note   func(error)   // how a statement ended
 	news   chan struct{} // 1-buffered
-	marked atomic.Bool   // the server knows whose connection it is
+	told   atomic.Bool   // the server was told whose connection it is
+	marked atomic.Bool   // and knows it: behind a pooler it does not
 
 	mu     sync.Mutex
 	heard  []*pgconn.Notification

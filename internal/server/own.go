@@ -192,7 +192,7 @@ func (s *Server) Look(
 	}
 	sightings := make(map[int64]protocol.Sighting)
 	err := s.beat(ctx, within, order, who, s.Queries.Look(who, nested, sightings))
-	if h := s.listening.Load(); err == nil && h != nil && !h.ears.marked.Load() {
+	if h := s.listening.Load(); err == nil && h != nil && !h.ears.told.Load() {
 		if loan, err := s.lender.Claim(ctx, h.conn); err == nil {
 			s.mark(ctx, who, h.conn)
 			loan.Give()
@@ -214,13 +214,37 @@ func (s *Server) beat(
 	})
 }
 
-// mark tells the server whose connection this is, once for each, so that people find a holder. Nothing depends on it.
-// A connection of the pool is never marked: the mark stays until it ends.
+// mark tells the server whose connection this is, so that people find a holder. Nothing depends on it. If the server
+// does not note it, the next sign of life tells it again.
 func (s *Server) mark(ctx context.Context, who protocol.Session, conn *pgx.Conn) {
-	if earsOf(conn).marked.Swap(true) {
-		return
+	if e := earsOf(conn); !e.told.Swap(true) {
+		_ = s.sign(ctx, who, lending.Loan[*pgx.Conn]{Conn: conn, Own: true})
 	}
-	_ = s.executor.Run(ctx, conn, s.Queries.Mark(who, conn.PgConn().PID(), build.Version()))
+}
+
+// Sign gives a sign of life.
+func (s *Server) Sign(ctx context.Context, within time.Duration, who protocol.Session) error {
+	return s.lent(ctx, within, lending.OwnFirst, func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
+		return s.sign(ctx, who, loan)
+	})
+}
+
+// sign gives a sign of life and, over an own connection, tells whose it is until the server knows. A connection of the
+// pool is never marked: the mark stays until it ends.
+func (s *Server) sign(ctx context.Context, who protocol.Session, loan lending.Loan[*pgx.Conn]) error {
+	if !loan.Own {
+		return s.executor.Run(ctx, loan.Conn, s.Queries.Mark(who, 0, build.Version(), new(bool)))
+	}
+	e, pid, marked := earsOf(loan.Conn), uint32(0), false
+	e.told.Store(true)
+	if !e.marked.Load() {
+		pid = loan.Conn.PgConn().PID()
+	}
+	err := s.executor.Run(ctx, loan.Conn, s.Queries.Mark(who, pid, build.Version(), &marked))
+	if err == nil {
+		e.marked.Store(marked)
+	}
+	return err
 }
 
 // RenewWaiting renews a lease, and waits at most so long for its row.

@@ -35,8 +35,14 @@ func (s *Stage) heldFor(ctx context.Context, lease *pglock.Lease, d time.Duratio
 	return lease.Renew(ctx)
 }
 
-// silentFor makes it look as if a lease of half an hour had not been renewed for that long.
+// silentFor makes it look as if a lease of half an hour had not been renewed for that long, and its client had given no
+// other sign of life.
 func (s *Stage) silentFor(ctx context.Context, lock string, d time.Duration) error {
+	err := s.exec(ctx, `UPDATE pglock.sessions SET seen_at = clock_timestamp() - $2::float8 * interval '1 s' WHERE session_id IN (
+		SELECT session_id FROM pglock.locks WHERE name = $1)`, lock, d.Seconds())
+	if err != nil {
+		return err
+	}
 	return s.exec(ctx, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 h', slowest = interval '10 min 2 s',
 		renewed_at = clock_timestamp() - $2::float8 * interval '1 s', expires_at = clock_timestamp() - $2::float8 * interval '1 s' + ttl WHERE name = $1`, lock, d.Seconds())
 }
@@ -307,11 +313,17 @@ func limit(ctx context.Context, s *Stage) error {
 	return nil
 }
 
-// pooler is of a holder that renews over connections which nobody can tell apart.
+// pooler is of a holder that gives its signs of life over connections which nobody can tell apart.
 func pooler(ctx context.Context, s *Stage) error {
-	err := s.exec(ctx, "SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), gen_random_uuid(), 'app-1/reporter[4711]', '30 min')")
+	err := s.exec(ctx, "SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), $1::text::uuid, 'app-1/reporter[4711]', '30 min')", pooled)
 	if err == nil {
 		err = s.silentFor(ctx, report, 3*time.Minute)
 	}
+	if err == nil {
+		err = s.exec(ctx, "SELECT pglock.mark_connection($1::text::uuid, 0, 'app-1/reporter[4711]', 'v1.0.0', '30 min')", pooled)
+	}
 	return err
 }
+
+// pooled is the key of a session.
+const pooled = "6f1c2a58-9d0e-4b7a-8c35-21d4e6f7a890"

@@ -106,12 +106,14 @@ CREATE TABLE locks (
 ) WITH (fillfactor = 25, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 
 -- A session is one client. Its ID is a digest of a key that only the client knows. Its tickets count only while the
--- session is alive.
+-- session is alive. What it holds does not depend on that; life_of tells people whether the client lives.
 CREATE TABLE sessions (
   session_id  uuid        PRIMARY KEY,
   holder      text        NOT NULL,
   alive_until timestamptz NOT NULL,
-  seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when alive_until was written
+  seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- its last sign of life
+  seen_by     int DEFAULT pg_backend_pid(),         -- the server process over which that came
+  holds_until timestamptz,                          -- until then, it said, it holds something
   version     text,                                 -- of the library; NULL until its heartbeat has told it
   pid         int,                                  -- of the server process of its heartbeat, as long as that holds the
   mark        bigint                                -- advisory lock with this key

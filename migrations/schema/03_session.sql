@@ -11,38 +11,44 @@ AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 -- the connection. So a process counts only if the session's key has named it and the connection is still the same; who
 -- takes the same lock besides misleads nobody. It answers false and marks nothing where the connection ends at a
 -- pooler: p_backend_pid is the process that the client was told when it connected; and while somebody else has locked
--- the session's row. It also notes the version of the client's library, for list_sessions, if p_version is given.
--- Nothing depends on either, and neither keeps anybody from anything. A session that is new here is not alive by that:
--- its tickets make it so.
+-- the session's row. With NULL it marks nothing, and answers whether the session's row names this process.
+--
+-- It is also a sign of life, for life_of. A client that holds gives one every ten seconds, unless it has given another;
+-- with p_version, that of its library, and in p_holds how long it may go on holding: as long the row stays. Nothing
+-- depends on any of it, and it keeps nobody from anything. It makes no ticket count for longer: a look does that.
 CREATE FUNCTION mark_connection(
-  p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL) RETURNS boolean
+  p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL,
+  p_holds interval DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   me   uuid := session_of(p_session_key);
   ok   boolean := p_version IS NULL OR has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
-    AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'));
+    AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
+    AND (p_holds IS NULL OR is_ttl('holds', p_holds));
   key  bigint := ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;
   mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
     AND pg_try_advisory_lock_shared(key);
+  own  boolean := false;
 BEGIN
-  IF mine OR p_version IS NOT NULL THEN
-    INSERT INTO sessions (session_id, holder, alive_until, version, pid, mark)
-      VALUES (me, coalesce(p_holder, '-'), clock_timestamp(), p_version, CASE WHEN mine THEN p_backend_pid END,
-        CASE WHEN mine THEN key END) ON CONFLICT (session_id) DO NOTHING;
+  IF mine OR me IS NOT NULL AND p_version IS NOT NULL THEN
+    UPDATE sessions s SET seen_at = clock_timestamp(), seen_by = pg_backend_pid(),
+        version = coalesce(p_version, s.version), holds_until = coalesce(clock_timestamp() + p_holds, s.holds_until),
+        pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
+      WHERE s.session_id = (
+        SELECT o.session_id FROM sessions o WHERE o.session_id = me FOR NO KEY UPDATE SKIP LOCKED)
+      RETURNING s.pid IS NOT DISTINCT FROM pg_backend_pid() INTO own;
     IF NOT FOUND THEN
-      UPDATE sessions s SET version = coalesce(p_version, s.version),
-          pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
-        WHERE s.session_id = (
-          SELECT o.session_id FROM sessions o
-          WHERE o.session_id = me AND (mine OR o.version IS DISTINCT FROM p_version)
-          FOR NO KEY UPDATE SKIP LOCKED);
-      IF mine AND NOT FOUND THEN
+      INSERT INTO sessions (session_id, holder, alive_until, version, holds_until, pid, mark)
+        VALUES (me, coalesce(p_holder, '-'), clock_timestamp(), p_version, clock_timestamp() + p_holds,
+          CASE WHEN mine THEN p_backend_pid END, CASE WHEN mine THEN key END) ON CONFLICT (session_id) DO NOTHING;
+      own := mine AND FOUND;
+      IF mine AND NOT own THEN
         mine := NOT pg_advisory_unlock_shared(key);
       END IF;
     END IF;
   END IF;
-  RETURN mine;
+  RETURN own;
 END $$;
 
 -- marked_pids tells the server processes of this database that hold advisory locks, by which connections are marked.
@@ -52,6 +58,25 @@ AS $$
   SELECT k.classid::bigint << 32 | k.objid::bigint, k.pid FROM pg_locks k
   WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid IS NOT NULL
     AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$$;
+
+-- life_of says whether a client lives, as far as the server can know. It is the only rule for that; docs/operations.md
+-- explains the words. p_signed_at is its last sign of life: a renewal, a look, or mark_connection. A grant is none,
+-- because a dead waiter may get one; locks.slowest tells a renewal, since the two times of a grant may differ. p_since
+-- is when what it holds or waits for began last; NULL: nothing. p_counts: its tickets count, or it has none.
+-- p_connected says whether its marked connection is open, NULL that none was marked; p_over_it that the last sign came
+-- over that one. A client gives a sign every ten seconds, and a statement has time.
+CREATE FUNCTION life_of(
+  p_signed_at timestamptz, p_since timestamptz, p_counts boolean, p_connected boolean, p_over_it boolean) RETURNS text
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE
+    WHEN p_signed_at > clock_timestamp() - interval '15 s' AND p_counts
+      THEN CASE WHEN p_connected IS FALSE AND p_over_it THEN 'unknown' ELSE 'alive' END
+    WHEN p_since IS NULL THEN 'idle'
+    WHEN p_since > clock_timestamp() - interval '15 s' AND p_counts THEN 'unknown'
+    WHEN p_connected IS FALSE THEN 'dead'
+    ELSE 'silent' END
 $$;
 
 -- session_alive says whether a session has recently shown that it is alive. It locks nothing.
@@ -69,13 +94,15 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   until timestamptz;
+  seen  timestamptz;
 BEGIN
-  SELECT s.alive_until INTO until FROM sessions s WHERE s.session_id = p_session_id;
+  SELECT s.alive_until, s.seen_at INTO until, seen FROM sessions s WHERE s.session_id = p_session_id;
   IF until IS NULL THEN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
-  ELSIF until < clock_timestamp() + p_session_ttl * 0.7 THEN
-    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp()
+  ELSIF until < clock_timestamp() + p_session_ttl * 0.7 OR seen < clock_timestamp() - interval '5 s' THEN
+    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(),
+        seen_by = pg_backend_pid()
       WHERE s.session_id = (
         SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
@@ -108,10 +135,10 @@ BEGIN
 END $$;
 
 -- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
--- sessions that have been dead for a minute and have no marked connection, tickets that count no more, notes of grant
--- IDs given up an hour ago, receipts a week old, keys of work done once that are no longer kept (a day longer than they
--- are accepted, in case the clock is set back), and with p_history the old end of the history. It skips what somebody
--- has locked, and waits for nobody (I25).
+-- sessions that have been dead for a minute (the latter hold nothing, as far as they said, and have no marked
+-- connection), tickets that count no more, notes of grant IDs given up an hour ago, receipts a week old, keys of work
+-- done once that are no longer kept (a day longer than they are accepted, in case the clock is set back), and with
+-- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25).
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -127,7 +154,7 @@ BEGIN
                        NOT EXISTS (SELECT FROM sessions s
                          WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute')
                        OR o.ticket <= (SELECT l.served FROM locks l WHERE l.name = o.name AND l.slot = 0)) $of$),
-    ('sessions', $of$ o.alive_until < $1 - interval '1 minute'
+    ('sessions', $of$ GREATEST(o.alive_until, o.seen_at, o.holds_until) < $1 - interval '1 minute'
                        AND (coalesce(o.mark, 0), coalesce(o.pid, 0)) NOT IN (SELECT m.mark, m.pid FROM marked_pids() m)
                        $of$),
     ('spent_grants', $of$ o.at < $1 - interval '1 hour' ORDER BY o.at $of$),

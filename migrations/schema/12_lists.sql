@@ -233,7 +233,7 @@ $$;
 -- to continue after, in the order of labels.
 CREATE FUNCTION session_rows(
   p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
-RETURNS TABLE (session_id uuid, holder text, version text, alive_until timestamptz, seen_at timestamptz,
+RETURNS TABLE (session_id uuid, holder text, version text, life text, seen_at timestamptz,
                leases bigint, tickets bigint, pid int)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET plan_cache_mode = force_custom_plan SET jit = off
@@ -247,21 +247,27 @@ BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
       SELECT a.session_id, coalesce(max(s.holder), max(a.holder)) COLLATE "C" AS holder, max(s.version) AS version,
-             max(s.pid) AS pid, max(s.mark) AS mark, GREATEST(max(a.until), max(s.alive_until)) AS alive_until,
-             GREATEST(max(a.seen), max(s.seen_at)) AS seen_at,
+             max(s.pid) AS pid, max(s.mark) AS mark, max(s.alive_until) AS alive_until,
+             GREATEST(max(a.seen), max(s.seen_at)) AS seen_at, GREATEST(max(a.signed), max(s.seen_at)) AS signed_at,
+             max(a.since) AS since,
+             (max(a.signed) > max(s.seen_at)) IS TRUE OR max(s.seen_by) IS NOT DISTINCT FROM max(s.pid) AS over_it,
              sum(a.leases)::bigint AS leases, sum(a.tickets)::bigint AS tickets
       FROM (
-        SELECT l.session_id, max(l.holder) AS holder, max(l.expires_at - l.ttl / 3) AS until, max(l.renewed_at) AS seen,
-               count(*) AS leases, 0 AS tickets
+        SELECT l.session_id, max(l.holder) AS holder, max(l.renewed_at) AS seen, max(l.acquired_at) AS since,
+               max(l.renewed_at) FILTER (WHERE l.slowest IS NOT NULL) AS signed, count(*) AS leases, 0 AS tickets
         FROM locks l WHERE is_running(l.expires_at, l.ended_at) GROUP BY l.session_id
         UNION ALL
-        SELECT q.session_id, max(q.holder), NULL, max(q.enqueued_at), 0, count(*) FROM queue q GROUP BY q.session_id
+        SELECT q.session_id, max(q.holder), max(q.enqueued_at), max(q.enqueued_at), NULL, 0, count(*) FROM queue q
+        GROUP BY q.session_id
         UNION ALL
-        SELECT o.session_id, NULL, NULL, NULL, 0, 0 FROM sessions o) a
+        SELECT o.session_id, NULL, NULL, NULL, NULL, 0, 0 FROM sessions o) a
         LEFT JOIN sessions s ON s.session_id = a.session_id
       WHERE p_session_id IS NULL OR a.session_id = p_session_id
       GROUP BY a.session_id)
-    SELECT e.session_id, e.holder, e.version, e.alive_until, e.seen_at, e.leases, e.tickets, k.pid
+    SELECT e.session_id, e.holder, e.version,
+           life_of(e.signed_at, e.since, e.tickets = 0 OR (e.alive_until > clock_timestamp()) IS TRUE,
+                   CASE WHEN e.mark IS NOT NULL THEN k.pid IS NOT NULL END, e.over_it),
+           e.seen_at, e.leases, e.tickets, k.pid
     FROM (
       SELECT * FROM every o
       WHERE is_listed(o.session_id::text, o.holder, NULL, '', o.seen_at, p_match, p_holder, NULL, '', p_older)
@@ -275,18 +281,40 @@ BEGIN
              CASE p_order WHEN 'age' THEN e.seen_at END, e.holder, e.session_id;
 END $$;
 
+-- holder_lives says of each lease that is held in these slots whether its holder lives, by life_of, when its last sign
+-- of life came, and whether its marked connection is open: NULL says that none was marked. A grant counts as no sign.
+CREATE FUNCTION holder_lives(p_names text[], p_slots int[])
+RETURNS TABLE (name text, slot int, token bigint, life text, signed_at timestamptz, silent_us bigint, connected boolean)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
+AS $$
+  SELECT is_batch(ARRAY[cardinality(p_names), cardinality(p_slots)]);
+  SELECT h.name, h.slot, h.token, life_of(h.signed_at, h.acquired_at, h.counts, h.connected, h.over_it), h.signed_at,
+         GREATEST(0, extract(epoch FROM clock_timestamp() - h.signed_at) * 1000000)::bigint, h.connected
+  FROM (
+    SELECT l.name, l.slot, l.token, l.acquired_at, GREATEST(l.signed, s.seen_at) AS signed_at,
+           (l.signed > s.seen_at) IS TRUE OR s.seen_by IS NOT DISTINCT FROM s.pid AS over_it,
+           (s.alive_until > clock_timestamp()) IS TRUE
+             OR NOT EXISTS (SELECT FROM few_tickets q WHERE q.session_id = l.session_id) AS counts,
+           CASE WHEN s.mark IS NOT NULL
+             THEN (s.mark, s.pid) IN (SELECT m.mark, m.pid FROM marked_pids() m) END AS connected
+    FROM unnest(p_names, p_slots) a (name, slot)
+      CROSS JOIN LATERAL (
+        SELECT o.*, CASE WHEN o.slowest IS NOT NULL THEN o.renewed_at END AS signed FROM locks o
+        WHERE o.name = a.name AND o.slot = a.slot AND is_running(o.expires_at, o.ended_at) OFFSET 0) l
+      LEFT JOIN LATERAL (SELECT * FROM sessions t WHERE t.session_id = l.session_id OFFSET 0) s ON true) h
+$$;
+
 -- list_sessions lists clients, as session_rows finds them, and what pg_stat_activity knows of the process of each
--- one's heartbeat. It runs with the caller's rights, as list_backends does. A session is alive until alive_until
--- without another sign of life: while its tickets count, or a lease still has a third of its TTL.
+-- one's heartbeat. It runs with the caller's rights, as list_backends does. life is that of life_of.
 CREATE FUNCTION list_sessions(
   p_limit int DEFAULT 1000, p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL,
   p_older interval DEFAULT NULL, p_order text DEFAULT 'name', p_after uuid DEFAULT NULL)
-RETURNS TABLE (session_id uuid, holder text, version text, alive boolean, alive_until timestamptz, seen_at timestamptz,
-               silent_us bigint, leases bigint, tickets bigint, pid int, db_user text, application_name text,
+RETURNS TABLE (session_id uuid, holder text, version text, life text, seen_at timestamptz, silent_us bigint,
+               leases bigint, tickets bigint, pid int, db_user text, application_name text,
                client_addr text, state text)
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT
 AS $$
-  SELECT r.session_id, r.holder, r.version, r.alive_until > clock_timestamp(), r.alive_until, r.seen_at,
+  SELECT r.session_id, r.holder, r.version, r.life, r.seen_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - r.seen_at) * 1000000)::bigint, r.leases, r.tickets,
          r.pid, a.usename::text, a.application_name, host(a.client_addr), a.state
   FROM session_rows(p_limit, p_match, p_holder, p_session_id, p_older, p_order, p_after) WITH ORDINALITY r

@@ -39,7 +39,8 @@ AS $$
   WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
     leases AS MATERIALIZED (
       SELECT l.name, l.session_id, l.acquired_at, l.expires_at - m.now < l.ttl / 3 AS ending,
-             l.renewed_at < m.now - l.ttl / 2 OR s.alive_until <= m.now AS dead
+             life_of(GREATEST(CASE WHEN l.slowest IS NOT NULL THEN l.renewed_at END, s.seen_at), l.acquired_at,
+                     true, NULL, false) = 'silent' AS dead
       FROM moment m JOIN locks l ON l.expires_at > m.now LEFT JOIN sessions s ON s.session_id = l.session_id),
     held AS (
       SELECT h.name, count(*) AS leases, count(*) FILTER (WHERE h.ending) AS ending, min(h.acquired_at) AS since

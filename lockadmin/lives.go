@@ -1,0 +1,96 @@
+package lockadmin
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Life says whether a client lives, as far as the server can know. A client that holds or waits gives a sign of life
+// every ten seconds or more often; the SQL function life_of judges by that, in all lists.
+type Life string
+
+// The lives of clients.
+const (
+	LifeAlive   Life = "alive"   // it gave a sign within 15 s
+	LifeSilent  Life = "silent"  // it gave none; its connection is open, or cannot be seen
+	LifeDead    Life = "dead"    // it gave none, and its connection has ended
+	LifeUnknown Life = "unknown" // nobody can tell yet: its lease is new, or its connection has just ended
+	LifeIdle    Life = "idle"    // it holds nothing and waits for nothing, so it need give no sign
+)
+
+// HolderLife is what the server knows of the holder of a lease.
+type HolderLife struct {
+	Life      Life          `json:"life"`
+	SignedAt  time.Time     `json:"signed_at,omitzero"`  // its last sign of life; zero: none yet
+	Silent    time.Duration `json:"-"`                   // since then, at the answer
+	Connected *bool         `json:"connected,omitempty"` // its own connection is open, or has ended; nil: none is known
+}
+
+// livesAsked is how many leases one statement asks about.
+const livesAsked = 10_000
+
+// Lives says of each lease whether its holder lives. Of one that is not held any more the result is zero. Errors are
+// those of Locks.
+func (a *Admin) Lives(ctx context.Context, leases []pglock.LockInfo) ([]HolderLife, error) {
+	lives := make([]HolderLife, 0, len(leases))
+	for len(leases) > 0 {
+		some := leases[:min(livesAsked, len(leases))]
+		found, err := server.List(ctx, a.db, a.db.Queries.HolderLives, livesArgs(some), scanHolderLife)
+		if err != nil {
+			return nil, failed(ctx, "list holders", err)
+		}
+		lives = append(lives, livesOf(some, found)...)
+		leases = leases[len(some):]
+	}
+	return lives, nil
+}
+
+func livesArgs(leases []pglock.LockInfo) []any {
+	names, slots := make([]string, len(leases)), make([]int32, len(leases))
+	for i, l := range leases {
+		names[i], slots[i] = l.Name, int32(l.Slot)
+	}
+	return []any{names, slots}
+}
+
+// leaseLife is the life of the holder of a lease.
+type leaseLife struct {
+	name  string
+	slot  int
+	token pglock.Token
+	HolderLife
+}
+
+func scanHolderLife(rows pgx.Rows) (l leaseLife, err error) {
+	var life string
+	var signedAt, silent *int64
+	err = rows.Scan(&l.name, &l.slot, &l.token, &life, &signedAt, &silent, &l.Connected)
+	l.Life, l.SignedAt = Life(life), protocol.Moment(signedAt)
+	l.Silent = time.Duration(protocol.OrZero(silent)) * time.Microsecond
+	return l, err
+}
+
+// livesOf puts the lives into the order of the leases. A slot that was granted again meanwhile has another token.
+func livesOf(leases []pglock.LockInfo, found []leaseLife) []HolderLife {
+	type key struct {
+		name string
+		slot int
+	}
+	known := make(map[key]leaseLife, len(found))
+	for _, l := range found {
+		known[key{l.name, l.slot}] = l
+	}
+	lives := make([]HolderLife, len(leases))
+	for i, l := range leases {
+		if k, is := known[key{l.Name, l.Slot}]; is && k.token == l.Token && l.Held {
+			lives[i] = k.HolderLife
+		}
+	}
+	return lives
+}

@@ -1,0 +1,157 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/trust"
+)
+
+// moments are when calls came, in whole seconds.
+func moments(calls []call) (at []int) {
+	for _, c := range calls {
+		at = append(at, int(c.at.Round(time.Second)/time.Second))
+	}
+	return at
+}
+
+// However long the TTL is, and however many leases there are: one statement every ten seconds.
+func TestAHolderGivesASignOfLifeEveryTenSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock())
+		for i := range 1000 {
+			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(time.Hour))
+		}
+		time.Sleep(65 * time.Second)
+		signs := s.of("sign")
+		if got := fmt.Sprint(moments(signs)); got != "[10 20 30 40 50 60]" {
+			t.Errorf("signs at %s", got)
+		}
+		for _, sign := range signs {
+			if sign.wait < time.Hour || sign.wait > time.Hour+signEvery {
+				t.Errorf("a sign that the client holds something for %v", sign.wait)
+			}
+		}
+		if n := len(s.of("sweep")); n != 0 {
+			t.Errorf("%d sweeps for nothing but signs", n)
+		}
+	})
+}
+
+func TestALeaseThatEndsSoonCostsNoSign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock())
+		for range 5 {
+			l := mustAcquire(t, c, "report", WithTTL(time.Hour))
+			time.Sleep(9 * time.Second)
+			if err := l.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		if signs := s.of("sign"); len(signs) != 0 {
+			t.Errorf("signs at %v", moments(signs))
+		}
+	})
+}
+
+// Renewals of the lease are signs, unless they come too rarely. So a short lease does not hide a long one.
+func TestRenewalsInTimeAreSigns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock())
+		mustAcquire(t, c, "short", WithTTL(30*time.Second))
+		time.Sleep(65 * time.Second)
+		if signs := s.of("sign"); len(signs) != 0 {
+			t.Errorf("signs at %v beside renewals at %v", moments(signs), moments(s.of("renewAll")))
+		}
+		mustAcquire(t, c, "long", WithTTL(time.Hour))
+		time.Sleep(35 * time.Second)
+		if got := fmt.Sprint(moments(s.of("sign"))); got != "[75 85 95]" {
+			t.Errorf("signs at %s, want them for the long lease from 75 s on", got)
+		}
+	})
+}
+
+// An extended lease lasts long after its client has died, so the server hears how long.
+func TestAnExtendedLeaseIsToldWithSigns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock())
+		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
+		if _, err := l.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(35 * time.Second)
+		signs := s.of("sign")
+		if len(signs) != 4 || signs[0].wait < 59*time.Minute {
+			t.Errorf("signs at %v, want them every ten seconds, with an hour", moments(signs))
+		}
+	})
+}
+
+func TestLooksAreSigns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		holder, waiter := s.client(t), s.client(t)
+		l := mustAcquire(t, holder, "b", WithTTL(20*time.Second))
+		mustAcquire(t, waiter, "a", WithTTL(time.Hour))
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+		defer cancel()
+		if _, err := waiter.Acquire(ctx, "b"); err == nil {
+			t.Fatal("two have the lock")
+		}
+		if signs := s.of("sign"); len(signs) != 0 || l.Err() != nil {
+			t.Errorf("signs at %v while the client looks; %v", moments(signs), l.Err())
+		}
+		time.Sleep(26 * time.Second)
+		if got := fmt.Sprint(moments(s.of("sign"))); got != "[65 75 85]" && got != "[64 74 84]" {
+			t.Errorf("signs at %s, want the first within ten seconds of what the server noted last", got)
+		}
+	})
+}
+
+func TestASignThatFailsIsRepeatedSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		fails := 3
+		s.onSign = func(context.Context) error {
+			if fails--; fails >= 0 {
+				return errors.New("no connection")
+			}
+			return nil
+		}
+		c := startClient(t, s, trust.SystemClock())
+		mustAcquire(t, c, "report", WithTTL(time.Hour))
+		time.Sleep(19 * time.Second)
+		signs := s.of("sign")
+		if len(signs) != 4 {
+			t.Fatalf("signs at %v, want three that fail and one", moments(signs))
+		}
+		for i, sign := range signs[1:] {
+			if pause := sign.at - signs[i].at; pause < signPause/2 || pause > signPause {
+				t.Errorf("a sign %v after one that failed", pause)
+			}
+		}
+	})
+}
+
+// A sign that hangs holds up no renewal.
+func TestASignThatHangsCostsNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onSign = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		c := startClient(t, s, trust.SystemClock())
+		long, short := mustAcquire(t, c, "long", WithTTL(time.Hour)), mustAcquire(t, c, "short", WithTTL(MinTTL))
+		time.Sleep(time.Minute)
+		if err := errors.Join(long.Err(), short.Err()); err != nil {
+			t.Error(err)
+		}
+	})
+}
