@@ -93,6 +93,9 @@ func (l *look) read(r reader, a *Admin) error {
 	}
 	if l.State == LockHeld {
 		l.Last = nil
+		if err := l.readLives(r, q); err != nil {
+			return err
+		}
 	}
 	if err := l.readQueue(r, q, infos[0].Waiting); err != nil {
 		return err
@@ -110,8 +113,21 @@ func (l *look) read(r reader, a *Admin) error {
 	return l.readEvents(r, q)
 }
 
+// readLives reads whether the holders live.
+func (l *look) readLives(r reader, q *protocol.Queries) error {
+	infos := make([]pglock.LockInfo, len(l.Holders))
+	for i, h := range l.Holders {
+		infos[i] = h.LockInfo
+	}
+	found, err := rows(r, q.HolderLives, livesArgs(infos), scanHolderLife)
+	for i, life := range livesOf(infos, found) {
+		l.Holders[i].HolderLife = life
+	}
+	return err
+}
+
 func (l *look) factsOf(i pglock.LockInfo) HolderFacts {
-	f := HolderFacts{LockInfo: i, Renewed: i.RenewedAt.After(i.AcquiredAt)}
+	f := HolderFacts{LockInfo: i, Renewed: i.SlowestRenewal > 0} // a grant may note two times, microseconds apart
 	if i.Held {
 		now := i.ExpiresAt.Add(-i.Remaining)
 		f.HeldFor, f.SinceRenewal = max(0, now.Sub(i.AcquiredAt)), max(0, now.Sub(i.RenewedAt))

@@ -133,6 +133,7 @@ type HolderFacts struct {
 	SinceRenewal time.Duration `json:"-"` // since the grant, if it has not been renewed yet
 	Renewed      bool          `json:"renewed"`
 	Heartbeat    int           `json:"heartbeat_pid,omitempty"` // the server's process of its heartbeat; 0 if none is known
+	HolderLife
 }
 
 // MarshalJSON writes durations in milliseconds.
@@ -145,8 +146,9 @@ func (h HolderFacts) MarshalJSON() ([]byte, error) {
 		HeldFor      int64 `json:"held_for_ms"`
 		SinceRenewal int64 `json:"since_renewal_ms"`
 		Slowest      int64 `json:"slowest_renewal_ms"`
+		Silent       int64 `json:"silent_ms"`
 	}{plain(h), h.TTL.Milliseconds(), h.Remaining.Milliseconds(), h.HeldFor.Milliseconds(), h.SinceRenewal.Milliseconds(),
-		h.SlowestRenewal.Milliseconds()})
+		h.SlowestRenewal.Milliseconds(), h.Silent.Milliseconds()})
 }
 
 // QueueFacts is the queue of a lock.

@@ -113,6 +113,17 @@ func pulseOf(h HolderFacts) pulse {
 	return none
 }
 
+// gone reports that a holder's own connection was known, and has ended.
+func gone(h HolderFacts) bool { return h.Connected != nil && !*h.Connected }
+
+// signedSince reports that a holder gave a sign of life after its last renewal, and not just with that.
+func signedSince(h HolderFacts) bool {
+	return h.Life == LifeAlive && h.SinceRenewal-h.Silent > time.Second
+}
+
+// signDue is how often a holder gives a sign of life.
+func signDue(h HolderFacts) time.Duration { return min(due(h), 10*time.Second) }
+
 // breakStep takes the lock away from a holder.
 func (l *look) breakStep(name string, token pglock.Token, holder, reason string) Step {
 	effect := fmt.Sprintf("Takes the lock away at once. It stops no program: if %s still runs, it goes on until it notices. The fence "+
@@ -174,10 +185,10 @@ func (l *look) find(h HolderFacts, effect string) Step {
 		Effect: strings.TrimSpace("No process there means that the program is dead. " + effect)}
 }
 
-// pulseVerdict is about a holder that does not renew in time.
+// pulseVerdict is about a holder that does not renew in time, or gives no sign of life.
 func (l *look) pulseVerdict(h HolderFacts) {
-	p := pulseOf(h)
-	if p == onTime {
+	p, quiet := pulseOf(h), h.Life == LifeSilent || h.Life == LifeDead
+	if p == onTime && !quiet {
 		return
 	}
 	who, since := shown.Text(h.Holder), shown.Age(h.SinceRenewal)
@@ -186,7 +197,19 @@ func (l *look) pulseVerdict(h HolderFacts) {
 	if !h.Renewed {
 		of = fmt.Sprintf("it has never renewed since it got the lock %s ago; it should every %s", since, shown.Age(due(h)))
 	}
+	if p == onTime { // no renewal is due
+		since = shown.Age(h.Silent)
+		of = fmt.Sprintf("it has given no sign of life for %s; it should every %s", since, shown.Age(signDue(h)))
+		if h.SignedAt.IsZero() {
+			since = shown.Age(h.HeldFor)
+			of = fmt.Sprintf("it has given no sign of life since it got the lock %s ago; it should every %s", since, shown.Age(signDue(h)))
+		}
+	}
 	v := Verdict{Severity: l.grave(), IfNothing: left}
+	sure, does := "Sure that it does not renew.", "does not renew"
+	if p == onTime {
+		sure, does = "Sure that it gives no sign of life.", "gives no sign of life"
+	}
 	heart := slices.IndexFunc(l.heartbeats, func(b Backend) bool { return b.PID == h.Heartbeat })
 	wait := again("Or wait until the lease ends, and look again.", l.name)
 	switch {
@@ -205,7 +228,15 @@ func (l *look) pulseVerdict(h HolderFacts) {
 				Command: "SELECT application_name, state, sync_state FROM pg_stat_replication", Effect: "Shows the standbys that are connected. It changes nothing."})
 		}
 		v.Steps = append(v.Steps, Step{Do: "See what the server is busy with.", Run: RunAdmin, Command: "doctor"}, wait)
-	case p == late:
+	case p != onTime && signedSince(h):
+		v.Kind, v.Severity = WhyLate, SeverityWarning
+		v.Text = fmt.Sprintf("%s is held by %s, which is alive, and a renewal is late: %s.", l.lock(), who, of)
+		v.Because = fmt.Sprintf("Its last sign of life came %s ago. A busy machine or server can delay renewals.", shown.Age(h.Silent))
+		v.Steps = []Step{again("Look again in a few seconds.", l.name), wait}
+		if p == none {
+			v.Steps = append(v.Steps, l.breakStep(l.name, h.Token, h.Holder, "the holder does not renew for "+since))
+		}
+	case p == late && !quiet && !gone(h):
 		v.Kind, v.Severity = WhyLate, SeverityWarning
 		v.Text = fmt.Sprintf("%s is held by %s, and a renewal is late: %s.", l.lock(), who, of)
 		v.Because = "Not sure yet: a busy machine or a slow network can delay one renewal."
@@ -213,21 +244,27 @@ func (l *look) pulseVerdict(h HolderFacts) {
 	case heart >= 0:
 		v.Kind = WhyStopped
 		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped or cut off: %s. Its heartbeat connection to the server is still open.", l.lock(), who, of)
-		v.Because = "Sure that it does not renew. A program that ends closes its connection; so this one probably exists and is paused " +
+		v.Because = sure + " A program that ends closes its connection; so this one probably exists and is paused " +
 			"(stopped by a signal, in a debugger, on a frozen machine), or the network lost it."
-		v.Steps = []Step{l.find(h, ifStopped(h.Holder)), l.breakStep(l.name, h.Token, h.Holder, "the holder does not renew for "+since), wait}
-	case h.Renewed:
+		v.Steps = []Step{l.find(h, ifStopped(h.Holder)), l.breakStep(l.name, h.Token, h.Holder, "the holder "+does+" for "+since), wait}
+	case gone(h):
 		v.Kind = WhyGone
-		v.Text = fmt.Sprintf("%s is held by %s, and that program is dead or cut off: %s, and it has no connection to the server.", l.lock(), who, of)
-		v.Because = "Sure that it does not renew. A program that lives keeps a connection open for that, so this one was probably killed, or " +
-			"its host is down. (Behind a pooler such as PgBouncer its connection cannot be seen.)"
+		v.Text = fmt.Sprintf("%s is held by %s, and that program is dead or cut off: %s, and its connection to the server has ended.", l.lock(), who, of)
+		v.Because = sure + " A program that lives opens another connection within seconds, so this one was " +
+			"probably killed, or it is cut off."
 		v.Steps = []Step{l.find(h, ifDead(h.Holder)),
-			l.breakStep(l.name, h.Token, h.Holder, "the holder is dead: no renewal for "+since), wait}
+			l.breakStep(l.name, h.Token, h.Holder, "the holder is dead: no sign of life for "+since), wait}
+	case !h.SignedAt.IsZero():
+		v.Kind = WhySilent
+		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped, dead or cut off: %s.", l.lock(), who, of)
+		v.Because = sure + " It has no connection of its own that can be seen, as behind a pooler such as PgBouncer."
+		v.Steps = []Step{l.find(h, ifDead(h.Holder)+" "+ifStopped(h.Holder)),
+			l.breakStep(l.name, h.Token, h.Holder, "the holder gives no sign of life for "+since), wait}
 	default:
 		v.Kind = WhySilent
 		v.Text = fmt.Sprintf("%s is held by %s, which gives no sign of life: %s.", l.lock(), who, of)
-		v.Because = "Sure that it does not renew. Either it ended before its first renewal, as when it dies while it waits for the lock, or it " +
-			"is stopped or cut off. No connection of it can be seen."
+		v.Because = "Either it ended before its first sign of life, as when it dies while it waits for the lock, or it is stopped or cut off. " +
+			"Only a program that calls the SQL functions itself, such as psql, may live and give none."
 		v.Steps = []Step{l.find(h, ifDead(h.Holder)+" "+ifStopped(h.Holder)),
 			l.breakStep(l.name, h.Token, h.Holder, "the holder gives no sign of life for "+since), wait}
 	}
@@ -264,11 +301,16 @@ func (l *look) heldVerdict() {
 		if free := h.Limit - len(l.Holders); h.Mode == pglock.ModeLimit && free > 0 {
 			v.Text += fmt.Sprintf(" %d of %d places %s free.", free, h.Limit, map[bool]string{true: "is", false: "are"}[free == 1])
 		}
+	case h.Life == LifeUnknown && gone(h):
+		v.Text = fmt.Sprintf("%s is held by %s. Its last sign of life came %s ago, and its connection has ended since: it is dead, or opens another within %s.",
+			l.lock(), shown.Text(h.Holder), shown.Age(h.Silent), shown.Age(signDue(h)))
+	case signedSince(h):
+		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it gave a sign of life %s ago, as it should every %s.", l.lock(), shown.Text(h.Holder), shown.Age(h.Silent), shown.Age(signDue(h)))
 	case h.Renewed:
 		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it renewed %s ago, as it should every %s.", l.lock(), shown.Text(h.Holder), shown.Age(h.SinceRenewal), shown.Age(due(h)))
 	default:
-		v.Text = fmt.Sprintf("%s is held by %s. It got the lock %s ago and should renew every %s, so nothing shows yet whether it is alive.",
-			l.lock(), shown.Text(h.Holder), shown.Age(h.HeldFor), shown.Age(due(h)))
+		v.Text = fmt.Sprintf("%s is held by %s. It got the lock %s ago and should give a sign of life every %s, so nothing shows yet whether it is alive.",
+			l.lock(), shown.Text(h.Holder), shown.Age(h.HeldFor), shown.Age(signDue(h)))
 	}
 	if n := l.alive(); n > 0 {
 		l.slow(&v, h, n)

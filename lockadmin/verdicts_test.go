@@ -12,8 +12,28 @@ import (
 // holderOf is a holder with a TTL of 30 s, as it looks so long after its last renewal.
 func holderOf(since time.Duration) HolderFacts {
 	now := time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)
-	return HolderFacts{Renewed: true, SinceRenewal: since, HeldFor: time.Minute, Heartbeat: 20001, LockInfo: pglock.LockInfo{Name: "report", Held: true,
+	yes := true
+	h := HolderFacts{Renewed: true, SinceRenewal: since, HeldFor: time.Minute, Heartbeat: 20001, LockInfo: pglock.LockInfo{Name: "report", Held: true,
 		Holder: "app-1/reporter[4711]", Token: 2, TTL: 30 * time.Second, Remaining: 30*time.Second - since, AcquiredAt: now.Add(-time.Minute), Mode: pglock.ModeExclusive}}
+	h.HolderLife = HolderLife{Life: LifeAlive, SignedAt: now.Add(-since), Silent: since, Connected: &yes}
+	if since > 15*time.Second {
+		h.Life = LifeSilent
+	}
+	return h
+}
+
+// signing is a holder with a TTL of an hour, as it looks so long after a sign of life that is no renewal.
+func signing(life Life, silent time.Duration, connected *bool) *look {
+	h := holderOf(time.Minute)
+	h.TTL, h.Remaining, h.Renewed = time.Hour, 59*time.Minute, false
+	h.HolderLife = HolderLife{Life: life, SignedAt: h.AcquiredAt, Silent: silent, Connected: connected}
+	if silent == 0 {
+		h.SignedAt = time.Time{}
+	}
+	if connected == nil || !*connected {
+		h.Heartbeat = 0
+	}
+	return lookAt(h)
 }
 
 func lookAt(holders ...HolderFacts) *look {
@@ -72,11 +92,14 @@ func brokeCircle() *look {
 func TestVerdictFollowsFromTheFacts(t *testing.T) {
 	t.Parallel()
 	gone := holderOf(20 * time.Second)
-	gone.Heartbeat = 0
+	yes, no := true, false
+	gone.Heartbeat, gone.Life, gone.Connected = 0, LifeDead, &no
 	never := gone
-	never.Renewed = false
+	never.Renewed, never.HolderLife = false, HolderLife{Life: LifeSilent}
 	young := holderOf(time.Second)
-	young.Renewed, young.Heartbeat = false, 0
+	young.Renewed, young.Heartbeat, young.HolderLife = false, 0, HolderLife{Life: LifeUnknown}
+	signs := holderOf(19 * time.Second)
+	signs.Life, signs.Silent = LifeAlive, 3*time.Second
 	hangs := lookAt(holderOf(20*time.Second)).queued(time.Second, true)
 	hangs.heartbeats[0] = Backend{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "active", Query: 18 * time.Second, WaitsFor: "IPC: SyncRep"}
 	gap := holderOf(time.Second)
@@ -99,12 +122,21 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 		severity Severity
 		says     []string
 	}{
-		"renewed a moment ago":            {lookAt(holderOf(time.Second)), WhyHeld, SeverityOK, []string{"which is alive", "renewed 1s ago"}},
-		"renewed as late as is usual":     {lookAt(holderOf(12 * time.Second)), WhyHeld, SeverityOK, nil},
-		"one renewal is missing":          {lookAt(holderOf(13 * time.Second)), WhyLate, SeverityWarning, []string{"Not sure yet"}},
-		"no renewal, connected":           {lookAt(holderOf(19 * time.Second)), WhyStopped, SeverityWarning, []string{"for 19s", "every 10s", "kill -CONT 4711", "In 11s the lease ends; then it is free"}},
-		"no renewal, somebody waits":      {lookAt(holderOf(19*time.Second)).queued(time.Second, true), WhyStopped, SeverityCritical, []string{"then app-2/reporter[963] gets it"}},
-		"no renewal, not connected":       {lookAt(gone), WhyGone, SeverityWarning, []string{"no connection", "--token 2", "It stops no program"}},
+		"renewed a moment ago":        {lookAt(holderOf(time.Second)), WhyHeld, SeverityOK, []string{"which is alive", "renewed 1s ago"}},
+		"renewed as late as is usual": {lookAt(holderOf(12 * time.Second)), WhyHeld, SeverityOK, nil},
+		"one renewal is missing":      {lookAt(holderOf(13 * time.Second)), WhyLate, SeverityWarning, []string{"Not sure yet"}},
+		"no renewal, connected":       {lookAt(holderOf(19 * time.Second)), WhyStopped, SeverityWarning, []string{"for 19s", "every 10s", "kill -CONT 4711", "In 11s the lease ends; then it is free"}},
+		"no renewal, somebody waits":  {lookAt(holderOf(19*time.Second)).queued(time.Second, true), WhyStopped, SeverityCritical, []string{"then app-2/reporter[963] gets it"}},
+		"no renewal, not connected":   {lookAt(gone), WhyGone, SeverityWarning, []string{"its connection to the server has ended", "--token 2", "It stops no program"}},
+		"no renewal, but signs":       {lookAt(signs), WhyLate, SeverityWarning, []string{"which is alive, and a renewal is late", "Its last sign of life came 3s ago"}},
+		"signs between renewals":      {signing(LifeAlive, 3*time.Second, &yes), WhyHeld, SeverityOK, []string{"which is alive: it gave a sign of life 3s ago, as it should every 10s"}},
+		"signs behind a pooler":       {signing(LifeAlive, 3*time.Second, nil), WhyHeld, SeverityOK, []string{"which is alive: it gave a sign of life 3s ago"}},
+		"no signs, connected":         {signing(LifeSilent, 20*time.Second, &yes), WhyStopped, SeverityWarning, []string{"no sign of life for 20s; it should every 10s", "Sure that it gives no sign of life", "still open"}},
+		"no signs, not connected":     {signing(LifeDead, 20*time.Second, &no), WhyGone, SeverityWarning, []string{"no sign of life for 20s", "its connection to the server has ended"}},
+		"no signs behind a pooler":    {signing(LifeSilent, 20*time.Second, nil), WhySilent, SeverityWarning, []string{"stopped, dead or cut off", "as behind a pooler"}},
+		"never a sign":                {signing(LifeSilent, 0, nil), WhySilent, SeverityWarning, []string{"no sign of life since it got the lock 1m ago"}},
+		"its connection just ended":   {signing(LifeUnknown, 2*time.Second, &no), WhyHeld, SeverityOK, []string{"2s ago, and its connection has ended since"}},
+
 		"never renewed":                   {lookAt(never), WhySilent, SeverityWarning, []string{"never renewed", "dies while it waits", "STAT T", "kill -CONT 4711", "No process there means that the program is dead. The break below then harms nobody."}},
 		"never renewed, of no known host": {func() *look { h := never; h.Holder = "worker"; return lookAt(h) }(), WhySilent, SeverityWarning, []string{"If it is dead, the break below harms nobody.", "kill -CONT and the number"}},
 		"just granted":                    {lookAt(young), WhyHeld, SeverityOK, []string{"nothing shows yet"}},

@@ -53,7 +53,7 @@ func drawBackends(w *page, v showView) {
 			whose = fmt.Sprintf("%d of the %d holders", unknown, len(v.Holders))
 		}
 		notes = append(notes, "No server process is known for the heartbeat of "+whose+". A client opens that connection "+
-			"when a lease has lasted for a third of its TTL. Behind a pooler such as PgBouncer clients share processes, and none "+
+			"when a lease has lasted for ten seconds, or a third of its TTL. Behind a pooler such as PgBouncer clients share processes, and none "+
 			"belongs to a holder.")
 	}
 	for _, note := range notes {

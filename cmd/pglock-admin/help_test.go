@@ -86,7 +86,7 @@ func TestATableThatIsTooWideForTheTerminalIsDrawnOtherwise(t *testing.T) {
 	t.Parallel()
 	drawn := func(width int) string {
 		p := &page{width: width}
-		drawList(p, listView{Locks: []lockView{heldLock("report"), heldLock("my job")}}, listFlags{order: "name"})
+		drawList(p, listView{Locks: []listedLock{{lockView: heldLock("report")}, {lockView: heldLock("my job")}}}, listFlags{order: "name"})
 		return p.String()
 	}
 	for width, want := range map[int][]string{

@@ -22,6 +22,12 @@ type lockView struct {
 	Longest   int64 `json:"longest_wait_ms"`
 }
 
+// listedLock is a lock in the list, with the life of its holder: "" if it is free.
+type listedLock struct {
+	lockView
+	Life lockadmin.Life `json:"life,omitempty"`
+}
+
 func viewOf(i pglock.LockInfo) lockView {
 	return lockView{LockInfo: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(), HeldFor: heldFor(i).Milliseconds(),
 		Longest: i.LongestWait.Milliseconds()}
@@ -36,8 +42,8 @@ func heldFor(i pglock.LockInfo) time.Duration {
 }
 
 type listView struct {
-	Locks []lockView `json:"locks"`
-	More  bool       `json:"more"` // --limit left some out
+	Locks []listedLock `json:"locks"`
+	More  bool         `json:"more"` // --limit left some out
 }
 
 func newList(o *options) *cobra.Command {
@@ -46,7 +52,8 @@ func newList(o *options) *cobra.Command {
 		Use:   "list",
 		Short: "Show who holds which lock",
 		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is left.
-A live holder renews its lease. A lease that has almost run out belongs to a holder that is stopped or cut off.
+LEASE shows how much of the lease is left; or instead that the holder is silent or dead, as pglock-admin sessions --help
+explains. A live holder renews its lease. One that has almost run out belongs to a holder that is stopped or cut off.
 
 A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the
 holder of slot 2. WAITING is how many wait for the lock, and for how long the first of them has; pglock-admin waiters
@@ -75,9 +82,13 @@ after pglock-admin show.`,
 				if err != nil {
 					return err
 				}
-				view := listView{Locks: []lockView{}, More: more}
-				for _, i := range infos {
-					view.Locks = append(view.Locks, viewOf(i))
+				lives, err := admin.Lives(ctx, infos)
+				if err != nil {
+					return err
+				}
+				view := listView{Locks: []listedLock{}, More: more}
+				for n, i := range infos {
+					view.Locks = append(view.Locks, listedLock{viewOf(i), lives[n].Life})
 				}
 				return o.show(cmd, view, func(w *page) { drawList(w, view, flags) })
 			})
@@ -119,6 +130,9 @@ func drawList(w *page, view listView, flags listFlags) {
 		held, expires, bar, waiting := "-", "FREE", "", "-"
 		if l.Held {
 			held, expires, bar = age(heldFor(l.LockInfo)), age(l.LockInfo.Remaining), leaseBar(l.LockInfo.Remaining, l.LockInfo.TTL)
+		}
+		if l.Life == lockadmin.LifeSilent || l.Life == lockadmin.LifeDead {
+			bar = string(l.Life)
 		}
 		if l.Waiting > 0 {
 			waiting = fmt.Sprintf("%d (%s)", l.Waiting, age(l.LongestWait))

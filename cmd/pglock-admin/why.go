@@ -287,7 +287,7 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			add("waits for", fmt.Sprintf("%s waits for lock %s of %s, for %s%s", printable(w.Waiter), shellName(w.For), printable(w.Holder), age(w.Waiting), whose))
 		}
 	}
-	if hidden := slices.IndexFunc(e.Holders, func(h lockadmin.HolderFacts) bool { return h.Heartbeat == 0 && h.Renewed && h.SinceRenewal < h.TTL/2 }); hidden >= 0 {
+	if hidden := slices.IndexFunc(e.Holders, func(h lockadmin.HolderFacts) bool { return h.Connected == nil && h.Life == lockadmin.LifeAlive }); hidden >= 0 {
 		add("server", fmt.Sprintf("no process is known for the heartbeat of %s, as behind a pooler such as PgBouncer", printable(e.Holders[hidden].Holder)))
 	}
 	for n, b := range e.Processes {
