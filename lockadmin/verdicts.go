@@ -254,17 +254,16 @@ func (l *look) pulseVerdict(h HolderFacts) {
 			"probably killed, or it is cut off."
 		v.Steps = []Step{l.find(h, ifDead(h.Holder)),
 			l.breakStep(l.name, h.Token, h.Holder, "the holder is dead: no sign of life for "+since), wait}
-	case !h.SignedAt.IsZero():
-		v.Kind = WhySilent
-		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped, dead or cut off: %s.", l.lock(), who, of)
-		v.Because = sure + " It has no connection of its own that can be seen, as behind a pooler such as PgBouncer."
-		v.Steps = []Step{l.find(h, ifDead(h.Holder)+" "+ifStopped(h.Holder)),
-			l.breakStep(l.name, h.Token, h.Holder, "the holder gives no sign of life for "+since), wait}
 	default:
 		v.Kind = WhySilent
-		v.Text = fmt.Sprintf("%s is held by %s, which gives no sign of life: %s.", l.lock(), who, of)
-		v.Because = "Either it ended before its first sign of life, as when it dies while it waits for the lock, or it is stopped or cut off. " +
-			"Only a program that calls the SQL functions itself, such as psql, may live and give none."
+		if h.SignedAt.IsZero() {
+			v.Text = fmt.Sprintf("%s is held by %s, which gives no sign of life: %s.", l.lock(), who, of)
+			v.Because = "Either it ended before its first sign of life, as when it dies while it waits for the lock, or it is stopped or cut off. " +
+				"Only a program that calls the SQL functions itself, such as psql, may live and give none."
+		} else {
+			v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped, dead or cut off: %s.", l.lock(), who, of)
+			v.Because = sure + " It has no connection of its own that can be seen, as behind a pooler such as PgBouncer."
+		}
 		v.Steps = []Step{l.find(h, ifDead(h.Holder)+" "+ifStopped(h.Holder)),
 			l.breakStep(l.name, h.Token, h.Holder, "the holder gives no sign of life for "+since), wait}
 	}
