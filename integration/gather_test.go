@@ -452,8 +452,8 @@ func TestCallsOneAfterAnotherMakeOneStatementEach(t *testing.T) {
 			t.Errorf("%d connections were taken for 5 calls", n)
 		}
 	}
-	pgtest.Eventually(t, "the goroutines of coalescers to end", func() bool {
-		return !strings.Contains(string(c.stacks[:runtime.Stack(c.stacks, true)]), "coalesce.(*Coalescer[")
+	pgtest.Eventually(t, "the statements of coalescers to end", func() bool {
+		return !strings.Contains(string(c.stacks[:runtime.Stack(c.stacks, true)]), "coalesce.(*Coalescer[...]).send(")
 	})
 }
 
