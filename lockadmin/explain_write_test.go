@@ -89,7 +89,7 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 // the while: so the write fails when Explain has said, at the latest, and not long before.
 func TestWhatIsLeftOfAWritesTimeIsWhatTheServerLeavesIt(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second
+	const ttl = 5 * time.Second
 	db := pgtest.Database(t)
 	pool, conn := db.Pool(t), db.Conn(t)
 	admin := newAdmin(t, pool)
@@ -112,7 +112,7 @@ func TestWhatIsLeftOfAWritesTimeIsWhatTheServerLeavesIt(t *testing.T) {
 	}()
 	var left time.Duration
 	var asked time.Time
-	says := regexp.MustCompile(`\(in (\S+) at the latest, unless its program has given it more time than its lease of 3s\)`)
+	says := regexp.MustCompile(`\(in (\S+) at the latest, unless its program has given it more time than its lease of 5s\)`)
 	pgtest.Eventually(t, "a verdict about the write, whose lease has been renewed", func() bool {
 		asked = time.Now()
 		e, err := admin.Explain(t.Context(), "report")

@@ -116,6 +116,48 @@ func TestASignTellsWhetherTheConnectionIsMarked(t *testing.T) {
 	}
 }
 
+// A connection holds one advisory lock as its mark, however often it is marked.
+func TestAConnectionThatIsMarkedAgainKeepsOneMark(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn, other := db.Conn(t), db.Conn(t)
+	key := uuid.NewString()
+	mark := func() (marked *bool) {
+		t.Helper()
+		if err := conn.QueryRow(t.Context(), `SELECT pglock.mark_connection($1::text::uuid, $2, 'holder', 'v1.0.0')`, key, conn.PgConn().PID()).Scan(&marked); err != nil {
+			t.Fatal(err)
+		}
+		return marked
+	}
+	wantOne := func() {
+		t.Helper()
+		var n int
+		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()`).Scan(&n); err != nil || n != 1 {
+			t.Errorf("%d marks, %v; want one", n, err)
+		}
+	}
+	for range 3 {
+		if m := mark(); m == nil || !*m {
+			t.Errorf("%v, want that it is marked", m)
+		}
+		wantOne()
+	}
+	tx, err := other.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `UPDATE pglock.sessions SET version = 'v1.0.1'`); err != nil {
+		t.Fatal(err)
+	}
+	if m := mark(); m != nil {
+		t.Errorf("%v, want NULL while somebody has locked the row", *m)
+	}
+	wantOne()
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestLivesOfLeasesThatHaveEndedAreZero(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -116,9 +116,15 @@ func pulseOf(h HolderFacts) pulse {
 // gone reports that a holder's own connection was known, and has ended.
 func gone(h HolderFacts) bool { return h.Connected != nil && !*h.Connected }
 
-// signedSince reports that a holder gave a sign of life after its last renewal, and not just with that.
+// signedSince reports that a holder gave a sign of life after its last renewal, and not just with that, or has not
+// renewed yet.
 func signedSince(h HolderFacts) bool {
-	return h.Life == LifeAlive && h.SinceRenewal-h.Silent > time.Second
+	return h.Life == LifeAlive && (!h.Renewed || h.SinceRenewal-h.Silent > time.Second)
+}
+
+// quiet reports that a holder gives no sign of life. One whose tickets alone count no more does.
+func quiet(h HolderFacts) bool {
+	return (h.Life == LifeSilent || h.Life == LifeDead) && (h.SignedAt.IsZero() || h.Silent > 15*time.Second)
 }
 
 // signDue is how often a holder gives a sign of life.
@@ -187,7 +193,7 @@ func (l *look) find(h HolderFacts, effect string) Step {
 
 // pulseVerdict is about a holder that does not renew in time, or gives no sign of life.
 func (l *look) pulseVerdict(h HolderFacts) {
-	p, quiet := pulseOf(h), h.Life == LifeSilent || h.Life == LifeDead
+	p, quiet := pulseOf(h), quiet(h)
 	if p == onTime && !quiet {
 		return
 	}
@@ -300,6 +306,11 @@ func (l *look) heldVerdict() {
 		if free := h.Limit - len(l.Holders); h.Mode == pglock.ModeLimit && free > 0 {
 			v.Text += fmt.Sprintf(" %d of %d places %s free.", free, h.Limit, map[bool]string{true: "is", false: "are"}[free == 1])
 		}
+		for _, h := range l.Holders {
+			if h.Life == LifeUnknown && gone(h) {
+				v.Text += fmt.Sprintf(" The connection of %s has ended since its last sign of life, %s ago.", shown.Text(h.Holder), shown.Age(h.Silent))
+			}
+		}
 	case h.Life == LifeUnknown && gone(h):
 		v.Text = fmt.Sprintf("%s is held by %s. Its last sign of life came %s ago, and its connection has ended since: it is dead, or opens another within %s.",
 			l.lock(), shown.Text(h.Holder), shown.Age(h.Silent), shown.Age(signDue(h)))
@@ -315,8 +326,8 @@ func (l *look) heldVerdict() {
 		l.slow(&v, h, n)
 	} else {
 		v.Because = "Nobody waits for it, and nothing in the server stands in its way."
-		if len(l.Holders) == 1 && !h.Renewed {
-			v.Steps = []Step{again("Look again after its first renewal.", l.name)}
+		if len(l.Holders) == 1 && h.Life == LifeUnknown {
+			v.Steps = []Step{again("Look again after its next sign of life.", l.name)}
 		}
 	}
 	if b := l.lastBreak(); b != nil && l.At.Sub(b.At) < recently && b.Token < h.Token {

@@ -644,8 +644,8 @@ AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 -- key that nobody can know before, and the session's row has the key and the process. The server drops the lock with
 -- the connection. So a process counts only if the session's key has named it and the connection is still the same; who
 -- takes the same lock besides misleads nobody. It answers false and marks nothing where the connection ends at a
--- pooler: p_backend_pid is the process that the client was told when it connected; and while somebody else has locked
--- the session's row. With NULL it marks nothing, and answers whether the session's row names this process.
+-- pooler: p_backend_pid is the process that the client was told when it connected. With NULL it marks nothing, and
+-- answers whether the session's row names this process. While somebody else has locked the row it does nothing: NULL.
 --
 -- It is also a sign of life, for life_of. A client that holds gives one every ten seconds, unless it has given another;
 -- with p_version, that of its library, and in p_holds how long it may go on holding: as long the row stays. Nothing
@@ -664,20 +664,25 @@ DECLARE
   mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
     AND pg_try_advisory_lock_shared(key);
   own  boolean := false;
+  was  record;
 BEGIN
   IF mine OR me IS NOT NULL AND p_version IS NOT NULL THEN
-    UPDATE sessions s SET seen_at = clock_timestamp(), seen_by = pg_backend_pid(),
-        version = coalesce(p_version, s.version), holds_until = coalesce(clock_timestamp() + p_holds, s.holds_until),
-        pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
-      WHERE s.session_id = (
-        SELECT o.session_id FROM sessions o WHERE o.session_id = me FOR NO KEY UPDATE SKIP LOCKED)
-      RETURNING s.pid IS NOT DISTINCT FROM pg_backend_pid() INTO own;
-    IF NOT FOUND THEN
+    SELECT o.pid, o.mark INTO was FROM sessions o WHERE o.session_id = me FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND THEN
+      UPDATE sessions s SET seen_at = clock_timestamp(), seen_by = pg_backend_pid(),
+          version = coalesce(p_version, s.version), holds_until = coalesce(clock_timestamp() + p_holds, s.holds_until),
+          pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
+        WHERE s.session_id = me RETURNING s.pid IS NOT DISTINCT FROM pg_backend_pid() INTO own;
+      IF mine AND was.pid = pg_backend_pid() THEN         -- its former mark
+        mine := pg_advisory_unlock_shared(was.mark);
+      END IF;
+    ELSE                                                  -- beside an update of the row ON CONFLICT would wait
       INSERT INTO sessions (session_id, holder, alive_until, version, holds_until, pid, mark)
-        VALUES (me, coalesce(p_holder, '-'), clock_timestamp(), p_version, clock_timestamp() + p_holds,
-          CASE WHEN mine THEN p_backend_pid END, CASE WHEN mine THEN key END) ON CONFLICT (session_id) DO NOTHING;
-      own := mine AND FOUND;
-      IF mine AND NOT own THEN
+        SELECT me, coalesce(p_holder, '-'), clock_timestamp(), p_version, clock_timestamp() + p_holds,
+          CASE WHEN mine THEN p_backend_pid END, CASE WHEN mine THEN key END
+        WHERE NOT EXISTS (SELECT FROM sessions o WHERE o.session_id = me) ON CONFLICT (session_id) DO NOTHING;
+      own := CASE WHEN FOUND THEN mine END;
+      IF mine AND own IS NULL THEN
         mine := NOT pg_advisory_unlock_shared(key);
       END IF;
     END IF;
@@ -3928,7 +3933,7 @@ AS $$
       SELECT w.*, m.objid AS mark, resource_with(p_name, m.objid) AS resource
       FROM k m JOIN writers w ON w.virtualtransaction = m.virtualtransaction AND w.pid IS NOT DISTINCT FROM m.pid
         AND w.relation = 'fences'::regclass
-      WHERE m.marks AND m.objsubid = 2 AND hashtext(p_name)::oid IN (m.classid, m.objid)),
+      WHERE m.marks AND m.mode = 'ShareLock' AND m.objsubid = 2 AND hashtext(p_name)::oid IN (m.classid, m.objid)),
     seen AS MATERIALIZED (
       SELECT 'locks'::regclass::oid AS relation, NULL AS resource, l.xmax AS by, l.ctid::text::point AS at
       FROM locks l WHERE l.name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'locks'::regclass)

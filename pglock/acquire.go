@@ -121,10 +121,11 @@ type granted struct {
 	left      time.Duration
 	expiresAt time.Time // by the server's clock; zero if unknown
 	seen      trust.Instant
+	asked     bool // seen is when the server was asked for it; else it told of the grant by itself
 }
 
 func grantOf(a protocol.Answer, sent trust.Instant) granted {
-	return granted{a.Token, a.Slot, a.Remaining, a.ExpiresAt, sent}
+	return granted{a.Token, a.Slot, a.Remaining, a.ExpiresAt, sent, true}
 }
 
 // getGrant requests the lock, and waits for it if it is held and the request says so.
@@ -157,6 +158,9 @@ func (c *Client) heldError(a protocol.Answer, name string) *HeldError {
 func (c *Client) grant(parent context.Context, q *pending, g granted) (*Lease, error) {
 	l := newLease(c, parent, q.request, q.GrantID, Token(g.token), g.slot)
 	l.queued, l.strays = q.queued, q.lost
+	if g.asked {
+		l.took = c.now().Mono - g.seen.Mono
+	}
 	l.extend(g.seen, protocol.Verdict{Remaining: g.left, ExpiresAt: g.expiresAt}, sooner())
 	if !l.Valid() {
 		c.takeBack(q.RequestID, q.lost, q.TTL)

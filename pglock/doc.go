@@ -189,11 +189,11 @@
 //
 // Goroutines: two for its whole life, the heartbeat and the watch that ends leases at their deadlines; a third,
 // which listens, from the first wait or Watch on; one that reads from the open connection while no statement does; one
-// that calls the observer, if there is one (WithObserver); and one for each statement and each dial under way, for at
-// most ten seconds.
+// that calls the observer, if there is one (WithObserver); one for each dial under way, for at most ten seconds; and one
+// for each statement of calls under way, of which up to twelve stay for the next.
 //
 // Connections outside the pool: one. It is for renewals and LISTEN, while the client waits, watches, or holds leases
-// for longer than a third of their TTL; it is made as the pool makes its own. Looks use it if the pool has no idle one.
+// for longer than ten seconds or a third of their TTL; it is made as the pool makes its own. Looks use it if the pool has no idle one.
 // If it cannot be opened, an idle one of the pool serves for one statement at a time, and the client does not listen.
 // If it does not answer, others are opened beside it for a moment; so they are, up to four in all, for calls that
 // release while the application holds its whole pool, and for questions of package fencedstore. It is closed after 30 s

@@ -53,7 +53,7 @@ type HeldError struct {
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero if unknown
 	Grace     bool      // until ExpiresAt a holder whose grant a failover has lost may believe in it (WithGrace)
 	Place     int       // in the queue, as last known, counted up to 100: 1 is next; 0 when not queued
-	OwnSince  time.Time // when this client was granted that lease, by the local clock; zero if another client holds it
+	OwnSince  time.Time // when this client was granted that lease, by the local clock; zero if it has none such any more
 }
 
 func (e *HeldError) Error() string {

@@ -8,62 +8,67 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-const (
-	// overslept is by how much the watch of the deadlines comes late before it counts as a pause of the program.
-	overslept = 250 * time.Millisecond
-	// remembered is for how long after a pause it explains the leases that have expired meanwhile.
-	remembered = 2 * wallClockLook
-)
+// overslept is by how much the watch of the deadlines comes late before it counts as a pause of the program.
+const overslept = 250 * time.Millisecond
 
 // errExpired ends a lease that is past its deadline.
 var errExpired = errors.New("expired")
 
 // pulse tells from the watch of the deadlines, which wakes once a second, whether the program runs.
 type pulse struct {
-	last   trust.Instant // when the watch ran,
-	next   time.Duration // and how long after that it was to run again
-	paused error         // how the program did not run, as was noticed last; nil: it ran
+	last trust.Instant // when the watch ran,
+	next time.Duration // and how long after that it was to run again
+	// lately is the last time in which the program did not run.
+	lately pausing
+}
+
+// pausing is a time in which the program did not run.
+type pausing struct {
+	how    error // nil: there was none
 	length time.Duration
 	ended  trust.Instant
 }
 
 // beat notes that the watch runs, and is to run again after next.
 func (p *pulse) beat(now trust.Instant, next time.Duration) {
-	if length, paused := p.misses(now); paused != nil {
-		p.length, p.paused, p.ended = length, paused, now
+	if late := p.late(now); late.how != nil {
+		p.lately = late
 	}
 	p.last, p.next = now, max(next, 0)
 }
 
-// misses says that the watch is late, so the program has not run for about so long, and how.
-func (p *pulse) misses(now trust.Instant) (length time.Duration, paused error) {
-	length = -now.Until(p.last)
+// late is the pause that ends now: the watch should have run before.
+func (p *pulse) late(now trust.Instant) pausing {
+	since := -now.Until(p.last)
+	length := since - p.next // at least: the pause may have begun when the watch had just run
 	switch round := length.Round(100 * time.Millisecond); {
-	case p.last == (trust.Instant{}) || p.next == never || length < p.next+overslept:
-		return 0, nil
-	case length-(now.Mono-p.last.Mono) > overslept:
-		return length, fmt.Errorf("the machine was suspended, or its clock set, for about %v", round)
+	case p.last == (trust.Instant{}) || p.next == never || length < overslept:
+		return pausing{}
+	case since-(now.Mono-p.last.Mono) > overslept:
+		return pausing{fmt.Errorf("the machine was suspended, or its clock set, for about %v", round), length, now}
 	default:
-		return length, fmt.Errorf("the program did not run for about %v", round)
+		return pausing{fmt.Errorf("the program did not run for about %v", round), length, now}
 	}
 }
 
-// missed is for how long the program has not run lately, and how.
-func (s *leases) missed(now trust.Instant) (length time.Duration, paused error) {
+// paused is the last pause.
+func (s *leases) paused(now trust.Instant) pausing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if length, paused = s.pulse.misses(now); paused == nil && -now.Until(s.pulse.ended) < remembered {
-		length, paused = s.pulse.length, s.pulse.paused
+	if late := s.pulse.late(now); late.how != nil {
+		return late
 	}
-	return length, paused
+	return s.pulse.lately
 }
 
-// whyExpired says why a lease was not renewed in time: the program did not run for so long, or could not renew it, or
-// the TTL is too short for the way to the server. The caller has the lease's mutex.
-func (l *Lease) whyExpired(length time.Duration, paused error) error {
-	switch {
-	case paused != nil && length > l.ttl/3:
-		return fmt.Errorf("%w, and the TTL is %v", paused, l.ttl)
+// whyExpired says why a lease was not renewed in time: the program did not run since the last renewal, or could not
+// renew it, or the TTL is too short for the way to the server. The caller has the lease's mutex.
+func (l *Lease) whyExpired(p pausing) error {
+	switch paused := p.how != nil && p.length > l.ttl/3 && p.ended.Mono > l.fresh; {
+	case paused && l.failure != nil:
+		return fmt.Errorf("%w, and the TTL is %v; %w", p.how, l.ttl, l.failure)
+	case paused:
+		return fmt.Errorf("%w, and the TTL is %v", p.how, l.ttl)
 	case (l.failure == nil || errors.Is(l.failure, errSilent)) && l.took > l.ttl/3:
 		return fmt.Errorf("a request to the server took %v: the TTL of %v is too short for this connection", l.took, l.ttl)
 	}

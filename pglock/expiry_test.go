@@ -39,8 +39,8 @@ func TestALeaseThatExpiresInAPauseSaysSo(t *testing.T) {
 	}
 	for name, notice := range notices {
 		for says, wall := range map[string]time.Duration{
-			"lost: expired: the program did not run for about ":                        9 * time.Second,
-			"lost: expired: the machine was suspended, or its clock set, for about 1m": time.Minute,
+			"lost: expired: the program did not run for about ":                      9 * time.Second,
+			"lost: expired: the machine was suspended, or its clock set, for about ": time.Minute,
 		} {
 			t.Run(name+" "+says, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -60,17 +60,18 @@ func TestALeaseThatExpiresInAPauseSaysSo(t *testing.T) {
 					skew.jump(9*time.Second, wall)
 					err := notice(t, l)
 					fail.Store(false)
-					if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), says) || !strings.HasSuffix(err.Error(), ", and the TTL is 3s") {
+					if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), ", and the TTL is 3s") {
 						t.Errorf("%v, want %q", err, says)
 					}
 					if err := long.Err(); err != nil {
 						t.Errorf("the long lease: %v", err)
 					}
-					time.Sleep(remembered + time.Second)
+					time.Sleep(time.Second) // the watch has seen the pause
 					l = mustAcquire(t, c, "another", WithTTL(3*time.Second))
 					fail.Store(true)
 					<-l.Context().Done()
-					if err := context.Cause(l.Context()); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), errReset.Error()) {
+					if err := context.Cause(l.Context()); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), errReset.Error()) ||
+						strings.Contains(err.Error(), "TTL") {
 						t.Errorf("a later lease that could not be renewed: %v, want why", err)
 					}
 				})

@@ -315,7 +315,6 @@ func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) (
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g = l.gap(now)
-	l.took = now.Mono - sent.Mono
 	if l.ended == nil {
 		l.trust(l.ttl, sent, v, sooner)
 	}
@@ -338,7 +337,7 @@ func (l *Lease) trust(lasts time.Duration, sent trust.Instant, v protocol.Verdic
 // lost, whatever the cause given.
 func (l *Lease) end(cause error) bool {
 	now := l.client.now()
-	length, paused := l.client.leases.missed(now)
+	paused := l.client.leases.paused(now)
 	l.mu.Lock()
 	first, lost := l.ended == nil, false
 	if first {
@@ -351,7 +350,7 @@ func (l *Lease) end(cause error) bool {
 			cause, first = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired}, !late
 		}
 		if lost, ok := cause.(*LostError); ok && lost.Err == nil && (lost.Reason == ReasonExpired || lost.Reason == ReasonTakenOver) {
-			lost.Err = l.whyExpired(length, paused)
+			lost.Err = l.whyExpired(paused)
 		}
 		l.ended, lost = cause, cause != ErrReleased
 		l.noteEnd(now, cause, handed)

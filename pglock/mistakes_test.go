@@ -191,7 +191,7 @@ func TestACallWithoutAConnectionSaysThatThePoolIsInUse(t *testing.T) {
 			err = call(ctx)
 			conn.Release()
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no connection of the pool in ") ||
-				!strings.Contains(err.Error(), "ms (1 of 1 in use)") {
+				!strings.Contains(err.Error(), " (1 of 1 in use)") {
 				t.Errorf("%v, want that the pool's one connection was in use", err)
 			}
 		})

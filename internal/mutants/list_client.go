@@ -170,17 +170,26 @@ var ofClose = []mutant{
 		{"pglock/observing.go", "\ts.long = true\n", ""},
 	}, library, "^TestTheObserverHearsOnceOfALease"},
 	{"a pause of the program is not noticed", []edit{
-		{"pglock/expiry.go", "length < p.next+overslept", "true"},
+		{"pglock/expiry.go", "length < overslept:", "true:"},
 	}, library, "^TestALeaseThatExpiresInAPause"},
+	{"who marks a connection waits for whoever changes its session's row", []edit{
+		{schema, "WHERE NOT EXISTS (SELECT FROM sessions o WHERE o.session_id = me) ON CONFLICT", "ON CONFLICT"},
+	}, "./internal/server", "^TestTheServerKnows"},
 	{"a pause explains every later loss", []edit{
-		{"pglock/expiry.go", "-now.Until(s.pulse.ended) < remembered", "true"},
+		{"pglock/expiry.go", " && p.ended.Mono > l.fresh", ""},
 	}, library, "^TestALeaseThatExpiresInAPause"},
 	{"a pause of the machine is one of the program", []edit{
-		{"pglock/expiry.go", "case length-(now.Mono-p.last.Mono) > overslept:", "case false:"},
+		{"pglock/expiry.go", "case since-(now.Mono-p.last.Mono) > overslept:", "case false:"},
 	}, library, "^TestALeaseThatExpiresInAPause"},
 	{"a TTL that is too short is not named", []edit{
 		{"pglock/expiry.go", "l.took > l.ttl/3", "false"},
 	}, library, "^TestATTLThatIsTooShort"},
+	{"the server goes on to know a connection that is gone", []edit{
+		{"internal/server/own.go", "\t\ts.unknown.Add(1)\n", ""},
+	}, "./internal/server", "^TestTheServerKnows"},
+	{"a connection whose session's row was locked is never marked", []edit{
+		{"internal/server/own.go", "if err != nil || marked == nil {", "if e.told.Store(told); err != nil || marked == nil {"},
+	}, "./internal/server", "^TestTheServerKnows"},
 	{"every sender stays", []edit{
 		{"internal/coalesce/coalescer.go", "g.shut || g.idle == g.Width", "g.shut"},
 	}, coalescing, "^TestAsManySendersStay"},

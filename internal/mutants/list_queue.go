@@ -401,12 +401,14 @@ var ofTheQueue = []mutant{
 	{"the history is read for a write without a fence", []edit{
 		{schema, "SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$ DECLARE mine xid8", "SET search_path FROM CURRENT AS $$ DECLARE mine xid8"},
 	}, integration, "^TestPlansOfEmpty"},
+	{"former marks of a connection pile up", []edit{
+		{schema, "IF mine AND was.pid = pg_backend_pid() THEN", "IF false THEN"},
+	}, administration, "^TestAConnectionThatIsMarkedAgain"},
 	{"all sessions are read to mark a connection", []edit{
 		{
 			schema,
-			"WHERE s.session_id = ( SELECT o.session_id FROM sessions o WHERE o.session_id = me FOR NO KEY UPDATE SKIP LOCKED) RETURNING",
-			"FROM ( SELECT o.session_id FROM sessions o WHERE o.session_id = me FOR NO KEY UPDATE SKIP LOCKED) o " +
-				"WHERE s.session_id = o.session_id RETURNING",
+			"FROM sessions o WHERE o.session_id = me FOR NO KEY UPDATE SKIP LOCKED; IF FOUND",
+			"FROM sessions o WHERE o.session_id::text = me::text FOR NO KEY UPDATE SKIP LOCKED; IF FOUND",
 		},
 	}, integration, "^TestPlansOfEmpty"},
 	{"all sessions are read to find the processes of a lock", []edit{

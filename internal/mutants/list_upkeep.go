@@ -67,7 +67,7 @@ var ofUpkeep = []mutant{
 		{"pglock/close.go", "\t\tc.pool.Close()\n", "\t\t_ = c.pool\n"},
 	}, library, "^TestOpenedClientGrants"},
 	{"a connection is marked with each beat", []edit{
-		{"internal/server/own.go", "if e := earsOf(conn); !e.told.Swap(true) {", "if earsOf(conn) != nil {"},
+		{"internal/server/own.go", "if e := earsOf(conn); !s.wasTold(e) {", "if e := earsOf(conn); e != nil {"},
 	}, "./lockadmin", "^TestConnectionIsMarked"},
 	{"a name that is shown steers a shell", []edit{
 		{"internal/shown/shown.go", "|| strings.Contains(name, `\\`) || !AllPrint(name) {\n", "|| strings.Contains(name, `\\`) {\n"},

@@ -248,8 +248,8 @@ func (q *Queries) TakeBack(s Session, spend bool, requests []RequestID, backs []
 
 // Mark gives a sign of life of the session, with the version of this library. It also notes that the connection to the
 // server process with this ID is that of the session's heartbeat; 0 notes nothing. marked is whether this connection is
-// known as that.
-func (q *Queries) Mark(s Session, pid uint32, version string, marked *bool) Step {
+// known as that; nil: somebody has locked the session's row, and nothing was done.
+func (q *Queries) Mark(s Session, pid uint32, version string, marked **bool) Step {
 	var process *int32
 	if pid != 0 {
 		id := int32(pid)

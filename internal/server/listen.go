@@ -21,7 +21,7 @@ import (
 type ears struct {
 	note   func(error)   // how a statement ended
 	news   chan struct{} // 1-buffered
-	told   atomic.Bool   // the server was told whose connection it is
+	told   atomic.Int64  // the server was told whose connection it is, with so many others lost before; 0: it was not
 	marked atomic.Bool   // and knows it: behind a pooler it does not
 
 	mu     sync.Mutex

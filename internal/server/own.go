@@ -58,6 +58,9 @@ func usable(conn *pgx.Conn) bool {
 }
 
 func (s *Server) hang(conn *pgx.Conn) {
+	if s.known.CompareAndSwap(conn, nil) {
+		s.unknown.Add(1)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), goodbye)
 	defer cancel()
 	_ = conn.Close(ctx)
@@ -192,7 +195,7 @@ func (s *Server) Look(
 	}
 	sightings := make(map[int64]protocol.Sighting)
 	err := s.beat(ctx, within, order, who, s.Queries.Look(who, nested, sightings))
-	if h := s.listening.Load(); err == nil && h != nil && !h.ears.told.Load() {
+	if h := s.listening.Load(); err == nil && h != nil && !s.wasTold(h.ears) {
 		if loan, err := s.lender.Claim(ctx, h.conn); err == nil {
 			s.mark(ctx, who, h.conn)
 			loan.Give()
@@ -214,13 +217,17 @@ func (s *Server) beat(
 	})
 }
 
-// mark tells the server whose connection this is, so that people find a holder. Nothing depends on it. If the server
-// does not note it, the next sign of life tells it again.
+// mark tells the server whose connection this is, so that people find a holder. Nothing depends on it. The server knows
+// one connection of a client: when that is closed, the others tell again.
 func (s *Server) mark(ctx context.Context, who protocol.Session, conn *pgx.Conn) {
-	if e := earsOf(conn); !e.told.Swap(true) {
+	if e := earsOf(conn); !s.wasTold(e) {
+		e.marked.Store(false)
 		_ = s.sign(ctx, who, lending.Loan[*pgx.Conn]{Conn: conn, Own: true})
 	}
 }
+
+// wasTold reports whether the server was told whose connection it is since the one that it knew was closed.
+func (s *Server) wasTold(e *ears) bool { return e.told.Load() == s.unknown.Load()+1 }
 
 // Sign gives a sign of life.
 func (s *Server) Sign(ctx context.Context, within time.Duration, who protocol.Session) error {
@@ -233,18 +240,24 @@ func (s *Server) Sign(ctx context.Context, within time.Duration, who protocol.Se
 // pool is never marked: the mark stays until it ends.
 func (s *Server) sign(ctx context.Context, who protocol.Session, loan lending.Loan[*pgx.Conn]) error {
 	if !loan.Own {
-		return s.executor.Run(ctx, loan.Conn, s.Queries.Mark(who, 0, build.Version(), new(bool)))
+		return s.executor.Run(ctx, loan.Conn, s.Queries.Mark(who, 0, build.Version(), new(*bool)))
 	}
-	e, pid, marked := earsOf(loan.Conn), uint32(0), false
-	e.told.Store(true)
+	e, pid := earsOf(loan.Conn), uint32(0)
 	if !e.marked.Load() {
 		pid = loan.Conn.PgConn().PID()
 	}
+	told := s.unknown.Load() + 1
+	var marked *bool
 	err := s.executor.Run(ctx, loan.Conn, s.Queries.Mark(who, pid, build.Version(), &marked))
-	if err == nil {
-		e.marked.Store(marked)
+	if err != nil || marked == nil { // somebody had locked the session's row
+		return err
 	}
-	return err
+	e.told.Store(told)
+	e.marked.Store(*marked)
+	if *marked {
+		s.known.Store(loan.Conn)
+	}
+	return nil
 }
 
 // RenewWaiting renews a lease, and waits at most so long for its row.

@@ -37,6 +37,8 @@ type Server struct {
 	losses    losses                     // of the own connection
 	direct    *lending.Lender[*pgx.Conn] // for LISTEN; nil: the own connection listens
 	listening atomic.Pointer[hearing]    // the own connection that listens, or did
+	known     atomic.Pointer[pgx.Conn]   // the own connection that the server knows as that, until it is closed
+	unknown   atomic.Int64               // how many such were closed
 
 	life      context.Context // ends with Close: no statement outlives it
 	end       context.CancelFunc

@@ -46,7 +46,7 @@ AS $$
       SELECT w.*, m.objid AS mark, resource_with(p_name, m.objid) AS resource
       FROM k m JOIN writers w ON w.virtualtransaction = m.virtualtransaction AND w.pid IS NOT DISTINCT FROM m.pid
         AND w.relation = 'fences'::regclass
-      WHERE m.marks AND m.objsubid = 2 AND hashtext(p_name)::oid IN (m.classid, m.objid)),
+      WHERE m.marks AND m.mode = 'ShareLock' AND m.objsubid = 2 AND hashtext(p_name)::oid IN (m.classid, m.objid)),
     seen AS MATERIALIZED (
       SELECT 'locks'::regclass::oid AS relation, NULL AS resource, l.xmax AS by, l.ctid::text::point AS at
       FROM locks l WHERE l.name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'locks'::regclass)

@@ -1,0 +1,72 @@
+package server
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/protocol"
+)
+
+// A client may have two own connections for a moment. When the one that the server knows is closed, the other is marked
+// again; before that no statement marks it.
+func TestTheServerKnowsTheConnectionThatIsLeft(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := db.Conn(t)
+	s := New(db.Pool(t), "pglock", nil, errors.New("closed"))
+	defer s.Close()
+	who := protocol.Session{Key: uuid.New(), Holder: "holder", TTL: time.Minute}
+	var own [2]*pgx.Conn
+	for i := range own {
+		var err error
+		if own[i], err = s.dial(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer s.hang(own[i])
+	}
+	known := func() (pid uint32) {
+		t.Helper()
+		if err := look.QueryRow(t.Context(), "SELECT pid FROM pglock.sessions").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		return pid
+	}
+	mark := func(i int) { s.mark(t.Context(), who, own[i]) }
+	pid := func(i int) uint32 { return own[i].PgConn().PID() }
+	mark(0)
+	mark(1)
+	if got := known(); got != pid(1) {
+		t.Errorf("process %d is known, want the one that was marked last, %d", got, pid(1))
+	}
+	if mark(0); known() != pid(1) {
+		t.Error("a connection was marked with each statement")
+	}
+	s.hang(own[1])
+	if mark(0); known() != pid(0) {
+		t.Errorf("process %d is known, which is gone, want %d", known(), pid(0))
+	}
+	tx, err := look.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "UPDATE pglock.sessions SET pid = 0"); err != nil {
+		t.Fatal(err)
+	}
+	third, err := s.dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.hang(third)
+	s.mark(t.Context(), who, third)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.mark(t.Context(), who, third); known() != third.PgConn().PID() {
+		t.Error("a connection whose session's row was locked is not marked later")
+	}
+}
