@@ -36,7 +36,7 @@ var (
 type UnfencedError struct {
 	Table    string   // with its schema
 	Resource string   // whose fence the transaction must pass
-	Passed   []string // the resources of the fences that the write of this package has passed; nil in a transaction of your own
+	Passed   []string // the resources of the fences that the write has passed; nil in a transaction of your own
 	Err      error    // the server's, with a hint
 }
 

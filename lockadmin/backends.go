@@ -58,12 +58,12 @@ type Backend struct {
 // heartbeats of its holders first, by slot, then open fenced transactions. After them come those that have locked the
 // lock's row or wait for it, and whoever keeps one of all these from going on.
 //
-// It does not find everything. A client opens the connection of its heartbeat when its first lease has lasted for
-// ten seconds, or a third of its TTL. Behind a pooler such as PgBouncer a process serves many clients in turn, so Backends leaves out the
-// heartbeats. A transaction that passes the fence of a resource for the first time has no Resource if its program has
-// named one (fencedstore.WithResource), and is found by its first eight such fences. Under a fence that another lock's
-// holder has passed last it is found with that lock. A transaction may belong to a former holder, and the next holder
-// waits for it at the fence.
+// It does not find everything. A client opens the connection of its heartbeat when its first lease has lasted for ten
+// seconds, or a third of its TTL. Behind a pooler such as PgBouncer a process serves many clients in turn, so
+// Backends leaves out the heartbeats. A transaction that passes the fence of a resource for the first time has no
+// Resource if its program has named one (fencedstore.WithResource), and is found by its first eight such fences.
+// Under a fence that another lock's holder has passed last it is found with that lock. A transaction may belong to a
+// former holder, and the next holder waits for it at the fence.
 //
 // To end a process of BackendHeartbeat ends no lease: the client connects again. To end one of BackendWrite rolls its
 // transaction back. Break takes the lock away from its holder; the holder's program runs until somebody stops it.

@@ -159,8 +159,8 @@ type QueueFacts struct {
 	First   []WaiterFacts `json:"first"`           // the first few
 	Alive   *WaiterFacts  `json:"alive,omitempty"` // the first that is alive
 
-	// HandedPast: the lock was handed over past Alive (pglock.Lease.HandOver). HandOvers is how many hand-overs the history
-	// has since Alive waits, at most a thousand; null if it does not have them.
+	// HandedPast: the lock was handed over past Alive (pglock.Lease.HandOver). HandOvers is how many hand-overs the
+	// history has since Alive waits, at most a thousand; null if it does not have them.
 	HandedPast bool `json:"handed_past,omitempty"`
 	HandOvers  *int `json:"hand_overs,omitempty"`
 }

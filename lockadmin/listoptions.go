@@ -120,7 +120,8 @@ func WithQueued() ListOption {
 }
 
 // WithOlder keeps entries older than d, from 1 µs to 10 years: leases that were granted, waiters that came, fences
-// that were passed last, and sessions that were heard of last, before that. Locks, Waiters, Fences and Sessions take it.
+// that were passed last, and sessions that were heard of last, before that. Locks, Waiters, Fences and Sessions take
+// it.
 func WithOlder(d time.Duration) ListOption {
 	return func(l *listing) error {
 		l.given = append(l.given, "WithOlder")

@@ -111,8 +111,9 @@
 //
 // An owner is one line of work that may hold several locks. Lease.Context carries it: a request under that context
 // has the same owner as the lease. Every other request has a new owner. An owner that asks for a lock that it holds
-// gets ErrSelfDeadlock at once, unless it asks WithNewOwner. If owners wait for each other in a circle, in any number of processes, the one that
-// queued last gets ErrDeadlock within a second; the others wait until it releases what it holds.
+// gets ErrSelfDeadlock at once, unless it asks WithNewOwner. If owners wait for each other in a circle, in any number
+// of processes, the one that queued last gets ErrDeadlock within a second; the others wait until it releases what it
+// holds.
 //
 // An owner counts as one line of work: if several goroutines ask under one lease's context, all count as waiting
 // when one of them waits. Circles through requests whose context carries no lease, or through anything but locks,
@@ -126,9 +127,9 @@
 //   - A request whose answer was lost is repeated with the same grant ID and yields the same grant and token. A
 //     grant that nobody waits for any more is given back.
 //   - A holder learns of a loss by its deadline at the latest, with no message from the server.
-//   - A live waiter is granted the lock in the order of tickets, over all processes. Only a holder that hands the lock
-//     to a waiter it names (Lease.HandOver) changes that order. No release is missed: a lost notification costs the time
-//     until the next look. A release wakes one waiter if it grants to one.
+//   - A live waiter is granted the lock in the order of tickets, over all processes. Only a holder that hands the
+//     lock to a waiter it names (Lease.HandOver) changes that order. No release is missed: a lost notification costs
+//     the time until the next look. A release wakes one waiter if it grants to one.
 //   - A waiting call holds no connection, and an abandoned wait leaves no lock held.
 //   - A lease that Break has ended stays ended.
 //   - A refused call changes nothing and says why.
@@ -187,19 +188,19 @@
 //
 // # What a client owns
 //
-// Goroutines: two for its whole life, the heartbeat and the watch that ends leases at their deadlines; a third,
-// which listens, from the first wait or Watch on; one that reads from the open connection while no statement does; one
-// that calls the observer, if there is one (WithObserver); one for each dial under way, for at most ten seconds; and one
+// Goroutines: two for its whole life, the heartbeat and the watch that ends leases at their deadlines; a third, which
+// listens, from the first wait or Watch on; one that reads from the open connection while no statement does; one that
+// calls the observer, if there is one (WithObserver); one for each dial under way, for at most ten seconds; and one
 // for each statement of calls under way, of which up to twelve stay for the next.
 //
 // Connections outside the pool: one. It is for renewals and LISTEN, while the client waits, watches, or holds leases
-// for longer than ten seconds or a third of their TTL; it is made as the pool makes its own. Looks use it if the pool has no idle one.
-// If it cannot be opened, an idle one of the pool serves for one statement at a time, and the client does not listen.
-// If it does not answer, others are opened beside it for a moment; so they are, up to four in all, for calls that
-// release while the application holds its whole pool, and for questions of package fencedstore. It is closed after 30 s
-// without use, or after a minute at the latest where leases come and go. With WithListenConfig a second connection
-// listens instead. If the pool's configuration has no application_name, the connection appears in pg_stat_activity as
-// "pglock host/program[pid]".
+// for longer than ten seconds or a third of their TTL; it is made as the pool makes its own. Looks use it if the pool
+// has no idle one. If it cannot be opened, an idle one of the pool serves for one statement at a time, and the client
+// does not listen. If it does not answer, others are opened beside it for a moment; so they are, up to four in all,
+// for calls that release while the application holds its whole pool, and for questions of package fencedstore. It is
+// closed after 30 s without use, or after a minute at the latest where leases come and go. With WithListenConfig a
+// second connection listens instead. If the pool's configuration has no application_name, the connection appears in
+// pg_stat_activity as "pglock host/program[pid]".
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, and
 // ends all goroutines and connections before it returns. Writes of package fencedstore are not among those calls: their

@@ -18,7 +18,8 @@ const (
 	// full server a connection that was closed may not come back. Those who cannot wait for it ask again beside it.
 	cutOff = 2 * time.Second
 	// lookPatience is how long one look at the queue may take, or one sign of life. The next look goes beside it, on
-	// another connection, if it has not been answered after lookAgain, or after so many times as long as the last one took.
+	// another connection, if it has not been answered after lookAgain, or after so many times as long as the last one
+	// took.
 	lookPatience = 5 * time.Second
 	lookAgain    = time.Second
 	slowLook     = 4

@@ -45,8 +45,8 @@ type EventKind string
 // The kinds of events. Each says which fields it has besides Kind and At. "Of a lease" stands for Lock, Mode, Slot,
 // Token, Holder and TTL; "of a request" for the same without Slot and Token.
 const (
-	// EventWait: a call begins to wait for a held lock. Fields of a request; Place; Err, a *HeldError that says for whom,
-	// and whether that is this client itself. A call has at most one.
+	// EventWait: a call begins to wait for a held lock. Fields of a request; Place; Err, a *HeldError that says for
+	// whom, and whether that is this client itself. A call has at most one.
 	EventWait EventKind = "wait"
 	// EventGrant: a call has its lease. Fields of a lease; Waited, Way, Place. If WithGrace makes the call wait after a
 	// failover, the event comes before that wait; if the wait fails, an EventRelease and an EventFailed follow.
@@ -66,9 +66,9 @@ const (
 	// EventRenewFailed: a statement could not renew leases, which go on until their deadline. The heartbeat tries again
 	// soon. Fields: those of EventRenew, where Count is the number of the leases that it could not renew, and Err.
 	EventRenewFailed EventKind = "renew failed"
-	// EventHeldLong: a lease has been renewed for longer than an hour. It comes once for each lease, with its first renewal
-	// after that time. That is as it should be for a leader; elsewhere the program may have forgotten to release the lease.
-	// Fields of a lease; Held.
+	// EventHeldLong: a lease has been renewed for longer than an hour. It comes once for each lease, with its first
+	// renewal after that time. That is as it should be for a leader; elsewhere the program may have forgotten to
+	// release the lease. Fields of a lease; Held.
 	EventHeldLong EventKind = "held long"
 	// EventLost: a lease was lost, by the server's answer or by the local deadline. Each grant has either this event or
 	// EventRelease, once. Fields of a lease; Reason, Held, Gap, Err. Err is the *LostError.

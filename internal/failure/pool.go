@@ -8,7 +8,7 @@ import (
 )
 
 // OfPool says that err, the end of ctx, ended the wait for a connection of a pool that had none to spare: how long it
-// lasted, and how many connections were in use. most is 0 where the pool has no limit. Every other error stays as it is.
+// lasted, and how many connections were in use. most is 0 where the pool has no limit. Other errors stay as they are.
 func OfPool(ctx context.Context, err error, began time.Time, used, most int) error {
 	if ended := ctx.Err(); ended == nil || !errors.Is(err, ended) || most == 0 || used < most {
 		return err
