@@ -281,6 +281,36 @@ func TestBackendsTellTheFirstPassageOfAFence(t *testing.T) {
 }
 
 // The server has room for some thousands of marks in all.
+// An application that locks the same numbers as the mark of a first passage, by itself, passes no fence by that.
+func TestAnApplicationsAdvisoryLockIsNoPassage(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	admin := newAdmin(t, pool)
+	hold(t, pool, "nightly", pglock.WithTTL(time.Minute))
+	_, other := hold(t, pool, "other", pglock.WithTTL(time.Minute))
+	tx, pid, passed := passing(t, db, other, "other")
+	if err := <-passed; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_lock(7, hashtext('nightly'))"); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"nightly": false, "other": true} {
+		all, err := admin.Backends(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := slices.ContainsFunc(all, func(b lockadmin.Backend) bool { return b.PID == pid })
+		if found != want {
+			t.Errorf("%s: %+v; found %v, want %v", name, all, found, want)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestTransactionThatPassesManyFencesForTheFirstTimeMarksFew(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

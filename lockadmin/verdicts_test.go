@@ -212,6 +212,46 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 	}
 }
 
+// A holder that gives signs of life is alive from the first one on, though it has not renewed yet; and it stays so if
+// only its tickets count no more. Of several holders the one whose connection has ended is named.
+func TestASignOfLifeIsBelieved(t *testing.T) {
+	t.Parallel()
+	yes, no := true, false
+	ended := signing(LifeUnknown, 2*time.Second, &no).Holders[0]
+	ended.Holder = "app-9/reporter[1]"
+	ended.Mode, ended.Slot = pglock.ModeShared, 2
+	other := holderOf(time.Second)
+	other.Mode, other.Slot, other.Life = pglock.ModeShared, 1, LifeAlive
+	for what, c := range map[string]struct {
+		l          *look
+		says, nots []string
+	}{
+		"just signed":          {signing(LifeAlive, 500*time.Millisecond, &yes), []string{"which is alive: it gave a sign of life"}, []string{"nothing shows yet", "Look again"}},
+		"its tickets are dead": {signing(LifeSilent, 3*time.Second, &yes), nil, []string{"stopped", "cut off", "break "}},
+		"one of two has ended": {lookAt(other, ended), []string{"has 2 holders", "The connection of app-9/reporter[1] has ended"}, nil},
+	} {
+		c.l.conclude()
+		v := c.l.Verdicts[0]
+		text := v.Text + " " + v.Because
+		for _, s := range v.Steps {
+			text += " " + s.Do + " " + s.Command
+		}
+		if v.Kind != WhyHeld {
+			t.Errorf("%s: %s: %s", what, v.Kind, text)
+		}
+		for _, s := range c.says {
+			if !strings.Contains(text, s) {
+				t.Errorf("%s: no %q in %s", what, s, text)
+			}
+		}
+		for _, s := range c.nots {
+			if strings.Contains(text, s) {
+				t.Errorf("%s: %q in %s", what, s, text)
+			}
+		}
+	}
+}
+
 func TestCircleLeadsBackToTheLock(t *testing.T) {
 	t.Parallel()
 	wait := func(ticket int64, session, holds, wants, holder string) Wait {

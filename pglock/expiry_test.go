@@ -80,6 +80,33 @@ func TestALeaseThatExpiresInAPauseSaysSo(t *testing.T) {
 	}
 }
 
+// A grant that the server has told of by itself was no slow request, however old the last look was.
+func TestAGrantByNotificationIsNoSlowRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		s.onLook = noLook
+		s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+			return nil, errReset
+		}
+		c := startClient(t, s, trust.SystemClock())
+		id, result := waiting(t.Context(), t, c, "report", WithTTL(2*time.Second))
+		time.Sleep(750 * time.Millisecond)
+		c.queue.Hear(q.grant(id, 2*time.Second), nil)
+		l := mustGet(t, result)
+		l.mu.Lock()
+		took := l.took
+		l.mu.Unlock()
+		if took != 0 {
+			t.Errorf("the grant took %v", took)
+		}
+		<-l.Context().Done()
+		if err := l.Err(); strings.Contains(err.Error(), "too short") {
+			t.Error(err)
+		}
+	})
+}
+
 // A TTL that the way to the server uses up is named as the reason.
 func TestATTLThatIsTooShortForTheConnectionIsNamed(t *testing.T) {
 	const ttl = 100 * time.Millisecond

@@ -190,6 +190,18 @@ var ofClose = []mutant{
 	{"a connection whose session's row was locked is never marked", []edit{
 		{"internal/server/own.go", "if err != nil || marked == nil {", "if e.told.Store(told); err != nil || marked == nil {"},
 	}, "./internal/server", "^TestTheServerKnows"},
+	{"a grant by notification is a slow request", []edit{
+		{"pglock/acquire.go", "if g.asked {", "if true {"},
+	}, library, "^TestAGrantByNotification"},
+	{"why: who has not renewed yet gives no sign", []edit{
+		{"lockadmin/verdicts.go", "(!h.Renewed || h.SinceRenewal-h.Silent > time.Second)", "h.Renewed"},
+	}, administration, "^TestASignOfLifeIsBelieved"},
+	{"why: who has lost its tickets is silent", []edit{
+		{"lockadmin/verdicts.go", " && (h.SignedAt.IsZero() || h.Silent > 15*time.Second)", ""},
+	}, administration, "^TestASignOfLifeIsBelieved"},
+	{"an application's advisory lock passes a fence", []edit{
+		{schema, "m.marks AND m.mode = 'ShareLock' AND", "m.marks AND"},
+	}, administration, "^TestAnApplicationsAdvisoryLock"},
 	{"every sender stays", []edit{
 		{"internal/coalesce/coalescer.go", "g.shut || g.idle == g.Width", "g.shut"},
 	}, coalescing, "^TestAsManySendersStay"},
