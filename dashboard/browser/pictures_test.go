@@ -90,6 +90,9 @@ func (s *stage) scene() {
 		WHERE name = 'nightly-report'`)
 	s.sql(`UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '4 min',
 		renewed_at = renewed_at - interval '6 min' WHERE name = 'warehouse/stock-sync'`)
+	s.sql(`INSERT INTO pglock.sessions (session_id, holder, alive_until, holds_until)
+		SELECT DISTINCT session_id, holder, clock_timestamp(), clock_timestamp() + interval '10 min' FROM pglock.locks
+		ON CONFLICT (session_id) DO UPDATE SET seen_at = clock_timestamp()`) // who has held for long has given signs of life
 }
 
 // tenure is a part of the past.
