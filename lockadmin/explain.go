@@ -31,16 +31,10 @@ func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
 	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
 		return Explanation{}, err
 	}
-	l := look{name: name, schema: a.schema, Explanation: Explanation{Lock: name, Waits: []Wait{}, Holders: []HolderFacts{}, Processes: []ProcessFacts{}}}
-	l.Queue.First = []WaiterFacts{}
+	l := a.look(name)
 	err := a.read(ctx, func(r reader) error { return l.read(r, a) })
 	if protocol.LockedOut(err) {
-		err = a.read(ctx, func(r reader) (err error) {
-			l.At = r.at
-			l.tables, err = rows(r, protocol.TableLocks, []any{a.schema}, scanTableLock)
-			return err
-		})
-		l.closed, l.State = true, LockHidden
+		err = l.readTables(ctx, a)
 	}
 	if err != nil {
 		return Explanation{}, failed(ctx, fmt.Sprintf("explain lock %q", name), err)
@@ -61,6 +55,23 @@ type look struct {
 
 	processes                                           []Backend
 	heartbeats, writes, atFence, onRow, atRow, blockers []Backend
+}
+
+func (a *Admin) look(name string) *look {
+	l := &look{name: name, schema: a.schema,
+		Explanation: Explanation{Lock: name, Waits: []Wait{}, Holders: []HolderFacts{}, Processes: []ProcessFacts{}}}
+	l.Queue.First = []WaiterFacts{}
+	return l
+}
+
+// readTables reads who has locked a whole table of pglock.
+func (l *look) readTables(ctx context.Context, a *Admin) error {
+	l.closed, l.State = true, LockHidden
+	return a.read(ctx, func(r reader) (err error) {
+		l.At = r.at
+		l.tables, err = rows(r, protocol.TableLocks, []any{a.schema}, scanTableLock)
+		return err
+	})
 }
 
 // read reads the facts.

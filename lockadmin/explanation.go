@@ -41,15 +41,16 @@ const (
 	LockHidden  LockState = "hidden"  // somebody has locked a whole table, and nobody can read it
 )
 
-// Severity says how urgent a Verdict is.
+// Severity says how urgent a Verdict is. It is one word everywhere: on the terminal and the page in capitals.
 type Severity string
 
 // The severities, the least first.
 const (
-	SeverityOK       Severity = "ok"       // as it should be
-	SeverityNote     Severity = "note"     // good to know
-	SeverityWarning  Severity = "warning"  // something is wrong, and the lock still serves its users
-	SeverityCritical Severity = "critical" // somebody waits in vain, or soon will
+	SeverityOK      Severity = "ok"      // as it should be
+	SeverityBusy    Severity = "busy"    // as it should be, and somebody waits: nobody knows how far the holder's work is
+	SeverityNote    Severity = "note"    // good to know
+	SeverityWarning Severity = "warning" // something is wrong, and nobody waits in vain yet
+	SeverityStuck   Severity = "stuck"   // somebody waits in vain, or soon will
 )
 
 // Verdict is one conclusion.
@@ -60,6 +61,9 @@ type Verdict struct {
 	Because   string      `json:"because,omitempty"`    // how sure that is, and why
 	IfNothing string      `json:"if_nothing,omitempty"` // what happens if nobody does anything
 	Steps     []Step      `json:"steps"`                // what to do, the first first
+
+	Who   string    `json:"who,omitempty"`  // who is the cause: a label, or a process of the server
+	Since time.Time `json:"since,omitzero"` // since when it is so, as far as the server knows
 }
 
 // Step is one thing that a person can do.

@@ -49,7 +49,7 @@ func (l *look) conclude() {
 	l.Severity = l.Verdicts[0].Severity
 }
 
-var rank = map[Severity]int{SeverityOK: 0, SeverityNote: 1, SeverityWarning: 2, SeverityCritical: 3}
+var rank = map[Severity]int{SeverityOK: 0, SeverityBusy: 1, SeverityNote: 2, SeverityWarning: 3, SeverityStuck: 4}
 
 // besides are the verdicts that are not about how the lock is now.
 var besides = map[VerdictKind]bool{WhyDeadWaiters: true, WhyGap: true, WhyLosses: true}
@@ -67,7 +67,7 @@ func (l *look) lock() string { return shown.Name(l.name) }
 // grave is critical if somebody waits for the lock, and otherwise a warning.
 func (l *look) grave() Severity {
 	if l.alive() > 0 {
-		return SeverityCritical
+		return SeverityStuck
 	}
 	return SeverityWarning
 }
@@ -211,7 +211,12 @@ func (l *look) pulseVerdict(h HolderFacts) {
 			of = fmt.Sprintf("it has given no sign of life since it got the lock %s ago; it should every %s", since, shown.Age(signDue(h)))
 		}
 	}
-	v := Verdict{Severity: l.grave(), IfNothing: left}
+	v := Verdict{Severity: l.grave(), IfNothing: left, Who: who, Since: h.RenewedAt}
+	if p == onTime {
+		if v.Since = h.SignedAt; v.Since.IsZero() {
+			v.Since = h.AcquiredAt
+		}
+	}
 	sure, does := "Sure that it does not renew.", "does not renew"
 	if p == onTime {
 		sure, does = "Sure that it gives no sign of life.", "gives no sign of life"
@@ -299,7 +304,7 @@ func (l *look) heldVerdict() {
 		return
 	}
 	h := l.Holders[0]
-	v := Verdict{Kind: WhyHeld, Severity: SeverityOK}
+	v := Verdict{Kind: WhyHeld, Severity: SeverityOK, Who: shown.Text(h.Holder), Since: h.AcquiredAt}
 	switch {
 	case len(l.Holders) > 1:
 		v.Text = fmt.Sprintf("%s has %s, and all of them renew in time.", l.lock(), count(len(l.Holders), "holder"))
@@ -345,7 +350,7 @@ func (l *look) heldVerdict() {
 // slow is about a lock that works, and that others wait for.
 func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	first := l.Queue.Alive
-	v.Kind = WhySlow
+	v.Kind, v.Severity, v.Since = WhySlow, SeverityBusy, first.Since
 	waits := fmt.Sprintf("%d wait for it, the first of them for %s", waiting, shown.Age(first.Waiting))
 	if waiting == 1 {
 		waits = fmt.Sprintf("%s has waited for it for %s", shown.Text(first.Holder), shown.Age(first.Waiting))

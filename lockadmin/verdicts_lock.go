@@ -23,7 +23,12 @@ func (l *look) circleVerdict() {
 	for _, w := range l.Circle {
 		links = append(links, fmt.Sprintf("%s holds %s and waits for %s, which %s holds", shown.Text(w.Waiter), shown.Name(w.Holds), shown.Name(w.For), shown.Text(w.Holder)))
 	}
-	v := Verdict{Kind: WhyCircle, Severity: SeverityCritical}
+	v := Verdict{Kind: WhyCircle, Severity: SeverityStuck, Who: strings.Join(programs(l.Circle), ", ")}
+	for _, w := range l.Circle { // a deadlock lasts since its last wait began
+		if since := l.since(w.Waiting); since.After(v.Since) {
+			v.Since = since
+		}
+	}
 	v.Text = fmt.Sprintf("A deadlock: %s.", strings.Join(links, "; "))
 	if len(l.Circle) == 1 {
 		v.Text = fmt.Sprintf("A deadlock: %s holds %s and waits for the same lock.", shown.Text(l.Circle[0].Waiter), l.lock())
@@ -81,7 +86,7 @@ func (l *look) waitsVerdict() {
 		if w.Holds != l.name || !w.SameOwner || w.Waiting < unremarkable {
 			continue
 		}
-		v := Verdict{Kind: WhyWaits, Severity: l.grave()}
+		v := Verdict{Kind: WhyWaits, Severity: l.grave(), Who: shown.Text(w.Waiter), Since: l.since(w.Waiting)}
 		by := ", which nobody holds at this moment"
 		if w.Holder != "" {
 			by = ", which " + shown.Text(w.Holder) + " holds"
@@ -120,7 +125,7 @@ func (l *look) freeVerdicts() {
 		return
 	}
 	last := l.Last
-	v := Verdict{Kind: WhyFree, Severity: SeverityOK}
+	v := Verdict{Kind: WhyFree, Severity: SeverityOK, Who: shown.Text(last.Holder)}
 	switch ended, when := last.EndedAt, ""; {
 	case !ended.IsZero():
 		when = fmt.Sprintf(" The last holder was %s; its lease ended %s ago", shown.Text(last.Holder), shown.Age(l.At.Sub(ended)))
@@ -140,7 +145,7 @@ func (l *look) freeVerdicts() {
 		v.Because = fmt.Sprintf("The reason they gave: %s. The break stopped no program: if %s still runs, its fenced writes are refused, and whatever it does without a fence goes on.",
 			shown.Text(b.Reason), shown.Text(b.Holder))
 		if ago < recently {
-			v.Kind, v.Severity = WhyBroken, SeverityNote
+			v.Kind, v.Severity, v.Who, v.Since = WhyBroken, SeverityNote, shown.Text(b.Actor), b.At
 		}
 	}
 	if v.Kind == WhyBroken {
@@ -184,12 +189,12 @@ func (l *look) betweenVerdict() {
 		over = l.Last.ExpiresAt
 	}
 	since := l.At.Sub(over)
-	v := Verdict{Kind: WhyBetween, Severity: SeverityNote}
+	v := Verdict{Kind: WhyBetween, Severity: SeverityNote, Who: shown.Text(first.Holder), Since: over}
 	v.Text = fmt.Sprintf("Nobody has held %s for %s, and %s for it: it goes from one holder to the next.", l.lock(), shown.Age(since), waitWord(l.alive()))
 	v.Because = "That takes a moment, up to about a second after a lease that has run out."
 	v.Steps = []Step{again("Look again.", l.name)}
 	if since > 3*time.Second {
-		v.Kind, v.Severity = WhyTurn, SeverityCritical
+		v.Kind, v.Severity = WhyTurn, SeverityStuck
 		v.Text = fmt.Sprintf("Nobody has held %s for %s, although %s for it. It is the turn of %s, which does not take it.", l.lock(), shown.Age(since), waitWord(l.alive()), shown.Text(first.Holder))
 		v.Because = "That program has shown a sign of life not long ago. Probably it was stopped or cut off since then."
 		v.IfNothing = "When it gives no sign of life for 10s (by default), the queue passes over it."
@@ -230,7 +235,7 @@ func (l *look) guardVerdict() {
 		return
 	}
 	g := l.Guards[0]
-	v := Verdict{Kind: WhyGuard, Severity: SeverityWarning}
+	v := Verdict{Kind: WhyGuard, Severity: SeverityWarning, Who: "table " + shown.Text(g.Table)}
 	v.Text = fmt.Sprintf("The guard of table %s is broken: %s.", shown.Text(g.Table), shown.Text(g.Problem))
 	if n := len(l.Guards) - 1; n > 0 {
 		v.Text += fmt.Sprintf(" So %s of this lock.", map[bool]string{true: "is that of 1 more table", false: fmt.Sprintf("are those of %d more tables", n)}[n == 1])
@@ -285,7 +290,7 @@ func (l *look) pastVerdicts() {
 
 // tableVerdict is about a table that nobody can read.
 func (l *look) tableVerdict() {
-	v := Verdict{Kind: WhyTable, Severity: SeverityCritical}
+	v := Verdict{Kind: WhyTable, Severity: SeverityStuck}
 	v.Text = fmt.Sprintf("Nobody can read the tables of pglock: no answer within %s.", shown.Age(patience))
 	v.Because = "The one who has locked them cannot be seen any more."
 	v.Steps = []Step{again("Look again.", l.name)}
@@ -293,6 +298,7 @@ func (l *look) tableVerdict() {
 		t := l.tables[0]
 		b := Backend{PID: t.pid, Prepared: t.prepared, User: t.user, Application: t.application, State: t.state, Transaction: t.transaction, InState: t.transaction,
 			Query: t.transaction, Statement: t.statement, Hidden: t.state == "" && t.prepared == "", MayEnd: true}
+		v.Who, v.Since = process(b), l.since(t.transaction)
 		v.Text = fmt.Sprintf("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b), shown.Text(t.table))
 		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock so. " + does(b) + statement(b)
 		v.Steps = l.endProcess(b)

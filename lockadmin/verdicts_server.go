@@ -33,7 +33,7 @@ func (l *look) preparedVerdicts() {
 				}
 			}
 		}
-		v := Verdict{Kind: WhyPrepared, Severity: l.grave()}
+		v := Verdict{Kind: WhyPrepared, Severity: l.grave(), Who: process(b), Since: l.since(b.Transaction)}
 		v.Text = fmt.Sprintf("A prepared transaction, %s of user %s, prepared %s ago, keeps %s.", shown.Text(b.Prepared), shown.Text(b.User),
 			shown.Age(b.Transaction), l.keeps(row, fences))
 		v.Because = "Sure: pg_prepared_xacts lists it. It was half of a two-phase commit. It belongs to no process, so it survives the program and restarts of the server."
@@ -101,6 +101,20 @@ func about(b Backend) string {
 	}
 	return text
 }
+
+// process names a server process, or a prepared transaction, in a few words.
+func process(b Backend) string {
+	switch {
+	case b.Prepared != "":
+		return "prepared transaction " + shown.Text(b.Prepared)
+	case b.Application != "":
+		return fmt.Sprintf("process %d, %s", b.PID, shown.Text(b.Application))
+	}
+	return fmt.Sprintf("process %d", b.PID)
+}
+
+// since is when something began that has lasted for so long.
+func (l *look) since(d time.Duration) time.Time { return l.At.Add(-d) }
 
 // does says what a process does, as far as the server shows it.
 func does(b Backend) string {
@@ -188,7 +202,10 @@ func (l *look) rowVerdicts() {
 		if b.Prepared != "" || !b.Hidden && b.Transaction < unremarkable || slices.ContainsFunc(l.writes, func(w Backend) bool { return w.PID == b.PID }) {
 			continue // a grant, a renewal or a commit takes a moment
 		}
-		v := Verdict{Kind: WhyRow, Severity: l.grave()}
+		v := Verdict{Kind: WhyRow, Severity: l.grave(), Who: process(b)}
+		if !b.Hidden {
+			v.Since = l.since(b.Transaction)
+		}
 		v.Text = fmt.Sprintf("Somebody has locked the row of lock %s in pglock's own table: %s.", l.lock(), about(b))
 		if !b.Hidden {
 			v.Text += fmt.Sprintf(" That transaction is %s old.", shown.Age(b.Transaction))
@@ -199,7 +216,7 @@ func (l *look) rowVerdicts() {
 			v.IfNothing = fmt.Sprintf("Nobody gets %s until that transaction ends.", l.lock())
 		case slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return pulseOf(h) != onTime }):
 			h := l.Holders[0]
-			v.Severity = SeverityCritical
+			v.Severity = SeverityStuck
 			v.Text += fmt.Sprintf(" So %s cannot renew its lease: the last time was %s ago.", shown.Text(h.Holder), shown.Age(h.SinceRenewal))
 			v.IfNothing = fmt.Sprintf("In %s %s loses the lock, although its program may be well. After that nobody gets it until that transaction ends.", shown.Age(h.Remaining), shown.Text(h.Holder))
 		default:

@@ -126,7 +126,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 		"renewed as late as is usual": {lookAt(holderOf(12 * time.Second)), WhyHeld, SeverityOK, nil},
 		"one renewal is missing":      {lookAt(holderOf(13 * time.Second)), WhyLate, SeverityWarning, []string{"Not sure yet"}},
 		"no renewal, connected":       {lookAt(holderOf(19 * time.Second)), WhyStopped, SeverityWarning, []string{"for 19s", "every 10s", "kill -CONT 4711", "In 11s the lease ends; then it is free"}},
-		"no renewal, somebody waits":  {lookAt(holderOf(19*time.Second)).queued(time.Second, true), WhyStopped, SeverityCritical, []string{"then app-2/reporter[963] gets it"}},
+		"no renewal, somebody waits":  {lookAt(holderOf(19*time.Second)).queued(time.Second, true), WhyStopped, SeverityStuck, []string{"then app-2/reporter[963] gets it"}},
 		"no renewal, not connected":   {lookAt(gone), WhyGone, SeverityWarning, []string{"its connection to the server has ended", "--token 2", "It stops no program"}},
 		"no renewal, but signs":       {lookAt(signs), WhyLate, SeverityWarning, []string{"which is alive, and a renewal is late", "Its last sign of life came 3s ago"}},
 		"signs between renewals":      {signing(LifeAlive, 3*time.Second, &yes), WhyHeld, SeverityOK, []string{"which is alive: it gave a sign of life 3s ago, as it should every 10s"}},
@@ -140,41 +140,41 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 		"never renewed":                   {lookAt(never), WhySilent, SeverityWarning, []string{"never renewed", "dies while it waits", "STAT T", "kill -CONT 4711", "No process there means that the program is dead. The break below then harms nobody."}},
 		"never renewed, of no known host": {func() *look { h := never; h.Holder = "worker"; return lookAt(h) }(), WhySilent, SeverityWarning, []string{"If it is dead, the break below harms nobody.", "kill -CONT and the number"}},
 		"just granted":                    {lookAt(young), WhyHeld, SeverityOK, []string{"nothing shows yet"}},
-		"the renewal hangs":               {hangs, WhyHeartbeat, SeverityCritical, []string{"SyncRep", "standby"}},
+		"the renewal hangs":               {hangs, WhyHeartbeat, SeverityStuck, []string{"SyncRep", "standby"}},
 		"nearly lost":                     {lookAt(gap), WhyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},
 		"lost again and again":            {losses, WhyHeld, SeverityOK, []string{"3 times in the last hour"}},
-		"one waits":                       {lookAt(holderOf(time.Second)).queued(5*time.Second, true), WhySlow, SeverityOK, []string{"app-2/reporter[963] has waited for it for 5s."}},
-		"one waits for long":              {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), WhySlow, SeverityOK, []string{"waited for it for 2m.", "Do not break", "in up to 30s"}},
+		"one waits":                       {lookAt(holderOf(time.Second)).queued(5*time.Second, true), WhySlow, SeverityBusy, []string{"app-2/reporter[963] has waited for it for 5s."}},
+		"one waits for long":              {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), WhySlow, SeverityBusy, []string{"waited for it for 2m.", "Do not break", "in up to 30s"}},
 		"one waits, and the holder for another lock": {func() *look {
 			l := lookAt(holderOf(time.Second)).queued(5*time.Second, true)
 			l.Waits = []Wait{{Holds: "report", Waiter: "app-1/reporter[4711]", For: "invoices", Holder: "app-3", Waiting: 4 * time.Minute}}
 			return l
-		}(), WhySlow, SeverityOK, []string{"app-1/reporter[4711] itself has waited for lock invoices of app-3 for 4m.", "cannot be seen", "why invoices"}},
-		"one waited for earlier holders":      {lookAt(holderOf(time.Second)).queued(22*time.Minute, true), WhySlow, SeverityOK, []string{"waited for it for 22m, mostly for earlier holders"}},
-		"readers, and a writer waits":         {readers(1), WhySlow, SeverityOK, []string{"app-2/reporter[963], wants it alone: it waits for all of them. 1 reader waits behind it. Whoever asks to read now does not pass it either."}},
-		"just granted, one waits":             {lookAt(young).queued(5*time.Second, true), WhySlow, SeverityOK, []string{"nothing shows yet"}},
+		}(), WhySlow, SeverityBusy, []string{"app-1/reporter[4711] itself has waited for lock invoices of app-3 for 4m.", "cannot be seen", "why invoices"}},
+		"one waited for earlier holders":      {lookAt(holderOf(time.Second)).queued(22*time.Minute, true), WhySlow, SeverityBusy, []string{"waited for it for 22m, mostly for earlier holders"}},
+		"readers, and a writer waits":         {readers(1), WhySlow, SeverityBusy, []string{"app-2/reporter[963], wants it alone: it waits for all of them. 1 reader waits behind it. Whoever asks to read now does not pass it either."}},
+		"just granted, one waits":             {lookAt(young).queued(5*time.Second, true), WhySlow, SeverityBusy, []string{"nothing shows yet"}},
 		"its write is idle for a second":      {writing(time.Second), WhyIdle, SeverityNote, []string{"idle for 1s", "Look again"}},
-		"its write is idle for longer":        {writing(11 * time.Second), WhyIdle, SeverityCritical, []string{"idle for 11s", "pg_terminate_backend(30002)", "in up to 30s"}},
-		"its write waits":                     {blockedFor(5*time.Second, 29*time.Second), WhyBlocked, SeverityCritical, []string{"(in 25s at the latest, unless its program has given it more time than its lease of 30s)"}},
-		"its write has waited for nearly all": {blockedFor(29*time.Second, 29*time.Second), WhyBlocked, SeverityCritical, []string{"(in 1s at the latest, unless"}},
-		"its write has waited, unrenewed":     {blockedFor(5*time.Second, 2*time.Second), WhyBlocked, SeverityCritical, []string{"(in 3s at the latest, unless"}},
-		"its write has waited for longer":     {blockedFor(40*time.Second, 29*time.Second), WhyBlocked, SeverityCritical, []string{"at the write's time limit (which its program has set: it cannot be seen)."}},
-		"its write has waited, of an hour":    {blockedFor(9*time.Second, 50*time.Minute), WhyBlocked, SeverityCritical, []string{"(in 50m1s at the latest)."}},
-		"the write of a former holder":        {blockedFor(2*time.Minute, 29*time.Second), WhyBlocked, SeverityCritical, []string{"A write of a former holder", "at the write's time limit."}},
+		"its write is idle for longer":        {writing(11 * time.Second), WhyIdle, SeverityStuck, []string{"idle for 11s", "pg_terminate_backend(30002)", "in up to 30s"}},
+		"its write waits":                     {blockedFor(5*time.Second, 29*time.Second), WhyBlocked, SeverityStuck, []string{"(in 25s at the latest, unless its program has given it more time than its lease of 30s)"}},
+		"its write has waited for nearly all": {blockedFor(29*time.Second, 29*time.Second), WhyBlocked, SeverityStuck, []string{"(in 1s at the latest, unless"}},
+		"its write has waited, unrenewed":     {blockedFor(5*time.Second, 2*time.Second), WhyBlocked, SeverityStuck, []string{"(in 3s at the latest, unless"}},
+		"its write has waited for longer":     {blockedFor(40*time.Second, 29*time.Second), WhyBlocked, SeverityStuck, []string{"at the write's time limit (which its program has set: it cannot be seen)."}},
+		"its write has waited, of an hour":    {blockedFor(9*time.Second, 50*time.Minute), WhyBlocked, SeverityStuck, []string{"(in 50m1s at the latest)."}},
+		"the write of a former holder":        {blockedFor(2*time.Minute, 29*time.Second), WhyBlocked, SeverityStuck, []string{"A write of a former holder", "at the write's time limit."}},
 		"a dead one, or the row lock": {func() *look {
 			l := lookAt(holderOf(20*time.Second)).queued(time.Second, false)
 			l.onRow = row.onRow
 			return l
-		}(), WhyRow, SeverityCritical, []string{"1 waiter is not heard from. The row lock may be why"}},
+		}(), WhyRow, SeverityStuck, []string{"1 waiter is not heard from. The row lock may be why"}},
 		"a break has ended a deadlock":   {brokeCircle(), WhyHeld, SeverityNote, []string{"alice broke the lease of app-1/reporter[4711] 1m ago. The deadlock is gone", "the old one may still be working"}},
 		"a dead one waits":               {lookAt(holderOf(time.Second)).queued(time.Minute, false), WhyHeld, SeverityOK, []string{"which is alive", "1 waiter is dead", "no harm"}},
 		"free":                           {free(time.Hour), WhyFree, SeverityOK, []string{"ran out 1h ago, without a release"}},
 		"ended, and the history unseen":  {func() *look { l := free(time.Hour); l.Last.EndedAt = l.At.Add(-time.Hour); return l }(), WhyFree, SeverityOK, []string{"ended 1h ago, by a release or a break"}},
 		"free, the next comes":           {free(time.Second).queued(time.Minute, true), WhyBetween, SeverityNote, nil},
-		"free, the next does not come":   {free(6*time.Second).queued(time.Minute, true), WhyTurn, SeverityCritical, []string{"does not take it"}},
-		"free, but the row is locked":    {func() *look { l := free(6*time.Second).queued(time.Minute, true); l.onRow = row.onRow; return l }(), WhyRow, SeverityCritical, []string{"Nobody gets report until"}},
-		"no renewal: the row is locked":  {row, WhyRow, SeverityCritical, []string{"cannot renew", "although its program may be well", "pg_terminate_backend(30001)"}},
-		"the tables are locked":          {&look{name: "report", closed: true}, WhyTable, SeverityCritical, []string{"cannot be seen any more"}},
+		"free, the next does not come":   {free(6*time.Second).queued(time.Minute, true), WhyTurn, SeverityStuck, []string{"does not take it"}},
+		"free, but the row is locked":    {func() *look { l := free(6*time.Second).queued(time.Minute, true); l.onRow = row.onRow; return l }(), WhyRow, SeverityStuck, []string{"Nobody gets report until"}},
+		"no renewal: the row is locked":  {row, WhyRow, SeverityStuck, []string{"cannot renew", "although its program may be well", "pg_terminate_backend(30001)"}},
+		"the tables are locked":          {&look{name: "report", closed: true}, WhyTable, SeverityStuck, []string{"cannot be seen any more"}},
 		"nobody has used it, and no one": {&look{name: "report", Explanation: Explanation{State: LockUnknown}}, WhyUnknown, SeverityWarning, []string{"no lock has been used here yet"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			for _, other := range l.Verdicts[1:] {
 				text += " " + other.Text
 			}
-			if v.Severity != SeverityCritical && strings.Contains(text, "pg_terminate_backend") {
+			if v.Severity != SeverityStuck && strings.Contains(text, "pg_terminate_backend") {
 				t.Errorf("nothing is stuck: %s", text)
 			}
 			for _, s := range c.says {

@@ -50,7 +50,7 @@ func (l *look) writer(b Backend) (who string, present bool) {
 func (l *look) blockedVerdict(b Backend) {
 	who, present := l.writer(b)
 	ends, between := l.roots(b)
-	v := Verdict{Kind: WhyBlocked, Severity: l.grave()}
+	v := Verdict{Kind: WhyBlocked, Severity: l.grave(), Who: who, Since: l.since(b.Query)}
 	whose := fmt.Sprintf("%s is held by %s, and its write waits in PostgreSQL", l.lock(), who)
 	if !present {
 		whose = fmt.Sprintf("A write of a former holder of %s waits in PostgreSQL", l.lock())
@@ -67,6 +67,7 @@ func (l *look) blockedVerdict(b Backend) {
 		return
 	}
 	end := ends[0]
+	v.Who = process(end)
 	v.Text = fmt.Sprintf("%s%s: %s has locked it.", whose, at, about(end))
 	if between > 0 {
 		v.Text = fmt.Sprintf("%s%s. %s stand in between; at the end stands %s.", whose, at, count(between, "other process"), about(end))
@@ -117,10 +118,10 @@ func waitWord(n int) string {
 // idleVerdict is about a fenced transaction that is open and does nothing.
 func (l *look) idleVerdict(b Backend) {
 	who, present := l.writer(b)
-	v := Verdict{Kind: WhyIdle, Severity: SeverityWarning}
+	v := Verdict{Kind: WhyIdle, Severity: SeverityWarning, Who: process(b), Since: l.since(b.InState)}
 	behind := l.behind(b)
 	if l.alive() > 0 || behind > 0 {
-		v.Severity = SeverityCritical
+		v.Severity = SeverityStuck
 	}
 	if present {
 		v.Text = fmt.Sprintf("%s is held by %s, which has left its own transaction open: it is %s old, and idle for %s.", l.lock(), who, shown.Age(b.Transaction), shown.Age(b.InState))
@@ -183,7 +184,7 @@ func (l *look) fenceVerdict(b Backend) {
 			return
 		}
 	}
-	v := Verdict{Kind: WhyFence, Severity: SeverityWarning}
+	v := Verdict{Kind: WhyFence, Severity: SeverityWarning, Who: process(end), Since: l.since(b.Query)}
 	v.Text = fmt.Sprintf("A write under %s waits at %s: %s has passed it earlier and is still open.", l.lock(), fenceOf(b), about(end))
 	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
 	v.IfNothing = "It goes on when that transaction ends, at the latest when the lease of that transaction is over, or the time limit that its program has set."

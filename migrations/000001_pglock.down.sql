@@ -50,6 +50,10 @@ DROP FUNCTION prune_locks(p_idle interval, p_limit int, p_after text, OUT remove
 DROP FUNCTION diagnose();
 DROP FUNCTION diagnose_rights();
 DROP FUNCTION diagnose_tokens();
+DROP FUNCTION list_suspects(p_names text[], p_limit int);
+DROP FUNCTION suspects(p_names text[], p_old int[], p_limit int);
+DROP FUNCTION touched_by(p_name text, p_pids int[]);
+DROP VIEW ailing;
 DROP FUNCTION wrong_rights(p_new boolean);
 DROP FUNCTION strange_code(p_schema oid, p_owner oid);
 DROP FUNCTION acts_as(p_role oid, p_owner oid);
@@ -180,7 +184,7 @@ DROP FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl inte
 DROP FUNCTION session_alive(p_session_id uuid);
 DROP FUNCTION life_of(p_signed_at timestamptz, p_since timestamptz, p_counts boolean, p_connected boolean, p_over_it boolean);
 DROP FUNCTION marked_pids();
-DROP FUNCTION mark_connection(p_session_key uuid, p_backend_pid int, p_holder text, p_version text, p_holds interval);
+DROP FUNCTION mark_connection(p_session_key uuid, p_backend_pid int, p_holder text, p_version text, p_holds interval, p_names text[]);
 DROP FUNCTION session_of(p_key uuid);
 DROP FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint);
 DROP FUNCTION start_client(OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean, OUT serves_from int);

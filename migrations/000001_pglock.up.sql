@@ -119,6 +119,7 @@ CREATE TABLE sessions (
   seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- its last sign of life
   seen_by     int DEFAULT pg_backend_pid(),         -- the server process over which that came
   holds_until timestamptz,                          -- until then, it said, it holds something
+  names       text[],                               -- some of the locks that it holds, as it said: for suspects
   version     text,                                 -- of the library; NULL until its heartbeat has told it
   pid         int,                                  -- of the server process of its heartbeat, as long as that holds the
   mark        bigint                                -- advisory lock with this key
@@ -648,11 +649,12 @@ AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 -- answers whether the session's row names this process. While somebody else has locked the row it does nothing: NULL.
 --
 -- It is also a sign of life, for life_of. A client that holds gives one every ten seconds, unless it has given another;
--- with p_version, that of its library, and in p_holds how long it may go on holding: as long the row stays. Nothing
--- depends on any of it, and it keeps nobody from anything. It makes no ticket count for longer: a look does that.
+-- with p_version, that of its library, in p_holds how long it may go on holding: as long the row stays, and in p_names
+-- up to twenty of the locks that it holds, for list_suspects. Nothing depends on any of it, and it keeps nobody from
+-- anything. It makes no ticket count for longer: a look does that.
 CREATE FUNCTION mark_connection(
   p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL,
-  p_holds interval DEFAULT NULL) RETURNS boolean
+  p_holds interval DEFAULT NULL, p_names text[] DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
@@ -660,6 +662,8 @@ DECLARE
   ok   boolean := p_version IS NULL OR has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
     AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
     AND (p_holds IS NULL OR is_ttl('holds', p_holds));
+  few  boolean := (pg_catalog.cardinality(p_names) > 20 OR octet_length(pg_catalog.array_to_string(p_names, '')) > 10240) IS NOT TRUE
+    OR refuse('names', pg_catalog.cardinality(p_names)::text, 'be at most 20 names of 512 bytes');
   key  bigint := ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;
   mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
     AND pg_try_advisory_lock_shared(key);
@@ -671,14 +675,15 @@ BEGIN
     IF FOUND THEN
       UPDATE sessions s SET seen_at = clock_timestamp(), seen_by = pg_backend_pid(),
           version = coalesce(p_version, s.version), holds_until = coalesce(clock_timestamp() + p_holds, s.holds_until),
+          names = coalesce(p_names, s.names),
           pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
         WHERE s.session_id = me RETURNING s.pid IS NOT DISTINCT FROM pg_backend_pid() INTO own;
       IF mine AND was.pid = pg_backend_pid() THEN         -- its former mark
         mine := pg_advisory_unlock_shared(was.mark);
       END IF;
     ELSE                                                  -- beside an update of the row ON CONFLICT would wait
-      INSERT INTO sessions (session_id, holder, alive_until, version, holds_until, pid, mark)
-        SELECT me, coalesce(p_holder, '-'), clock_timestamp(), p_version, clock_timestamp() + p_holds,
+      INSERT INTO sessions (session_id, holder, alive_until, version, holds_until, names, pid, mark)
+        SELECT me, coalesce(p_holder, '-'), clock_timestamp(), p_version, clock_timestamp() + p_holds, p_names,
           CASE WHEN mine THEN p_backend_pid END, CASE WHEN mine THEN key END
         WHERE NOT EXISTS (SELECT FROM sessions o WHERE o.session_id = me) ON CONFLICT (session_id) DO NOTHING;
       own := CASE WHEN FOUND THEN mine END;
@@ -3285,18 +3290,24 @@ AS $$
 $$;
 
 -- broken_guards lists those guards with a problem that a lock's writes may meet: of a resource, or a row of one, that
--- has the lock's name, or whose fence the lock has passed last.
+-- has the lock's name, or whose fence the lock has passed last; with NULL, all.
 CREATE FUNCTION broken_guards(p_name text)
 RETURNS TABLE (table_name text, resource text, key_column text, problem text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
-  SELECT g.table_name, g.resource, g.key_column, g.problem FROM list_guards() g
-  WHERE g.problem <> '' AND (p_name = g.resource OR g.key_column <> '' AND starts_with(p_name, g.resource || '/')
+#variable_conflict use_column
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = to_regprocedure('guard_write()')) THEN
+    RETURN;
+  END IF;
+  RETURN QUERY SELECT g.table_name, g.resource, g.key_column, g.problem FROM list_guards() g
+  WHERE g.problem <> '' AND (p_name IS NULL OR p_name = g.resource
+    OR g.key_column <> '' AND starts_with(p_name, g.resource || '/')
     OR EXISTS (SELECT FROM fences f WHERE f.lock_name = p_name AND f.resource = g.resource)
     OR g.key_column <> '' AND EXISTS (   -- '0' comes after '/'
       SELECT FROM fences f WHERE f.lock_name = p_name AND f.resource > g.resource || '/'
-        AND f.resource < g.resource || '0'))
-$$;
+        AND f.resource < g.resource || '0'));
+END $$;
 
 -- key_columns tells which columns of a table can be a key, for people.
 CREATE FUNCTION key_columns(p_table oid) RETURNS text
@@ -3523,13 +3534,16 @@ CREATE VIEW described AS
 
 -- get_lock returns one lock: its holders, or its last one.
 CREATE FUNCTION get_lock(p_name text) RETURNS SETOF described
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET jit = off
 AS $$
-  SELECT * FROM described d WHERE d.name = p_name
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY SELECT * FROM described d WHERE d.name = p_name
     AND (d.held OR NOT EXISTS (
       SELECT FROM locks o WHERE o.name = p_name AND (is_running(o.expires_at, o.ended_at) OR o.token > d.token)))
-  ORDER BY d.slot
-$$;
+  ORDER BY d.slot;
+END $$;
 
 -- watch asks for announcements of every change of a lock on its channel, for so long, and returns its present state,
 -- with every slot that there ever was. It writes the head, and makes one if there is none; it waits for others who have
@@ -3669,12 +3683,15 @@ CREATE FUNCTION list_waiters(
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
                behind_holder text, metadata jsonb)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
-  SELECT is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older))
+#variable_conflict use_column
+DECLARE
+  ok boolean := is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older))
     AND (p_after_place IS NULL OR is_count('after_place', p_after_place, 0, 1000000000000));
-  SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
+BEGIN
+  RETURN QUERY SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
@@ -3700,8 +3717,8 @@ AS $$
     SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
     ORDER BY p.ticket DESC LIMIT 1) b ON true
-  ORDER BY q.name, q.ticket
-$$;
+  ORDER BY q.name, q.ticket;
+END $$;
 
 -- rank_waiters gives the p_limit waiters of list_waiters that have waited longest, the longest first. It reads every
 -- waiter.
@@ -3845,10 +3862,15 @@ END $$;
 -- of life came, and whether its marked connection is open: NULL says that none was marked. A grant counts as no sign.
 CREATE FUNCTION holder_lives(p_names text[], p_slots int[])
 RETURNS TABLE (name text, slot int, token bigint, life text, signed_at timestamptz, silent_us bigint, connected boolean)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET jit = off
 AS $$
-  SELECT is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_slots)]);
-  SELECT h.name, h.slot, h.token, life_of(h.signed_at, h.acquired_at, h.counts, h.connected, h.over_it), h.signed_at,
+#variable_conflict use_column
+DECLARE
+  ok boolean := is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_slots)]);
+BEGIN
+  RETURN QUERY SELECT h.name, h.slot, h.token,
+         life_of(h.signed_at, h.acquired_at, h.counts, h.connected, h.over_it), h.signed_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - h.signed_at) * 1000000)::bigint, h.connected
   FROM (
     SELECT l.name, l.slot, l.token, l.acquired_at, GREATEST(l.signed, s.seen_at) AS signed_at,
@@ -3861,8 +3883,8 @@ AS $$
       CROSS JOIN LATERAL (
         SELECT o.*, CASE WHEN o.slowest IS NOT NULL THEN o.renewed_at END AS signed FROM locks o
         WHERE o.name = a.name AND o.slot = a.slot AND is_running(o.expires_at, o.ended_at) OFFSET 0) l
-      LEFT JOIN LATERAL (SELECT * FROM sessions t WHERE t.session_id = l.session_id OFFSET 0) s ON true) h
-$$;
+      LEFT JOIN LATERAL (SELECT * FROM sessions t WHERE t.session_id = l.session_id OFFSET 0) s ON true) h;
+END $$;
 
 -- list_sessions lists clients, as session_rows finds them, and what pg_stat_activity knows of the process of each
 -- one's heartbeat. It runs with the caller's rights, as list_backends does. life is that of life_of.
@@ -3916,9 +3938,11 @@ $$;
 -- does.
 CREATE FUNCTION backend_pids(p_name text) RETURNS TABLE (
   slot int, token bigint, holder text, use text, resource text, pid int, gid text)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
+#variable_conflict use_column
+BEGIN RETURN QUERY
   WITH here AS MATERIALIZED (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
     k AS MATERIALIZED (
       SELECT *, o.locktype = 'advisory' AND o.granted AND o.database = (SELECT h.oid FROM here h) AS marks
@@ -3953,8 +3977,7 @@ AS $$
     CROSS JOIN LATERAL (SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s
     JOIN k ON k.marks AND k.objsubid = 1 AND k.pid = s.pid AND (k.classid::bigint << 32 | k.objid::bigint) = s.mark
   WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
-  UNION
-  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, nullif(o.resource, ''), w.pid,
+  UNION SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, nullif(o.resource, ''), w.pid,
          p.gid FROM ours o JOIN writers w ON w.transactionid = o.xid AND w.relation = o.relation
     LEFT JOIN k u ON w.pid IS NULL AND u.pid IS NULL AND u.virtualtransaction = w.virtualtransaction
     LEFT JOIN pg_prepared_xacts p ON p.transaction = u.transactionid
@@ -3971,8 +3994,8 @@ AS $$
     AND NOT EXISTS (   -- it waits for another row
       SELECT FROM k t WHERE t.pid = n.pid AND t.locktype = 'tuple'
         AND (t.database, t.relation, t.page, t.tuple)
-            IS DISTINCT FROM ((SELECT h.oid FROM here h), o.relation, o.at[0]::int, o.at[1]::int))
-$$;
+            IS DISTINCT FROM ((SELECT h.oid FROM here h), o.relation, o.at[0]::int, o.at[1]::int));
+END $$;
 
 -- list_backends tells what the server knows of the processes behind a lock: of the heartbeats of its holders (use is
 -- heartbeat), of open transactions that have passed a fence of the lock (write) or wait there (at fence), of those
@@ -3985,8 +4008,11 @@ RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid
                application_name text, hidden boolean, client_addr text, started_at timestamptz, state text,
                state_us bigint, transaction_us bigint, query_us bigint, waits_for text, may_end boolean,
                query text, gid text, blocked_by int[], blocked_by_gid text, blocked_at text)
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
+#variable_conflict use_column
+BEGIN RETURN QUERY
   WITH RECURSIVE ours AS MATERIALIZED (SELECT * FROM backend_pids(p_name)),
     chain AS (
       SELECT o.pid, pg_blocking_pids(o.pid) AS by FROM (SELECT DISTINCT s.pid FROM ours s WHERE s.pid IS NOT NULL) o
@@ -4012,11 +4038,9 @@ AS $$
       ORDER BY s.pid, r.relation),
     everybody AS (
       SELECT o.slot, o.token, o.holder, o.use, o.resource, o.pid, o.gid FROM ours o
-      UNION ALL
-      SELECT NULL, NULL, NULL, 'blocker', NULL, s.pid, NULL FROM stuck s WHERE s.pid NOT IN (
+      UNION ALL SELECT NULL, NULL, NULL, 'blocker', NULL, s.pid, NULL FROM stuck s WHERE s.pid NOT IN (
         SELECT o.pid FROM ours o WHERE o.pid IS NOT NULL)
-      UNION ALL
-      SELECT DISTINCT NULL::int, NULL::bigint, NULL, 'blocker', NULL, NULL::int, a.gid FROM at a
+      UNION ALL SELECT DISTINCT NULL::int, NULL::bigint, NULL, 'blocker', NULL, NULL::int, a.gid FROM at a
       WHERE a.gid IS NOT NULL AND a.gid NOT IN (SELECT o.gid FROM ours o WHERE o.gid IS NOT NULL))
   SELECT e.slot, e.token, e.holder, e.use, e.resource, e.pid, coalesce(a.usename, p.owner)::text, a.application_name,
          e.gid IS NULL AND a.backend_start IS NULL, host(a.client_addr), coalesce(a.backend_start, p.prepared),
@@ -4026,9 +4050,8 @@ AS $$
            ELSE coalesce(a.xact_start, p.prepared) END) * 1000000)::bigint,
          (extract(epoch FROM clock_timestamp() - a.query_start) * 1000000)::bigint,
          a.wait_event_type || ': ' || a.wait_event,
-         CASE WHEN e.gid IS NOT NULL THEN me.rolsuper OR p.owner = me.rolname
-           ELSE (me.rolsuper OR NOT r.rolsuper)
-             AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')) END,
+         CASE WHEN e.gid IS NOT NULL THEN me.rolsuper OR p.owner = me.rolname ELSE (me.rolsuper OR NOT r.rolsuper)
+           AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')) END,
          CASE WHEN a.backend_start IS NOT NULL THEN left(a.query, 1000) END, e.gid,
          nullif(pg_catalog.array_remove(ARRAY(SELECT DISTINCT b FROM pg_catalog.unnest(s.by) b ORDER BY b), 0), '{}'), at.gid, at.place
   FROM everybody e LEFT JOIN pg_stat_activity a ON a.pid = e.pid LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
@@ -4038,8 +4061,8 @@ AS $$
     AND (e.use NOT IN ('row', 'at row') OR e.gid IS NOT NULL OR a.xact_start < clock_timestamp() - interval '1 s'
       OR a.backend_start IS NULL AND e.pid NOT IN (SELECT o.pid FROM ours o WHERE o.use = 'heartbeat'))
   ORDER BY CASE e.use WHEN 'heartbeat' THEN 1 WHEN 'write' THEN 2 WHEN 'at fence' THEN 3 WHEN 'row' THEN 4
-             WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid
-$$;
+             WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid;
+END $$;
 
 -- list_blockers tells whom server process p_pid waits for, and where: those at the end of the chain, who wait for none.
 -- It also tells whose open transactions have passed the fence of one of these resources, of a hundred at most: a
@@ -4088,11 +4111,14 @@ $$;
 CREATE FUNCTION list_waits(p_name text, p_limit int DEFAULT 100)
 RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner boolean, ticket bigint, waits_for text,
                waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
-  SELECT is_length(p_limit);
-  WITH RECURSIVE w AS (
+#variable_conflict use_column
+DECLARE
+  ok boolean := is_length(p_limit);
+BEGIN
+  RETURN QUERY WITH RECURSIVE w AS (
     SELECT 1 AS depth, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE AS same, q.ticket,
            q.name AS wanted, q.enqueued_at
     FROM locks l CROSS JOIN LATERAL (SELECT * FROM few_tickets o WHERE o.session_id = l.session_id OFFSET 0) q
@@ -4111,8 +4137,8 @@ AS $$
   FROM (SELECT * FROM w LIMIT p_limit) n LEFT JOIN LATERAL (
     SELECT * FROM locks l WHERE l.name = n.wanted AND is_running(l.expires_at, l.ended_at)
     ORDER BY l.expires_at DESC LIMIT 5) h ON true
-  ORDER BY n.depth, NOT n.same, n.ticket
-$$;
+  ORDER BY n.depth, NOT n.same, n.ticket;
+END $$;
 
 
 -- ==== 12_rights
@@ -4260,6 +4286,119 @@ BEGIN
   FROM here h CROSS JOIN LATERAL strange_code(h.oid, h.proowner) o
   ORDER BY 1, 2, 3;
 END $$;
+
+
+-- ==== 12_suspects
+
+-- Which locks may not be well, for people. Nothing here locks a row, or reads all locks.
+
+-- Slots that are held (runs), and whether the holder may not be well (ails): a renewal is due, it has given no sign of
+-- life for longer than life_of allows, or it waits for something itself.
+CREATE VIEW ailing AS
+  SELECT l.name, l.slot, is_running(l.expires_at, l.ended_at) AS runs,
+         l.renewed_at < clock_timestamp() - l.ttl / 3
+           OR l.acquired_at < clock_timestamp() - interval '15 s' AND (
+             GREATEST(CASE WHEN l.slowest IS NOT NULL THEN l.renewed_at END, s.seen_at)
+               > clock_timestamp() - interval '15 s') IS NOT TRUE
+           OR EXISTS (SELECT FROM waiters q WHERE q.session_id = l.session_id) AS ails,
+         l.served, l.ticket, coalesce(l.ended_at, l.expires_at) AS over
+  FROM locks l
+    LEFT JOIN LATERAL (SELECT o.seen_at FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s ON true;
+
+-- touched_by says whether the open transactions of these processes have locked a row of the lock, or of one of its
+-- first hundred fences, or have marked that they pass one for the first time (pass_first). 0 stands for the prepared
+-- transactions.
+CREATE FUNCTION touched_by(p_name text, p_pids int[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN EXISTS (
+      SELECT FROM (
+        SELECT l.xmax AS by FROM locks l WHERE l.name = p_name
+        UNION ALL (SELECT f.xmax FROM fences f WHERE f.lock_name = p_name LIMIT 100)
+        UNION ALL SELECT f.xmax FROM fences f WHERE f.resource = p_name) r
+        CROSS JOIN LATERAL lockers(r.by) x (xid)
+      WHERE r.by <> '0'::xid AND x.xid IN (
+        SELECT t.transactionid FROM pg_locks t WHERE t.locktype = 'transactionid' AND t.granted
+          AND t.mode = 'ExclusiveLock' AND coalesce(t.pid, 0) = ANY (p_pids)))
+    OR EXISTS (
+      SELECT FROM pg_locks m WHERE m.locktype = 'advisory' AND m.granted AND m.objsubid = 2 AND m.mode = 'ShareLock'
+        AND hashtext(p_name)::oid IN (m.classid, m.objid) AND coalesce(m.pid, 0) = ANY (p_pids));
+END $$;
+
+-- suspects finds the locks that may not be well among p_names; with NULL, among all if there are no more than 1,000,
+-- and otherwise among those that somebody waits for, whose holders have given signs of life and give none now, or that
+-- have a broken guard or were broken within ten minutes. It errs on the side of suspicion: whoever looks at one lock
+-- sees more (list_backends, list_waits). p_old are the processes whose open transactions have lasted, and 0 for the
+-- prepared ones. However much there is, it looks at 20,000 tickets, 1,000 queues, 1,000 locks that clients have named
+-- with their signs of life, 100 fences of each lock, and the last 1,000 entries of the history; partly says that there
+-- was more. names are p_limit of those found, the longest wait first. locks and held count names and held locks in the
+-- first 1,001 rows, where p_names is NULL.
+CREATE FUNCTION suspects(p_names text[], p_old int[], p_limit int)
+RETURNS TABLE (names text[], found int, queues int, partly boolean, locks int, held int)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := is_count('limit', p_limit, 1, 1000)
+    AND (p_names IS NULL OR is_batch(ARRAY[pg_catalog.cardinality(p_names)]));
+BEGIN RETURN QUERY
+  WITH tickets AS MATERIALIZED (SELECT q.name, q.enqueued_at FROM waiters q WHERE p_names IS NULL LIMIT 20000),
+    queues AS MATERIALIZED (
+      SELECT t.name, pg_catalog.min(t.enqueued_at) AS since FROM tickets t GROUP BY t.name ORDER BY 2 LIMIT 1000),
+    noted AS MATERIALIZED (
+      SELECT n.name COLLATE "C" AS name FROM sessions s CROSS JOIN LATERAL pg_catalog.unnest(s.names) n (name)
+      WHERE p_names IS NULL AND s.holds_until > clock_timestamp()
+        AND (p_old <> '{}' OR s.seen_at < clock_timestamp() - interval '15 s')
+      ORDER BY s.seen_at LIMIT 1000),
+    broken AS MATERIALIZED (
+      SELECT e.lock_name AS name FROM (SELECT * FROM events o ORDER BY o.id DESC LIMIT 1000) e
+      WHERE e.kind = 'break' AND e.at > clock_timestamp() - interval '10 min'
+      UNION SELECT g.resource FROM broken_guards(NULL) g),
+    known AS MATERIALIZED (
+      SELECT l.name, is_running(l.expires_at, l.ended_at) AS runs FROM locks l WHERE p_names IS NULL LIMIT 1001),
+    chosen AS MATERIALIZED (
+      SELECT u.name COLLATE "C" AS name FROM pg_catalog.unnest(p_names) u (name) UNION SELECT q.name FROM queues q
+      UNION SELECT n.name FROM noted n UNION SELECT b.name FROM broken b WHERE p_names IS NULL
+      UNION SELECT k.name FROM known k WHERE (SELECT pg_catalog.count(*) FROM known) <= 1000),
+    bad AS MATERIALIZED (
+      SELECT c.name, w.since FROM chosen c
+        CROSS JOIN LATERAL (
+          SELECT bool_or(s.runs) AS held, bool_or(s.runs AND s.ails) AS ails, pg_catalog.max(s.served) AS served,
+                 pg_catalog.max(s.ticket) FILTER (WHERE s.runs AND s.slot = 0) AS ticket, pg_catalog.max(s.over) AS over
+          FROM ailing s WHERE s.name = c.name OFFSET 0) l
+        LEFT JOIN LATERAL (
+          SELECT q.ticket, q.enqueued_at AS since, (
+              SELECT o.alive_until > clock_timestamp() FROM sessions o WHERE o.session_id = q.session_id) AS alive
+          FROM waiters q WHERE q.name = c.name AND q.ticket > l.served ORDER BY q.ticket LIMIT 1) w ON true
+      WHERE l.ails OR w.ticket IS NOT NULL AND w.alive IS NOT TRUE OR l.held AND l.ticket > w.ticket
+        OR NOT l.held AND w.alive AND (p_names IS NOT NULL OR l.over < clock_timestamp() - interval '3 s')
+        OR p_old <> '{}' AND touched_by(c.name, p_old) OR EXISTS (SELECT FROM broken b WHERE b.name = c.name))
+  SELECT (coalesce(pg_catalog.array_agg(b.name ORDER BY b.since, b.name), '{}'))[1:p_limit], pg_catalog.count(*)::int,
+         (SELECT pg_catalog.count(*) FROM queues)::int,
+         (SELECT pg_catalog.count(*) FROM tickets) = 20000 OR (SELECT pg_catalog.count(*) FROM queues) = 1000
+           OR (SELECT pg_catalog.count(*) FROM noted) = 1000,
+         (SELECT pg_catalog.count(DISTINCT k.name) FROM known k)::int,
+         (SELECT pg_catalog.count(DISTINCT k.name) FROM known k WHERE k.runs)::int
+  FROM bad b;
+END $$;
+
+-- list_suspects is suspects, for the transactions that the caller sees: those older than a second, and those whose age
+-- the server hides. It runs with the caller's rights, as list_backends does.
+CREATE FUNCTION list_suspects(p_names text[] DEFAULT NULL, p_limit int DEFAULT 20)
+RETURNS TABLE (names text[], found int, queues int, partly boolean, locks int, held int)
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+AS $$
+  SELECT s.* FROM (
+      SELECT coalesce(pg_catalog.array_agg(DISTINCT coalesce(k.pid, 0)), '{}') AS pids
+      FROM pg_locks k LEFT JOIN pg_stat_activity a ON a.pid = k.pid
+      WHERE k.locktype = 'relation' AND k.granted AND k.mode IN ('RowShareLock', 'RowExclusiveLock')
+        AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+        AND k.relation IN ('locks'::regclass, 'fences'::regclass)
+        AND (k.pid IS NULL OR a.backend_start IS NULL OR a.xact_start < clock_timestamp() - interval '1 s')) old
+    CROSS JOIN LATERAL suspects(p_names, old.pids, p_limit) s
+$$;
 
 
 -- ==== 13_operate
@@ -4820,7 +4959,8 @@ AS $$
       outcome, guard_write, key_column, key_columns, made_triggers, guard_triggers, guard_table, unguard_table,
       list_guards, broken_guards, list_locks, rank_locks,
       get_lock, list_waiters, rank_waiters, list_fences, rank_fences,
-      session_rows, list_sessions, holder_lives, list_waits, backend_pids, list_backends, list_blockers, statistics,
+      session_rows, list_sessions, holder_lives, list_waits, backend_pids, list_backends, list_blockers, suspects,
+      list_suspects, statistics,
       recent_events}'::text[]) AS name)
   SELECT 'pglock_user', u.name FROM users u
   UNION ALL SELECT 'pglock_admin', u.name FROM users u

@@ -295,7 +295,7 @@ func (s *fakeStore) Sweep(ctx context.Context) error {
 }
 
 func (s *fakeStore) Sign(ctx context.Context, _ time.Duration, who protocol.Session) error {
-	s.note(call{what: "sign", wait: who.Holds})
+	s.note(call{what: "sign", wait: who.Holds, names: who.Names})
 	if f := hook(s, &s.onSign); f != nil {
 		return f(ctx)
 	}

@@ -161,9 +161,9 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	user := []string{"acquire_lease", "acquire_leases", "announce", "backend_pids", "broken_guards", "check_leases", "database_id", "diagnose",
 		"end_session", "fence", "fence_all", "get_lock", "give_up", "guard_table", "guard_triggers", "guard_write",
 		"hand_over", "holder_lives", "key_column", "key_columns", "list_backends", "list_blockers", "list_fences", "list_guards", "list_locks",
-		"list_sessions", "list_waiters", "list_waits", "look", "made_triggers", "mark_connection", "once", "outcome", "own_tickets",
+		"list_sessions", "list_suspects", "list_waiters", "list_waits", "look", "made_triggers", "mark_connection", "once", "outcome", "own_tickets",
 		"rank_fences", "rank_locks", "rank_waiters", "recent_events", "release_lease", "release_leases", "renew_leases", "schema_version", "seal", "session_rows",
-		"start_client", "statistics", "sweep", "timeline", "unguard_table", "watch", "wrong_rights"}
+		"start_client", "statistics", "suspects", "sweep", "timeline", "unguard_table", "watch", "wrong_rights"}
 	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "clock_steps", "history_settings",
 		"list_history", "prune_history", "prune_locks", "replay_history", "set_history"}, user...)
 	slices.Sort(admin)

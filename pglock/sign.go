@@ -1,8 +1,10 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -26,7 +28,7 @@ func (c *Client) giveSign(ctx context.Context) {
 	c.mayBeKnown.Store(true)
 	sent := c.now()
 	who := c.who()
-	who.Holds = c.leases.longest(sent.Mono)
+	who.Holds, who.Names = c.leases.longest(sent.Mono)
 	err := c.backend.Sign(ctx, lookPatience/2, who)
 	if c.leases.signed(sent.Mono, err); err != nil {
 		c.leases.signLater(c.now().Mono + signPause/2 + rand.N(signPause/2))
@@ -51,15 +53,28 @@ func (s *leases) signLater(until time.Duration) {
 	s.signAgain = until
 }
 
-// longest is how long the client may hold something without another sign of life, by its next renewals too.
-func (s *leases) longest(now time.Duration) time.Duration {
+// namesTold is how many locks a sign of life names.
+const namesTold = 20
+
+// longest is how long the client may hold something without another sign of life, by its next renewals too, and the
+// locks that it may hold for the longest: people find them by these names when the client has died.
+func (s *leases) longest(now time.Duration) (time.Duration, []string) {
+	type held struct {
+		name string
+		left time.Duration
+	}
+	var all []held
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	longest := MinTTL
 	for l := range s.all {
 		l.mu.Lock()
-		longest = max(longest, l.ttl, l.deadline.Mono-now)
+		all = append(all, held{l.name, max(l.ttl, l.deadline.Mono-now)})
 		l.mu.Unlock()
 	}
-	return holdsFor(longest)
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b held) int { return cmp.Or(cmp.Compare(b.left, a.left), cmp.Compare(a.name, b.name)) })
+	longest, names := MinTTL, []string{}
+	for _, h := range all[:min(len(all), namesTold)] {
+		longest, names = max(longest, h.left), append(names, h.name)
+	}
+	return holdsFor(longest), names
 }

@@ -96,6 +96,22 @@ func TestAnExtendedLeaseIsToldWithSigns(t *testing.T) {
 	})
 }
 
+// A sign names the locks that the client may hold for the longest: by these names people find what a dead one held.
+func TestASignNamesTheLocksThatAreHeldForTheLongest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock())
+		for n := range 25 {
+			mustAcquire(t, c, fmt.Sprintf("lock %d", n), WithTTL(time.Hour+time.Duration(n)*time.Minute))
+		}
+		time.Sleep(15 * time.Second)
+		signs := s.of("sign")
+		if len(signs) != 1 || len(signs[0].names) != 20 || signs[0].names[0] != "lock 24" || signs[0].names[19] != "lock 5" {
+			t.Errorf("signs with %v, want one with the twenty longest", signs)
+		}
+	})
+}
+
 func TestLooksAreSigns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()

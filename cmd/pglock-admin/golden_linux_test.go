@@ -125,6 +125,7 @@ func TestEveryCommandWritesWhatItsFileHas(t *testing.T) {
 	db := stillLife(t)
 	lines := [][]string{
 		{"list"}, {"list", "--all"}, {"list", "--order", "waiting", "--limit", "2"}, {"list", "--match", "nothing"}, {"list", "-o", "json"}, {"list", "-o", "yaml"},
+		{"why"}, {"why", "-o", "yaml"},
 		{"waiters"}, {"waiters", "nightly-report"}, {"waiters", "--order", "age", "--limit", "1"}, {"waiters", "gpu", "-o", "yaml"},
 		{"sessions"}, {"sessions", "--order", "leases", "-o", "json"},
 		{"fences"}, {"fences", "nightly-report", "-o", "yaml"},

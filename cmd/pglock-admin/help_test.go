@@ -90,10 +90,10 @@ func TestATableThatIsTooWideForTheTerminalIsDrawnOtherwise(t *testing.T) {
 		return p.String()
 	}
 	for width, want := range map[int][]string{
-		0:   {"LOCK      MODE", "LEASE", "'my job'  "},
-		120: {"LOCK      MODE", "LEASE", "'my job'  "},
-		80:  {"LOCK      MODE", "LEASE       WAITING\n", "'my job'  "},
-		40:  {"LOCK        report\nMODE        limit 3 #2\nHOLDER      host/worker[4711]\n", "WAITING     -\n\nLOCK        'my job'\n"},
+		0:   {"LOCK      VERDICT  MODE", "LEASE", "'my job'  "},
+		120: {"LOCK      VERDICT  MODE", "LEASE", "'my job'  "},
+		80:  {"LOCK      VERDICT  MODE", "EXPIRES-IN  WAITING\n", "'my job'  "},
+		40:  {"LOCK        report\nVERDICT     ?\nMODE        limit 3 #2\nHOLDER      host/worker[4711]\n", "WAITING     -\n\nLOCK        'my job'\n"},
 	} {
 		text := drawn(width)
 		answer{stdout: text}.inOrder(t, want...)

@@ -26,6 +26,9 @@ type lockView struct {
 type listedLock struct {
 	lockView
 	Life lockadmin.Life `json:"life,omitempty"`
+
+	Verdict lockadmin.Severity    `json:"verdict,omitempty"` // of the lock, as why judges it; "" if nobody has looked
+	Why     lockadmin.VerdictKind `json:"why,omitempty"`
 }
 
 func viewOf(i pglock.LockInfo) lockView {
@@ -52,7 +55,8 @@ func newList(o *options) *cobra.Command {
 		Use:   "list",
 		Short: "Show who holds which lock",
 		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is left.
-LEASE shows how much of the lease is left; or instead that the holder is silent or dead, as pglock-admin sessions --help
+VERDICT is what why says of the lock, in a word: OK, BUSY (somebody waits, and the holder lives), NOTE, WARNING or STUCK;
+"?" of locks that may not be well beyond the first fifty, at which nobody has looked. LEASE shows how much of the lease is left; or instead that the holder is silent or dead, as pglock-admin sessions --help
 explains. A live holder renews its lease. One that has almost run out belongs to a holder that is stopped or cut off.
 
 A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the
@@ -86,9 +90,13 @@ after pglock-admin show.`,
 				if err != nil {
 					return err
 				}
+				verdicts, err := admin.Summaries(ctx, infos)
+				if err != nil {
+					return err
+				}
 				view := listView{Locks: []listedLock{}, More: more}
 				for n, i := range infos {
-					view.Locks = append(view.Locks, listedLock{viewOf(i), lives[n].Life})
+					view.Locks = append(view.Locks, listedLock{viewOf(i), lives[n].Life, verdicts[n].Severity, verdicts[n].Kind})
 				}
 				return o.show(cmd, view, func(w *page) { drawList(w, view, flags) })
 			})
@@ -124,12 +132,12 @@ func drawList(w *page, view listView, flags listFlags) {
 	for _, l := range view.Locks {
 		exclusive = exclusive && l.Mode == pglock.ModeExclusive
 	}
-	titles := []string{"LOCK", "MODE", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE", "WAITING"}
+	titles := []string{"LOCK", "VERDICT", "MODE", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE", "WAITING"}
 	var rows [][]string
 	for _, l := range view.Locks {
 		held, expires, bar, waiting := "-", "FREE", "", "-"
 		if l.Held {
-			held, expires, bar = age(heldFor(l.LockInfo)), age(l.LockInfo.Remaining), leaseBar(l.LockInfo.Remaining, l.LockInfo.TTL)
+			held, expires, bar = age(heldFor(l.LockInfo)), age(l.LockInfo.Remaining), leaseCells(l.LockInfo.Remaining, l.LockInfo.TTL, 5)
 		}
 		if l.Life == lockadmin.LifeSilent || l.Life == lockadmin.LifeDead {
 			bar = string(l.Life)
@@ -137,14 +145,20 @@ func drawList(w *page, view listView, flags listFlags) {
 		if l.Waiting > 0 {
 			waiting = fmt.Sprintf("%d (%s)", l.Waiting, age(l.LongestWait))
 		}
-		rows = append(rows, []string{shellName(l.Name), slotText(l.LockInfo), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
+		verdict := "?"
+		if l.Verdict != "" {
+			verdict = mark(l.Verdict)
+		}
+		rows = append(rows, []string{shellName(l.Name), verdict, slotText(l.LockInfo), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
 	}
 	right := []string{"TOKEN", "HELD-FOR", "EXPIRES-IN", "WAITING"}
 	if exclusive {
 		titles, rows = without("MODE", titles, rows)
 	}
-	if !w.fits(tableOf(titles, rows)) {
-		titles, rows = without("HELD-FOR", titles, rows) // show has it
+	for _, title := range []string{"HELD-FOR", "LEASE"} { // show has them
+		if !w.fits(tableOf(titles, rows)) {
+			titles, rows = without(title, titles, rows)
+		}
 	}
 	drawTable(w, titles, rows, placesOf(right, titles)...)
 	if view.More {

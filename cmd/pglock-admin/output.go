@@ -174,11 +174,12 @@ func escapeJSON(s string) string {
 }
 
 // leaseBar draws how much of a lease remains.
-func leaseBar(remaining, ttl time.Duration) string {
-	const cells = 10
+func leaseBar(remaining, ttl time.Duration) string { return leaseCells(remaining, ttl, 10) }
+
+func leaseCells(remaining, ttl time.Duration, cells int) string {
 	full := 0
 	if ttl > 0 && remaining > 0 {
-		full = min(cells, max(1, int((remaining*cells+ttl/2)/ttl)))
+		full = min(cells, max(1, int((remaining*time.Duration(cells)+ttl/2)/ttl)))
 	}
 	return strings.Repeat("█", full) + strings.Repeat("░", cells-full)
 }

@@ -140,7 +140,7 @@ func TestAReadOnlyUserMayLook(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "worker", "a")
-	looks := []string{"list", "list --order age", "show a", "why a", "waiters", "waiters --order age", "sessions", "fences", "fences --order age", "doctor", "guard list", "migrate version"}
+	looks := []string{"list", "list --order age", "show a", "why a", "why", "waiters", "waiters --order age", "sessions", "fences", "fences --order age", "doctor", "guard list", "migrate version"}
 
 	sessions := asUser(t, db, "pglock_admin")
 	execute(t, db, fmt.Sprintf("ALTER ROLE %s SET default_transaction_read_only = on", pgx.Identifier{db.Name() + "_user"}.Sanitize()))
@@ -173,7 +173,7 @@ func TestAUserWithTheRightsOfThePageMayLookAndDoNothingElse(t *testing.T) {
 	name := pgx.Identifier{db.Name() + "_user"}.Sanitize()
 	execute(t, db, strings.ReplaceAll(grants, "oncall", name))
 	defer execute(t, db, "DROP OWNED BY "+name)
-	for _, command := range []string{"list", "list --order age", "show a", "why a", "waiters", "waiters --order age", "sessions", "fences", "fences --order age", "doctor"} {
+	for _, command := range []string{"list", "list --order age", "show a", "why a", "why", "waiters", "waiters --order age", "sessions", "fences", "fences --order age", "doctor"} {
 		in(t, user, strings.Fields(command)...).want(t, exitOK)
 	}
 	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason r", "prune"} {

@@ -123,6 +123,14 @@ func oneName(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// upToOneName checks commands that take the name of a lock or none.
+func upToOneName(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return oneName(cmd, args)
+}
+
 // noArguments checks commands that take only flags, and commands that only group others.
 func noArguments(cmd *cobra.Command, args []string) error {
 	switch {

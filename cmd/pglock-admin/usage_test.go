@@ -59,7 +59,7 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 		{"break a --session b --reason r", "a NAME or --session, not both"},
 		{"break --session b --token 1 --reason r", "--token does not go with --session"},
 		{"break --session b", "--reason is empty"},
-		{"why", "name of one lock"},
+		{"why a b", "name of one lock"},
 		{"history a b", "name of one lock"},
 		{"history --limit 0", "--limit is 0"},
 		{"history --kind nonsense", "nonsense"},

@@ -215,8 +215,8 @@ func TestListHasALineForEveryHolderAndCountsWhoWaits(t *testing.T) {
 	hold(t, db, "w4", "pool", pglock.WithLimit(3))
 	hold(t, db, "w5", "pool", pglock.WithLimit(3))
 	hold(t, db, "w6", "tree", pglock.WithShared())
-	in(t, db.URL(), "list").want(t, exitOK).narrow(t).inOrder(t, "LOCK  MODE", "HOLDER", "WAITING\n", "a     exclusive", "w1", " 2 (", ")\n",
-		"pool  limit 3 #1  w4", "  -\n", "pool  limit 3 #2  w5", "  -\n", "tree  shared #1   w6", "  -\n")
+	in(t, db.URL(), "list").want(t, exitOK).narrow(t).inOrder(t, "LOCK  VERDICT  MODE", "HOLDER", "WAITING\n", "a     BUSY     exclusive", "w1", " 2 (", ")\n",
+		"pool  OK       limit 3 #1  w4", "  -\n", "pool  OK       limit 3 #2  w5", "  -\n", "tree  OK       shared #1   w6", "  -\n")
 	view := decode[listView](t, in(t, db.URL(), "list", "-o", "json").want(t, exitOK).stdout)
 	if len(view.Locks) != 4 || view.Locks[0].Waiting != 2 || view.Locks[0].Longest <= 0 || view.Locks[1].Longest != 0 || view.Locks[2].Slot != 2 || view.Locks[2].Limit != 3 || view.Locks[3].Mode != pglock.ModeShared {
 		t.Errorf("%+v", view)

@@ -16,10 +16,19 @@ import (
 )
 
 func newWhy(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "why NAME",
-		Short: "Say what is wrong with a lock, and what to do next",
-		Long: `Explain one lock in plain words: who holds it and whether that program is alive, who waits and for how long, what the
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "why [NAME]",
+		Short: "Say what is wrong, and what to do next",
+		Long: `Without a name, show the locks of the database that are not well, the worst first: who is the cause and since when, and
+the first thing to do. The words are those of VERDICT in list: STUCK, somebody waits in vain, or soon will; WARNING,
+something is wrong, and nobody waits in vain yet; NOTE; BUSY, somebody waits, and the holder lives; OK.
+
+Of more than 1,000 locks it does not read all, so it is quick however many there are: it finds those that somebody waits
+for, that open transactions keep, or whose holders have given signs of life and give none now. Then it does not find a
+dead holder that nobody waits for, if its lease ends within half a minute.
+
+With a name, explain one lock in plain words: who holds it and whether that program is alive, who waits and for how long, what the
 holder itself waits for, what blocks it in PostgreSQL, and what happened to the lock before. At the end it says what to do
 next, as commands to paste, and what each of them does and does not do.
 
@@ -28,13 +37,20 @@ locks, and other databases of the server in which pglock is in use.
 
 You need the role pglock_user. To see takeovers and breaks you also need pglock_admin, and to see what other users'
 connections do, pg_read_all_stats.`,
-		Example:     `  pglock-admin why nightly-report`,
-		Args:        oneName,
+		Example: `  pglock-admin why
+  pglock-admin why nightly-report`,
+		Args:        upToOneName,
 		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return o.overview(cmd, limit)
+			}
 			name, err := nameOf(cmd, args, 0)
 			if err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("limit") {
+				return usageErrorf("pglock-admin why", "--limit is for why without a name")
 			}
 			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 				var e lockadmin.Explanation
@@ -49,6 +65,8 @@ connections do, pg_read_all_stats.`,
 			})
 		},
 	}
+	cmd.Flags().IntVar(&limit, "limit", 20, "without a name, look closely at this `number` of locks that may not be well, up to 1000")
+	return cmd
 }
 
 // perhapsElsewhere adds to the error about a missing schema where pglock is in use instead: otherwise somebody who looks
@@ -119,16 +137,20 @@ type whyStep struct {
 	First string `json:"first,omitempty"` // what to do before
 }
 
+func (o *options) pasteableStep(s lockadmin.Step) whyStep {
+	step := whyStep{Step: s, Paste: o.command(s)}
+	if o.leavesOut(step.Paste) {
+		step.First = passwordFirst
+	}
+	return step
+}
+
 func (o *options) pasteable(e lockadmin.Explanation) whyView {
 	v := whyView{Explanation: e, Verdicts: []whyVerdict{}}
 	for _, verdict := range e.Verdicts {
 		w := whyVerdict{Verdict: verdict, Steps: []whyStep{}}
 		for _, s := range verdict.Steps {
-			step := whyStep{Step: s, Paste: o.command(s)}
-			if o.leavesOut(step.Paste) {
-				step.First = passwordFirst
-			}
-			w.Steps = append(w.Steps, step)
+			w.Steps = append(w.Steps, o.pasteableStep(s))
 		}
 		v.Verdicts = append(v.Verdicts, w)
 	}
@@ -138,8 +160,8 @@ func (o *options) pasteable(e lockadmin.Explanation) whyView {
 // The screen. It shows the verdicts in full, the facts in a line or two each, and the steps of the gravest verdict. If
 // there is nothing to do, it has three lines.
 
-// marks stand before the verdict, for a person who has no time to read.
-var marks = map[lockadmin.Severity]string{lockadmin.SeverityOK: "OK", lockadmin.SeverityNote: "NOTE", lockadmin.SeverityWarning: "WARNING", lockadmin.SeverityCritical: "STUCK"}
+// mark stands before the verdict, for a person who has no time to read.
+func mark(s lockadmin.Severity) string { return strings.ToUpper(string(s)) }
 
 const whyWidth = 100
 
@@ -153,11 +175,7 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 		return
 	}
 	first := e.Verdicts[0]
-	mark := marks[first.Severity]
-	if first.Kind == lockadmin.WhySlow && first.Severity == lockadmin.SeverityOK {
-		mark = "BUSY" // nobody knows whether the holder's work goes on
-	}
-	fmt.Fprintf(w, "\n%s\n", behind(mark+"  ", first.Text, width))
+	fmt.Fprintf(w, "\n%s\n", behind(mark(first.Severity)+"  ", first.Text, width))
 	for _, more := range [][2]string{{"", first.Because}, {"If you do nothing: ", first.IfNothing}} {
 		if more[1] != "" {
 			fmt.Fprintln(w, behind("  ", more[0]+more[1], width))
@@ -165,7 +183,7 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 	}
 	for _, v := range e.Verdicts[1:] {
 		also := "Also: "
-		if first.Severity == lockadmin.SeverityOK && v.Severity != lockadmin.SeverityOK {
+		if goesOn(first.Severity) && !goesOn(v.Severity) {
 			also = fmt.Sprintf("Also, a %s: ", v.Severity)
 		}
 		fmt.Fprintln(w, behind("  ", also+v.Text, width))
@@ -201,14 +219,18 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 // isWell reports whether there is nothing to do, and nothing to say about the queue or the past.
 func isWell(e lockadmin.Explanation) bool {
 	v := e.Verdicts[0]
-	return len(e.Verdicts) == 1 && v.Severity == lockadmin.SeverityOK &&
-		(v.Kind == lockadmin.WhyHeld || v.Kind == lockadmin.WhyFree)
+	return len(e.Verdicts) == 1 && v.Severity == lockadmin.SeverityOK
+}
+
+// goesOn says that the lock serves its users as it should.
+func goesOn(s lockadmin.Severity) bool {
+	return s == lockadmin.SeverityOK || s == lockadmin.SeverityBusy
 }
 
 // drawWell leaves out what the sentences say already, and what show tells.
 func drawWell(w *page, o *options, e lockadmin.Explanation, width int) {
 	v := e.Verdicts[0]
-	fmt.Fprintf(w, "\n%s\n", behind(marks[v.Severity]+"  ", strings.TrimSpace(v.Text+" "+v.Because), width))
+	fmt.Fprintf(w, "\n%s\n", behind(mark(v.Severity)+"  ", strings.TrimSpace(v.Text+" "+v.Because), width))
 	for _, f := range whyFacts(e) {
 		if f[0] == "holder" || f[0] == "before" || f[0] == "unseen" {
 			fmt.Fprintln(w, behind(fmt.Sprintf("  %-9s ", f[0]), f[1], width))
@@ -247,7 +269,7 @@ func whySteps(e lockadmin.Explanation) []lockadmin.Step {
 	steps := e.Verdicts[0].Steps
 	const most = 5
 	for _, v := range e.Verdicts[1:] {
-		grave := v.Severity == lockadmin.SeverityCritical && e.Severity == v.Severity || v.Severity == lockadmin.SeverityWarning && e.Severity == lockadmin.SeverityOK
+		grave := v.Severity == lockadmin.SeverityStuck && e.Severity == v.Severity || v.Severity == lockadmin.SeverityWarning && goesOn(e.Severity)
 		if grave && len(steps)+len(v.Steps) <= most {
 			steps = slices.Concat(steps, v.Steps)
 		}

@@ -142,7 +142,8 @@ func checkPaste(t *testing.T, command, name, gid string) {
 func TestWhyRefusesWhatItCannotDo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	in(t, db.URL(), "why").want(t, exitUsage, "takes the name of one lock")
+	in(t, db.URL(), "why", "report", "--limit", "5").want(t, exitUsage, "--limit is for why without a name")
+	in(t, db.URL(), "why", "--limit", "0").want(t, exitUsage, "limit is 0: it must be from 1 to 1000")
 	in(t, db.URL(), "why", "a", "b").want(t, exitUsage)
 	in(t, db.URL(), "why", strings.Repeat("x", 513)).want(t, exitUsage, "512")
 	in(t, db.URL(), "why", "report", "--schema", "none").want(t, exitSchema, "schema pglock has it")
@@ -194,7 +195,7 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 	well := lockadmin.Verdict{Kind: lockadmin.WhyHeld, Severity: lockadmin.SeverityOK, Text: "report is held by worker.", Because: "Nobody waits for it."}
 	dead := lockadmin.Verdict{Kind: lockadmin.WhyDeadWaiters, Severity: lockadmin.SeverityOK, Text: "1 waiter is dead."}
 	list := lockadmin.Step{Do: "Look at the list.", Run: lockadmin.RunAdmin, Command: "list"}
-	slow := lockadmin.Verdict{Kind: lockadmin.WhySlow, Severity: lockadmin.SeverityOK, Text: "1 waits."}
+	slow := lockadmin.Verdict{Kind: lockadmin.WhySlow, Severity: lockadmin.SeverityBusy, Text: "1 waits."}
 	free := lockadmin.Verdict{Kind: lockadmin.WhyFree, Severity: lockadmin.SeverityOK, Text: "report is free.", Steps: []lockadmin.Step{
 		{Do: "Look again.", Run: lockadmin.RunAdmin, Command: "why report"}, list}}
 	for name, c := range map[string]struct {

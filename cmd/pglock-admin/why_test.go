@@ -23,6 +23,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/troubles"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // whys are the first verdicts about the prepared troubles.
@@ -148,6 +149,7 @@ func checkWhy(t *testing.T, name, at string) {
 	if e.Verdicts[0].Kind != whys[name] || e.Severity != e.Verdicts[0].Severity {
 		t.Errorf("the verdict is %q, want %q: %s", e.Verdicts[0].Kind, whys[name], e.Verdicts[0].Text)
 	}
+	checkOverview(t, admin, e)
 	verdict := e.Verdicts[0]
 	verdict.Steps = slices.Clone(verdict.Steps)
 	defer mend(t, admin, stage, verdict)
@@ -164,6 +166,44 @@ func checkWhy(t *testing.T, name, at string) {
 		t.Fatal(err)
 	}
 	goldenWhy(t, name+".json", b.String())
+}
+
+// checkOverview checks that the overview and the list say of the lock what why says: one state has one word.
+func checkOverview(t *testing.T, admin *lockadmin.Admin, e lockadmin.Explanation) {
+	t.Helper()
+	all, err := admin.Overview(t.Context(), 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, lock := e.Verdicts[0], e.Lock
+	if want.Kind == lockadmin.WhyTable {
+		lock = ""
+	}
+	ill := !goesOn(want.Severity) && e.State != lockadmin.LockUnknown
+	n := slices.IndexFunc(all.Locks, func(s lockadmin.Summary) bool { return s.Lock == lock })
+	if ill != (n >= 0) || ill && (all.Locks[n].Kind != want.Kind || all.Locks[n].Severity != want.Severity ||
+		all.Locks[n].Text == "" || all.Locks[n].Who == "" || all.Locks[n].Since.IsZero()) {
+		t.Errorf("why says %s, %q; the overview has %+v", want.Severity, want.Kind, all)
+	}
+	if want.Kind == lockadmin.WhyTable {
+		return
+	}
+	var leases []pglock.LockInfo
+	for l, err := range admin.Locks(t.Context(), lockadmin.WithFree(), lockadmin.WithPrefix(lock)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		leases = append(leases, l)
+	}
+	list, err := admin.Summaries(t.Context(), leases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list {
+		if s.Lock == lock && (s.Severity != want.Severity || s.Kind != want.Kind || s.Hidden) {
+			t.Errorf("why says %s, %q; the list says %+v", want.Severity, want.Kind, s)
+		}
+	}
 }
 
 // mends are the steps of the screens that mend the troubles, by their beginnings.

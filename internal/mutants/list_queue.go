@@ -412,7 +412,7 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestPlansOfEmpty"},
 	{"all sessions are read to find the processes of a lock", []edit{
-		{schema, "WHERE o.session_id = l.session_id OFFSET 0) s", "WHERE o.session_id = l.session_id) s"},
+		{schema, "SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s", "SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id) s"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"all locks are read to remove some", []edit{
 		{schema, "WHERE l.name = ANY (ARRAY(SELECT i.name FROM idle i)) RETURNING", "USING idle WHERE l.name = idle.name RETURNING"},

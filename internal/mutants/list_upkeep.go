@@ -61,7 +61,7 @@ var ofUpkeep = []mutant{
 		{schema, " AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()", ""},
 	}, "./lockadmin", "^TestConnectionThatEnds"},
 	{"everybody sees what the owner sees of the server's processes", []edit{
-		{schema, "LANGUAGE sql VOLATILE SET search_path FROM CURRENT\nAS $$\n  WITH RECURSIVE ours AS", "LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT\nAS $$\n  WITH RECURSIVE ours AS"},
+		{schema, "LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT\nSET plan_cache_mode = force_generic_plan SET jit = off\nAS $$\n#variable_conflict use_column\nBEGIN\n  RETURN QUERY WITH RECURSIVE ours AS", "LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$\n#variable_conflict use_column\nBEGIN\n  RETURN QUERY WITH RECURSIVE ours AS"},
 	}, "./lockadmin", "^TestBackendsSay"},
 	{"the client of Open leaves its pool open", []edit{
 		{"pglock/close.go", "\t\tc.pool.Close()\n", "\t\t_ = c.pool\n"},

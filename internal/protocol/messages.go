@@ -15,6 +15,7 @@ type Session struct {
 	Holder string
 	TTL    time.Duration
 	Holds  time.Duration // how long it may go on to hold something; 0 does not tell
+	Names  []string      // some of the locks that it holds; nil does not tell
 }
 
 // RequestID identifies one request for a lock, by its grant ID. The resulting ticket or lease has the same.

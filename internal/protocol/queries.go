@@ -23,7 +23,7 @@ type Queries struct {
 	List, RankLocks, Waiters, RankWaiters                               string
 	Fences, RankFences, Sessions, HolderLives, Backends, Waits          string
 	BreakLock, BreakSession                                             string
-	GrantedTicket, HandOvers                                            string
+	GrantedTicket, HandOvers, Suspects                                  string
 	History, HistorySettings, SetHistory, Replay                        string
 	ClockSteps                                                          string
 }
@@ -88,7 +88,7 @@ func NewQueries(schema string) *Queries {
 				$4::pg_catalog.bool, true)`),
 		// The note need not wait for the disk: a crash that loses it has also ended the connection.
 		mark: in(`SELECT {{schema}}.mark_connection($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.text,
-				$5::pg_catalog.text::pg_catalog.interval)
+				$5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text[])
 			WHERE ` + async + ` IS NOT NULL`),
 		endSession: in(`SELECT {{schema}}.end_session($1::pg_catalog.text::pg_catalog.uuid), ` + async),
 		sweep:      in(`SELECT {{schema}}.sweep(), ` + async),
@@ -124,6 +124,8 @@ func NewQueries(schema string) *Queries {
 				$5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid)`),
 		HolderLives: in(`SELECT name, slot, token, life, {{at signed_at}}, silent_us, connected
 			FROM {{schema}}.holder_lives($1::pg_catalog.text[], $2::pg_catalog.int4[])`),
+		Suspects: in(`SELECT names, found, queues, partly, locks, held
+			FROM {{schema}}.list_suspects($1::pg_catalog.text[], $2::pg_catalog.int4)`),
 		BreakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
 		History: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource,

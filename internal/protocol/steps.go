@@ -260,7 +260,7 @@ func (q *Queries) Mark(s Session, pid uint32, version string, marked **bool) Ste
 		text := Interval(s.Holds)
 		holds = &text
 	}
-	return Step{SQL: q.mark, Args: []any{s.Key.String(), process, s.Holder, version, holds}, Scan: func(rows pgx.Rows) error {
+	return Step{SQL: q.mark, Args: []any{s.Key.String(), process, s.Holder, version, holds, s.Names}, Scan: func(rows pgx.Rows) error {
 		return rows.Scan(marked)
 	}}
 }

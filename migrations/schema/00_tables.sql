@@ -114,6 +114,7 @@ CREATE TABLE sessions (
   seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- its last sign of life
   seen_by     int DEFAULT pg_backend_pid(),         -- the server process over which that came
   holds_until timestamptz,                          -- until then, it said, it holds something
+  names       text[],                               -- some of the locks that it holds, as it said: for suspects
   version     text,                                 -- of the library; NULL until its heartbeat has told it
   pid         int,                                  -- of the server process of its heartbeat, as long as that holds the
   mark        bigint                                -- advisory lock with this key

@@ -14,11 +14,12 @@ AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 -- answers whether the session's row names this process. While somebody else has locked the row it does nothing: NULL.
 --
 -- It is also a sign of life, for life_of. A client that holds gives one every ten seconds, unless it has given another;
--- with p_version, that of its library, and in p_holds how long it may go on holding: as long the row stays. Nothing
--- depends on any of it, and it keeps nobody from anything. It makes no ticket count for longer: a look does that.
+-- with p_version, that of its library, in p_holds how long it may go on holding: as long the row stays, and in p_names
+-- up to twenty of the locks that it holds, for list_suspects. Nothing depends on any of it, and it keeps nobody from
+-- anything. It makes no ticket count for longer: a look does that.
 CREATE FUNCTION mark_connection(
   p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL,
-  p_holds interval DEFAULT NULL) RETURNS boolean
+  p_holds interval DEFAULT NULL, p_names text[] DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
@@ -26,6 +27,8 @@ DECLARE
   ok   boolean := p_version IS NULL OR has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
     AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
     AND (p_holds IS NULL OR is_ttl('holds', p_holds));
+  few  boolean := (cardinality(p_names) > 20 OR octet_length(array_to_string(p_names, '')) > 10240) IS NOT TRUE
+    OR refuse('names', cardinality(p_names)::text, 'be at most 20 names of 512 bytes');
   key  bigint := ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;
   mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
     AND pg_try_advisory_lock_shared(key);
@@ -37,14 +40,15 @@ BEGIN
     IF FOUND THEN
       UPDATE sessions s SET seen_at = clock_timestamp(), seen_by = pg_backend_pid(),
           version = coalesce(p_version, s.version), holds_until = coalesce(clock_timestamp() + p_holds, s.holds_until),
+          names = coalesce(p_names, s.names),
           pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
         WHERE s.session_id = me RETURNING s.pid IS NOT DISTINCT FROM pg_backend_pid() INTO own;
       IF mine AND was.pid = pg_backend_pid() THEN         -- its former mark
         mine := pg_advisory_unlock_shared(was.mark);
       END IF;
     ELSE                                                  -- beside an update of the row ON CONFLICT would wait
-      INSERT INTO sessions (session_id, holder, alive_until, version, holds_until, pid, mark)
-        SELECT me, coalesce(p_holder, '-'), clock_timestamp(), p_version, clock_timestamp() + p_holds,
+      INSERT INTO sessions (session_id, holder, alive_until, version, holds_until, names, pid, mark)
+        SELECT me, coalesce(p_holder, '-'), clock_timestamp(), p_version, clock_timestamp() + p_holds, p_names,
           CASE WHEN mine THEN p_backend_pid END, CASE WHEN mine THEN key END
         WHERE NOT EXISTS (SELECT FROM sessions o WHERE o.session_id = me) ON CONFLICT (session_id) DO NOTHING;
       own := CASE WHEN FOUND THEN mine END;

@@ -221,18 +221,24 @@ AS $$
 $$;
 
 -- broken_guards lists those guards with a problem that a lock's writes may meet: of a resource, or a row of one, that
--- has the lock's name, or whose fence the lock has passed last.
+-- has the lock's name, or whose fence the lock has passed last; with NULL, all.
 CREATE FUNCTION broken_guards(p_name text)
 RETURNS TABLE (table_name text, resource text, key_column text, problem text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
-  SELECT g.table_name, g.resource, g.key_column, g.problem FROM list_guards() g
-  WHERE g.problem <> '' AND (p_name = g.resource OR g.key_column <> '' AND starts_with(p_name, g.resource || '/')
+#variable_conflict use_column
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = to_regprocedure('guard_write()')) THEN
+    RETURN;
+  END IF;
+  RETURN QUERY SELECT g.table_name, g.resource, g.key_column, g.problem FROM list_guards() g
+  WHERE g.problem <> '' AND (p_name IS NULL OR p_name = g.resource
+    OR g.key_column <> '' AND starts_with(p_name, g.resource || '/')
     OR EXISTS (SELECT FROM fences f WHERE f.lock_name = p_name AND f.resource = g.resource)
     OR g.key_column <> '' AND EXISTS (   -- '0' comes after '/'
       SELECT FROM fences f WHERE f.lock_name = p_name AND f.resource > g.resource || '/'
-        AND f.resource < g.resource || '0'))
-$$;
+        AND f.resource < g.resource || '0'));
+END $$;
 
 -- key_columns tells which columns of a table can be a key, for people.
 CREATE FUNCTION key_columns(p_table oid) RETURNS text

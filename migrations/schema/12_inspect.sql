@@ -20,13 +20,16 @@ CREATE VIEW described AS
 
 -- get_lock returns one lock: its holders, or its last one.
 CREATE FUNCTION get_lock(p_name text) RETURNS SETOF described
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET jit = off
 AS $$
-  SELECT * FROM described d WHERE d.name = p_name
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY SELECT * FROM described d WHERE d.name = p_name
     AND (d.held OR NOT EXISTS (
       SELECT FROM locks o WHERE o.name = p_name AND (is_running(o.expires_at, o.ended_at) OR o.token > d.token)))
-  ORDER BY d.slot
-$$;
+  ORDER BY d.slot;
+END $$;
 
 -- watch asks for announcements of every change of a lock on its channel, for so long, and returns its present state,
 -- with every slot that there ever was. It writes the head, and makes one if there is none; it waits for others who have

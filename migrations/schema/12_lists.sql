@@ -109,12 +109,15 @@ CREATE FUNCTION list_waiters(
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
                behind_holder text, metadata jsonb)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
-  SELECT is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older))
+#variable_conflict use_column
+DECLARE
+  ok boolean := is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older))
     AND (p_after_place IS NULL OR is_count('after_place', p_after_place, 0, 1000000000000));
-  SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
+BEGIN
+  RETURN QUERY SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
@@ -140,8 +143,8 @@ AS $$
     SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
     ORDER BY p.ticket DESC LIMIT 1) b ON true
-  ORDER BY q.name, q.ticket
-$$;
+  ORDER BY q.name, q.ticket;
+END $$;
 
 -- rank_waiters gives the p_limit waiters of list_waiters that have waited longest, the longest first. It reads every
 -- waiter.
@@ -285,10 +288,15 @@ END $$;
 -- of life came, and whether its marked connection is open: NULL says that none was marked. A grant counts as no sign.
 CREATE FUNCTION holder_lives(p_names text[], p_slots int[])
 RETURNS TABLE (name text, slot int, token bigint, life text, signed_at timestamptz, silent_us bigint, connected boolean)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET jit = off
 AS $$
-  SELECT is_batch(ARRAY[cardinality(p_names), cardinality(p_slots)]);
-  SELECT h.name, h.slot, h.token, life_of(h.signed_at, h.acquired_at, h.counts, h.connected, h.over_it), h.signed_at,
+#variable_conflict use_column
+DECLARE
+  ok boolean := is_batch(ARRAY[cardinality(p_names), cardinality(p_slots)]);
+BEGIN
+  RETURN QUERY SELECT h.name, h.slot, h.token,
+         life_of(h.signed_at, h.acquired_at, h.counts, h.connected, h.over_it), h.signed_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - h.signed_at) * 1000000)::bigint, h.connected
   FROM (
     SELECT l.name, l.slot, l.token, l.acquired_at, GREATEST(l.signed, s.seen_at) AS signed_at,
@@ -301,8 +309,8 @@ AS $$
       CROSS JOIN LATERAL (
         SELECT o.*, CASE WHEN o.slowest IS NOT NULL THEN o.renewed_at END AS signed FROM locks o
         WHERE o.name = a.name AND o.slot = a.slot AND is_running(o.expires_at, o.ended_at) OFFSET 0) l
-      LEFT JOIN LATERAL (SELECT * FROM sessions t WHERE t.session_id = l.session_id OFFSET 0) s ON true) h
-$$;
+      LEFT JOIN LATERAL (SELECT * FROM sessions t WHERE t.session_id = l.session_id OFFSET 0) s ON true) h;
+END $$;
 
 -- list_sessions lists clients, as session_rows finds them, and what pg_stat_activity knows of the process of each
 -- one's heartbeat. It runs with the caller's rights, as list_backends does. life is that of life_of.

@@ -29,9 +29,11 @@ $$;
 -- does.
 CREATE FUNCTION backend_pids(p_name text) RETURNS TABLE (
   slot int, token bigint, holder text, use text, resource text, pid int, gid text)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
+#variable_conflict use_column
+BEGIN RETURN QUERY
   WITH here AS MATERIALIZED (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
     k AS MATERIALIZED (
       SELECT *, o.locktype = 'advisory' AND o.granted AND o.database = (SELECT h.oid FROM here h) AS marks
@@ -66,8 +68,7 @@ AS $$
     CROSS JOIN LATERAL (SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s
     JOIN k ON k.marks AND k.objsubid = 1 AND k.pid = s.pid AND (k.classid::bigint << 32 | k.objid::bigint) = s.mark
   WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
-  UNION
-  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, nullif(o.resource, ''), w.pid,
+  UNION SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, nullif(o.resource, ''), w.pid,
          p.gid FROM ours o JOIN writers w ON w.transactionid = o.xid AND w.relation = o.relation
     LEFT JOIN k u ON w.pid IS NULL AND u.pid IS NULL AND u.virtualtransaction = w.virtualtransaction
     LEFT JOIN pg_prepared_xacts p ON p.transaction = u.transactionid
@@ -84,8 +85,8 @@ AS $$
     AND NOT EXISTS (   -- it waits for another row
       SELECT FROM k t WHERE t.pid = n.pid AND t.locktype = 'tuple'
         AND (t.database, t.relation, t.page, t.tuple)
-            IS DISTINCT FROM ((SELECT h.oid FROM here h), o.relation, o.at[0]::int, o.at[1]::int))
-$$;
+            IS DISTINCT FROM ((SELECT h.oid FROM here h), o.relation, o.at[0]::int, o.at[1]::int));
+END $$;
 
 -- list_backends tells what the server knows of the processes behind a lock: of the heartbeats of its holders (use is
 -- heartbeat), of open transactions that have passed a fence of the lock (write) or wait there (at fence), of those
@@ -98,8 +99,11 @@ RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid
                application_name text, hidden boolean, client_addr text, started_at timestamptz, state text,
                state_us bigint, transaction_us bigint, query_us bigint, waits_for text, may_end boolean,
                query text, gid text, blocked_by int[], blocked_by_gid text, blocked_at text)
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
+#variable_conflict use_column
+BEGIN RETURN QUERY
   WITH RECURSIVE ours AS MATERIALIZED (SELECT * FROM backend_pids(p_name)),
     chain AS (
       SELECT o.pid, pg_blocking_pids(o.pid) AS by FROM (SELECT DISTINCT s.pid FROM ours s WHERE s.pid IS NOT NULL) o
@@ -125,11 +129,9 @@ AS $$
       ORDER BY s.pid, r.relation),
     everybody AS (
       SELECT o.slot, o.token, o.holder, o.use, o.resource, o.pid, o.gid FROM ours o
-      UNION ALL
-      SELECT NULL, NULL, NULL, 'blocker', NULL, s.pid, NULL FROM stuck s WHERE s.pid NOT IN (
+      UNION ALL SELECT NULL, NULL, NULL, 'blocker', NULL, s.pid, NULL FROM stuck s WHERE s.pid NOT IN (
         SELECT o.pid FROM ours o WHERE o.pid IS NOT NULL)
-      UNION ALL
-      SELECT DISTINCT NULL::int, NULL::bigint, NULL, 'blocker', NULL, NULL::int, a.gid FROM at a
+      UNION ALL SELECT DISTINCT NULL::int, NULL::bigint, NULL, 'blocker', NULL, NULL::int, a.gid FROM at a
       WHERE a.gid IS NOT NULL AND a.gid NOT IN (SELECT o.gid FROM ours o WHERE o.gid IS NOT NULL))
   SELECT e.slot, e.token, e.holder, e.use, e.resource, e.pid, coalesce(a.usename, p.owner)::text, a.application_name,
          e.gid IS NULL AND a.backend_start IS NULL, host(a.client_addr), coalesce(a.backend_start, p.prepared),
@@ -139,9 +141,8 @@ AS $$
            ELSE coalesce(a.xact_start, p.prepared) END) * 1000000)::bigint,
          (extract(epoch FROM clock_timestamp() - a.query_start) * 1000000)::bigint,
          a.wait_event_type || ': ' || a.wait_event,
-         CASE WHEN e.gid IS NOT NULL THEN me.rolsuper OR p.owner = me.rolname
-           ELSE (me.rolsuper OR NOT r.rolsuper)
-             AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')) END,
+         CASE WHEN e.gid IS NOT NULL THEN me.rolsuper OR p.owner = me.rolname ELSE (me.rolsuper OR NOT r.rolsuper)
+           AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')) END,
          CASE WHEN a.backend_start IS NOT NULL THEN left(a.query, 1000) END, e.gid,
          nullif(array_remove(ARRAY(SELECT DISTINCT b FROM unnest(s.by) b ORDER BY b), 0), '{}'), at.gid, at.place
   FROM everybody e LEFT JOIN pg_stat_activity a ON a.pid = e.pid LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
@@ -151,8 +152,8 @@ AS $$
     AND (e.use NOT IN ('row', 'at row') OR e.gid IS NOT NULL OR a.xact_start < clock_timestamp() - interval '1 s'
       OR a.backend_start IS NULL AND e.pid NOT IN (SELECT o.pid FROM ours o WHERE o.use = 'heartbeat'))
   ORDER BY CASE e.use WHEN 'heartbeat' THEN 1 WHEN 'write' THEN 2 WHEN 'at fence' THEN 3 WHEN 'row' THEN 4
-             WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid
-$$;
+             WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid;
+END $$;
 
 -- list_blockers tells whom server process p_pid waits for, and where: those at the end of the chain, who wait for none.
 -- It also tells whose open transactions have passed the fence of one of these resources, of a hundred at most: a
@@ -201,11 +202,14 @@ $$;
 CREATE FUNCTION list_waits(p_name text, p_limit int DEFAULT 100)
 RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner boolean, ticket bigint, waits_for text,
                waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
-  SELECT is_length(p_limit);
-  WITH RECURSIVE w AS (
+#variable_conflict use_column
+DECLARE
+  ok boolean := is_length(p_limit);
+BEGIN
+  RETURN QUERY WITH RECURSIVE w AS (
     SELECT 1 AS depth, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE AS same, q.ticket,
            q.name AS wanted, q.enqueued_at
     FROM locks l CROSS JOIN LATERAL (SELECT * FROM few_tickets o WHERE o.session_id = l.session_id OFFSET 0) q
@@ -224,5 +228,5 @@ AS $$
   FROM (SELECT * FROM w LIMIT p_limit) n LEFT JOIN LATERAL (
     SELECT * FROM locks l WHERE l.name = n.wanted AND is_running(l.expires_at, l.ended_at)
     ORDER BY l.expires_at DESC LIMIT 5) h ON true
-  ORDER BY n.depth, NOT n.same, n.ticket
-$$;
+  ORDER BY n.depth, NOT n.same, n.ticket;
+END $$;

@@ -12,7 +12,8 @@ AS $$
       outcome, guard_write, key_column, key_columns, made_triggers, guard_triggers, guard_table, unguard_table,
       list_guards, broken_guards, list_locks, rank_locks,
       get_lock, list_waiters, rank_waiters, list_fences, rank_fences,
-      session_rows, list_sessions, holder_lives, list_waits, backend_pids, list_backends, list_blockers, statistics,
+      session_rows, list_sessions, holder_lives, list_waits, backend_pids, list_backends, list_blockers, suspects,
+      list_suspects, statistics,
       recent_events}'::text[]) AS name)
   SELECT 'pglock_user', u.name FROM users u
   UNION ALL SELECT 'pglock_admin', u.name FROM users u

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// overviewView is an overview in JSON, with the commands as they are pasted.
+type overviewView struct {
+	lockadmin.Overview
+	Locks []summaryView `json:"locks"`
+}
+
+type summaryView struct {
+	lockadmin.Summary
+	Next whyStep `json:"next"`
+	Why  string  `json:"why,omitempty"` // the command that says more
+}
+
+// overview is why without a name.
+func (o *options) overview(cmd *cobra.Command, limit int) error {
+	return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+		all, err := admin.Overview(ctx, limit)
+		if err != nil {
+			return err
+		}
+		view := overviewView{all, []summaryView{}}
+		for _, s := range all.Locks {
+			v := summaryView{Summary: s, Next: o.pasteableStep(s.Next)}
+			if s.Lock != "" {
+				v.Why = o.command(lockadmin.Step{Run: lockadmin.RunAdmin, Command: "why " + shellName(s.Lock)})
+			}
+			view.Locks = append(view.Locks, v)
+		}
+		return o.show(cmd, view, func(w *page) { drawOverview(w, view, limit) })
+	})
+}
+
+func drawOverview(w *page, view overviewView, limit int) {
+	if len(view.Locks) > 0 {
+		titles := []string{"VERDICT", "LOCK", "FOR", "WAITING", "WHAT", "WHO", "NEXT"}
+		var rows [][]string
+		for _, s := range view.Locks {
+			lock, since := shellName(s.Lock), "-"
+			if s.Lock == "" {
+				lock = "(all)"
+			}
+			if !s.Since.IsZero() {
+				since = age(max(0, view.At.Sub(s.Since)).Round(time.Millisecond))
+			}
+			next := s.Next.Paste
+			if next == "" {
+				next = s.Why
+			}
+			rows = append(rows, []string{mark(s.Severity), lock, since, strconv.Itoa(s.Waiting), s.Text, s.Who, next})
+		}
+		for _, title := range []string{"NEXT", "WAITING"} {
+			if !w.fits(tableOf(titles, rows)) {
+				titles, rows = without(title, titles, rows)
+			}
+		}
+		drawTable(w, titles, rows, placesOf([]string{"FOR", "WAITING"}, titles)...)
+		fmt.Fprintf(w, "\nWhat to do: %s\n", view.Locks[0].Why)
+	}
+	for _, line := range overviewRest(view.Overview, limit) {
+		fmt.Fprintln(w, line)
+	}
+}
+
+// overviewRest tells of the locks that are well, and of those that nobody has looked at.
+func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
+	if len(all.Locks) > 0 && all.Locks[0].Lock == "" {
+		return nil
+	}
+	counts := fmt.Sprintf("%s in use, %d held", count(int64(all.Known), "lock"), all.Held)
+	well, others := "All is well", "All others are well"
+	if all.Known > 1000 { // Overview counts no further, and does not look at all
+		counts, well, others = "more than 1,000 locks in use", "No trouble was found", "No other trouble was found"
+	}
+	if all.Busy > 0 {
+		counts += fmt.Sprintf(", %d BUSY (somebody waits, and the holder lives)", all.Busy)
+	}
+	switch {
+	case all.More > 0:
+		lines = append(lines, fmt.Sprintf("%d more may not be well: --limit %d looks at them too. Here: %s.",
+			all.More, min(1000, limit+all.More), counts))
+	case len(all.Locks) > 0:
+		lines = append(lines, fmt.Sprintf("%s. Here: %s.", others, counts))
+	default:
+		lines = append(lines, fmt.Sprintf("OK  %s. Here: %s.", well, counts))
+	}
+	if all.Partly {
+		lines = append(lines, "So much waits here, or is silent, that some was not looked at.")
+	}
+	return lines
+}

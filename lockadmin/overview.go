@@ -1,0 +1,223 @@
+package lockadmin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/shown"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Summary is what Explain says of one lock, in a line.
+type Summary struct {
+	Lock     string      `json:"lock"` // "" for all locks, while somebody has locked a whole table of pglock
+	Severity Severity    `json:"severity"`
+	Kind     VerdictKind `json:"kind"`
+	Text     string      `json:"text"`            // what is so, in some words
+	Who      string      `json:"who,omitempty"`   // who is the cause: a label, or a process of the server
+	Since    time.Time   `json:"since,omitzero"`  // since when it is so
+	Waiting  int         `json:"waiting"`         // how many wait for the lock
+	Next     Step        `json:"next"`            // the first thing to do, if that has a command
+	Hidden   bool        `json:"hidden,omitzero"` // nobody has looked: there were too many that may not be well
+}
+
+// Overview says which locks of the database are not well.
+type Overview struct {
+	At    time.Time `json:"looked_at"`
+	Locks []Summary `json:"locks"` // worst first, then in the order of Since
+	More  int       `json:"more"`  // that may not be well either, and that nobody has looked at
+
+	Busy   int  `json:"busy"`   // locks that somebody waits for, and that are well
+	Held   int  `json:"held"`   // held locks
+	Known  int  `json:"known"`  // names in use
+	Partly bool `json:"partly"` // there is so much that some was not looked at: see Admin.Overview
+}
+
+// overviewMost is how many locks an Overview looks at closely, at most.
+const overviewMost = 1000
+
+// Overview finds the locks that are not well, and says of each what Explain says first: those of SeverityNote and
+// graver. limit is how many it looks at closely, from 1 to 1,000; an overview that is cheap enough to be asked for every
+// second has some twenty.
+//
+// Of up to a thousand locks it finds all. Of more it finds, without reading them: those that somebody waits for; those of
+// holders that give no sign of life, when they have given one before (which a client does within ten seconds, if its
+// leases are longer than half a minute); locks of living holders whose rows or fences an open transaction keeps; and
+// those with a broken guard, or broken within ten minutes. So there it does not find a holder that nobody waits for and
+// that has died within ten seconds of its grant, or whose lease ends within half a minute. It looks at 20,000 tickets, 1,000 queues and 1,000 locks of clients; Partly says
+// that there was more. Held and Known count to 1,000.
+//
+// Errors are those of Locks.
+func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
+	if limit < 1 || limit > overviewMost {
+		return Overview{}, &pglock.ArgumentError{Field: "limit", Value: strconv.Itoa(limit), Rule: fmt.Sprintf("be from 1 to %d", overviewMost)}
+	}
+	var o Overview
+	err := a.read(ctx, func(r reader) error {
+		found, err := a.suspects(r, nil, limit)
+		if err != nil {
+			return err
+		}
+		o = Overview{At: r.at, Locks: []Summary{}, More: found.all - len(found.names), Busy: found.queues, Held: found.held,
+			Known: found.known, Partly: found.partly}
+		for _, name := range found.names {
+			s, err := a.summary(r, name)
+			if err != nil {
+				return err
+			}
+			if rank[s.Severity] >= rank[SeverityNote] && s.Kind != WhyBetween {
+				o.Locks = append(o.Locks, s)
+				if s.Waiting > 0 {
+					o.Busy--
+				}
+			}
+		}
+		return nil
+	})
+	if protocol.LockedOut(err) {
+		l := a.look("")
+		if err = l.readTables(ctx, a); err == nil {
+			l.conclude()
+			o = Overview{At: l.At, Locks: []Summary{l.summary()}, Partly: true}
+		}
+	}
+	if err != nil {
+		return Overview{}, failed(ctx, "look for locks that are not well", err)
+	}
+	o.Busy = max(0, o.Busy)
+	slices.SortStableFunc(o.Locks, func(a, b Summary) int {
+		return cmp.Or(cmp.Compare(rank[b.Severity], rank[a.Severity]), a.Since.Compare(b.Since), cmp.Compare(a.Lock, b.Lock))
+	})
+	return o, nil
+}
+
+// summariesLooked is how many locks Summaries looks at closely.
+const summariesLooked = 50
+
+// Summaries says of the lock of each lease what Explain says first. It looks closely at those that may not be well, fifty
+// at most; a Summary of others is Hidden. Errors are those of Locks.
+func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summary, error) {
+	names := make([]string, 0, len(leases))
+	for _, l := range leases {
+		names = append(names, l.Name)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	ill := make(map[string]Summary)
+	for len(names) > 0 {
+		some := names[:min(livesAsked, len(names))]
+		names = names[len(some):]
+		err := a.read(ctx, func(r reader) error {
+			found, err := a.suspects(r, some, overviewMost)
+			if err != nil {
+				return err
+			}
+			for _, name := range found.names {
+				s := Summary{Lock: name, Hidden: true}
+				if len(ill) < summariesLooked {
+					if s, err = a.summary(r, name); err != nil {
+						return err
+					}
+				}
+				ill[name] = s
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, failed(ctx, "look for locks that are not well", err)
+		}
+	}
+	all := make([]Summary, len(leases))
+	for i, l := range leases {
+		s, is := ill[l.Name]
+		if !is {
+			s = wellSummary(l)
+		}
+		all[i] = s
+	}
+	return all, nil
+}
+
+// wellSummary is that of a lock that is not suspect.
+func wellSummary(l pglock.LockInfo) Summary {
+	s := Summary{Lock: l.Name, Severity: SeverityOK, Kind: WhyFree, Who: shown.Text(l.Holder), Waiting: l.Waiting}
+	if l.Held {
+		s.Kind, s.Since = WhyHeld, l.AcquiredAt
+	}
+	if l.Held && l.Waiting > 0 {
+		s.Severity, s.Kind, s.Since = SeverityBusy, WhySlow, l.ExpiresAt.Add(-l.Remaining-l.LongestWait)
+	}
+	s.Text = inWords[s.Kind]
+	return s
+}
+
+// summary explains one lock in a line.
+func (a *Admin) summary(r reader, name string) (Summary, error) {
+	l := a.look(name)
+	if err := l.read(r, a); err != nil {
+		return Summary{}, err
+	}
+	l.conclude()
+	return l.summary(), nil
+}
+
+func (l *look) summary() Summary {
+	v := l.Verdicts[0]
+	s := Summary{Lock: l.name, Severity: v.Severity, Kind: v.Kind, Text: inWords[v.Kind], Who: v.Who, Since: v.Since, Waiting: l.Queue.Waiting}
+	if len(v.Steps) > 0 && v.Steps[0].Command != "" {
+		s.Next = v.Steps[0]
+	}
+	return s
+}
+
+// inWords says what a verdict is about, for a line of a table.
+var inWords = map[VerdictKind]string{
+	WhyHeld:            "its holder lives",
+	WhySlow:            "its holder lives, others wait",
+	WhyHandedPast:      "handed over past who waits",
+	WhyLate:            "a renewal is late",
+	WhyGone:            "its holder is dead or cut off",
+	WhyStopped:         "its holder is stopped or cut off",
+	WhySilent:          "its holder gives no sign of life",
+	WhyHeartbeat:       "a renewal hangs in the server",
+	WhyRow:             "somebody has locked its row",
+	WhyPrepared:        "a prepared transaction is open",
+	WhyBlocked:         "a write is blocked",
+	WhyIdle:            "a write is open and idle",
+	WhyFence:           "a write waits at the fence",
+	WhyCircle:          "deadlock",
+	WhyWaits:           "its holder waits for another lock",
+	WhyTurn:            "the next one does not take it",
+	WhyGuard:           "the guard of a table is broken",
+	WhyFree:            "free",
+	WhyBroken:          "broken by an operator",
+	WhyBetween:         "goes to the next one",
+	WhyUnknown:         "nobody has used it",
+	WhyAnotherDatabase: "nobody has used it here",
+	WhyAnotherSchema:   "it is in another schema",
+	WhyTable:           "a table of pglock is locked",
+}
+
+// suspected are locks that may not be well.
+type suspected struct {
+	names                    []string
+	all, queues, known, held int
+	partly                   bool
+}
+
+func (a *Admin) suspects(r reader, names []string, limit int) (suspected, error) {
+	found, err := rows(r, a.db.Queries.Suspects, []any{names, limit}, func(rows pgx.Rows) (s suspected, err error) {
+		return s, rows.Scan(&s.names, &s.all, &s.queues, &s.partly, &s.known, &s.held)
+	})
+	if err != nil {
+		return suspected{}, err
+	}
+	return found[0], nil
+}

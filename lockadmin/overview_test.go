@@ -1,0 +1,180 @@
+package lockadmin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// names are the locks of an overview, with their words.
+func illOf(t *testing.T, admin *lockadmin.Admin, limit int) (string, lockadmin.Overview) {
+	t.Helper()
+	all, err := admin.Overview(t.Context(), limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var words []string
+	for _, s := range all.Locks {
+		words = append(words, fmt.Sprintf("%s %s", s.Lock, s.Kind))
+	}
+	return strings.Join(words, ", "), all
+}
+
+// Among more than a thousand locks the overview finds those that are not well without reading them all.
+func TestTheOverviewFindsWhoIsIllAmongManyLocks(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	acquire := func(name, holder string, key uuid.UUID, wait bool) {
+		t.Helper()
+		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '1 h', p_wait => $4, p_session_ttl => '1 h')`,
+			name, key.String(), holder, wait)
+	}
+	execute(t, conn, `INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, ended_at)
+		SELECT 'a' || n, n, gen_random_uuid(), gen_random_uuid(), 'former', '1 h', now(), now(), '-infinity', now() FROM generate_series(1, 2000) n`)
+	dead, named, busy, writer, broken := uuid.New(), uuid.New(), uuid.New(), uuid.New(), uuid.New()
+	for lock, key := range map[string]uuid.UUID{"dead": dead, "named": named, "busy": busy, "fenced": writer, "first": writer, "row": writer, "broken": broken, "well": writer} {
+		acquire(lock, "holder of "+lock, key, false)
+	}
+	acquire("dead", "waiter", uuid.New(), true)
+	acquire("busy", "waiter", uuid.New(), true)
+	acquire("circle", "holder of circle", uuid.New(), false)
+	sign := func(key uuid.UUID, names ...string) {
+		t.Helper()
+		execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, 0, 'holder', 'v1', '1 h', $2)`, key.String(), names)
+	}
+	sign(dead)
+	sign(named, "named", "gone", "busy")
+	sign(busy, "busy")
+	sign(writer, "fenced", "first", "row", "well")
+	execute(t, conn, `SELECT pglock.fence(l.name, l.token, l.grant_id) FROM pglock.locks l WHERE l.name = 'fenced'`)
+	if got, all := illOf(t, admin, 20); got != "" || all.Busy != 2 || all.Known <= 1000 || all.More != 0 || all.Partly {
+		t.Errorf("all are well, and the overview has %s: %+v", got, all)
+	}
+
+	execute(t, conn, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min' WHERE name IN ('dead', 'named', 'busy')`)
+	execute(t, conn, `UPDATE pglock.sessions SET seen_at = clock_timestamp() - interval '20 s' WHERE session_id IN (
+		SELECT session_id FROM pglock.locks WHERE name IN ('dead', 'named'))`)
+	if got, _ := illOf(t, admin, 20); got != "dead silent, named silent" {
+		t.Errorf("two holders give no sign of life, and the overview has %s", got)
+	}
+	execute(t, conn, `SELECT pglock.break_lock('broken', 'alice', 'why not')`)
+	open := func(sql string) {
+		t.Helper()
+		tx, err := db.Conn(t).Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), sql)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+	}
+	open(`SELECT pglock.fence(l.name, l.token, l.grant_id, p_allow_same_token => true) FROM pglock.locks l WHERE l.name = 'fenced'`)
+	open(`SELECT pglock.fence(l.name, l.token, l.grant_id) FROM pglock.locks l WHERE l.name = 'first'`)
+	open(`SELECT FROM pglock.locks WHERE name = 'row' FOR UPDATE`)
+	pgtest.Eventually(t, "the open transactions to be found", func() bool {
+		got, all := illOf(t, admin, 20)
+		return len(all.Locks) == 6 && all.Locks[0].Lock == "dead" && all.Locks[0].Severity == lockadmin.SeverityStuck && all.Busy == 1 &&
+			strings.Contains(got, "named silent") && strings.Contains(got, "broken broken") && strings.Contains(got, "fenced idle") &&
+			strings.Contains(got, "first idle") && strings.Contains(got, "row row")
+	})
+	if got, all := illOf(t, admin, 1); got != "dead silent" || all.More != 5 {
+		t.Errorf("the worst one is %s, with %d more; want that somebody waits for, and 5", got, all.More)
+	}
+	for _, limit := range []int{0, 1001} {
+		var refused *pglock.ArgumentError
+		if _, err := admin.Overview(t.Context(), limit); !errors.As(err, &refused) || refused.Field != "limit" {
+			t.Errorf("limit %d: %v", limit, err)
+		}
+	}
+}
+
+// Of no more than a thousand locks the overview finds all.
+func TestTheOverviewOfFewLocksFindsADeadHolderThatNeverGaveASign(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1/reporter[4711]', '1 h')`)
+	if got, all := illOf(t, admin, 20); got != "" || all.Held != 1 || all.Known != 1 {
+		t.Errorf("of a lease that is young: %s, %+v", got, all)
+	}
+	execute(t, conn, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min'`)
+	got, all := illOf(t, admin, 20)
+	if got != "report silent" || all.Locks[0].Who != "app-1/reporter[4711]" || all.Locks[0].Next.Command != "ps -o pid,stat,etime,args -p 4711" ||
+		all.At.Sub(all.Locks[0].Since).Round(time.Minute) != time.Minute {
+		t.Errorf("%s: %+v", got, all.Locks)
+	}
+}
+
+// Summaries looks closely at fifty locks at most, and says of which it has not.
+func TestSummariesSaysWhatItHasNotLookedAt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	execute(t, conn, `SELECT pglock.acquire_lease('lock ' || n, gen_random_uuid(), gen_random_uuid(), 'holder', '1 h') FROM generate_series(1, 60) n`)
+	execute(t, conn, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min' WHERE name <> 'lock 7'`)
+	var leases []pglock.LockInfo
+	for l, err := range admin.Locks(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		leases = append(leases, l)
+	}
+	all, err := admin.Summaries(t.Context(), leases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for i, s := range all {
+		if s.Lock != leases[i].Name {
+			t.Errorf("the summary of %q is about %q", leases[i].Name, s.Lock)
+		}
+		count[fmt.Sprintf("%s %t", s.Severity, s.Hidden)]++
+	}
+	if got := fmt.Sprint(count); got != "map[ true:9 ok false:1 warning false:50]" {
+		t.Error(got)
+	}
+}
+
+// A sign of life names at most twenty locks, and the last one that named any counts.
+func TestASignOfLifeNamesFewLocks(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Database(t).Conn(t)
+	key := uuid.NewString()
+	sign := func(names []string) error {
+		_, err := conn.Exec(t.Context(), `SELECT pglock.mark_connection($1::text::uuid, 0, 'holder', 'v1', '1 h', $2)`, key, names)
+		return err
+	}
+	for _, names := range [][]string{make([]string, 21), {strings.Repeat("x", 10241)}} {
+		if err := sign(names); err == nil || !strings.Contains(err.Error(), "it must be at most 20 names of 512 bytes") {
+			t.Errorf("%d names: %v", len(names), err)
+		}
+	}
+	for _, names := range [][]string{{"a", "b"}, nil} {
+		if err := sign(names); err != nil {
+			t.Fatal(err)
+		}
+		row, err := conn.Query(t.Context(), `SELECT unnest(names) FROM pglock.sessions`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := pgx.CollectRows(row, pgx.RowTo[string])
+		if err != nil || fmt.Sprint(got) != "[a b]" {
+			t.Errorf("after %v the session names %v, %v", names, got, err)
+		}
+	}
+}
