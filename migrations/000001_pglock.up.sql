@@ -3977,8 +3977,8 @@ BEGIN RETURN QUERY
     CROSS JOIN LATERAL (SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s
     JOIN k ON k.marks AND k.objsubid = 1 AND k.pid = s.pid AND (k.classid::bigint << 32 | k.objid::bigint) = s.mark
   WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
-  UNION SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, nullif(o.resource, ''), w.pid,
-         p.gid FROM ours o JOIN writers w ON w.transactionid = o.xid AND w.relation = o.relation
+  UNION SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, nullif(o.resource, ''),
+         w.pid, p.gid FROM ours o JOIN writers w ON w.transactionid = o.xid AND w.relation = o.relation
     LEFT JOIN k u ON w.pid IS NULL AND u.pid IS NULL AND u.virtualtransaction = w.virtualtransaction
     LEFT JOIN pg_prepared_xacts p ON p.transaction = u.transactionid
   WHERE (w.pid IS NOT NULL OR p.gid IS NOT NULL) AND (o.mark IS NULL OR NOT EXISTS (   -- a row shows it
