@@ -145,11 +145,7 @@ func drawList(w *page, view listView, flags listFlags) {
 		if l.Waiting > 0 {
 			waiting = fmt.Sprintf("%d (%s)", l.Waiting, age(l.LongestWait))
 		}
-		verdict := "?"
-		if l.Verdict != "" {
-			verdict = mark(l.Verdict)
-		}
-		rows = append(rows, []string{shellName(l.Name), verdict, slotText(l.LockInfo), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
+		rows = append(rows, []string{shellName(l.Name), mark(l.Verdict), slotText(l.LockInfo), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
 	}
 	right := []string{"TOKEN", "HELD-FOR", "EXPIRES-IN", "WAITING"}
 	if exclusive {

@@ -95,9 +95,16 @@ func shop() []pglock.LockInfo {
 	}
 }
 
+// opened is a shot of the shop, or of some of its locks.
+func opened(locks ...pglock.LockInfo) liveShot {
+	return liveShot{locks: locks, verdicts: map[string]lockadmin.Severity{"gpu": lockadmin.SeverityOK,
+		"nightly-report": lockadmin.SeverityBusy, "orders/2026-11-22": lockadmin.SeverityBusy,
+		"stock count": lockadmin.SeverityWarning, "cleanup": lockadmin.SeverityOK}}
+}
+
 func shopRated() liveShot {
-	locks := shop()
-	return liveShot{locks: locks, at: liveNoon.Add(time.Second), next: liveNoon.Add(2 * time.Second)}
+	s, locks := opened(shop()...), shop()
+	return liveShot{locks: locks, verdicts: s.verdicts, at: liveNoon.Add(time.Second), next: liveNoon.Add(2 * time.Second)}
 }
 
 func queueOf(n int) (queue []lockadmin.Waiter) {
@@ -134,14 +141,14 @@ var liveSizes = [][2]int{{40, 20}, {120, 40}}
 func TestScreensLookAsInTheGoldenFiles(t *testing.T) {
 	t.Parallel()
 	scenes := map[string]func(*liveLab){
-		"top":       func(l *liveLab) { l.gets(liveShot{locks: shop()}).gets(shopRated()) },
+		"top":       func(l *liveLab) { l.gets(opened(shop()...)).gets(shopRated()) },
 		"top-empty": func(l *liveLab) { l.gets(liveShot{}) },
 		"top-filter": func(l *liveLab) {
-			l.gets(liveShot{locks: shop()}).types("/re")
-			l.gets(liveShot{locks: shop()[1:2]})
+			l.gets(opened(shop()...)).types("/re")
+			l.gets(opened(shop()[1:2]...))
 		},
 		"top-old": func(l *liveLab) {
-			l.gets(liveShot{locks: shop()}).gets(liveShot{trouble: &problem{Message: "cannot connect as user app: 10.0.0.5:5432: connection refused"}})
+			l.gets(opened(shop()...)).gets(liveShot{trouble: &problem{Message: "cannot connect as user app: 10.0.0.5:5432: connection refused"}})
 			l.now = liveNoon.Add(8 * time.Second)
 		},
 		"lock": func(l *liveLab) { l.wish.name = "nightly-report"; l.gets(reportShot()) },
@@ -182,7 +189,7 @@ func TestScreensLookAsInTheGoldenFiles(t *testing.T) {
 func TestPicturesInTheDocumentationAreWhatATerminalShows(t *testing.T) {
 	t.Parallel()
 	l := newLab(100, 12)
-	l.gets(liveShot{locks: shop()})
+	l.gets(opened(shop()...))
 	after := shopRated()
 	after.locks[2].Token = 51
 	for n, grants := range []int64{0, 0, 12, 0, 1} {
@@ -190,7 +197,7 @@ func TestPicturesInTheDocumentationAreWhatATerminalShows(t *testing.T) {
 	}
 	l.gets(after)
 	golden(t, "../../docs/top.svg", picture(emulated(t, l.liveModel),
-		"pglock-admin top: five locks, the one that somebody has waited for longest first. The lease of one has almost run out, and it is red."))
+		"pglock-admin top: five locks, the one that somebody has waited for longest first. One has a holder that renews late, and is red."))
 
 	l = newLab(100, 25)
 	l.wish.name = "nightly-report"

@@ -42,6 +42,8 @@ type liveShot struct {
 	next  time.Time // when the next one is due
 	locks []pglock.LockInfo
 	more  bool // there are more than liveLocks
+
+	verdicts map[string]lockadmin.Severity // of these locks, as why judges them
 	lock  showView
 	gone  bool // there is no lock of that name
 
@@ -113,7 +115,9 @@ func (r *liveReader) read(ctx context.Context) liveShot {
 	defer cancel()
 	shot := liveShot{wish: r.now()}
 	if shot.wish.name == "" {
-		shot.locks, shot.more, shot.err = liveList(bounded, r.admin, shot.wish)
+		if shot.locks, shot.more, shot.err = liveList(bounded, r.admin, shot.wish); shot.err == nil {
+			shot.verdicts, shot.err = verdictsOf(bounded, r.admin, shot.locks)
+		}
 	} else {
 		shot.lock, shot.err = look(bounded, r.admin, shot.wish.name, liveEvents, liveWaiters)
 		if shot.gone = errors.Is(shot.err, lockadmin.ErrNotFound); shot.gone {
@@ -128,6 +132,21 @@ func (r *liveReader) read(ctx context.Context) liveShot {
 		shot.trouble, shot.next = &p, shot.at.Add(r.interval)
 	}
 	return shot
+}
+
+// ill says that a lock needs somebody.
+func (s *liveShot) ill(name string) bool {
+	v := s.verdicts[name]
+	return v == lockadmin.SeverityWarning || v == lockadmin.SeverityStuck
+}
+
+func verdictsOf(ctx context.Context, admin *lockadmin.Admin, locks []pglock.LockInfo) (map[string]lockadmin.Severity, error) {
+	all, err := admin.Summaries(ctx, locks)
+	verdicts := make(map[string]lockadmin.Severity, len(all))
+	for _, s := range all {
+		verdicts[s.Lock] = s.Severity
+	}
+	return verdicts, err
 }
 
 // liveList reads the first locks of an order with one statement.

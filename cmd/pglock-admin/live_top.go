@@ -118,6 +118,7 @@ func (m *liveModel) columns() []liveColumn {
 	}
 	return []liveColumn{
 		{lockColumn, 10, 16, false, func(i pglock.LockInfo) string { return cellName(i.Name) }},
+		{"VERDICT", 9, 7, false, func(i pglock.LockInfo) string { return mark(m.shot.verdicts[i.Name]) }},
 		{"MODE", 0, 12, false, slotText},
 		{holderColumn, 6, 16, false, func(i pglock.LockInfo) string { return cellText(i.Holder) }},
 		{"TOKEN", 1, 6, true, func(i pglock.LockInfo) string { return strconv.FormatInt(int64(i.Token), 10) }},
@@ -249,7 +250,7 @@ func (m *liveModel) drawTop() []string {
 			line = liveReverse(fit("▶ "+line, m.width))
 		case old:
 			line = liveFaint(fit("  "+line, m.width))
-		case stuck(m.shot.locks[n]):
+		case m.shot.ill(m.shot.locks[n].Name):
 			line = liveAlarm(fit("  "+line, m.width))
 		default:
 			line = fit("  "+line, m.width)
@@ -270,6 +271,3 @@ func (m *liveModel) count() string {
 	}
 	return n + " rows"
 }
-
-// stuck reports whether a lease has run lower than that of a holder that renews it.
-func stuck(i pglock.LockInfo) bool { return i.Held && i.Remaining < i.TTL/2 }

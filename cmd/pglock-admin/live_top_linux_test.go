@@ -238,7 +238,7 @@ func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
 			s.types("\x1b")
 			s.showsNoMore("BREAK")
 			s.types("\x1b")
-			text := s.shows("LOCK ", "LEFT")
+			text := s.shows("LOCK ", "VERDICT")
 			for _, line := range rowLines(text) {
 				if n := cells(line); n > columns {
 					t.Errorf("%d columns: %q", n, line)

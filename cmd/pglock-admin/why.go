@@ -161,7 +161,12 @@ func (o *options) pasteable(e lockadmin.Explanation) whyView {
 // there is nothing to do, it has three lines.
 
 // mark stands before the verdict, for a person who has no time to read.
-func mark(s lockadmin.Severity) string { return strings.ToUpper(string(s)) }
+func mark(s lockadmin.Severity) string {
+	if s == "" {
+		return "?" // nobody has looked
+	}
+	return strings.ToUpper(string(s))
+}
 
 const whyWidth = 100
 
