@@ -20,6 +20,7 @@ type lock struct {
 	TTL                 int64 `json:"ttl_ms"`
 	Waiting             int
 	Metadata            map[string]string
+	Verdict, Kind       string
 }
 
 type locks struct {
@@ -28,6 +29,10 @@ type locks struct {
 	Locks    []lock
 	More     bool
 	CanBreak bool `json:"can_break"`
+	Ill      struct {
+		All   bool
+		Locks []struct{ Lock, Severity, Kind, Text, Who string }
+	}
 }
 
 // one is the answer about one lock.
@@ -57,6 +62,27 @@ func TestTheListHasLocksAndTheirTokensAsTexts(t *testing.T) {
 	l := got.Locks[0]
 	if l.Name != "nightly" || l.Holder != "app-1" || l.Token != fmt.Sprint(lease.Token()) || !l.Held || l.TTL != 60_000 || l.Remaining < 1 {
 		t.Errorf("%+v", l)
+	}
+}
+
+// The list says of each lock what why says, and begins with what is wrong in the whole database.
+func TestTheListBeginsWithWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.hold("app-1", "nightly")
+	s.hold("app-2", "report")
+	well := decode[locks](t, s.get("/api/locks").want(200).body)
+	if len(well.Ill.Locks) != 0 || !well.Ill.All || well.Locks[0].Verdict != "ok" || well.Locks[0].Kind != "held" {
+		t.Errorf("all is well: %+v", well)
+	}
+	s.execute("UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min' WHERE name = 'report'")
+	got := decode[locks](t, s.get("/api/locks?match=nightly").want(200).body)
+	if len(got.Locks) != 1 || got.Locks[0].Verdict != "ok" || len(got.Ill.Locks) != 1 || got.Ill.Locks[0].Lock != "report" ||
+		got.Ill.Locks[0].Severity != "warning" || got.Ill.Locks[0].Kind != "silent" || got.Ill.Locks[0].Who != "app-2" {
+		t.Errorf("the holder of report gives no sign of life: %+v", got)
+	}
+	if all := decode[locks](t, s.get("/api/locks").want(200).body); all.Locks[1].Verdict != "warning" {
+		t.Errorf("the list says of report: %+v", all.Locks[1])
 	}
 }
 

@@ -56,6 +56,7 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 	if q.after != "" {
 		opts = append(opts, lockadmin.WithAfter(q.after))
 	}
+	var infos []pglock.LockInfo
 	err = d.reading(ctx, func(ctx context.Context) error {
 		size := 0
 		for i, err := range d.admin.Locks(ctx, opts...) {
@@ -66,16 +67,33 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 			full := len(v.Locks) >= q.limit || size > bytesShown && len(v.Locks) > 0
 			if full && (i.Slot <= 1 || v.Locks[len(v.Locks)-1].Name != i.Name) {
 				v.More = true
-				return nil
+				break
 			}
 			if i.Held {
 				v.At = seenAt(i)
 			}
-			v.Locks = append(v.Locks, viewLock(i))
+			v.Locks, infos = append(v.Locks, viewLock(i)), append(infos, i)
 		}
-		return nil
+		return d.judge(ctx, &v, infos)
 	})
 	return v, err
+}
+
+// illShown is how many locks that are not well the list begins with.
+const illShown = 20
+
+// judge adds what is wrong: with the locks of the list, and with all.
+func (d *Dashboard) judge(ctx context.Context, v *locksView, infos []pglock.LockInfo) error {
+	all, err := d.admin.Overview(ctx, illShown)
+	if err != nil {
+		return err
+	}
+	v.Ill = viewIll(all)
+	verdicts, err := d.admin.Summaries(ctx, infos)
+	for n, s := range verdicts {
+		v.Locks[n].Verdict, v.Locks[n].Kind = s.Severity, s.Kind
+	}
+	return err
 }
 
 // readWhy asks what is wrong with a lock. nil: nobody can tell now.

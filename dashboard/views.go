@@ -40,6 +40,9 @@ type lockView struct {
 	Slowest    int64           `json:"slowest_renewal_ms"`
 	Longest    int64           `json:"longest_wait_ms"`
 	Metadata   json.RawMessage `json:"metadata"`
+
+	Verdict lockadmin.Severity    `json:"verdict,omitempty"` // of the lock, as why judges it; "": nobody has looked
+	Kind    lockadmin.VerdictKind `json:"kind,omitempty"`
 }
 
 func viewLock(i pglock.LockInfo) lockView {
@@ -99,6 +102,28 @@ type locksView struct {
 	At    time.Time  `json:"at"` // by the server's clock, if any lock is held
 	Locks []lockView `json:"locks"`
 	More  bool       `json:"more"`
+	Ill   illView    `json:"ill"`
+}
+
+// illView is what is wrong in the whole database, the worst first.
+type illView struct {
+	Locks  []lockadmin.Summary `json:"locks"`
+	More   int                 `json:"more"`   // that may not be well either, and that nobody has looked at
+	All    bool                `json:"all"`    // every lock was looked at
+	Partly bool                `json:"partly"` // so much waits that some was not looked at
+}
+
+func viewIll(o lockadmin.Overview) illView {
+	return illView{Locks: o.Locks, More: o.More, All: o.Known <= 1000 && !o.Partly, Partly: o.Partly}
+}
+
+// stable is the view without what changes by itself as time passes.
+func (v illView) stable() illView {
+	v.Locks = slices.Clone(v.Locks)
+	for n := range v.Locks {
+		v.Locks[n].Since, v.Locks[n].Next = time.Time{}, lockadmin.Step{}
+	}
+	return v
 }
 
 // oneView is the answer of api/lock. Lock is the holder of the lowest slot, or the last holder.
@@ -210,6 +235,7 @@ func (v locksView) fingerprint() []byte {
 		_ = e.Encode(l.stable()) // a hash takes everything
 	}
 	_ = e.Encode(v.More)
+	_ = e.Encode(v.Ill.stable())
 	return h.Sum(nil)
 }
 
