@@ -11,8 +11,9 @@ import (
 	"github.com/pglock-dev/pglock/internal/server"
 )
 
-// Session is a client of package pglock, as the server knows it: a client that holds or waits, or whose heartbeat's
-// connection is open. Times are the server's, in UTC.
+// Session is a client of package pglock, as the server knows it: a client that holds or waits, whose heartbeat's
+// connection is open, or that gave a sign of life within a minute. So a program that has ended and that had let go of
+// everything is soon none. Times are the server's, in UTC.
 type Session struct {
 	ID      string `json:"id"`
 	Holder  string `json:"holder"`            // the client's label; of one that has only ever held, a lease's

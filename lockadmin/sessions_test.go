@@ -118,9 +118,35 @@ func TestSweepKeepsTheSessionOfAnOpenHeartbeat(t *testing.T) {
 	execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, 0, 'gone', 'v1.0.0')`, gone) // behind a pooler
 	execute(t, conn, `UPDATE pglock.sessions SET alive_until = clock_timestamp() - interval '2 min', seen_at = clock_timestamp() - interval '2 min'`)
 	execute(t, conn, `SELECT pglock.sweep()`)
-	got := texts(t, newAdmin(t, db.Pool(t)).Sessions(t.Context()), func(s lockadmin.Session) string { return s.Holder + " " + s.Version })
-	if fmt.Sprint(got) != "[marked v1.0.0]" {
-		t.Errorf("%q, want the marked one alone", got)
+	var got string
+	if err := conn.QueryRow(t.Context(), "SELECT string_agg(holder || ' ' || version, ', ') FROM pglock.sessions").Scan(&got); err != nil || got != "marked v1.0.0" {
+		t.Errorf("%q, %v; want the marked one alone", got, err)
+	}
+}
+
+// A program that has ended without closing its client, and had let go of everything, is no client after a minute, also
+// while its row stays because it had said that it holds something for longer.
+func TestSessionsDoNotShowWhoHasEndedAndHoldsNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	for _, holder := range []string{"marked", "holds", "waits", "young", "ended"} {
+		key, pid := uuid.NewString(), 0
+		if holder == "marked" {
+			pid = int(conn.PgConn().PID())
+		}
+		execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, $2, $3, 'v1.0.0', '10 h')`, key, pid, holder)
+		if holder == "holds" || holder == "waits" {
+			execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), $1::text::uuid, $2, '1 h', p_wait => true, p_session_ttl => '1 h')`, key, holder)
+		}
+	}
+	execute(t, conn, `UPDATE pglock.sessions SET seen_at = seen_at - interval '61 s' WHERE holder <> 'young'`)
+	execute(t, conn, `UPDATE pglock.locks SET renewed_at = renewed_at - interval '61 s'`)
+	execute(t, conn, `UPDATE pglock.waiters SET enqueued_at = enqueued_at - interval '61 s'`)
+	execute(t, conn, `SELECT pglock.sweep()`)
+	got := texts(t, newAdmin(t, db.Pool(t)).Sessions(t.Context()), func(s lockadmin.Session) string { return s.Holder })
+	if fmt.Sprint(got) != "[holds marked waits young]" {
+		t.Errorf("%q, want all but the one that has ended", got)
 	}
 }
 

@@ -21,6 +21,9 @@ var ofSigns = []mutant{
 	{"nobody hears for how long a lease was extended", []edit{
 		{"pglock/renew.go", "\t\t\tsign = 0\n", "\t\t\tsign = never\n"},
 	}, library, "^TestAnExtendedLeaseIsTold"},
+	{"sessions show who has ended and holds nothing", []edit{
+		{schema, "AND (o.leases + o.tickets > 0 OR o.seen_at > clock_timestamp() - interval '1 min' OR o.mark", "AND (true OR o.mark"},
+	}, administration, "^TestSessionsDoNotShow"},
 	{"a sign of life makes tickets count", []edit{
 		{
 			schema,

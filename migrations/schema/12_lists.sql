@@ -229,8 +229,8 @@ AS $$
   ORDER BY o.advanced_at, o.resource LIMIT p_limit
 $$;
 
--- session_rows tells what the tables know of each session: clients that hold or wait, and those whose heartbeat or
--- wait is noted. A client that has only ever held leases has no row in sessions. No index leads from a session to its
+-- session_rows tells what the tables know of each session: clients that hold or wait, whose marked connection is open,
+-- or that gave a sign of life within a minute; of others nobody knows whether they live, and nothing is theirs. A client that has only ever held leases has no row in sessions. No index leads from a session to its
 -- leases, because a grant would have to change it; so this reads all locks and all waiters, once. Its order is by
 -- label, or with p_order by age (the longest silent first), leases or waiting (the most first). p_after is the session
 -- to continue after, in the order of labels.
@@ -274,6 +274,8 @@ BEGIN
     FROM (
       SELECT * FROM every o
       WHERE is_listed(o.session_id::text, o.holder, NULL, '', o.seen_at, p_match, p_holder, NULL, '', p_older)
+        AND (o.leases + o.tickets > 0 OR o.seen_at > clock_timestamp() - interval '1 min'
+          OR o.mark IN (SELECT m.mark FROM marked_pids() m))
         AND (p_after IS NULL OR (o.holder, o.session_id) > (
           SELECT t.holder, t.session_id FROM every t WHERE t.session_id = p_after))
       ORDER BY CASE p_order WHEN 'leases' THEN -o.leases WHEN 'waiting' THEN -o.tickets END,
