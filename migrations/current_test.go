@@ -1,12 +1,14 @@
 package migrations
 
 import (
+	"context"
 	"errors"
 	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
@@ -165,8 +167,51 @@ func TestAConfigurationServesAsWellAsAConnectionString(t *testing.T) {
 	if after := config.ConnString() + config.DefaultQueryExecMode.String(); after != before {
 		t.Errorf("the caller's configuration has changed to %s", after)
 	}
-	for what, wrong := range map[string]*pgx.ConnConfig{"nil": nil, "made by hand": {}} {
-		if err := Up(t.Context(), wrong); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "pgx.ParseConfig") {
+}
+
+func TestUpTakesWhatAProgramHas(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	asked := 0
+	pool := db.Pool(t, func(config *pgxpool.Config) {
+		config.MaxConns = 1
+		config.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { // as for a password that changes
+			asked++
+			return nil
+		}
+	})
+	busy, err := pool.Acquire(t.Context()) // migrations need none of its connections
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Release()
+	asked = 0
+	for what, up := range map[string]func() error{
+		"a pool":                    func() error { return Up(t.Context(), pool) },
+		"a pool's configuration":    func() error { return Up(t.Context(), pool.Config()) },
+		"a connection":              func() error { return Up(t.Context(), db.Conn(t)) },
+		"a connection in use":       func() error { return Up(t.Context(), busy.Conn()) },
+		"a configuration":           func() error { return Up(t.Context(), pool.Config().ConnConfig) },
+		"a connection string, last": func() error { return Up(t.Context(), db.URL()) },
+	} {
+		if err := up(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if asked != 2 {
+		t.Errorf("the pool's BeforeConnect was called %d times, want it for the pool and for its configuration", asked)
+	}
+	wantVersion(t, db.URL(), Latest, false)
+	var (
+		noPool   *pgxpool.Pool
+		noConn   *pgx.Conn
+		noConfig *pgx.ConnConfig
+	)
+	for what, err := range map[string]error{
+		"*pgxpool.Pool": Up(t.Context(), noPool), "*pgx.Conn": Up(t.Context(), noConn), "*pgx.ConnConfig": Up(t.Context(), noConfig),
+		"*pgxpool.Config": Up(t.Context(), &pgxpool.Config{}), "made by hand": Up(t.Context(), &pgx.ConnConfig{}),
+	} {
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), "it must be made by pgx") {
 			t.Errorf("%s: %v, want ErrInvalid that names the rule", what, err)
 		}
 	}

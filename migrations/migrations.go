@@ -19,6 +19,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/failure"
 )
@@ -34,9 +35,12 @@ const Latest = 1
 // Files are the embedded migrations: NNNNNN_title.up.sql and NNNNNN_title.down.sql.
 func Files() fs.FS { return files }
 
-// Database names the database and its user: a connection string that pgx understands, or a configuration made by
-// pgx.ParseConfig, such as a pool's Config().ConnConfig.
-type Database interface{ string | *pgx.ConnConfig }
+// Database names the database and its user by what a program has: a connection string that pgx understands, a pool, a
+// connection, or a configuration that pgx has made. Migrations open a connection of their own, as these were opened: of a
+// pool also BeforeConnect runs, and nothing else that the pool does. They leave the pool and the connection alone.
+type Database interface {
+	string | *pgxpool.Pool | *pgx.Conn | *pgxpool.Config | *pgx.ConnConfig
+}
 
 // Option changes where or how migrations run.
 type Option func(*config) error

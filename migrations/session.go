@@ -11,6 +11,7 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
@@ -26,24 +27,52 @@ const versionTable = "pglock_schema_migrations"
 
 // parse returns a configuration for migrations. It prepares no statements: a pooler that shares connections loses
 // them.
-func parse[D Database](database D) (*pgx.ConnConfig, error) {
-	var to *pgx.ConnConfig
+func parse[D Database](database D) (to target, err error) {
+	var poolConfig *pgxpool.Config
 	switch d := any(database).(type) {
 	case string:
-		parsed, err := pgx.ParseConfig(d)
-		if err != nil {
-			return nil, failure.Told(err, "migrations: read the connection string") // pgx leaves passwords out
+		if to.config, err = pgx.ParseConfig(d); err != nil {
+			return to, failure.Told(err, "migrations: read the connection string") // pgx leaves passwords out
 		}
-		to = parsed
+	case *pgxpool.Pool:
+		if d != nil {
+			poolConfig = d.Config()
+		}
+	case *pgx.Conn:
+		if d != nil {
+			to.config = d.Config()
+		}
+	case *pgxpool.Config:
+		poolConfig = d
 	case *pgx.ConnConfig:
-		if d == nil || !made(d) {
-			return nil, fmt.Errorf("%w: database is a *pgx.ConnConfig that is nil or made by hand: it must be made by pgx.ParseConfig", ErrInvalid)
-		}
-		to = d.Copy()
+		to.config = d
 	}
-	to.DefaultQueryExecMode = pgx.QueryExecModeExec
-	argument.NameApplication(to.RuntimeParams)
+	if poolConfig != nil {
+		to = target{poolConfig.ConnConfig, poolConfig.BeforeConnect}
+	}
+	if to.config == nil || !made(to.config) {
+		return to, fmt.Errorf("%w: database is a %T that is nil or made by hand: it must be made by pgx", ErrInvalid, database)
+	}
+	to.config = to.config.Copy()
+	to.config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	argument.NameApplication(to.config.RuntimeParams)
 	return to, nil
+}
+
+// target is where migrations connect, and what a pool does before it connects.
+type target struct {
+	config *pgx.ConnConfig
+	before func(context.Context, *pgx.ConnConfig) error
+}
+
+func (t target) connect(ctx context.Context) (*pgx.Conn, error) {
+	config := t.config.Copy()
+	if t.before != nil {
+		if err := t.before(ctx, config); err != nil {
+			return nil, err
+		}
+	}
+	return pgx.ConnectConfig(ctx, config)
 }
 
 // made reports whether pgx accepts the configuration; pgx panics on one that ParseConfig has not made.
@@ -57,8 +86,8 @@ func made(config *pgx.ConnConfig) (ok bool) {
 	return true
 }
 
-func (c config) connected(ctx context.Context, to *pgx.ConnConfig, f func(session) error) error {
-	conn, err := pgx.ConnectConfig(ctx, to)
+func (c config) connected(ctx context.Context, to target, f func(session) error) error {
+	conn, err := to.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -271,7 +300,7 @@ func (s session) takeTurn(ctx context.Context, tx pgx.Tx) error {
 const patience = 5 * time.Second
 
 // resolve asks the server what became of a step whose COMMIT was not answered, and reports whether it was done.
-func (c config) resolve(ctx context.Context, to *pgx.ConnConfig, step *StepError) (done bool) {
+func (c config) resolve(ctx context.Context, to target, step *StepError) (done bool) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := c.connected(ctx, to, func(s session) error {
