@@ -223,7 +223,7 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 		"fencedstore.UnguardTable": func(ctx context.Context) error { return fencedstore.UnguardTable(ctx, s.pool, "none") },
 		"fencedstore.TableGuards":  func(ctx context.Context) error { return first(fencedstore.TableGuards(ctx, s.pool)) },
 		"leader.Candidate.Run": func(ctx context.Context) error {
-			return leader.New(s.client, "taken").Run(ctx, func(context.Context, *pglock.Lease) error { return nil })
+			return s.campaign(ctx, "taken", func(context.Context, *pglock.Lease) error { return nil })
 		},
 		"leader.Current": func(ctx context.Context) error { return first(leader.Current(ctx, s.client, "taken")) },
 		"advisory.Acquire": func(ctx context.Context) error {
@@ -291,6 +291,15 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 			return err
 		},
 	}
+}
+
+// campaign runs a new candidate.
+func (s *entryPoints) campaign(ctx context.Context, name string, fn func(context.Context, *pglock.Lease) error) error {
+	c, err := leader.New(s.client, name)
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx, fn)
 }
 
 func (s *entryPoints) operation() fencedstore.Reversible {
@@ -362,10 +371,10 @@ func TestCallThatWaitsWhenALeaseIsLostSaysThatItIsLost(t *testing.T) {
 			})
 		},
 		"leader.Run in its function": func(ctx context.Context) error {
-			return leader.New(s.client, "led").Run(ctx, func(ctx context.Context, _ *pglock.Lease) error { return s.work(ctx) })
+			return s.campaign(ctx, "led", func(ctx context.Context, _ *pglock.Lease) error { return s.work(ctx) })
 		},
 		"leader.Run, whose function does not say why": func(ctx context.Context) error {
-			return leader.New(s.client, "led too").Run(ctx, func(ctx context.Context, _ *pglock.Lease) error {
+			return s.campaign(ctx, "led too", func(ctx context.Context, _ *pglock.Lease) error {
 				_ = s.work(ctx)
 				return nil
 			})

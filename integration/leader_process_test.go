@@ -50,7 +50,10 @@ func candidate(ctx context.Context, url string, say func(report)) error {
 		return err
 	}
 	defer func() { _ = client.Close(ctx) }()
-	c := leader.New(client, "x", leader.WithHolder(os.Getenv(candidateVariable)), leader.WithTTL(ttl))
+	c, err := leader.New(client, "x", leader.WithHolder(os.Getenv(candidateVariable)), leader.WithTTL(ttl))
+	if err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
 	go func() {

@@ -244,7 +244,7 @@ func TestHandOverToACandidateThatHasDied(t *testing.T) {
 	look := newPeer(t, db.URL())
 	e := &anElection{t: t, url: db.URL(), ttl: 2 * time.Second, reports: make(chan said, 1024)}
 	newActs(t, look)
-	c := leader.New(newClient(t, db.Pool(t)), "x", leader.WithHolder("first"), leader.WithTTL(e.ttl))
+	c := newCandidate(t, newClient(t, db.Pool(t)), "x", leader.WithHolder("first"), leader.WithTTL(e.ttl))
 	terms, over := make(chan context.Context), make(chan error, 1)
 	ctx, leave := context.WithCancel(t.Context())
 	defer func() { leave(); <-over }()
@@ -290,4 +290,13 @@ func TestHandOverToACandidateThatHasDied(t *testing.T) {
 		t.Errorf("%s led after %v, want %s after %v", next.label, took, others[0].label, e.ttl)
 	}
 	awaitQueue(t, look, "x", 2) // the other one, and the leader that handed over
+}
+
+func newCandidate(t *testing.T, client *pglock.Client, name string, opts ...leader.Option) *leader.Candidate {
+	t.Helper()
+	c, err := leader.New(client, name, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }

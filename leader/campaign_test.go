@@ -14,7 +14,7 @@ import (
 
 // refused makes a candidate whose campaigns fail with what err says of each.
 func refused(err func(n int) error) (c *Candidate, at *[]time.Duration) {
-	c, at = New(nil, "x"), new([]time.Duration)
+	c, at = &Candidate{name: "x", since: time.Now()}, new([]time.Duration)
 	began := time.Now()
 	c.acquire = func(context.Context) (*pglock.Lease, error) {
 		*at = append(*at, time.Since(began))
@@ -63,7 +63,10 @@ func TestCtxThatEndsWithTheGrantCallsNoFn(t *testing.T) {
 	}
 	defer func() { _ = client.Close(context.Background()) }()
 	ctx, cancel := context.WithCancel(t.Context())
-	c := New(client, "x")
+	c, err := New(client, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var lease *pglock.Lease
 	c.acquire = func(ctx context.Context) (*pglock.Lease, error) {
 		var err error

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -36,7 +37,7 @@ const (
 type Candidate struct {
 	name    string
 	config  config
-	acquire func(ctx context.Context) (*pglock.Lease, error) // nil without a client
+	acquire func(ctx context.Context) (*pglock.Lease, error)
 
 	mu      sync.Mutex // guards what follows; never held across I/O or a wait
 	running bool
@@ -58,22 +59,27 @@ type wish struct {
 	done chan error
 }
 
-// New makes a candidate for the lock. It sends nothing; Run reports bad arguments.
-func New(client *pglock.Client, name string, opts ...Option) *Candidate {
-	c := &Candidate{name: name, since: time.Now(), config: config{tolerance: DefaultTolerance}}
-	if client != nil {
-		c.acquire = func(ctx context.Context) (*pglock.Lease, error) {
-			return client.Acquire(ctx, name, c.config.acquire...)
-		}
+// New makes a candidate for the lock. It sends nothing. The error is pglock.ErrInvalid.
+func New(client *pglock.Client, name string, opts ...Option) (*Candidate, error) {
+	if client == nil {
+		return nil, &pglock.ArgumentError{Field: "client", Value: "nil", Rule: "be a *pglock.Client"}
 	}
+	c := &Candidate{name: name, since: time.Now(), config: config{tolerance: DefaultTolerance}}
 	for _, o := range opts {
 		if o == nil {
-			c.config.invalid = &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
-			return c
+			return nil, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
 		}
-		o(&c.config)
+		if err := o(&c.config); err != nil {
+			return nil, err
+		}
 	}
-	return c
+	if _, err := hooks.Want(client, name, c.config.acquire); err != nil {
+		return nil, err
+	}
+	c.acquire = func(ctx context.Context) (*pglock.Lease, error) {
+		return client.Acquire(ctx, name, c.config.acquire...)
+	}
+	return c, nil
 }
 
 // Run campaigns until this candidate leads, and then calls fn, in the same goroutine. fn's context ends when
@@ -98,8 +104,11 @@ func New(client *pglock.Client, name string, opts ...Option) *Candidate {
 // Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, ErrClosed, ErrSelfDeadlock, ErrDeadlock, ErrRunning, ctx's
 // error, fn's. Run joins an error of the release: pglock.ErrLost says that leadership was lost before fn returned nil.
 func (c *Candidate) Run(ctx context.Context, fn func(ctx context.Context, lease *pglock.Lease) error) error {
-	if err := c.check(fn != nil); err != nil {
-		return err
+	switch {
+	case c.acquire == nil:
+		return &pglock.ArgumentError{Field: "candidate", Value: "empty", Rule: "be made by New"}
+	case fn == nil:
+		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
 	}
 	if !c.begin() {
 		return failure.Told(ErrRunning, "leader: run for lock %q", c.name)
@@ -114,16 +123,6 @@ func (c *Candidate) Run(ctx context.Context, fn func(ctx context.Context, lease 
 			return err
 		}
 	}
-}
-
-func (c *Candidate) check(fn bool) error {
-	switch {
-	case c.acquire == nil:
-		return &pglock.ArgumentError{Field: "client", Value: "nil", Rule: "be a *pglock.Client"}
-	case !fn:
-		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
-	}
-	return c.config.invalid
 }
 
 // begin notes that Run runs. It returns false if Run already runs.

@@ -188,7 +188,7 @@ func TestAPanicOfFnReleasesTheLockAndGoesOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newElection(t)
-			c := leader.New(e.client(), "x")
+			c := e.candidate(e.client())
 			asked, panicked := make(chan error, 1), make(chan any, 1)
 			go func() {
 				defer func() { panicked <- recover() }()
@@ -218,7 +218,7 @@ func TestCtxThatHasEndedCallsNoFn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	fn := func(context.Context, *pglock.Lease) error { return errors.New("fn ran") }
-	err := leader.New(e.client(), "x").Run(ctx, fn)
+	err := e.candidate(e.client()).Run(ctx, fn)
 	if !isCanceledAlone(err) {
 		t.Errorf("Run: %v", err)
 	}
@@ -226,7 +226,8 @@ func TestCtxThatHasEndedCallsNoFn(t *testing.T) {
 	m.leads()
 	ctx, cancel = context.WithCancel(t.Context())
 	over := make(chan error, 1)
-	go func() { over <- leader.New(e.client(), "x").Run(ctx, fn) }()
+	c := e.candidate(e.client())
+	go func() { over <- c.Run(ctx, fn) }()
 	e.eventually("the candidate to queue", func() bool { return e.waiting() == 1 })
 	cancel()
 	if err := receive(t, over, "Run"); !isCanceledAlone(err) {
@@ -241,8 +242,9 @@ func TestCloseOfTheClientEndsRun(t *testing.T) {
 	client := e.client()
 	over := make(chan error, 1)
 	leads := make(chan struct{})
+	c := e.candidate(client)
 	go func() {
-		over <- leader.New(client, "x").Run(t.Context(), func(ctx context.Context, _ *pglock.Lease) error {
+		over <- c.Run(t.Context(), func(ctx context.Context, _ *pglock.Lease) error {
 			close(leads)
 			<-ctx.Done()
 			return nil
@@ -261,19 +263,25 @@ func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	t.Parallel()
 	e := newElection(t)
 	client := e.client()
-	fn := func(context.Context, *pglock.Lease) error { return errors.New("fn ran") }
-	run := func(name string, o leader.Option) func() error {
-		return func() error { return leader.New(client, name, o).Run(t.Context(), fn) }
+	make := func(client *pglock.Client, name string, opts ...leader.Option) func() error {
+		return func() error {
+			c, err := leader.New(client, name, opts...)
+			if (c == nil) != (err != nil) {
+				t.Errorf("%v, with %v", c, err)
+			}
+			return err
+		}
 	}
 	for name, run := range map[string]func() error{
-		"no client":          func() error { return leader.New(nil, "x").Run(t.Context(), fn) },
-		"no fn":              func() error { return leader.New(client, "x").Run(t.Context(), nil) },
-		"no name":            run("", leader.WithHolder("a")),
-		"nil option":         run("x", nil),
-		"TTL":                run("x", leader.WithTTL(time.Millisecond)),
-		"label":              run("x", leader.WithHolder("")),
-		"metadata":           run("x", leader.WithMetadata([]byte("{"))),
-		"tolerance":          run("x", leader.WithTolerance(-1)),
+		"no client":          make(nil, "x"),
+		"made by hand":       func() error { return new(leader.Candidate).Run(t.Context(), nil) },
+		"no fn":              func() error { return e.candidate(client).Run(t.Context(), nil) },
+		"no name":            make(client, ""),
+		"nil option":         make(client, "x", nil),
+		"TTL":                make(client, "x", leader.WithTTL(time.Millisecond)),
+		"label":              make(client, "x", leader.WithHolder("")),
+		"metadata":           make(client, "x", leader.WithMetadata([]byte("{"))),
+		"tolerance":          make(client, "x", leader.WithTolerance(-1)),
 		"observe: no client": func() error { _, err := leader.Current(t.Context(), nil, "x"); return err },
 		"observe: no name":   func() error { _, err := leader.Current(t.Context(), client, ""); return err },
 	} {

@@ -42,7 +42,11 @@ func ExampleCandidate_Run() {
 	}
 	store := fencedstore.New(pool)
 
-	candidate := leader.New(client, "scheduler", leader.WithHolder("process 1"))
+	candidate, err := leader.New(client, "scheduler", leader.WithHolder("process 1"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	err = candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 		fmt.Println(lease.Holder(), "leads")
 		for n := range 3 {
@@ -87,7 +91,11 @@ func ExampleCandidate_HandOver() {
 			return
 		}
 		defer client.Close(context.Background())
-		c := leader.New(client, "scheduler", leader.WithHolder(label))
+		c, err := leader.New(client, "scheduler", leader.WithHolder(label))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
 		candidates[label] = c
 		go func() {
 			over <- c.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
@@ -132,8 +140,12 @@ func ExampleObserve() {
 		return
 	}
 	defer client.Close(context.Background())
-	candidate := leader.New(client, "scheduler", leader.WithHolder("process 1"),
+	candidate, err := leader.New(client, "scheduler", leader.WithHolder("process 1"),
 		leader.WithMetadata(json.RawMessage(`{"address": "10.0.0.1:8080"}`)))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 
 	over := make(chan error, 1)
 	for info, err := range leader.Observe(ctx, client, "scheduler") {
@@ -162,7 +174,18 @@ func ExampleObserve() {
 }
 
 func ExampleCandidate_Health() {
-	candidate := leader.New(nil, "scheduler") // a client, in a program
+	ctx := context.Background()
+	client, err := pglock.Open(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+	candidate, err := leader.New(client, "scheduler")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /healthz", candidate.Health())
 

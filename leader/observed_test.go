@@ -23,8 +23,12 @@ func TestWorkThatOutlivesItsLeadershipIsObserved(t *testing.T) {
 	defer cancel()
 	over := make(chan error)
 	broken, told, stop := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	candidate, err := leader.New(c, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
 	go func() {
-		over <- leader.New(c, "x").Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
+		over <- candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 			<-broken
 			_, _ = lease.Check(ctx) // the heartbeat would find it out, too
 			<-ctx.Done()

@@ -68,12 +68,22 @@ type term struct {
 	free     chan struct{}
 }
 
+// candidate makes a candidate for the lock of the election.
+func (e *election) candidate(client *pglock.Client, opts ...leader.Option) *leader.Candidate {
+	e.t.Helper()
+	c, err := leader.New(client, "x", opts...)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return c
+}
+
 // join starts a candidate. Its work stops when its context has ended, and where it is stubborn only when it is freed.
 func (e *election) join(label string, stubborn bool, opts ...leader.Option) *member {
 	e.t.Helper()
 	ctx, leave := context.WithCancel(context.WithoutCancel(e.t.Context()))
 	m := &member{e: e, label: label, terms: make(chan *term, 16), over: make(chan error, 1), leave: leave,
-		Candidate: leader.New(e.client(), "x", append([]leader.Option{leader.WithHolder(label)}, opts...)...)}
+		Candidate: e.candidate(e.client(), append([]leader.Option{leader.WithHolder(label)}, opts...)...)}
 	ended := make(chan struct{})
 	abandoned := make(chan struct{}) // the test is over
 	go func() {

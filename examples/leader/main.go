@@ -78,7 +78,10 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 
 // planner campaigns, and hands over to whomever the story names.
 func planner(ctx context.Context, w *stage.Worker) error {
-	candidate := leader.New(w.Client, lock, leader.WithHolder(w.Name))
+	candidate, err := leader.New(w.Client, lock, leader.WithHolder(w.Name))
+	if err != nil {
+		return err
+	}
 	handing := make(chan error, 1)
 	go func() {
 		for to := range w.Orders { // until the story lets go of the process
@@ -90,7 +93,7 @@ func planner(ctx context.Context, w *stage.Worker) error {
 	}()
 	var led pglock.Token
 	var plans int // of this term
-	err := Lead(ctx, candidate, w.Store, pace, func(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error {
+	err = Lead(ctx, candidate, w.Store, pace, func(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error {
 		if _, err := tx.Exec(ctx, "INSERT INTO plans (token, by) VALUES ($1, $2)", lease.Token(), w.Name); err != nil {
 			return err
 		}

@@ -77,9 +77,13 @@ type Elector struct {
 
 var _ gocron.Elector = (*Elector)(nil)
 
-// NewElector makes an Elector for the lock. It sends nothing; Run reports bad arguments.
-func NewElector(client *pglock.Client, name string, opts ...leader.Option) *Elector {
-	return &Elector{candidate: leader.New(client, name, opts...)}
+// NewElector makes an Elector for the lock. It sends nothing. The error is pglock.ErrInvalid.
+func NewElector(client *pglock.Client, name string, opts ...leader.Option) (*Elector, error) {
+	candidate, err := leader.New(client, name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &Elector{candidate: candidate}, nil
 }
 
 // Run campaigns and leads until ctx ends, in the caller's goroutine, and then lets another replica lead. It returns the

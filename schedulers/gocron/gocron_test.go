@@ -255,7 +255,10 @@ func TestElectorLetsOneSchedulerRunJobsAndAnotherWhenThatEnds(t *testing.T) {
 	ran := make(chan int, 1000)
 	cancels, ended := make([]context.CancelFunc, len(replicas)), make(chan error, len(replicas))
 	for i, r := range replicas {
-		elector := pglockgocron.NewElector(r.Client, "scheduler")
+		elector, err := pglockgocron.NewElector(r.Client, "scheduler")
+		if err != nil {
+			t.Fatal(err)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancels[i] = cancel
 		go func() { ended <- elector.Run(ctx) }() // ended below

@@ -23,7 +23,11 @@ func MutexAfter(ctx context.Context, client *pglock.Client, store *fencedstore.S
 func ElectionAfter(
 	ctx context.Context, client *pglock.Client, me string, work func(context.Context, *pglock.Lease) error,
 ) error {
-	return leader.New(client, "reporter", leader.WithTTL(30*time.Second), leader.WithHolder(me)).Run(ctx, work)
+	candidate, err := leader.New(client, "reporter", leader.WithTTL(30*time.Second), leader.WithHolder(me))
+	if err != nil {
+		return err
+	}
+	return candidate.Run(ctx, work)
 }
 
 // Leader calls tell with the leader's name, now and at each change, until ctx ends. It is empty while nobody leads.

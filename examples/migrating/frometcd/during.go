@@ -45,7 +45,10 @@ func ElectionDuring(
 	ctx context.Context, client *pglock.Client, etcd *clientv3.Client, me string,
 	work func(context.Context, *pglock.Lease) error,
 ) error {
-	candidate := leader.New(client, "reporter", leader.WithTTL(30*time.Second), leader.WithHolder(me))
+	candidate, err := leader.New(client, "reporter", leader.WithTTL(30*time.Second), leader.WithHolder(me))
+	if err != nil {
+		return err
+	}
 	return candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 		return ElectionBefore(ctx, etcd, me, func(ctx context.Context) error { return work(ctx, lease) })
 	})
