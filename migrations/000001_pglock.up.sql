@@ -4453,6 +4453,83 @@ LANGUAGE sql VOLATILE AS $$
   FROM w WHERE w.n = 11
 $$;
 
+-- locked_by names up to three locks whose rows, or rows of whose fences, the transaction of a process has locked, or a
+-- prepared one with this number. It looks at the first thousand rows of each table, and at none that the transaction
+-- does not use: so it costs little, however many locks there are. NULL if it finds none. A row that the transaction has
+-- made is visible to nobody yet.
+CREATE FUNCTION locked_by(p_pid int, p_xid xid) RETURNS text
+LANGUAGE sql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+  WITH k AS MATERIALIZED (
+      SELECT * FROM pg_locks o WHERE o.granted AND o.pid IS NOT DISTINCT FROM p_pid
+        AND o.locktype IN ('transactionid', 'relation')),
+    ours AS MATERIALIZED (   -- all prepared transactions have the same pid, NULL
+      SELECT * FROM k WHERE p_pid IS NOT NULL
+        OR k.virtualtransaction = (SELECT t.virtualtransaction FROM k t WHERE t.transactionid = p_xid)),
+    used AS MATERIALIZED (
+      SELECT o.relation FROM ours o WHERE o.mode IN ('RowShareLock', 'RowExclusiveLock')
+        AND o.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
+    seen AS MATERIALIZED (
+      SELECT l.name, l.by FROM (SELECT i.name, i.xmax AS by FROM locks i ORDER BY i.name LIMIT 1000) l
+      WHERE EXISTS (SELECT FROM used u WHERE u.relation = 'locks'::regclass)
+      UNION ALL
+      SELECT f.lock_name, f.by FROM (SELECT i.lock_name, i.xmax AS by FROM fences i ORDER BY i.lock_name LIMIT 1000) f
+      WHERE EXISTS (SELECT FROM used u WHERE u.relation = 'fences'::regclass)),
+    found AS MATERIALIZED (
+      SELECT s.name FROM seen s WHERE s.by <> '0'::xid AND EXISTS (
+        SELECT FROM lockers(s.by) x (xid) JOIN ours o ON o.transactionid = x.xid AND o.mode = 'ExclusiveLock')
+      GROUP BY s.name),
+    named AS (SELECT f.name, row_number() OVER (ORDER BY f.name) AS n, pg_catalog.count(*) OVER () AS all FROM found f)
+  SELECT string_agg(CASE WHEN n.n > 3 THEN 'and ' || n.all - 3 || ' more' ELSE pg_catalog.quote_literal(n.name) END, ', '
+                    ORDER BY n.n)
+  FROM named n WHERE n.n <= 4
+$$;
+
+-- diagnose_transactions is diagnose for transactions that have been open for long. It names them by what everybody may
+-- see in pg_stat_activity and pg_prepared_xacts, with the command that ends them: three of each kind, the oldest first.
+CREATE FUNCTION diagnose_transactions() RETURNS TABLE (item text, ok boolean, value text, meaning text)
+LANGUAGE sql VOLATILE AS $$
+  WITH f AS MATERIALIZED (
+      SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS sees, pg_is_in_recovery() AS standby),
+    prepared AS MATERIALIZED (
+      SELECT pg_catalog.format('%s of user %s, %s old', pg_catalog.quote_literal(p.gid), quote_ident(p.owner),
+               date_trunc('second', clock_timestamp() - p.prepared)) AS who,
+             locked_by(NULL, p.transaction) AS keeps, pg_catalog.quote_literal(p.gid) AS id, p.n, p.all
+      FROM (SELECT *, row_number() OVER (ORDER BY o.prepared, o.gid) AS n, pg_catalog.count(*) OVER () AS all
+            FROM pg_prepared_xacts o
+            WHERE o.database = current_database() AND o.prepared < clock_timestamp() - interval '1 minute') p
+      WHERE p.n <= 3),
+    open AS MATERIALIZED (
+      SELECT a.*, row_number() OVER (ORDER BY a.xact_start, a.pid) AS n, clock_timestamp() - a.xact_start AS age
+      FROM pg_stat_activity a WHERE a.xact_start IS NOT NULL
+        AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database())),
+    old AS MATERIALIZED (
+      SELECT o.n, o.pid, pg_catalog.count(*) OVER () AS all, pg_catalog.format('process %s, %s%s%s, %s, open for %s', o.pid,
+               CASE WHEN o.application_name > '' THEN pg_catalog.quote_literal(o.application_name) ELSE o.backend_type END,
+               ' of user ' || quote_ident(o.usename),
+               CASE WHEN o.datname <> current_database() THEN ' in database ' || quote_ident(o.datname) END,
+               coalesce(o.state, 'at work'), date_trunc('second', o.age)) AS who,
+             CASE WHEN o.datname = current_database() AND o.n <= 3 THEN locked_by(o.pid, NULL) END AS keeps
+      FROM open o WHERE o.age > interval '10 minutes')
+  SELECT 'prepared transactions', CASE WHEN NOT f.standby THEN t.n = 0 END,
+    CASE WHEN f.standby THEN 'standby' ELSE t.n || ' older than a minute' END,
+    CASE WHEN f.standby THEN 'Ask the primary.'
+         ELSE 'One that was fenced keeps its lock and its fence for ever, until it is committed or rolled back.' END
+      || coalesce(' ' || t.who, '')
+  FROM f, (SELECT coalesce(pg_catalog.max(p.all), 0) AS n, string_agg(p.who || coalesce(', keeps lock ' || p.keeps, '') || pg_catalog.format(
+      ': COMMIT PREPARED %s or ROLLBACK PREPARED %1$s ends it.', p.id), ' ' ORDER BY p.n) AS who FROM prepared p) t
+  UNION ALL
+  SELECT 'oldest transaction', CASE WHEN f.sees AND NOT f.standby THEN t.who IS NULL END, CASE
+      WHEN f.standby THEN 'standby' WHEN NOT f.sees THEN 'not visible without pg_read_all_stats'
+      ELSE coalesce(date_trunc('second', (SELECT pg_catalog.max(o.age) FROM open o))::text, 'none') END,
+    CASE WHEN f.standby THEN 'Ask the primary.' ELSE
+      'One that is open for long, and has read here or written anywhere, slows each renewal a little more.' END
+      || CASE WHEN f.sees AND NOT f.standby THEN coalesce(' ' || t.who, '') ELSE '' END
+  FROM f, (SELECT string_agg(o.who || coalesce(', keeps lock ' || o.keeps, '') || pg_catalog.format(
+      ': SELECT pg_terminate_backend(%s) ends it.', o.pid), ' ' ORDER BY o.n) FILTER (WHERE o.n <= 3) || CASE WHEN pg_catalog.max(o.all) > 3
+        THEN ' Older than ten minutes, too: ' || pg_catalog.max(o.all) - 3 || ' more.' ELSE '' END AS who FROM old o) t
+$$;
+
 -- diagnose says what this server can and cannot do for the locks. ok is NULL if that depends on the user's needs. It
 -- locks nothing, and also answers on a standby.
 CREATE FUNCTION diagnose() RETURNS TABLE (item text, ok boolean, value text, meaning text)
@@ -4460,11 +4537,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
   WITH f AS MATERIALIZED (
     SELECT r.rolname, r.rolsuper,
       (SELECT mxid_age(d.datminmxid) FROM pg_database d WHERE d.datname = current_database()) AS multis,
-      (SELECT pg_catalog.count(*) FROM pg_prepared_xacts p
-       WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 minute') AS prepared,
-      (SELECT clock_timestamp() - pg_catalog.min(a.xact_start) FROM pg_stat_activity a
-       WHERE a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database()) AS oldest,
-      pg_has_role('pg_read_all_stats', 'USAGE') AS sees, pg_notification_queue_usage()::numeric AS heard,
+      pg_notification_queue_usage()::numeric AS heard,
       can_check_connection() AS checks, current_setting('transaction_timeout', true) IS NOT NULL AS bounds
     FROM pg_roles r WHERE r.rolname = current_user)   -- who is the owner here
   SELECT * FROM diagnose_tokens()
@@ -4485,14 +4558,10 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ('transaction_timeout', f.bounds, CASE WHEN f.bounds THEN 'available' ELSE 'not available before PostgreSQL 17' END,
      'Without it, a fenced transaction that sends one short statement after the other may outlast its lease. '
      'It cannot commit.'),
-    ('prepared transactions', f.prepared = 0, f.prepared || ' older than a minute',
-     'One that was fenced keeps its lock and its fence for ever, until it is committed or rolled back.'),
-    ('oldest transaction', CASE WHEN f.sees THEN (f.oldest > interval '10 minutes') IS NOT TRUE END, CASE
-       WHEN NOT f.sees THEN 'not visible without pg_read_all_stats'
-       ELSE coalesce(date_trunc('second', f.oldest)::text, 'none') END,
-     'One that is open for long, and has read here or written anywhere, slows each renewal a little more.'),
     ('notification queue', f.heard < 0.5, round(f.heard * 100, 1) || ' % full',
      'When it is full, hints are lost and waiting calls go by looks alone: end the session that does not read.')) AS v
+  UNION ALL
+  SELECT * FROM diagnose_transactions()
   UNION ALL
   SELECT * FROM diagnose_rights()
   UNION ALL

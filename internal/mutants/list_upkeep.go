@@ -43,7 +43,7 @@ var ofUpkeep = []mutant{
 		{schema, "WHERE %2$s LIMIT $2 FOR UPDATE SKIP LOCKED))'", "WHERE %2$s LIMIT $2 FOR UPDATE))'"},
 	}, integration, "^TestI25_Sweeping"},
 	{"the doctor passes over a transaction that has written", []edit{
-		{schema, "FROM pg_stat_activity a\n       WHERE a.backend_xid IS NOT NULL OR a.backend_xmin", "FROM pg_stat_activity a\n       WHERE a.backend_xmin"},
+		{schema, "AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname", "AND (a.backend_xmin IS NOT NULL AND a.datname"},
 	}, integration, "^TestDoctorSees"},
 	{"a migration does not look whether there is anything to do", []edit{
 		{"migrations/session.go", "\tfor done := current(there); !done; {\n", "\tfor done := current(there) && false; !done; {\n"},
