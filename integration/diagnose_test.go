@@ -77,21 +77,27 @@ func TestDoctorNamesOldTransactionsAndWhatTheyKeepLocked(t *testing.T) {
 		return p
 	}
 	fence := func(g grant) string {
-		return fmt.Sprintf(`SELECT pglock.fence('%s', %d, '%s', 'data of %[1]s', true)`, strings.ReplaceAll(g.name, "'", "''"), g.token, g.id)
+		name := strings.ReplaceAll(g.name, "'", "''")
+		return fmt.Sprintf(`SELECT pglock.fence('%s', %d, '%s', 'data of %[1]s', true)`, name, g.token, g.id)
 	}
 	begin("coordinator", `SET ROLE bob`, fence(two), `PREPARE TRANSACTION 'half'`)
 	begin("coordinator", `INSERT INTO ledger VALUES (1)`, `PREPARE TRANSACTION 'plain'`)
 	writer := begin("writer", fence(three))
 	person := begin("psql", `SAVEPOINT s`, `SELECT FROM pglock.locks WHERE name = 'four' FOR SHARE`)
-	other := begin("other", `SELECT FROM pglock.locks WHERE name >= 'it' ORDER BY name FOR SHARE`, `INSERT INTO ledger VALUES (1)`)
+	other := begin("other", `SELECT FROM pglock.locks WHERE name >= 'it' ORDER BY name FOR SHARE`,
+		`INSERT INTO ledger VALUES (1)`)
 	begin("last", `INSERT INTO ledger VALUES (1)`)
 	pgtest.Eventually(t, "all to be a second old", func() bool {
-		return one[bool](t, look, `SELECT least(min(clock_timestamp() - xact_start), (SELECT min(clock_timestamp() - prepared) FROM pg_prepared_xacts)) > interval '1.1 s'
+		return one[bool](t, look, `SELECT least(min(clock_timestamp() - xact_start),
+				(SELECT min(clock_timestamp() - prepared) FROM pg_prepared_xacts)) > interval '1.1 s'
 			FROM pg_stat_activity WHERE application_name IN ('writer', 'psql', 'other', 'last')`)
 	})
 
 	f := findingOf(t, server.URL(), "prepared transactions")
-	for _, words := range []string{"'half' of user bob, 00:00:0", "old: COMMIT PREPARED 'plain' or ROLLBACK PREPARED 'plain' ends it.", "old, keeps lock 'it''s two': COMMIT PREPARED 'half' or ROLLBACK PREPARED 'half' ends it."} {
+	for _, words := range []string{
+		"'half' of user bob, 00:00:0", "old: COMMIT PREPARED 'plain' or ROLLBACK PREPARED 'plain' ends it.",
+		"old, keeps lock 'it''s two': COMMIT PREPARED 'half' or ROLLBACK PREPARED 'half' ends it.",
+	} {
 		if f.Level != lockadmin.FindingAttention || !strings.Contains(f.Meaning, words) {
 			t.Errorf("no %q in %+v", words, f)
 		}
@@ -99,7 +105,8 @@ func TestDoctorNamesOldTransactionsAndWhatTheyKeepLocked(t *testing.T) {
 	f = findingOf(t, server.URL(), "oldest transaction")
 	at := 0
 	for _, words := range []string{
-		fmt.Sprintf("process %d, 'writer' of user postgres, idle in transaction, open for 00:00:0", writer.PgConn().PID()), "keeps lock 'three'",
+		fmt.Sprintf("process %d, 'writer' of user postgres, idle in transaction, open for 00:00:0", writer.PgConn().PID()),
+		"keeps lock 'three'",
 		fmt.Sprintf(": SELECT pg_terminate_backend(%d) ends it.", writer.PgConn().PID()),
 		fmt.Sprintf("process %d, 'psql' of user postgres", person.PgConn().PID()), "keeps lock 'four'",
 		fmt.Sprintf("process %d, 'other' of user postgres", other.PgConn().PID()), "keeps lock 'it''s two', 'three': SELECT",
@@ -114,7 +121,8 @@ func TestDoctorNamesOldTransactionsAndWhatTheyKeepLocked(t *testing.T) {
 	for _, p := range []*peer{writer, person, other} {
 		p.exec(t, `ROLLBACK`)
 	}
-	if f = findingOf(t, server.URL(), "oldest transaction"); !strings.Contains(f.Meaning, "'last'") || strings.Contains(f.Meaning, "keeps lock") {
+	f = findingOf(t, server.URL(), "oldest transaction")
+	if !strings.Contains(f.Meaning, "'last'") || strings.Contains(f.Meaning, "keeps lock") {
 		t.Errorf("of a transaction that has locked nothing here: %+v", f)
 	}
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 	"github.com/pglock-dev/pglock/internal/pgserver"
 	"github.com/pglock-dev/pglock/internal/pgtest"
-	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -384,7 +383,6 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 	pool.Reset()
 	for what, call := range map[string]func() error{
 		"New":                   func() error { _, err := pglock.New(t.Context(), pool); return err },
-		"New admin":             func() error { _, err := lockadmin.New(t.Context(), pool); return err },
 		"TryAcquire, free lock": func() error { _, err := c.TryAcquire(t.Context(), "y"); return err },
 		"TryAcquire, held lock": func() error { _, err := c.TryAcquire(t.Context(), "x"); return err },
 		"Acquire":               func() error { _, err := c.Acquire(t.Context(), "x", pglock.WithMaxWait(patience)); return err },

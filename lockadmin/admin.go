@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/argument"
@@ -69,10 +68,10 @@ func apply[C any, O ~func(*C) error](c *C, opts []O) error {
 }
 
 // New makes an Admin over a pool, which stays the caller's. It asks the server once whether the schema exists and
-// fits; ctx bounds only that question. A session that is read-only may look, on the primary; on a standby the error is
-// ErrReadOnly.
+// fits; ctx bounds only that question. A session that is read-only may look, and so may one on a standby, which shows
+// the past: the method Standby says how old. There every method that writes fails with ErrReadOnly.
 //
-// Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect, which names the host.
+// Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, or the failure to connect, which names the host.
 func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error) {
 	c, err := newConfig(pool, opts)
 	if err != nil {
@@ -80,16 +79,10 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error
 	}
 	a := &Admin{pool: pool, schema: c.schema, db: server.NewPlain(pool, c.schema)}
 	_, err = hooks.Start(ctx, a.db.Queries, a.db.Query, c.schema)
-	if err != nil && (!errors.Is(err, pglock.ErrReadOnly) || !a.onPrimary(ctx)) {
+	if err != nil && !errors.Is(err, pglock.ErrReadOnly) {
 		return nil, failure.At(ctx, err, "lockadmin: look at the schema")
 	}
 	return a, nil
-}
-
-// onPrimary says that the server is no standby: then a session that is read-only still sees the present.
-func (a *Admin) onPrimary(ctx context.Context) (primary bool) {
-	err := a.db.Query(ctx, protocol.Step{SQL: "SELECT NOT pg_catalog.pg_is_in_recovery()", Scan: func(rows pgx.Rows) error { return rows.Scan(&primary) }})
-	return err == nil && primary
 }
 
 // failed says what was not done, and why.

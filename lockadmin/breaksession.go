@@ -23,7 +23,7 @@ const brokenAtOnce = 1000
 // last thousand; then the result is what was broken, and the same call again goes on. The database user needs the role
 // pglock_admin. WithToken does not apply.
 //
-// Errors: ErrNotHeld if the session has neither a lease nor a ticket; pglock.ErrInvalid, ErrPermission.
+// Errors: ErrNotHeld if the session has neither a lease nor a ticket; pglock.ErrInvalid, ErrPermission, ErrReadOnly.
 func (a *Admin) BreakSession(ctx context.Context, id, reason string, opts ...BreakOption) ([]Broken, error) {
 	if err := checkSession("session", id); err != nil {
 		return nil, err

@@ -33,5 +33,11 @@
 // # Rights
 //
 // The role pglock_user may look, also in sessions that are read-only. Break, Prune, Verify and all that is about the
-// history need pglock_admin. Standbys are refused with pglock.ErrReadOnly, except by Diagnose.
+// history need pglock_admin.
+//
+// # Standbys
+//
+// On a standby everything that looks answers, with the past: Admin.Standby says how far it is behind. No client is
+// called silent or dead there, because a standby does not see the connections of its primary. Whatever writes fails with
+// pglock.ErrReadOnly.
 package lockadmin

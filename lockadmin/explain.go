@@ -78,6 +78,11 @@ func (l *look) readTables(ctx context.Context, a *Admin) error {
 func (l *look) read(r reader, a *Admin) error {
 	l.At = r.at
 	q := a.db.Queries
+	standby, err := rows(r, protocol.Replayed, nil, scanStandby)
+	if err != nil {
+		return err
+	}
+	l.Standby = firstOrNil(standby)
 	infos, err := rows(r, q.Get, []any{l.name}, scanLock)
 	if err != nil {
 		return err
@@ -191,11 +196,13 @@ func (l *look) readQueue(r reader, q *protocol.Queries, waiting int) error {
 	l.Queue.Read = len(queue)
 	l.Queue.Waiting = max(waiting, len(queue))
 	for _, w := range queue {
-		if !w.Alive {
+		switch {
+		case l.Standby != nil: // it cannot tell who is alive
+		case !w.Alive:
 			l.Queue.Dead++
-		} else if l.Queue.Alive == nil {
+		case l.Queue.Alive == nil:
 			l.Queue.Alive = &WaiterFacts{w}
-		} else if w.Mode == pglock.ModeShared {
+		case w.Mode == pglock.ModeShared:
 			l.readers++
 		}
 		if len(l.Queue.First) < waitersShown {

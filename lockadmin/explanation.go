@@ -12,6 +12,7 @@ import (
 // them; the other fields hold names and labels as they are. Times are the server's, in UTC.
 type Explanation struct {
 	Lock     string    `json:"lock"`
+	Standby  *Standby  `json:"standby,omitempty"` // the server is one: all this is about the past
 	At       time.Time `json:"looked_at"`
 	State    LockState `json:"state"`
 	Severity Severity  `json:"severity"` // of the first verdict
@@ -119,6 +120,7 @@ const (
 	WhyUnknown         VerdictKind = "unknown"          // nobody has used this name here
 	WhyAnotherDatabase VerdictKind = "another database" // and clients of pglock are in another database
 	WhyAnotherSchema   VerdictKind = "another schema"   // another schema has this lock
+	WhyStandby         VerdictKind = "standby"          // a standby cannot say how the lock is now
 	WhyTable           VerdictKind = "table"            // somebody has locked a whole table of pglock
 )
 

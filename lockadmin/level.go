@@ -95,7 +95,7 @@ func (a *Admin) HistorySettings(ctx context.Context) (HistorySettings, error) {
 // tenth of a second, while others queue behind it, and then tries again until ctx ends. The database user needs the role
 // pglock_admin.
 //
-// Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ctx's error, or the connection's failure.
+// Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure.
 func (a *Admin) SetHistory(ctx context.Context, opts ...HistoryOption) (HistorySettings, error) {
 	c := historyChange{actor: argument.Process(pglock.MaxHolderBytes)}
 	if err := apply(&c, opts); err != nil {

@@ -24,7 +24,7 @@ type Waiter struct {
 	Limit    int             `json:"limit,omitempty"` // of pglock.ModeLimit
 	Holder   string          `json:"holder"`          // the label that its lease will have
 	Session  string          `json:"session"`
-	Alive    bool            `json:"alive"` // false: its session gives no sign of life, and the queue will skip it
+	Alive    bool            `json:"alive"` // false: its session gives no sign of life (on a standby: none has arrived), and the queue will skip it
 	TTL      time.Duration   `json:"-"`
 	Since    time.Time       `json:"since"`
 	Waiting  time.Duration   `json:"-"`                // at the answer

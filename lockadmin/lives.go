@@ -20,7 +20,7 @@ const (
 	LifeAlive   Life = "alive"   // it gave a sign within 15 s
 	LifeSilent  Life = "silent"  // it gave none; its connection is open, or cannot be seen
 	LifeDead    Life = "dead"    // it gave none, and its connection has ended
-	LifeUnknown Life = "unknown" // nobody can tell yet: its lease is new, or its connection has just ended
+	LifeUnknown Life = "unknown" // nobody can tell yet: its lease is new, or its connection has just ended; on a standby: no sign
 	LifeIdle    Life = "idle"    // it holds nothing and waits for nothing, so it need give no sign
 )
 
@@ -29,7 +29,7 @@ type HolderLife struct {
 	Life      Life          `json:"life"`
 	SignedAt  time.Time     `json:"signed_at,omitzero"`  // its last sign of life; zero: none yet
 	Silent    time.Duration `json:"-"`                   // since then, at the answer
-	Connected *bool         `json:"connected,omitempty"` // its own connection is open, or has ended; nil: none is known
+	Connected *bool         `json:"connected,omitempty"` // its own connection is open, or has ended; nil: none is known, as on a standby
 }
 
 // livesAsked is how many leases one statement asks about.

@@ -90,7 +90,8 @@ func WithActor(who string) BreakOption {
 // the queue, if there is one. Break draws a new token and writes an event of the history with the reason. The database user
 // needs the role pglock_admin.
 //
-// Errors: ErrNotHeld if there is nothing to break, or it has another token; pglock.ErrInvalid, ErrPermission.
+// Errors: ErrNotHeld if there is nothing to break, or it has another token; pglock.ErrInvalid, ErrPermission,
+// ErrReadOnly.
 func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOption) (Broken, error) {
 	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
 		return Broken{}, err

@@ -87,7 +87,7 @@ func notNegative(field string, d time.Duration) error {
 // use it tries again until ctx ends. What it has removed by then stays removed and is returned with the error; the
 // next call continues. The database user needs the role pglock_admin.
 //
-// Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ctx's error, or the connection's failure.
+// Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure.
 func (a *Admin) Prune(ctx context.Context, opts ...PruneOption) (Pruned, error) {
 	p := pruner{admin: a, pruning: pruning{idle: DefaultIdle}}
 	if err := apply(&p.pruning, opts); err != nil {

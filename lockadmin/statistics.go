@@ -162,7 +162,8 @@ func (a *Admin) Diagnose(ctx context.Context) ([]Finding, error) {
 	return Diagnose(ctx, a.pool, WithSchema(a.schema))
 }
 
-// Ping asks the server whether the schema exists and fits, as New does. Errors are those of New.
+// Ping asks the server whether the schema exists and fits, as New does, and whether it takes writes. Errors are those of
+// New, and pglock.ErrReadOnly.
 func (a *Admin) Ping(ctx context.Context) error {
 	_, err := hooks.Start(ctx, a.db.Queries, a.db.Query, a.schema)
 	return failure.At(ctx, err, "lockadmin: look at the schema")

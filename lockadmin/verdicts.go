@@ -15,6 +15,9 @@ import (
 // what causes comes before what follows.
 func (l *look) conclude() {
 	switch {
+	case l.Standby != nil && l.State != LockUnknown:
+		l.circleVerdict()
+		l.standbyVerdict()
 	case l.closed:
 		l.tableVerdict()
 	case l.State == LockUnknown:
@@ -38,6 +41,9 @@ func (l *look) conclude() {
 		l.pastVerdicts()
 	}
 	l.guardVerdict()
+	if l.Standby != nil {
+		l.askPrimary()
+	}
 	slices.SortStableFunc(l.Verdicts, func(a, b Verdict) int {
 		return cmp.Or(cmp.Compare(boolean(besides[a.Kind]), boolean(besides[b.Kind])), cmp.Compare(rank[b.Severity], rank[a.Severity]))
 	})

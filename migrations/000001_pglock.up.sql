@@ -709,7 +709,8 @@ $$;
 -- because a dead waiter may get one; locks.slowest tells a renewal, since the two times of a grant may differ. p_since
 -- is when what it holds or waits for began last; NULL: nothing. p_counts: its tickets count, or it has none.
 -- p_connected says whether its marked connection is open, NULL that none was marked; p_over_it that the last sign came
--- over that one. A client gives a sign every ten seconds, and a statement has time.
+-- over that one. A client gives a sign every ten seconds, and a statement has time. A standby cannot tell that a sign
+-- is missing: it may not have arrived there yet.
 CREATE FUNCTION life_of(
   p_signed_at timestamptz, p_since timestamptz, p_counts boolean, p_connected boolean, p_over_it boolean) RETURNS text
 LANGUAGE sql VOLATILE
@@ -718,7 +719,7 @@ AS $$
     WHEN p_signed_at > clock_timestamp() - interval '15 s' AND p_counts
       THEN CASE WHEN p_connected IS FALSE AND p_over_it THEN 'unknown' ELSE 'alive' END
     WHEN p_since IS NULL THEN 'idle'
-    WHEN p_since > clock_timestamp() - interval '15 s' AND p_counts THEN 'unknown'
+    WHEN p_since > clock_timestamp() - interval '15 s' AND p_counts OR pg_is_in_recovery() THEN 'unknown'
     WHEN p_connected IS FALSE THEN 'dead'
     ELSE 'silent' END
 $$;
@@ -3843,7 +3844,7 @@ BEGIN
       GROUP BY a.session_id)
     SELECT e.session_id, e.holder, e.version,
            life_of(e.signed_at, e.since, e.tickets = 0 OR (e.alive_until > clock_timestamp()) IS TRUE,
-                   CASE WHEN e.mark IS NOT NULL THEN k.pid IS NOT NULL END, e.over_it),
+                   CASE WHEN e.mark IS NOT NULL AND NOT pg_is_in_recovery() THEN k.pid IS NOT NULL END, e.over_it),
            e.seen_at, e.leases, e.tickets, k.pid
     FROM (
       SELECT * FROM every o
@@ -3861,7 +3862,8 @@ BEGIN
 END $$;
 
 -- holder_lives says of each lease that is held in these slots whether its holder lives, by life_of, when its last sign
--- of life came, and whether its marked connection is open: NULL says that none was marked. A grant counts as no sign.
+-- of life came, and whether its marked connection is open: NULL says that none was marked, or that this is a standby,
+-- which does not see it. A grant counts as no sign.
 CREATE FUNCTION holder_lives(p_names text[], p_slots int[])
 RETURNS TABLE (name text, slot int, token bigint, life text, signed_at timestamptz, silent_us bigint, connected boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
@@ -3879,7 +3881,7 @@ BEGIN
            (l.signed > s.seen_at) IS TRUE OR s.seen_by IS NOT DISTINCT FROM s.pid AS over_it,
            (s.alive_until > clock_timestamp()) IS TRUE
              OR NOT EXISTS (SELECT FROM few_tickets q WHERE q.session_id = l.session_id) AS counts,
-           CASE WHEN s.mark IS NOT NULL
+           CASE WHEN s.mark IS NOT NULL AND NOT pg_is_in_recovery()
              THEN (s.mark, s.pid) IN (SELECT m.mark, m.pid FROM marked_pids() m) END AS connected
     FROM unnest(p_names, p_slots) a (name, slot)
       CROSS JOIN LATERAL (

@@ -119,7 +119,7 @@ func (o *options) complete(cmd *cobra.Command, f func(context.Context, *lockadmi
 		return
 	}
 	o.timeout = completing
-	_ = o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error { // a shell has no place for an error
+	_ = o.looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error { // a shell has no place for an error
 		f(ctx, admin)
 		return nil
 	})

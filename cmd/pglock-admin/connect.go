@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // usesDatabase marks a command that connects to the database.
@@ -87,19 +88,54 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// withAdmin runs f with a lockadmin.Admin. It refuses a schema of another version.
+// looking runs f with a lockadmin.Admin, for a command that only reads: it also answers on a standby, and the answer
+// says so. It refuses a schema of another version.
+func (o *options) looking(ctx context.Context, f func(context.Context, *lockadmin.Admin) error) error {
+	return o.withPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.lookOnPool(ctx, pool, f) })
+}
+
+// lookOnPool is looking for an existing pool.
+func (o *options) lookOnPool(
+	ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *lockadmin.Admin) error,
+) error {
+	admin, err := lockadmin.New(ctx, pool, lockadmin.WithSchema(o.schema))
+	if err != nil {
+		return err
+	}
+	if o.standby, err = admin.Standby(ctx); err != nil {
+		return err
+	}
+	return f(ctx, admin)
+}
+
+// withAdmin is looking for a command that writes, or shows the present: it refuses a standby.
 func (o *options) withAdmin(ctx context.Context, f func(context.Context, *lockadmin.Admin) error) error {
 	return o.withPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.onPool(ctx, pool, f) })
 }
 
 // onPool is withAdmin for an existing pool.
 func (o *options) onPool(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *lockadmin.Admin) error) error {
-	admin, err := lockadmin.New(ctx, pool, lockadmin.WithSchema(o.schema))
+	admin, err := o.onPrimary(ctx, pool)
 	if err != nil {
 		return err
 	}
 	return f(ctx, admin)
 }
+
+// onPrimary makes a lockadmin.Admin, unless the server is a standby.
+func (o *options) onPrimary(ctx context.Context, pool *pgxpool.Pool) (*lockadmin.Admin, error) {
+	admin, err := lockadmin.New(ctx, pool, lockadmin.WithSchema(o.schema))
+	if err != nil {
+		return nil, err
+	}
+	standby, err := admin.Standby(ctx)
+	if standby != nil {
+		err = fmt.Errorf("%w: %w", errStandby, pglock.ErrReadOnly)
+	}
+	return admin, err
+}
+
+var errStandby = errors.New("the server is a standby: this command needs the primary")
 
 // withPool runs f with a pool, for --timeout at most.
 func (o *options) withPool(ctx context.Context, f func(context.Context, *pgxpool.Pool) error) error {

@@ -32,7 +32,7 @@ the resource with the same name.`,
 			if err != nil {
 				return err
 			}
-			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+			return o.looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				fences, more, err := lockadmin.First(flags.limit, admin.Fences(ctx, name, opts...))
 				if err != nil {
 					return err

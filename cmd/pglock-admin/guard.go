@@ -160,7 +160,7 @@ is what the guard lacks, for instance after a partition was made or a trigger wa
 		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-				return o.onPool(ctx, pool, func(ctx context.Context, _ *lockadmin.Admin) error {
+				return o.lookOnPool(ctx, pool, func(ctx context.Context, _ *lockadmin.Admin) error {
 					guards, err := readGuards(ctx, pool, fencedstore.WithSchema(o.schema))
 					if err != nil {
 						return err

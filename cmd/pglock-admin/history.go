@@ -69,7 +69,7 @@ You need the role pglock_admin.`,
 			if err != nil {
 				return err
 			}
-			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+			return o.looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				view, err := readHistory(ctx, admin, name, limit, opts)
 				if err != nil {
 					return err
@@ -173,7 +173,7 @@ func drawHistory(w *page, o *options, view historyView, name string) {
 	if view.More {
 		fmt.Fprintf(w, "\nthere is more: --before %d, or a greater --limit\n", view.Events[len(view.Events)-1].ID)
 	}
-	if view.History.Level != lockadmin.HistoryAll {
+	if view.History.Level != lockadmin.HistoryAll && o.standby == nil {
 		fmt.Fprintf(w, "\nreleases and hand-overs are not recorded; to have them too: pglock-admin record --level all%s\n", o.same())
 	}
 }

@@ -77,7 +77,7 @@ after pglock-admin show.`,
 			if err != nil {
 				return err
 			}
-			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+			return o.looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				first := lockadmin.First[pglock.LockInfo]
 				if flags.order == string(lockadmin.OrderName) {
 					first = lockadmin.FirstLocks

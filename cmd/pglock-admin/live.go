@@ -128,7 +128,7 @@ func (r *liveReader) open(ctx context.Context) error {
 	bounded, cancel := r.o.bounded(ctx)
 	defer cancel()
 	var err error
-	r.admin, err = lockadmin.New(bounded, r.pool, lockadmin.WithSchema(r.o.schema))
+	r.admin, err = r.o.onPrimary(bounded, r.pool)
 	return because(bounded, r.o.withRights(bounded, r.pool, err))
 }
 

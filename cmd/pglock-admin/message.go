@@ -58,6 +58,8 @@ func message(err error) string {
 		return fmt.Sprintf("%s is %s: it must %s", argument.Field, argument.Value, argument.Rule)
 	case errors.As(err, &pgErr):
 		return serverText(pgErr)
+	case errors.Is(err, errStandby):
+		return errStandby.Error()
 	case errors.Is(err, pglock.ErrReadOnly):
 		return "the server accepts no writes: it is a standby, or the session is read-only"
 	}

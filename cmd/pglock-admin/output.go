@@ -34,6 +34,9 @@ func (o *options) show(cmd *cobra.Command, v any, draw func(*page)) error {
 	if o.at != nil {
 		fmt.Fprintf(p, "at %s\n", o.at.now())
 	}
+	if o.standby != nil {
+		fmt.Fprintln(p, wrapped(o.standby.String(), textWidth(p)))
+	}
 	draw(p)
 	_, err := io.WriteString(w, p.String())
 	return err
@@ -45,7 +48,7 @@ type page struct {
 	width int // of the terminal, 0 when it is not known
 }
 
-// showData adds the server and database to the fields of v, which is an object.
+// showData adds the server and database to the fields of v, which is an object, and what is to know of a standby.
 func (o *options) showData(w io.Writer, v any) error {
 	if o.at == nil {
 		return writeData(w, o.output, v)
@@ -58,7 +61,15 @@ func (o *options) showData(w io.Writer, v any) error {
 	if err != nil {
 		return err
 	}
-	return writeData(w, o.output, json.RawMessage(fmt.Sprintf(`{"at":%s,%s`, at, all[1:])))
+	standby := ""
+	if o.standby != nil {
+		text, err := json.Marshal(o.standby)
+		if err != nil {
+			return err
+		}
+		standby = fmt.Sprintf(`"standby":%s,`, text)
+	}
+	return writeData(w, o.output, json.RawMessage(fmt.Sprintf(`{"at":%s,%s%s`, at, standby, all[1:])))
 }
 
 // changed is show for a command that has changed something. If the answer cannot be written, the error says that the

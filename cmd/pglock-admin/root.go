@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 // options has the flags of every command.
@@ -19,10 +21,11 @@ type options struct {
 	timeout     time.Duration
 
 	getenv  func(string) string
-	started bool            // the command line is valid: a later error is not one of usage
-	config  *pgxpool.Config // of a command that connects to a database
-	at      *target         // the server and database
-	role    string          // that the command needs; empty: pglock_user
+	started bool               // the command line is valid: a later error is not one of usage
+	config  *pgxpool.Config    // of a command that connects to a database
+	at      *target            // the server and database
+	role    string             // that the command needs; empty: pglock_user
+	standby *lockadmin.Standby // of a command that only reads; nil: the server is none
 }
 
 const defaultSchema = "pglock"

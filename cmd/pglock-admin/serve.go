@@ -144,7 +144,7 @@ func (o *options) serve(cmd *cobra.Command, s *serving) error {
 func (o *options) firstLook(ctx context.Context, pool *pgxpool.Pool, breaks bool) (*lockadmin.Admin, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	admin, err := lockadmin.New(ctx, pool, lockadmin.WithSchema(o.schema))
+	admin, err := o.onPrimary(ctx, pool)
 	if err == nil && breaks {
 		_, err = admin.HistorySettings(ctx)
 	}

@@ -34,7 +34,8 @@ A client that holds or waits gives a sign of life every ten seconds or more ofte
   alive    it gave a sign within 15 seconds, and its tickets count
   silent   it gave none: it is stopped or cut off; or dead, if its connection cannot be seen, as behind a pooler
   dead     it gave none, and its connection has ended
-  unknown  nobody can tell yet: its lease is younger than 15 seconds, or its connection has just ended
+  unknown  nobody can tell yet: its lease is younger than 15 seconds, or its connection has just ended; or a standby
+           has no sign of it
   idle     it holds nothing and waits for nothing, so it gives no sign
 
 A client opens the connection of its heartbeat with its first sign of life. Before that the server does not know its
@@ -49,7 +50,7 @@ version, and PID is empty. Behind a pooler such as PgBouncer PID stays empty.`,
 			if err != nil {
 				return err
 			}
-			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+			return o.looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				sessions, more, err := lockadmin.First(flags.limit, admin.Sessions(ctx, opts...))
 				if err != nil {
 					return err

@@ -15,7 +15,7 @@ import (
 type showView struct {
 	Lock     lockView              `json:"lock"`     // of several holders the one with the lowest slot
 	Holders  []lockView            `json:"holders"`  // every lease that is held
-	Backends []backendView         `json:"backends"` // null without the right to see any
+	Backends []backendView         `json:"backends"` // null without the right to see any, and on a standby
 	Waiters  []waiterView          `json:"waiters"`  // the queue in order, up to --waiters; lock.waiting counts all
 	Fences   []lockadmin.FenceInfo `json:"fences"`
 	Events   []lockadmin.Event     `json:"events"`         // newest first; null without the right to read them
@@ -53,10 +53,13 @@ passed a fence of the lock. They lead to the program: by its address, and by its
 			if err != nil {
 				return err
 			}
-			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+			return o.looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				view, err := look(ctx, admin, name, events, waiters)
 				if err != nil {
 					return o.noSuchLock(name, err)
+				}
+				if o.standby != nil {
+					view.Backends, view.BackendsNote = nil, "A standby does not see the server's processes of the primary."
 				}
 				return o.show(cmd, view, func(w *page) { drawShow(w, o, view) })
 			})
@@ -150,7 +153,7 @@ func drawShow(w *page, o *options, v showView) {
 	if v.Note != "" {
 		fmt.Fprintf(w, "\n%s\n", v.Note)
 	}
-	if len(v.Backends) > 0 || len(v.Holders) > 0 {
+	if o.standby == nil && (len(v.Backends) > 0 || len(v.Holders) > 0) {
 		drawEndings(w, o, v)
 	}
 }
@@ -220,7 +223,7 @@ func drawQueue(w *page, o *options, v showView) {
 			arm = "└─"
 		}
 		if !q.Alive {
-			dead = "  (" + passedOver + ")"
+			dead = "  (" + o.passedOver() + ")"
 		}
 		r := rows[n]
 		fmt.Fprintf(w, "%s %*s. ticket %-*s  %-*s  %*s  %s%s\n", arm, width[0], r[0], width[1], r[1], width[2], r[2], width[3], r[3],

@@ -61,7 +61,7 @@ You need the role pglock_admin.`,
 					return err
 				}
 			}
-			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+			return o.looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				v, err := admin.Verify(ctx, name)
 				if err == nil && name != "" && v.Tenures == 0 && v.GapCount == 0 {
 					_, err = admin.Get(ctx, name)

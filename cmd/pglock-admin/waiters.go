@@ -47,7 +47,7 @@ longest.`,
 			if name != "" && flags.after != "" {
 				return usageErrorf("no --after", "--after does not go with a NAME")
 			}
-			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+			return o.looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				waiters, more, err := lockadmin.First(flags.limit, admin.Waiters(ctx, name, opts...))
 				if err == nil && len(waiters) == 0 && name != "" {
 					_, err = admin.Get(ctx, name) // tells an empty queue from a lock that does not exist
@@ -56,7 +56,7 @@ longest.`,
 					return o.noSuchLock(name, err)
 				}
 				view := waitersView{Waiters: waiterViews(waiters), More: more}
-				return o.show(cmd, view, func(w *page) { drawWaiters(w, view, name, flags) })
+				return o.show(cmd, view, func(w *page) { drawWaiters(w, view, name, flags, o.passedOver()) })
 			})
 		},
 	}
@@ -80,7 +80,7 @@ func waiterViews(waiters []lockadmin.Waiter) []waiterView {
 	return views
 }
 
-func drawWaiters(w *page, view waitersView, name string, flags listFlags) {
+func drawWaiters(w *page, view waitersView, name string, flags listFlags, silent string) {
 	if len(view.Waiters) == 0 {
 		switch {
 		case flags.filtered():
@@ -101,7 +101,7 @@ func drawWaiters(w *page, view waitersView, name string, flags listFlags) {
 	var rows [][]string
 	for _, q := range view.Waiters {
 		row := []string{shellName(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), modeText(q.Mode, q.Limit),
-			printable(q.Holder), age(q.Waiter.Waiting), waitsFor(q.Waiter)}
+			printable(q.Holder), age(q.Waiter.Waiting), waitsFor(q.Waiter, silent)}
 		rows = append(rows, row[first:])
 	}
 	drawTable(w, titles, rows, right...)
@@ -110,11 +110,19 @@ func drawWaiters(w *page, view waitersView, name string, flags listFlags) {
 	}
 }
 
-// waitsFor tells what a waiter waits for.
-func waitsFor(q lockadmin.Waiter) string {
+// passedOver says of a waiter that its session gives no sign of life. A standby may not have the sign yet.
+func (o *options) passedOver() string {
+	if o.standby != nil {
+		return "unknown: no sign of life has arrived on this standby"
+	}
+	return passedOver
+}
+
+// waitsFor tells what a waiter waits for, or silent.
+func waitsFor(q lockadmin.Waiter, silent string) string {
 	switch {
 	case !q.Alive:
-		return passedOver
+		return silent
 	case q.Before != 0:
 		return fmt.Sprintf("ticket %d %s", q.Before, printable(q.Behind))
 	case q.Behind != "":

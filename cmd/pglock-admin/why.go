@@ -54,7 +54,7 @@ connections do, pg_read_all_stats.`,
 			}
 			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 				var e lockadmin.Explanation
-				err := o.onPool(ctx, pool, func(ctx context.Context, admin *lockadmin.Admin) (err error) {
+				err := o.lookOnPool(ctx, pool, func(ctx context.Context, admin *lockadmin.Admin) (err error) {
 					e, err = admin.Explain(ctx, name)
 					return err
 				})
@@ -123,6 +123,7 @@ func quotedSQL(sql string) string {
 // whyView is an explanation in JSON, with the commands as they are pasted.
 type whyView struct {
 	lockadmin.Explanation
+	Standby  *struct{}    `json:"standby,omitempty"` // every answer has it
 	Verdicts []whyVerdict `json:"verdicts"`
 }
 
@@ -298,7 +299,7 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 		add("last", fmt.Sprintf("%s, %s, token %d", printable(l.Holder), slotText(l.LockInfo), int64(l.Token)))
 	}
 	if q := e.Queue; q.Waiting > 0 {
-		add("queue", queueText(q))
+		add("queue", queueText(q, e.Standby == nil))
 	} else if e.State == lockadmin.LockHeld || e.State == lockadmin.LockFree {
 		add("queue", "nobody waits")
 	}
@@ -314,7 +315,7 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			add("waits for", fmt.Sprintf("%s waits for lock %s of %s, for %s%s", printable(w.Waiter), shellName(w.For), printable(w.Holder), age(w.Waiting), whose))
 		}
 	}
-	if hidden := slices.IndexFunc(e.Holders, func(h lockadmin.HolderFacts) bool { return h.Connected == nil && h.Life == lockadmin.LifeAlive }); hidden >= 0 {
+	if hidden := slices.IndexFunc(e.Holders, func(h lockadmin.HolderFacts) bool { return h.Connected == nil && h.Life == lockadmin.LifeAlive }); hidden >= 0 && e.Standby == nil {
 		add("server", fmt.Sprintf("no process is known for the heartbeat of %s, as behind a pooler such as PgBouncer", printable(e.Holders[hidden].Holder)))
 	}
 	for n, b := range e.Processes {
@@ -352,7 +353,7 @@ func leaseText(h lockadmin.HolderFacts) string {
 	return text
 }
 
-func queueText(q lockadmin.QueueFacts) string {
+func queueText(q lockadmin.QueueFacts, telling bool) string {
 	alive := q.Waiting - q.Dead
 	text := fmt.Sprintf("%d wait", alive)
 	if alive == 1 {
@@ -364,7 +365,7 @@ func queueText(q lockadmin.QueueFacts) string {
 	var first []string
 	for _, w := range q.First {
 		who := printable(w.Holder) + " " + age(w.Waiter.Waiting)
-		if !w.Alive {
+		if !w.Alive && telling {
 			who += " (dead)"
 		}
 		if first = append(first, who); len(first) == 3 {

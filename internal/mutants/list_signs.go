@@ -43,6 +43,9 @@ var ofSigns = []mutant{
 	{"whoever's tickets count no more is alive", []edit{
 		{schema, "WHEN p_signed_at > clock_timestamp() - interval '15 s' AND p_counts", "WHEN p_signed_at > clock_timestamp() - interval '15 s'"},
 	}, administration, "^TestLifeFollows"},
+	{"I23 a standby calls a client silent", []edit{
+		{schema, "AND p_counts OR pg_is_in_recovery() THEN 'unknown'", "AND p_counts THEN 'unknown'"},
+	}, integration, "^TestI23_AStandby"},
 	{"a dead holder is forgotten while it holds", []edit{
 		{schema, "GREATEST(o.alive_until, o.seen_at, o.holds_until) <", "GREATEST(o.alive_until, o.seen_at) <"},
 	}, administration, "^TestLifeOfAHolderThatIsKilled"},

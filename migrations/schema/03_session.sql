@@ -74,7 +74,8 @@ $$;
 -- because a dead waiter may get one; locks.slowest tells a renewal, since the two times of a grant may differ. p_since
 -- is when what it holds or waits for began last; NULL: nothing. p_counts: its tickets count, or it has none.
 -- p_connected says whether its marked connection is open, NULL that none was marked; p_over_it that the last sign came
--- over that one. A client gives a sign every ten seconds, and a statement has time.
+-- over that one. A client gives a sign every ten seconds, and a statement has time. A standby cannot tell that a sign
+-- is missing: it may not have arrived there yet.
 CREATE FUNCTION life_of(
   p_signed_at timestamptz, p_since timestamptz, p_counts boolean, p_connected boolean, p_over_it boolean) RETURNS text
 LANGUAGE sql VOLATILE
@@ -83,7 +84,7 @@ AS $$
     WHEN p_signed_at > clock_timestamp() - interval '15 s' AND p_counts
       THEN CASE WHEN p_connected IS FALSE AND p_over_it THEN 'unknown' ELSE 'alive' END
     WHEN p_since IS NULL THEN 'idle'
-    WHEN p_since > clock_timestamp() - interval '15 s' AND p_counts THEN 'unknown'
+    WHEN p_since > clock_timestamp() - interval '15 s' AND p_counts OR pg_is_in_recovery() THEN 'unknown'
     WHEN p_connected IS FALSE THEN 'dead'
     ELSE 'silent' END
 $$;

@@ -269,7 +269,7 @@ BEGIN
       GROUP BY a.session_id)
     SELECT e.session_id, e.holder, e.version,
            life_of(e.signed_at, e.since, e.tickets = 0 OR (e.alive_until > clock_timestamp()) IS TRUE,
-                   CASE WHEN e.mark IS NOT NULL THEN k.pid IS NOT NULL END, e.over_it),
+                   CASE WHEN e.mark IS NOT NULL AND NOT pg_is_in_recovery() THEN k.pid IS NOT NULL END, e.over_it),
            e.seen_at, e.leases, e.tickets, k.pid
     FROM (
       SELECT * FROM every o
@@ -287,7 +287,8 @@ BEGIN
 END $$;
 
 -- holder_lives says of each lease that is held in these slots whether its holder lives, by life_of, when its last sign
--- of life came, and whether its marked connection is open: NULL says that none was marked. A grant counts as no sign.
+-- of life came, and whether its marked connection is open: NULL says that none was marked, or that this is a standby,
+-- which does not see it. A grant counts as no sign.
 CREATE FUNCTION holder_lives(p_names text[], p_slots int[])
 RETURNS TABLE (name text, slot int, token bigint, life text, signed_at timestamptz, silent_us bigint, connected boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
@@ -305,7 +306,7 @@ BEGIN
            (l.signed > s.seen_at) IS TRUE OR s.seen_by IS NOT DISTINCT FROM s.pid AS over_it,
            (s.alive_until > clock_timestamp()) IS TRUE
              OR NOT EXISTS (SELECT FROM few_tickets q WHERE q.session_id = l.session_id) AS counts,
-           CASE WHEN s.mark IS NOT NULL
+           CASE WHEN s.mark IS NOT NULL AND NOT pg_is_in_recovery()
              THEN (s.mark, s.pid) IN (SELECT m.mark, m.pid FROM marked_pids() m) END AS connected
     FROM unnest(p_names, p_slots) a (name, slot)
       CROSS JOIN LATERAL (

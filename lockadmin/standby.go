@@ -1,0 +1,140 @@
+package lockadmin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/internal/shown"
+)
+
+// Standby says that a server is a standby, and how old the past is that it shows. It sees no connection of the primary,
+// so it calls no client silent or dead, and knows no process that works for a lock.
+type Standby struct {
+	// Behind is how far the standby is behind its primary, at most; 0 if it has replayed all that it has received. Nil
+	// if nobody can tell: it receives nothing, or has replayed no transaction since it started.
+	Behind *time.Duration `json:"-"`
+	// ReplayedAt is when the last transaction that it shows was committed, by the primary's clock; zero if it has
+	// replayed none since it started.
+	ReplayedAt time.Time `json:"replayed_at,omitzero"`
+	// Receiving says that it is connected to its primary. Of a connection that has died silently it says so until
+	// wal_receiver_timeout ends it.
+	Receiving bool `json:"receiving"`
+
+	at time.Time // by the standby's clock
+}
+
+// MarshalJSON writes durations in milliseconds, and null for one that nobody can tell.
+func (s Standby) MarshalJSON() ([]byte, error) {
+	type plain Standby
+	var behind *int64
+	if s.Behind != nil {
+		ms := s.Behind.Milliseconds()
+		behind = &ms
+	}
+	return json.Marshal(struct {
+		Behind *int64 `json:"behind_ms"`
+		plain
+		Text string `json:"text"`
+	}{behind, plain(s), s.String()})
+}
+
+// String says in a few sentences what the reader of its answers has to know.
+func (s Standby) String() string {
+	text := "This is a standby: it shows the past"
+	switch {
+	case s.Behind != nil && *s.Behind == 0:
+		return text + ". It is 0 s behind: it has replayed all that it has received."
+	case s.Behind != nil && *s.Behind < time.Second: // no lease looks wrong yet
+		return text + fmt.Sprintf(", and is up to %s behind the primary.", shown.Age(*s.Behind))
+	case s.Behind != nil:
+		text += fmt.Sprintf(", and is up to %s behind the primary.", shown.Age(*s.Behind))
+	case s.Receiving:
+		text += ". How far it is behind the primary cannot be known: it has replayed no transaction since it started."
+	default:
+		text += ". How far it is behind the primary cannot be known: it receives nothing from there."
+		if !s.ReplayedAt.IsZero() {
+			text += fmt.Sprintf(" The last transaction that it shows is %s old.", shown.Age(max(0, s.at.Sub(s.ReplayedAt))))
+		}
+	}
+	return text + " A lease that was renewed since then may look as if it had run out."
+}
+
+// Standby says how far the server is behind its primary; nil if it is a primary. Errors are those of Locks.
+func (a *Admin) Standby(ctx context.Context) (*Standby, error) {
+	found, err := server.Rows(ctx, a.db, protocol.Replayed, nil, scanStandby)
+	if err != nil {
+		return nil, failed(ctx, "ask whether the server is a standby", err)
+	}
+	return firstOrNil(found), nil
+}
+
+func firstOrNil(found []Standby) *Standby {
+	if len(found) == 0 {
+		return nil
+	}
+	return &found[0]
+}
+
+func scanStandby(rows pgx.Rows) (s Standby, err error) {
+	var caughtUp bool
+	var at int64
+	var replayed *int64
+	err = rows.Scan(&at, &s.Receiving, &caughtUp, &replayed)
+	s.at, s.ReplayedAt = protocol.Moment(&at), protocol.Moment(replayed)
+	switch {
+	case s.Receiving && caughtUp:
+		s.Behind = new(time.Duration)
+	case s.Receiving && replayed != nil:
+		behind := max(time.Millisecond, s.at.Sub(s.ReplayedAt))
+		s.Behind = &behind
+	}
+	return s, err
+}
+
+// standbyVerdict is about a lock on a standby, which cannot say how the lock is now.
+func (l *look) standbyVerdict() {
+	v := Verdict{Kind: WhyStandby, Severity: SeverityNote}
+	v.Because = "A standby does not see the server's processes of the primary. So it cannot say whether a program is " +
+		"alive, nor what stands in its way."
+	switch {
+	case l.closed:
+		v.Text = fmt.Sprintf("Nobody can read the tables of pglock here: no answer within %s.", shown.Age(patience))
+		v.Because = "A transaction on the primary has probably locked a whole table, as LOCK TABLE, ALTER TABLE and " +
+			"VACUUM FULL do. A standby locks it likewise, and does not know who it is."
+	case len(l.Holders) == 1:
+		h := l.Holders[0]
+		v.Text = fmt.Sprintf("As far as this standby knows, %s is held by %s, which got it %s ago",
+			l.lock(), shown.Text(h.Holder), shown.Age(h.HeldFor))
+		if h.SignedAt.IsZero() {
+			v.Text += ". No sign of life has arrived here since."
+		} else {
+			v.Text += fmt.Sprintf(". The last sign of life that has arrived here is %s old.", shown.Age(h.Silent))
+		}
+	case len(l.Holders) > 1:
+		v.Text = fmt.Sprintf("As far as this standby knows, %s has %s.", l.lock(), count(len(l.Holders), "holder"))
+	case l.Last != nil && l.Last.EndedAt.IsZero():
+		v.Text = fmt.Sprintf("As far as this standby knows, the lease of %s, which was the last to hold %s, was not "+
+			"renewed and ran out %s ago.", shown.Text(l.Last.Holder), l.lock(), shown.Age(l.At.Sub(l.Last.ExpiresAt)))
+	default:
+		v.Text = fmt.Sprintf("As far as this standby knows, %s is free.", l.lock())
+	}
+	l.add(v)
+}
+
+// askPrimary puts one step into the place of all that change something, which a standby refuses.
+func (l *look) askPrimary() {
+	ask := []Step{{Do: "Ask the primary. It alone knows how the lock is now, and nothing can be done here."}}
+	for i := range l.Verdicts {
+		v := &l.Verdicts[i]
+		v.IfNothing = ""
+		if v.Steps = ask; l.State == LockUnknown {
+			v.Because = "A standby shows the past: the primary may know the lock by now."
+		}
+	}
+}
