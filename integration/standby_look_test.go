@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/url"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -85,6 +86,7 @@ func TestI23_AStandbyShowsThePastAndSaysSo(t *testing.T) {
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)
 	look.exec(t, `CREATE TABLE public.accounts (id bigint PRIMARY KEY)`)
+	look.exec(t, `CREATE ROLE oncall LOGIN PASSWORD 'x' IN ROLE pglock_user`)
 	standby := newStandby(t, primary)
 	look.exec(t, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'reporter', '1 h')`)
 	look.mustAcquire(t, "gone", time.Hour)
@@ -183,6 +185,13 @@ func standbyLooks(t *testing.T, there, here commandOf, session string) {
 		t.Errorf("on a standby the life of a holder that gave a sign is %+v", lives)
 	}
 	methodsLook(t, here)
+	someone, err := url.Parse(here.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	someone.User = url.UserPassword("oncall", "x")
+	least := commandOf{t, here.program, someone.String()}
+	least.wants([]string{"why", "gone"}, heading, "you need the role pglock_admin", "-", "cannot be known")
 }
 
 // methodsLook calls what the commands above do not.
