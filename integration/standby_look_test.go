@@ -132,6 +132,8 @@ func standbyLooks(t *testing.T, there, here commandOf, session string) {
 	here.wants([]string{"why", "gone"}, heading, "NOTE As far as this standby knows, gone is held by",
 		"The last sign of life that has arrived here is ", "does not see the server's processes of the primary",
 		"Ask the primary.", "1 waits; next: waiter", "-", "dead", "pglock-admin break", "If you do nothing", "PgBouncer")
+	there.wants([]string{"why"}, "its holder is dead or cut off", "-", "standby")
+	here.wants([]string{"why"}, heading, "NOTE gone", "the primary alone knows", "-", "dead", "break ")
 	here.wants([]string{"why", "report"}, heading, "report is held by reporter", "-", "dead", "PgBouncer")
 	here.wants([]string{"why", "broken"}, heading, "As far as this standby knows, broken is free.", "alice", "-", "dead")
 	here.wants([]string{"why", "gome"}, heading, "the primary may know the lock by now", "Ask the primary.", "-", "Sure")

@@ -202,6 +202,7 @@ var inWords = map[VerdictKind]string{
 	WhyUnknown:         "nobody has used it",
 	WhyAnotherDatabase: "nobody has used it here",
 	WhyAnotherSchema:   "it is in another schema",
+	WhyStandby:         "the primary alone knows",
 	WhyTable:           "a table of pglock is locked",
 }
 

@@ -3805,10 +3805,11 @@ AS $$
 $$;
 
 -- session_rows tells what the tables know of each session: clients that hold or wait, whose marked connection is open,
--- or that gave a sign of life within a minute; of others nobody knows whether they live, and nothing is theirs. A client that has only ever held leases has no row in sessions. No index leads from a session to its
--- leases, because a grant would have to change it; so this reads all locks and all waiters, once. Its order is by
--- label, or with p_order by age (the longest silent first), leases or waiting (the most first). p_after is the session
--- to continue after, in the order of labels.
+-- or that gave a sign of life within a minute; of others nobody knows whether they live, and nothing is theirs. A client
+-- that has only ever held leases has no row in sessions. No index leads from a session to its leases, because a grant
+-- would have to change it; so this reads all locks and all waiters, once. Its order is by label, or with p_order by age
+-- (the longest silent first), leases or waiting (the most first). p_after is the session to continue after, in the
+-- order of labels.
 CREATE FUNCTION session_rows(
   p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
 RETURNS TABLE (session_id uuid, holder text, version text, life text, seen_at timestamptz,
@@ -4528,8 +4529,8 @@ LANGUAGE sql VOLATILE AS $$
       'One that is open for long, and has read here or written anywhere, slows each renewal a little more.' END
       || CASE WHEN f.sees AND NOT f.standby THEN coalesce(' ' || t.who, '') ELSE '' END
   FROM f, (SELECT string_agg(o.who || coalesce(', keeps lock ' || o.keeps, '') || pg_catalog.format(
-      ': SELECT pg_terminate_backend(%s) ends it.', o.pid), ' ' ORDER BY o.n) FILTER (WHERE o.n <= 3) || CASE WHEN pg_catalog.max(o.all) > 3
-        THEN ' Older than ten minutes, too: ' || pg_catalog.max(o.all) - 3 || ' more.' ELSE '' END AS who FROM old o) t
+      ': SELECT pg_terminate_backend(%s) ends it.', o.pid), ' ' ORDER BY o.n) FILTER (WHERE o.n <= 3)
+      || CASE WHEN pg_catalog.max(o.all) > 3 THEN ' Older than ten minutes, too: ' || pg_catalog.max(o.all) - 3 || ' more.' ELSE '' END AS who FROM old o) t
 $$;
 
 -- diagnose says what this server can and cannot do for the locks. ok is NULL if that depends on the user's needs. It

@@ -25,7 +25,7 @@ type summaryView struct {
 
 // overview is why without a name.
 func (o *options) overview(cmd *cobra.Command, limit int) error {
-	return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+	return o.looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 		all, err := admin.Overview(ctx, limit)
 		if err != nil {
 			return err
