@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 //go:embed assets
@@ -73,6 +75,7 @@ func readFiles() (*files, error) {
 // settings is what the template of the page gets.
 type settings struct {
 	Title    string // of WithTitle, or ""
+	Place    lockadmin.Place
 	User     string // the person's name, or ""
 	CSRF     string // the token for X-CSRF-Token; "" if this person may break nothing
 	CanBreak bool
@@ -80,7 +83,7 @@ type settings struct {
 
 // servePage writes the page, which has the token of its reader.
 func (d *Dashboard) servePage(w http.ResponseWriter, _ *http.Request, who Identity) {
-	s := settings{Title: d.title, User: who.Name, CanBreak: who.MayBreak}
+	s := settings{Title: d.title, Place: d.admin.Place(), User: who.Name, CanBreak: who.MayBreak}
 	if who.MayBreak {
 		s.CSRF = d.csrfToken(who, time.Now())
 	}

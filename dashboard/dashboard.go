@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"net/http"
@@ -47,7 +48,7 @@ func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
-	begin, err := newBeginnings(c.title)
+	begin, err := newBeginnings(cmp.Or(c.title, admin.Place().String()))
 	if err != nil {
 		return nil, err
 	}

@@ -311,3 +311,20 @@ func TestTheHistoryHasPages(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// The place is on the page and in the answers, whether it has a title or not.
+func TestThePageHasItsPlace(t *testing.T) {
+	t.Parallel()
+	for _, opts := range [][]dashboard.Option{nil, {dashboard.WithTitle("production")}} {
+		s := start(t, opts...)
+		place, title := s.admin.Place(), "production"
+		if opts == nil {
+			title = place.String()
+		}
+		s.get("/").want(200, `<meta name="pglock-server" content="`+place.Server+`">`,
+			`<meta name="pglock-database" content="`+place.Database+`">`, `<meta name="pglock-schema" content="pglock">`)
+		if got := decode[locks](t, s.get("/api/locks").want(200).body); got.Server != title {
+			t.Errorf("the server of the list is %q, want %q", got.Server, title)
+		}
+	}
+}

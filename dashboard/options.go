@@ -116,7 +116,8 @@ func WithSecret(key []byte) Option {
 	}
 }
 
-// WithTitle names the installation on the page, for instance "production, eu-1". Up to MaxTitleBytes. Defaults to none.
+// WithTitle names the installation on the page, for instance "production, eu-1", beside the server and the database.
+// Up to MaxTitleBytes. Defaults to none.
 func WithTitle(text string) Option {
 	return func(c *config) error {
 		c.title = text

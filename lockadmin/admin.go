@@ -38,6 +38,8 @@ type Option func(*config) error
 
 type config struct{ schema string }
 
+const defaultSchema = "pglock"
+
 // WithSchema names the schema of the tables and functions. Defaults to "pglock".
 func WithSchema(name string) Option {
 	return func(c *config) error {
@@ -47,7 +49,7 @@ func WithSchema(name string) Option {
 }
 
 func newConfig(pool *pgxpool.Pool, opts []Option) (config, error) {
-	c := config{schema: "pglock"}
+	c := config{schema: defaultSchema}
 	if pool == nil {
 		return c, &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
 	}

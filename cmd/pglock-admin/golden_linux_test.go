@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -61,10 +62,10 @@ func still(db *pgtest.DB, text string) string {
 	if err != nil {
 		return err.Error()
 	}
-	server := address(config.Host, config.Port)
+	address := server.Addresses(config)[0]
 	text = strings.NewReplacer(
-		server+", database "+db.Name(), "127.0.0.1:5432, database app",
-		server, "127.0.0.1:5432", db.Name(), "app",
+		address+", database "+db.Name(), "127.0.0.1:5432, database app",
+		address, "127.0.0.1:5432", db.Name(), "app",
 		runtime.Version()+" "+runtime.GOOS+"/"+runtime.GOARCH, "go1.26 linux/amd64", runtime.Version(), "go1.26",
 		actor(), "me@host",
 	).Replace(text)

@@ -85,7 +85,7 @@ answers 200 while the database is well, and 503 otherwise.`,
 	flags.StringVar(&s.cert, "tls-cert", "", "`name` of a file with the certificate, for https")
 	flags.StringVar(&s.key, "tls-key", "", "`name` of the file with its key")
 	flags.StringArrayVar(&s.hosts, "host", nil, "`name` in the address of the page, if it is no IP address; repeat it for several")
-	flags.StringVar(&s.title, "title", "", "`text` at the top of the page (default the server and the database)")
+	flags.StringVar(&s.title, "title", "", "`text` at the top of the page, before the server and the database")
 	flags.IntVar(&s.streams, "max-streams", dashboard.DefaultStreams, "serve at most this `number` of open pages")
 	flags.IntVar(&s.named, "metrics-locks", metrics.DefaultTop, "name at most this `number` of locks in /metrics")
 	return cmd
@@ -119,9 +119,6 @@ func (o *options) serve(cmd *cobra.Command, s *serving) error {
 	}
 	defer listener.Close()
 	complaints := &complaints{w: cmd.ErrOrStderr()}
-	if s.title == "" {
-		opts = append(opts, dashboard.WithTitle(titleOf(o.at.now())))
-	}
 	board, err := dashboard.New(admin, append(opts, dashboard.WithOnError(complaints.add))...)
 	if err != nil {
 		return err

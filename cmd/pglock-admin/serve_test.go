@@ -376,3 +376,16 @@ func certificate(t *testing.T) (certFile, keyFile string) {
 	write(t, keyFile, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
 	return certFile, keyFile
 }
+
+// A title does not hide which locks the page shows.
+func TestServeNamesItsDatabaseBesideTheTitle(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	s := serveOn(t, db, nil, "--title", "staging")
+	database := `name="pglock-database" content="` + db.Name() + `"`
+	for _, text := range []string{`name="pglock-title" content="staging"`, database} {
+		if page := s.want(200, ""); !strings.Contains(page, text) {
+			t.Errorf("no %s in %s", text, page)
+		}
+	}
+}

@@ -209,12 +209,3 @@ func (s *serving) guarded(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
-
-// titleOf names the server and the database in what fits into a title.
-func titleOf(w where) string {
-	text := strings.ToValidUTF8(w.String(), "?")
-	for len(text) > dashboard.MaxTitleBytes {
-		text = strings.ToValidUTF8(text[:len(text)-1], "")
-	}
-	return text
-}

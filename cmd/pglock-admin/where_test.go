@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/server"
 )
 
 // everyCommand is every command that speaks to a database, with what it needs to succeed once the lock and the table are
@@ -30,7 +31,7 @@ func TestEveryAnswerNamesTheServerAndTheDatabase(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		place := where{address(config.Host, config.Port), db.Name(), schema}
+		place := where{Server: server.Addresses(config)[0], Database: db.Name(), Schema: schema}
 		line := "at " + place.Server + ", database " + db.Name()
 		if schema != defaultSchema {
 			line += `, schema "My locks"`
@@ -70,7 +71,7 @@ func TestEveryErrorNamesTheServerAndTheDatabase(t *testing.T) {
 			t.Errorf("%q, exit code %d: %s", command, a.code, a.stderr)
 		}
 		p := decode[problem](t, in(t, address, append(command, "--schema", "mine", "-o", "json")...).stderr)
-		if p.At == nil || *p.At != (where{addr, "app", "mine"}) {
+		if p.At == nil || *p.At != (where{Server: addr, Database: "app", Schema: "mine"}) {
 			t.Errorf("%q is at %+v", command, p.At)
 		}
 		if strings.Contains(a.stderr, "hush-hush") {

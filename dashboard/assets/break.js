@@ -5,6 +5,7 @@ import { h, put } from './dom.js';
 import { heldFor } from './lease.js';
 import { open } from './keys.js';
 import { note } from './notes.js';
+import { facts } from './place.js';
 import { escaped, seconds, shown } from './text.js';
 
 const MOST = 1024; // bytes of a reason
@@ -44,6 +45,7 @@ export function breakDialog(lock, waiters) {
       h(
         'dl',
         { class: 'facts' },
+        facts.map(([term, text]) => fact(term, shown(text))),
         fact('Lock', shown(lock.name)),
         fact('Holder', shown(lock.holder)),
         fact('Token', token),

@@ -5,6 +5,7 @@ import * as link from './link.js';
 import { help, shortcuts } from './keys.js';
 import { locksView } from './locks.js';
 import { lockView } from './lock.js';
+import { showPlace } from './place.js';
 import { sessionsView } from './sessions.js';
 import { go, parseRoute } from './route.js';
 
@@ -90,6 +91,7 @@ function nextTheme() {
   setTheme(themes[(themes.indexOf(stored()) + 1) % themes.length]);
 }
 
+showPlace();
 setTheme(themes.includes(stored()) ? stored() : 'auto');
 themeButton.addEventListener('click', nextTheme);
 document.getElementById('help').addEventListener('click', help);

@@ -1,5 +1,8 @@
 // Tells people what happened: a note on the page, or words for a screen reader alone.
 
+import { h } from './dom.js';
+import { where } from './place.js';
+
 const $ = (id) => document.getElementById(id);
 
 let timer;
@@ -20,7 +23,8 @@ export function say(text) {
   $('said').textContent = text;
 }
 
-const where = document.querySelector('meta[name="pglock-title"]')?.content;
+// loading is what a view shows before its first data.
+export const loading = (what) => h('p', { class: 'loading' }, `The page loads ${what}…`);
 
 let words = '';
 let old = false;
@@ -28,7 +32,7 @@ let old = false;
 // title says the state in the tab: the view's words, and which installation this is.
 export function title(text) {
   words = text;
-  document.title = `${old ? 'OLD: ' : ''}${words ? words + ' – ' : ''}${where ? where + ' – ' : ''}pglock`;
+  document.title = `${old ? 'OLD: ' : ''}${words ? words + ' – ' : ''}${where} – pglock`;
 }
 
 // titleOld says that what the title says is not of this moment.

@@ -48,7 +48,7 @@ func TestTenThousandLocksStayFluid(t *testing.T) {
 	if n := eval[int](p, "document.querySelectorAll('tbody tr').length"); n != 100 {
 		t.Errorf("the page draws %d rows, want 100", n)
 	}
-	if got := eval[string](p, "document.title"); got != "100+ held, 0 waiting – pglock" {
+	if got := eval[string](p, "document.title"); !strings.HasPrefix(got, "100+ held, 0 waiting – ") {
 		t.Errorf("title %q", got)
 	}
 
@@ -132,7 +132,8 @@ func TestAChangeIsSeenWithinASecond(t *testing.T) {
 	if fastest > time.Second {
 		t.Errorf("the fastest of %d changes was seen after %v, want at most 1s", changes, fastest)
 	}
-	if got := eval[string](p, "document.title"); got != fmt.Sprintf("%d held, 0 waiting – pglock", 1+changes) {
+	want := fmt.Sprintf("%d held, 0 waiting – ", 1+changes)
+	if got := eval[string](p, "document.title"); !strings.HasPrefix(got, want) {
 		t.Errorf("title %q", got)
 	}
 }

@@ -51,12 +51,20 @@ func stageOn(t *testing.T, pool *pgxpool.Pool, opts ...dashboard.Option) *stage 
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := stageOf(t, admin, opts...)
+	s.pool = pool
+	return s
+}
+
+// stageOf is a stage without a pool of its own.
+func stageOf(t *testing.T, admin *lockadmin.Admin, opts ...dashboard.Option) *stage {
+	t.Helper()
 	opts = append(opts, dashboard.WithOnError(func(err error) { t.Logf("the page: %v", err) }))
 	page, err := dashboard.New(admin, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{t: t, pool: pool, admin: admin}
+	s := &stage{t: t, admin: admin}
 	mux := http.NewServeMux()
 	mux.Handle(prefix+"/", http.StripPrefix(prefix, page))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
