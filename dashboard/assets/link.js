@@ -16,6 +16,7 @@ const WORDS = {
   problem: 'database away',
   refused: 'refused',
   resting: 'paused',
+  none: '',
 };
 
 let open = null; // the stream of the view
@@ -49,6 +50,12 @@ export function leave() {
   open = null;
   subject = null;
   again = null;
+  if (now === 'none') change('connecting');
+}
+
+// rest says that the view shows no data.
+export function rest() {
+  change('none');
 }
 
 // touched notes that data has come, by a stream or by a request.
@@ -129,7 +136,7 @@ function draw() {
   $('banner').hidden = !bad;
   titleOld(bad || now === 'resting');
   if (!bad) {
-    if (drawn) say('Connected again. The data is live.');
+    if (drawn && now === 'live') say('Connected again. The data is live.');
     drawn = '';
   } else if (drawn !== now + trouble) {
     drawn = now + trouble;

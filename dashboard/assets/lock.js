@@ -6,7 +6,7 @@ import { h, morph, put, s, write } from './dom.js';
 import { fencesTable, historyTable, holderCard, queueTable, whyList } from './lockparts.js';
 import { heldFor, received, remaining } from './lease.js';
 import * as connection from './link.js';
-import { title } from './notes.js';
+import { loading, title } from './notes.js';
 import { fit, queuePicture } from './queue.js';
 import * as route from './route.js';
 import { count, escaped, moment, shown } from './text.js';
@@ -70,13 +70,15 @@ export function lockView(root, params) {
     ),
     history: card('History', 'h-history', history, h('div', { class: 'buttons left' }, older)),
   };
-  const missing = h('p', { class: 'empty', hidden: true });
+  const missing = h('div', { class: 'empty', hidden: true });
+  const waits = loading('this lock');
 
   put(
     root,
     h('a', { class: 'back', href: route.home }, '← All locks'),
     h('div', { class: 'head' }, h('h1', { tabindex: '-1', class: 'name' }, shown(name)), actions),
     sentence,
+    waits,
     missing,
     cards.why,
     h('div', { class: 'columns' }, cards.holders, cards.queue),
@@ -100,9 +102,10 @@ export function lockView(root, params) {
     (type, changed) => {
       if (type === 'lock') draw(changed);
     },
-    (words) => {
+    () => {
+      waits.remove();
       missing.hidden = false;
-      put(missing, words || 'Nobody has used a lock of this name.');
+      put(missing, unused());
       put(sentence);
       delete sentence.dataset.key;
       asking?.moved(null);
@@ -110,6 +113,12 @@ export function lockView(root, params) {
       title(`${escaped(name)} unknown`);
     },
   );
+
+  const unused = () => [
+    h('p', {}, 'Nobody has used a lock named ', shown(name), ' here, or its row was pruned.'),
+    h('p', {}, 'Is this the right database? If somebody takes the lock, it appears here.'),
+    h('p', {}, h('a', { href: route.link('locks', { match: name, free: true }) }, 'Search the list for this name')),
+  ];
 
   const first = () => data.holders.find((l) => l.held) ?? data.lock;
 
@@ -119,6 +128,7 @@ export function lockView(root, params) {
     data.waiters = received(data.waiters ?? []);
     data.fences ??= [];
     received([data.lock]);
+    waits.remove();
     missing.hidden = true;
     words();
     morph(why, h('div', {}, whyList(data.why)));

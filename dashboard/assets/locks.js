@@ -4,7 +4,7 @@
 import { h, mark, put, Rows, write } from './dom.js';
 import { condition, heldFor, leaseBar, longestWait, received } from './lease.js';
 import * as connection from './link.js';
-import { say, title } from './notes.js';
+import { loading, say, title } from './notes.js';
 import { go, link, setHome } from './route.js';
 import { count, escaped, modeOf, seconds, shown } from './text.js';
 
@@ -79,11 +79,13 @@ export function locksView(root, first, place) {
     h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)),
     body,
   );
+  table.hidden = true; // until there is something to show
+  const waits = loading('the locks');
   const empty = h('p', { class: 'empty', hidden: true });
   const start = h('a', { class: 'button' }, 'First page');
   const next = h('a', { class: 'button', rel: 'next' }, 'Next page');
   const rest = h('p', { class: 'hint' });
-  const pager = h('nav', { class: 'pager', 'aria-label': 'Pages' }, start, next, rest);
+  const pager = h('nav', { class: 'pager', 'aria-label': 'Pages', hidden: true }, start, next, rest);
   const rows = new Rows(body, keyOf, makeRow);
 
   put(
@@ -104,6 +106,7 @@ export function locksView(root, first, place) {
       h('label', { class: 'field' }, h('span', {}, 'Page'), size),
       h('label', { class: 'check' }, free, 'also free locks'),
     ),
+    waits,
     table,
     empty,
     pager,
@@ -162,6 +165,7 @@ export function locksView(root, first, place) {
     locks.forEach((lock, i) =>
       mark(rows.rows.get(keyOf(lock)).element, 'data-same', i > 0 && locks[i - 1].name === lock.name ? '' : null),
     );
+    waits.remove();
     table.hidden = locks.length === 0;
     empty.hidden = locks.length > 0;
     if (locks.length === 0) put(empty, nothing());

@@ -8,19 +8,20 @@ import { lockView } from './lock.js';
 import { showPlace } from './place.js';
 import { sessionsView } from './sessions.js';
 import { go, parseRoute } from './route.js';
+import { unknownView } from './unknown.js';
 
 const main = document.getElementById('main');
 const views = { locks: locksView, lock: lockView, sessions: sessionsView };
+const known = ({ view, params }) => Object.hasOwn(views, view) && (view !== 'lock' || Boolean(params.name));
 
 let shown = null; // the view on the page: { name, key, update, tick, keys, close }
 const places = new Map(); // where a list was scrolled, and what had the focus, by address
 
 function show() {
-  const { view, params } = parseRoute();
-  if (!views[view]) {
-    go('locks', {}, { replace: true });
-    return;
-  }
+  const route = parseRoute();
+  const [view, make, params] = known(route)
+    ? [route.view, views[route.view], route.params]
+    : ['unknown', unknownView, route];
   for (const a of document.querySelectorAll('[data-view]')) {
     mark(a, 'aria-current', a.dataset.view === view || (view === 'lock' && a.dataset.view === 'locks') ? 'page' : null);
   }
@@ -29,7 +30,7 @@ function show() {
   close();
   const root = h('div', { class: `view ${view}-view` });
   main.replaceChildren(root);
-  shown = { name: view, hash: location.hash, ...views[view](root, params, places.get(location.hash)) };
+  shown = { name: view, hash: location.hash, ...make(root, params, places.get(location.hash)) };
   if (started) {
     window.scrollTo(0, 0);
     (root.querySelector('[data-focus]') ?? root.querySelector('h1') ?? main).focus({ preventScroll: true });

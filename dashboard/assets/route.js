@@ -1,9 +1,10 @@
-// Reads and writes the address: #/locks?order=waiting, #/lock?name=…, #/sessions. Every view is a link.
+// Reads and writes the address: #/locks?order=waiting, #/lock?name=…, #/sessions. Every view is a link. Others write
+// these links too: docs/dashboard.md has the form of that to a lock.
 
 export function parseRoute(hash = location.hash) {
   const [path, query = ''] = hash.replace(/^#\/?/, '').split(/\?(.*)/s);
   const params = Object.fromEntries(new URLSearchParams(query));
-  return { view: path || 'locks', params };
+  return { view: path || 'locks', path, params };
 }
 
 // home is the list as it was when it was last seen: where a lock's page leads back to.
@@ -20,7 +21,7 @@ export function link(view, params = {}) {
     if (value !== '' && value !== null && value !== undefined && value !== false)
       query.set(name, value === true ? '1' : value);
   }
-  const text = query.toString();
+  const text = query.toString().replaceAll('+', '%20'); // a + is %2B there
   return `#/${view}${text ? '?' + text : ''}`;
 }
 

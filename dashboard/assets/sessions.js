@@ -3,7 +3,7 @@
 import { get } from './api.js';
 import { h, mark, put, Rows, write } from './dom.js';
 import * as connection from './link.js';
-import { say, title } from './notes.js';
+import { loading, say, title } from './notes.js';
 import { go, link } from './route.js';
 import { clock, count, escaped, seconds, shown } from './text.js';
 
@@ -53,6 +53,8 @@ export function sessionsView(root, first) {
     ),
     body,
   );
+  table.hidden = true; // until there is something to show
+  const waits = loading('the sessions');
   const empty = h('p', { class: 'empty', hidden: true });
   const start = h('a', { class: 'button' }, 'First page');
   const next = h('a', { class: 'button', rel: 'next' }, 'Next page');
@@ -74,6 +76,7 @@ export function sessionsView(root, first) {
       },
       h('label', { class: 'field wide' }, h('span', {}, 'Search'), search),
     ),
+    waits,
     table,
     empty,
     pager,
@@ -110,6 +113,7 @@ export function sessionsView(root, first) {
     const list = data.sessions ?? [];
     for (const one of list) one.came = performance.now();
     rows.show(list);
+    waits.remove();
     table.hidden = list.length === 0;
     empty.hidden = list.length > 0;
     put(empty, params.match ? ['No session contains ', shown(params.match), '.'] : 'No client is connected.');

@@ -37,9 +37,10 @@ func TestEveryViewSaysWhichLocksTheseAre(t *testing.T) {
 	place := s.admin.Place()
 	want := "production, eu-1, server " + place.Server + ", database " + place.Database + ", schema pglock"
 	p := open(t, s.home, "", 390, 844)
+	all := append([][2]string{{"#/no/such/view", ".unknown"}}, views...)
 	for _, size := range [][2]int64{{390, 844}, {1240, 900}} {
 		p.do(chromedp.EmulateViewport(size[0], size[1]))
-		for _, v := range views {
+		for _, v := range all {
 			p.visit(v)
 			if got := eval[string](p, stuckToTheTop); got != want {
 				t.Errorf("%s, %d pixels wide: %q, want %q", v[0], size[0], got, want)
