@@ -2,6 +2,7 @@
 
 import { get } from './api.js';
 import { breakDialog } from './break.js';
+import { commandText } from './command.js';
 import { h, morph, put, s, write } from './dom.js';
 import { fencesTable, historyTable, holderCard, queueTable, whyList } from './lockparts.js';
 import { heldFor, received, remaining } from './lease.js';
@@ -269,7 +270,7 @@ export function lockView(root, params) {
         ? ''
         : [
             'Releases are not recorded here, only losses. ',
-            h('code', {}, 'pglock-admin record --level all'),
+            commandText('pglock-admin record --level all'),
             ' records every tenure.',
           ],
     );

@@ -1,8 +1,8 @@
 // The parts of the view of one lock: findings, holders, and the tables.
 
-import { h, mark, put, write } from './dom.js';
+import { commandOf, commandText } from './command.js';
+import { h, mark, write } from './dom.js';
 import { condition, heldFor, leaseBar } from './lease.js';
-import { note } from './notes.js';
 import { link } from './route.js';
 import { escaped, lasted, modeOf, moment, pretty, seconds, shown } from './text.js';
 
@@ -45,7 +45,7 @@ function step(one) {
     'li',
     {},
     h('p', {}, lines(one.do)),
-    one.command ? command(one) : null,
+    one.command ? commandOf(one) : null,
     one.effect || one.needs
       ? h('p', { class: 'hint' }, lines([one.effect, one.needs ? `Needs ${one.needs}.` : ''].filter(Boolean).join(' ')))
       : null,
@@ -56,35 +56,6 @@ const lines = (text, code = null) =>
   String(text ?? '')
     .split('\n')
     .map((line, i) => [i > 0 ? '\n' : null, shown(line, { 'data-code': code })]);
-
-function command(one) {
-  const words =
-    one.run === 'pglock-admin' && !one.command.startsWith('pglock-admin') ? `pglock-admin ${one.command}` : one.command;
-  return h('div', { class: 'command' }, h('code', {}, lines(words, true)), copyButton('Copy the command', words));
-}
-
-// copyButton puts a text on the clipboard, as it is.
-export function copyButton(label, text) {
-  return h(
-    'button',
-    {
-      type: 'button',
-      class: 'copy',
-      'aria-label': label,
-      title: label,
-      'data-copy': text,
-      click: async (e) => {
-        try {
-          await navigator.clipboard.writeText(e.currentTarget.dataset.copy);
-          note('Copied.');
-        } catch {
-          note('The browser does not let this page copy.', 'bad');
-        }
-      },
-    },
-    'Copy',
-  );
-}
 
 // holderCard returns { element, update(lock), tick() } for one lease; onBreak, if given, adds a button.
 export function holderCard(lock, onBreak) {
@@ -199,7 +170,7 @@ export function queueTable({ waiters, more_waiters: more }) {
       ]),
     ),
     more
-      ? h('p', { class: 'hint' }, 'More wait. ', h('code', {}, 'pglock-admin waiters NAME'), ' lists them all.')
+      ? h('p', { class: 'hint' }, 'More wait. ', commandText('pglock-admin waiters NAME'), ' lists them all.')
       : null,
   ];
 }
