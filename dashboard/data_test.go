@@ -312,6 +312,33 @@ func TestTheHistoryHasPages(t *testing.T) {
 	}
 }
 
+func TestTheListSaysWhetherHoldersLiveWithOneStatementMore(t *testing.T) {
+	t.Parallel()
+	s, statements := counted(t)
+	s.many(300, "")
+	s.execute(`UPDATE pglock.locks SET acquired_at = acquired_at - interval '1 min' WHERE name <> 'lock 00001'`)
+	type lives struct{ Locks []struct{ Name, Life string } }
+	before := statements.all.Load()
+	got := decode[lives](t, s.get("/api/locks?limit=1000").want(200).body)
+	if n := statements.all.Load() - before; n != 2 {
+		t.Errorf("a list of %d locks takes %d statements, want 2", len(got.Locks), n)
+	}
+	for _, l := range got.Locks {
+		want := "silent"
+		if l.Name == "lock 00001" {
+			want = "unknown"
+		}
+		if l.Life != want {
+			t.Errorf("%s: %q, want %q", l.Name, l.Life, want)
+		}
+	}
+	s.execute("SELECT pglock.break_lock('lock 00001', 'it is to be free', 'me')")
+	got = decode[lives](t, s.get("/api/locks?free=1&match=00001").want(200).body)
+	if len(got.Locks) != 1 || got.Locks[0].Life != "" {
+		t.Errorf("%+v, want a free lock without a life", got)
+	}
+}
+
 // The place is on the page and in the answers, whether it has a title or not.
 func TestThePageHasItsPlace(t *testing.T) {
 	t.Parallel()

@@ -74,6 +74,13 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 			}
 			v.Locks, infos = append(v.Locks, viewLock(i)), append(infos, i)
 		}
+		lives, err := d.admin.Lives(ctx, infos)
+		for n, l := range lives {
+			v.Locks[n].Life = l.Life
+		}
+		if err != nil {
+			return err
+		}
 		return d.judge(ctx, &v, infos)
 	})
 	return v, err

@@ -26,6 +26,7 @@ type lockView struct {
 	Limit      int             `json:"limit"`
 	Held       bool            `json:"held"`
 	Holder     string          `json:"holder"`
+	Life       lockadmin.Life  `json:"life,omitempty"` // of the holder, in the list alone; "" if it is free
 	Session    string          `json:"session"`
 	Token      token           `json:"token"`
 	AcquiredAt time.Time       `json:"acquired_at"`

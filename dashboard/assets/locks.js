@@ -4,6 +4,7 @@
 import { h, mark, put, Rows, write } from './dom.js';
 import { condition, heldFor, leaseBar, longestWait, received } from './lease.js';
 import * as connection from './link.js';
+import { showLife } from './lives.js';
 import { loading, say, title } from './notes.js';
 import { go, link, setHome } from './route.js';
 import { count, escaped, modeOf, seconds, shown } from './text.js';
@@ -286,6 +287,7 @@ function makeRow(lock) {
   const mode = h('span', { class: 'mode' });
   const name = h('a', { href: link('lock', { name: lock.name }), title: escaped(lock.name) }, shown(lock.name));
   const holder = h('span', { class: 'holder' });
+  const life = h('span', { class: 'life' });
   const token = h('span', { class: 'number' });
   const held = h('span', { class: 'number' });
   const lease = leaseBar();
@@ -296,7 +298,7 @@ function makeRow(lock) {
     'tr',
     { role: 'row', click: open },
     h('th', { scope: 'row', role: 'rowheader', class: 'lock' }, name, mode),
-    cell('Holder', holder),
+    cell('Holder', holder, life),
     cell('Token', token),
     cell('Held for', held),
     cell('Lease', lease.element),
@@ -317,6 +319,7 @@ function makeRow(lock) {
         holder.dataset.of = lock.holder;
         put(holder, lock.holder ? shown(lock.holder, { title: escaped(lock.holder) }) : '–');
       }
+      showLife(element, life, lock.life);
       write(mode, modeOf(lock));
       write(token, String(lock.token));
       write(waiting, lock.waiting > 0 ? String(lock.waiting) : '–');

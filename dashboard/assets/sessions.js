@@ -3,21 +3,13 @@
 import { get } from './api.js';
 import { h, mark, put, Rows, write } from './dom.js';
 import * as connection from './link.js';
+import { showLife } from './lives.js';
 import { loading, say, title } from './notes.js';
 import { go, link } from './route.js';
 import { clock, count, escaped, seconds, shown } from './text.js';
 
 const EVERY = 3_000;
 const PAGE = 200;
-
-// What the server's words for a client mean.
-const MEANS = {
-  alive: 'It gave a sign of life within 15 seconds.',
-  silent: 'It gives no sign of life. Its connection is open, or cannot be seen.',
-  dead: 'It gives no sign of life, and its connection has ended.',
-  unknown: 'Nobody can tell yet: its lease is new, or its connection has just ended.',
-  idle: 'It holds nothing and waits for nothing.',
-};
 
 export function sessionsView(root, first) {
   let params = first;
@@ -198,9 +190,7 @@ function makeRow(session) {
         );
       }
       write(small, `${String(session.id).slice(0, 8)}${session.version ? ` · ${escaped(session.version)}` : ''}`);
-      mark(element, 'data-life', session.life);
-      write(state, session.life);
-      state.title = MEANS[session.life] ?? '';
+      showLife(element, state, session.life);
       write(leases, String(session.leases ?? '–'));
       write(tickets, String(session.tickets ?? '–'));
       write(
