@@ -137,10 +137,7 @@ func drawList(w *page, view listView, flags listFlags) {
 	for _, l := range view.Locks {
 		held, expires, bar, waiting := "-", "FREE", "", "-"
 		if l.Held {
-			held, expires, bar = age(heldFor(l.LockInfo)), age(l.LockInfo.Remaining), leaseCells(l.LockInfo.Remaining, l.LockInfo.TTL, 5)
-		}
-		if l.Life == lockadmin.LifeSilent || l.Life == lockadmin.LifeDead {
-			bar = string(l.Life)
+			held, expires, bar = age(heldFor(l.LockInfo)), age(l.LockInfo.Remaining), leaseCell(l.LockInfo, l.Life, 5)
 		}
 		if l.Waiting > 0 {
 			waiting = fmt.Sprintf("%d (%s)", l.Waiting, age(l.LongestWait))
@@ -160,6 +157,14 @@ func drawList(w *page, view listView, flags listFlags) {
 	if view.More {
 		flags.more(w, len(view.Locks), view.Locks[len(view.Locks)-1].Name)
 	}
+}
+
+// leaseCell shows how much of a lease is left; or instead that its holder is silent or dead.
+func leaseCell(i pglock.LockInfo, life lockadmin.Life, cells int) string {
+	if life == lockadmin.LifeSilent || life == lockadmin.LifeDead {
+		return string(life)
+	}
+	return leaseCells(i.Remaining, i.TTL, cells)
 }
 
 // without leaves a column out.

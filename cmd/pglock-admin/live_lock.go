@@ -104,7 +104,7 @@ func (m *liveModel) drawHeld() []string {
 		if len(v.Waiters) > 0 {
 			rail = "│ "
 		}
-		left := leaseBar(h.LockInfo.Remaining, h.LockInfo.TTL) + " " + age(h.LockInfo.Remaining) + " of " +
+		left := leaseCell(h.LockInfo, m.shot.lives[keyOf(h.LockInfo)], 10) + " " + age(h.LockInfo.Remaining) + " of " +
 			durationText(h.LockInfo.TTL) + " left"
 		for _, detail := range flow(width-2, left,
 			fmt.Sprintf("token %d", int64(h.Token)), "held for "+age(heldFor(h.LockInfo)), slot) {

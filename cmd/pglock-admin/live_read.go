@@ -44,8 +44,10 @@ type liveShot struct {
 	more  bool // there are more than liveLocks
 
 	verdicts map[string]lockadmin.Severity // of these locks, as why judges them
-	lock  showView
-	gone  bool // there is no lock of that name
+	lives    map[liveKey]lockadmin.Life
+
+	lock showView
+	gone bool // there is no lock of that name
 
 	err     error
 	trouble *problem // err for people
@@ -118,8 +120,18 @@ func (r *liveReader) read(ctx context.Context) liveShot {
 		if shot.locks, shot.more, shot.err = liveList(bounded, r.admin, shot.wish); shot.err == nil {
 			shot.verdicts, shot.err = verdictsOf(bounded, r.admin, shot.locks)
 		}
+		if shot.err == nil {
+			shot.lives, shot.err = livesIn(bounded, r.admin, shot.locks)
+		}
 	} else {
 		shot.lock, shot.err = look(bounded, r.admin, shot.wish.name, liveEvents, liveWaiters)
+		if shot.err == nil {
+			held := make([]pglock.LockInfo, len(shot.lock.Holders))
+			for n, h := range shot.lock.Holders {
+				held[n] = h.LockInfo
+			}
+			shot.lives, shot.err = livesIn(bounded, r.admin, held)
+		}
 		if shot.gone = errors.Is(shot.err, lockadmin.ErrNotFound); shot.gone {
 			shot.err = nil
 		}
@@ -164,4 +176,14 @@ func liveList(ctx context.Context, admin *lockadmin.Admin, w liveWish) ([]pglock
 		opts = append(opts, lockadmin.WithMatch(w.match))
 	}
 	return lockadmin.First(liveLocks, admin.Locks(ctx, opts...))
+}
+
+// livesIn says of each lock whether its holder lives, with one statement.
+func livesIn(ctx context.Context, admin *lockadmin.Admin, locks []pglock.LockInfo) (map[liveKey]lockadmin.Life, error) {
+	found, err := admin.Lives(ctx, locks)
+	lives := make(map[liveKey]lockadmin.Life, len(found))
+	for n, l := range found {
+		lives[keyOf(locks[n])] = l.Life
+	}
+	return lives, err
 }

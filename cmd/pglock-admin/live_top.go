@@ -132,7 +132,7 @@ func (m *liveModel) columns() []liveColumn {
 			if !i.Held {
 				return ""
 			}
-			return leaseBar(i.Remaining, i.TTL)
+			return leaseCell(i, m.shot.lives[keyOf(i)], 10)
 		}},
 		{"LEFT", 8, 5, true, func(i pglock.LockInfo) string {
 			if !i.Held {

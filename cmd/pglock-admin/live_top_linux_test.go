@@ -261,3 +261,16 @@ func rowLines(text string) []string {
 	_, table, _ := strings.Cut(text, "LOCK ")
 	return strings.Split(table, "\n")
 }
+
+func TestTopAndWatchSayThatAHolderIsSilent(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db, "SELECT pglock.acquire_lease('nightly', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')")
+	execute(t, db, "UPDATE pglock.locks SET acquired_at = acquired_at - interval '1 min'") // and no sign of life since
+	s := onScreen(t, db.URL(), 120, 40, "top", "--interval", "100ms")
+	s.shows("nightly", "silent")
+	s.types("\r")
+	s.shows("held for 1m", "silent 59m")
+	s.types("q")
+	s.ends(exitOK)
+}
