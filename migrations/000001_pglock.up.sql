@@ -3805,8 +3805,8 @@ AS $$
 $$;
 
 -- session_rows tells what the tables know of each session: clients that hold or wait, whose marked connection is open,
--- or that gave a sign of life within a minute; of others nobody knows whether they live, and nothing is theirs. A client
--- that has only ever held leases has no row in sessions. No index leads from a session to its leases, because a grant
+-- or that gave a sign of life within a minute; of others nobody knows whether they live, and nothing is theirs. A
+-- client that has only ever held leases has no row in sessions. No index leads from a session to its leases, because a grant
 -- would have to change it; so this reads all locks and all waiters, once. Its order is by label, or with p_order by age
 -- (the longest silent first), leases or waiting (the most first). p_after is the session to continue after, in the
 -- order of labels.
@@ -4530,7 +4530,8 @@ LANGUAGE sql VOLATILE AS $$
       || CASE WHEN f.sees AND NOT f.standby THEN coalesce(' ' || t.who, '') ELSE '' END
   FROM f, (SELECT string_agg(o.who || coalesce(', keeps lock ' || o.keeps, '') || pg_catalog.format(
       ': SELECT pg_terminate_backend(%s) ends it.', o.pid), ' ' ORDER BY o.n) FILTER (WHERE o.n <= 3)
-      || CASE WHEN pg_catalog.max(o.all) > 3 THEN ' Older than ten minutes, too: ' || pg_catalog.max(o.all) - 3 || ' more.' ELSE '' END AS who FROM old o) t
+      || CASE WHEN pg_catalog.max(o.all) > 3 THEN ' Older than ten minutes, too: ' || pg_catalog.max(o.all) - 3 || ' more.'
+           ELSE '' END AS who FROM old o) t
 $$;
 
 -- diagnose says what this server can and cannot do for the locks. ok is NULL if that depends on the user's needs. It

@@ -120,7 +120,8 @@ LANGUAGE sql VOLATILE AS $$
       || CASE WHEN f.sees AND NOT f.standby THEN coalesce(' ' || t.who, '') ELSE '' END
   FROM f, (SELECT string_agg(o.who || coalesce(', keeps lock ' || o.keeps, '') || format(
       ': SELECT pg_terminate_backend(%s) ends it.', o.pid), ' ' ORDER BY o.n) FILTER (WHERE o.n <= 3)
-      || CASE WHEN max(o.all) > 3 THEN ' Older than ten minutes, too: ' || max(o.all) - 3 || ' more.' ELSE '' END AS who FROM old o) t
+      || CASE WHEN max(o.all) > 3 THEN ' Older than ten minutes, too: ' || max(o.all) - 3 || ' more.'
+           ELSE '' END AS who FROM old o) t
 $$;
 
 -- diagnose says what this server can and cannot do for the locks. ok is NULL if that depends on the user's needs. It
