@@ -3806,10 +3806,10 @@ $$;
 
 -- session_rows tells what the tables know of each session: clients that hold or wait, whose marked connection is open,
 -- or that gave a sign of life within a minute; of others nobody knows whether they live, and nothing is theirs. A
--- client that has only ever held leases has no row in sessions. No index leads from a session to its leases, because a grant
--- would have to change it; so this reads all locks and all waiters, once. Its order is by label, or with p_order by age
--- (the longest silent first), leases or waiting (the most first). p_after is the session to continue after, in the
--- order of labels.
+-- client that has only ever held leases has no row in sessions. No index leads from a session to its leases, because a
+-- grant would have to change it; so this reads all locks and all waiters, once. Its order is by label, or with p_order
+-- by age (the longest silent first), leases or waiting (the most first). p_after is the session to continue after, in
+-- the order of labels.
 CREATE FUNCTION session_rows(
   p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
 RETURNS TABLE (session_id uuid, holder text, version text, life text, seen_at timestamptz,
