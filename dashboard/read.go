@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -96,9 +97,21 @@ func (d *Dashboard) judge(ctx context.Context, v *locksView, infos []pglock.Lock
 		return err
 	}
 	v.Ill = viewIll(all)
-	verdicts, err := d.admin.Summaries(ctx, infos)
-	for n, s := range verdicts {
-		v.Locks[n].Verdict, v.Locks[n].Kind = s.Severity, s.Kind
+	known := make(map[string]lockadmin.Summary)
+	for _, s := range all.Locks {
+		known[s.Lock] = s
+	}
+	rest := slices.DeleteFunc(slices.Clone(infos), func(i pglock.LockInfo) bool {
+		_, is := known[i.Name]
+		return is
+	})
+	verdicts, err := d.admin.Summaries(ctx, rest)
+	for _, s := range verdicts {
+		known[s.Lock] = s
+	}
+	for n := range v.Locks {
+		l := &v.Locks[n]
+		l.Verdict, l.Kind = known[l.Name].Severity, known[l.Name].Kind
 	}
 	return err
 }
