@@ -178,7 +178,8 @@ func TestAnOldProgramThatWaitsIsServedBeforeTheNextNewOne(t *testing.T) {
 	}
 }
 
-// The bridge steps back now and then, so that nothing waits for its snapshot, in each of pgx's ways to send a statement.
+// The bridge steps back now and then, so that nothing waits for its snapshot, in each of pgx's ways to send a
+// statement.
 func TestAWaitGoesOnForManyRounds(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{

@@ -20,13 +20,14 @@ func parse(args []string, usage io.Writer) (o run.Options, out string, err error
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(usage)
 	workloads := f.String("workloads", "", "what to measure, by commas; all by default: "+all())
-	forms := f.String("forms", "", "in which forms, by commas, such as 8p for 8 processes of one caller and 8c for 8 callers of one\n"+
-		"process; all by default")
+	forms := f.String("forms", "", "in which forms, by commas, such as 8p for 8 processes of one caller and 8c for 8 "+
+		"callers of one\nprocess; all by default")
 	peers := f.String("peers", "", "whom to measure, by commas; all by default: "+strings.Join(names(peer.All()), ","))
 	f.IntVar(&o.Repetitions, "repetitions", 3, "how often each figure is measured, in turns")
 	f.DurationVar(&o.Duration, "duration", time.Second, "of one measurement of all but W3 and W4, after its warm-up")
 	f.BoolVar(&o.Smoke, "smoke", false, "everything once and short, to see that it works; writes no results")
-	f.StringVar(&out, "out", "", "the `folder` for results.txt, results.json and charts; by default "+published+" if everything\n"+
+	f.StringVar(&out, "out", "", "the `folder` for results.txt, results.json and charts; by default "+published+
+		" if everything\n"+
 		"is measured, else none")
 	if err := f.Parse(args); err != nil {
 		return o, "", err

@@ -69,7 +69,8 @@ func TestAPartIsNamedByItsFormsAndWritesNothing(t *testing.T) {
 	if _, out, err := parse([]string{"-workloads", "W1", "-out", "here"}, io.Discard); err != nil || out != "here" {
 		t.Errorf("a part with -out: written into %q, %v", out, err)
 	}
-	if _, _, err := parse([]string{"-workloads", "W1", "-forms", "10000"}, io.Discard); err == nil || !strings.Contains(err.Error(), `form "10000"`) {
+	if _, _, err := parse([]string{"-workloads", "W1", "-forms", "10000"}, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), `form "10000"`) {
 		t.Errorf("a form of another workload: %v", err)
 	}
 }

@@ -124,7 +124,8 @@ func writeBody(w http.ResponseWriter, status int, kind string, parts ...[]byte) 
 	h := w.Header()
 	h.Set("Content-Type", kind)
 	h.Set("Content-Length", strconv.Itoa(size))
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin)) // the host's server may not know how
+	// the host's server may not know how
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin))
 	w.WriteHeader(status)
 	for _, part := range parts {
 		_, _ = w.Write(part) // a client that is gone does not read it; to HEAD the server sends nothing

@@ -77,7 +77,8 @@ func (d *Dashboard) identify(r *http.Request) (Identity, error) {
 			return Identity{}, err
 		}
 		if p := argument.Text("name", who.Name, pglock.MaxHolderBytes); who.Name != "" && p != nil {
-			d.onError(failure.Told((*pglock.ArgumentError)(p), "dashboard: the function of WithAuth has returned a wrong name"))
+			d.onError(failure.Told((*pglock.ArgumentError)(p), "dashboard: the function of WithAuth has returned a "+
+				"wrong name"))
 			return Identity{}, errUnknown
 		}
 		return who, nil
@@ -135,8 +136,8 @@ func (d *Dashboard) authenticate(w http.ResponseWriter, r *http.Request) (Identi
 	return Identity{}, false
 }
 
-// Protect puts another handler, such as one for metrics, behind the authentication of the page, and gives its answers the
-// headers of the page, by which browsers trust nothing else.
+// Protect puts another handler, such as one for metrics, behind the authentication of the page, and gives its answers
+// the headers of the page, by which browsers trust nothing else.
 func (d *Dashboard) Protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		distrust(w.Header())

@@ -41,17 +41,20 @@ func TestWhoMayLookAndWhoMayBreak(t *testing.T) {
 		{"nothing is asked, and something shown", nil, asAlice, 200, false},
 		{"no password", []dashboard.Option{withAlice, breaks}, "", 401, false},
 		{"a wrong password", []dashboard.Option{withAlice, breaks}, basic("alice", "wrong horse"), 401, false},
-		{"the beginning of the password", []dashboard.Option{withAlice, breaks}, basic("alice", "correct hors"), 401, false},
+		{"the beginning of the password", []dashboard.Option{withAlice, breaks}, basic("alice", "correct hors"), 401,
+			false},
 		{"somebody else's name", []dashboard.Option{withAlice, breaks}, basic("bob", "correct horse"), 401, false},
 		{"no name", []dashboard.Option{withAlice, breaks}, basic("", "correct horse"), 401, false},
 		{"a password as a token", []dashboard.Option{withAlice, breaks}, bearer + "correct horse", 401, false},
-		{"a long password", []dashboard.Option{withAlice, breaks}, basic("alice", strings.Repeat("x", 5000)), 401, false},
+		{"a long password", []dashboard.Option{withAlice, breaks}, basic("alice", strings.Repeat("x", 5000)), 401,
+			false},
 		{"what is no base64", []dashboard.Option{withAlice, breaks}, "Authorization: Basic %%%", 401, false},
 		{"the password", []dashboard.Option{withAlice, breaks}, asAlice, 200, true},
 		{"the password, read-only", []dashboard.Option{withAlice}, asAlice, 200, false},
 		{"the second of two people", []dashboard.Option{robot, withAlice, breaks}, asAlice, 200, true},
 		{"the token", []dashboard.Option{robot, withAlice, breaks}, bearer + "0123456789abcdef", 200, true},
-		{"the token in lower case", []dashboard.Option{robot, breaks}, "Authorization: bearer 0123456789abcdef", 200, true},
+		{"the token in lower case", []dashboard.Option{robot, breaks}, "Authorization: bearer 0123456789abcdef", 200,
+			true},
 		{"the token as a password", []dashboard.Option{robot, breaks}, basic("anybody", "0123456789abcdef"), 200, true},
 		{"a wrong token", []dashboard.Option{robot, breaks}, bearer + "0123456789abcdeF", 401, false},
 		{"an empty token", []dashboard.Option{robot, breaks}, bearer, 401, false},
@@ -69,9 +72,11 @@ func TestWhoMayLookAndWhoMayBreak(t *testing.T) {
 			if one.header != "" {
 				headers = append(headers, one.header)
 			}
-			for _, path := range []string{"/", "/assets/none", "/api/locks", "/api/lock?name=a", "/api/history", "/api/sessions", "/api/stream?order=x", "/none"} {
+			for _, path := range []string{"/", "/assets/none", "/api/locks", "/api/lock?name=a", "/api/history",
+				"/api/sessions", "/api/stream?order=x", "/none"} {
 				r := s.get(path, headers...)
-				if refused := r.status == 401 || r.status == 403; refused != (one.status != 200) || refused && r.status != one.status {
+				if refused := r.status == 401 || r.status == 403; refused != (one.status != 200) || refused &&
+					r.status != one.status {
 					t.Errorf("%s: status %d: %s", path, r.status, r.body)
 				}
 				if strings.Contains(r.body, "fire") || one.status != 200 && strings.Contains(r.body, "alice") {
@@ -80,7 +85,8 @@ func TestWhoMayLookAndWhoMayBreak(t *testing.T) {
 			}
 			if one.status != 200 {
 				r := s.ask(http.MethodPost, "/api/break", "{}", headers...).want(one.status)
-				if asks := r.header.Get("WWW-Authenticate") != ""; asks != (len(one.opts) > 0 && one.status == 401 && r.header.Get("WWW-Authenticate") != "") {
+				if asks := r.header.Get("WWW-Authenticate") != ""; asks != (len(one.opts) > 0 && one.status == 401 &&
+					r.header.Get("WWW-Authenticate") != "") {
 					t.Errorf("%v", r.header)
 				}
 				return
@@ -106,7 +112,8 @@ func TestABrowserIsAskedForNameAndPasswordAndNotMore(t *testing.T) {
 	t.Parallel()
 	s := start(t, withAlice)
 	r := s.get("/", basic("alice", "wrong horse")).want(401)
-	if r.header.Get("WWW-Authenticate") != `Basic realm="pglock", charset="UTF-8"` || r.body != `{"error":"Log in first."}` {
+	if r.header.Get("WWW-Authenticate") != `Basic realm="pglock", charset="UTF-8"` ||
+		r.body != `{"error":"Log in first."}` {
 		t.Errorf("%v %s", r.header, r.body)
 	}
 	if other := s.get("/", basic("nobody", "wrong horse")); other.body != r.body {
@@ -117,7 +124,9 @@ func TestABrowserIsAskedForNameAndPasswordAndNotMore(t *testing.T) {
 func TestProtectAsksForTheSame(t *testing.T) {
 	t.Parallel()
 	s := start(t, withAlice)
-	protected := s.page.Protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("numbers")) }))
+	protected := s.page.Protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("numbers"))
+	}))
 	s.http.Config.Handler = protected
 	for _, r := range []reply{s.get("/").want(401), s.get("/", asAlice).want(200, "numbers")} {
 		if r.header.Get("Content-Security-Policy") != dashboard.Policy || r.header.Get("Cache-Control") != "no-store" {

@@ -90,7 +90,8 @@ func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, wr
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return request, &refusal{Status: http.StatusRequestEntityTooLarge, Error: fmt.Sprintf("The body has more than %d bytes.", breakBytes)}
+		return request, &refusal{Status: http.StatusRequestEntityTooLarge,
+			Error: fmt.Sprintf("The body has more than %d bytes.", breakBytes)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return request, &refusal{Status: http.StatusRequestTimeout, Error: "The body did not arrive in time."}
 	case err != nil:
@@ -124,12 +125,13 @@ func (d *Dashboard) notBroken(ctx context.Context, name string, was int64, err e
 		return d.lacks(err, "pglock_admin", "break locks")
 	case errors.Is(err, context.DeadlineExceeded):
 		d.onError(err)
-		return refusal{Status: http.StatusServiceUnavailable, Error: "The database does not answer, or a transaction keeps the lease " +
-			"from being broken until it ends. Look at the lock before you try again: it is unknown whether the lease was broken."}
+		return refusal{Status: http.StatusServiceUnavailable, Error: "The database does not answer, or a transaction " +
+			"keeps the lease from being broken until it ends. Look at the lock before you try again: it is unknown " +
+			"whether the lease was broken."}
 	case errors.Is(err, pglock.ErrReadOnly), errors.Is(err, pglock.ErrSchema):
 		return d.explain(err)
 	}
 	d.onError(err)
-	return refusal{Status: http.StatusServiceUnavailable, Error: "The connection to the database was lost, or it failed. " +
-		"Look at the lock before you try again: it is unknown whether the lease was broken."}
+	return refusal{Status: http.StatusServiceUnavailable, Error: "The connection to the database was lost, or it " +
+		"failed. Look at the lock before you try again: it is unknown whether the lease was broken."}
 }

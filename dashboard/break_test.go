@@ -40,13 +40,15 @@ func TestABreakEndsTheLeaseAndTheAuditNamesWhoDidIt(t *testing.T) {
 			NewToken            string `json:"new_token"`
 		}
 	}](t, s.tryBreak(request{hostile, token, "its host is gone"}).want(200).body)
-	if got.Broken.Name != hostile || got.Broken.Holder != "app-1" || got.Broken.Token != token || got.Broken.NewToken == "" {
+	if got.Broken.Name != hostile || got.Broken.Holder != "app-1" || got.Broken.Token != token ||
+		got.Broken.NewToken == "" {
 		t.Errorf("%+v", got)
 	}
 	history := decode[struct {
 		Events []struct{ ID, Kind, Token, Actor, Reason string }
 	}](t, s.get("/api/history?name="+escape(hostile), asAlice).want(200).body)
-	if len(history.Events) != 1 || history.Events[0].Actor != "alice" || history.Events[0].Reason != "its host is gone" || history.Events[0].Token != token {
+	if len(history.Events) != 1 || history.Events[0].Actor != "alice" ||
+		history.Events[0].Reason != "its host is gone" || history.Events[0].Token != token {
 		t.Errorf("%+v", history)
 	}
 	s.get("/api/lock?name="+escape(hostile), asAlice).want(200, `"holders":[]`)
@@ -95,7 +97,9 @@ func TestAWrongRequestToBreakBreaksNothing(t *testing.T) {
 	}
 	send := func(body string, headers ...string) reply {
 		t.Helper()
-		return s.ask(http.MethodPost, "/api/break", body, append([]string{asAlice, "X-CSRF-Token: " + s.csrf(asAlice), "Content-Type: application/json"}, headers...)...)
+		return s.ask(http.MethodPost, "/api/break", body,
+			append([]string{asAlice, "X-CSRF-Token: " + s.csrf(asAlice), "Content-Type: application/json"},
+				headers...)...)
 	}
 	right := fmt.Sprintf(`{"name":"nightly","token":%q,"reason":"stuck"}`, token)
 	send("").want(400)
@@ -121,14 +125,16 @@ func TestRequestsFromOtherSitesBreakNothing(t *testing.T) {
 	own := s.http.URL
 	send := func(token string, headers ...string) reply {
 		t.Helper()
-		return s.ask(http.MethodPost, "/api/break", right, append([]string{asAlice, "Content-Type: application/json", "X-CSRF-Token: " + token}, headers...)...)
+		return s.ask(http.MethodPost, "/api/break", right,
+			append([]string{asAlice, "Content-Type: application/json", "X-CSRF-Token: " + token}, headers...)...)
 	}
 	token := s.csrf(asAlice)
 	alice, now := dashboard.Identity{Name: "alice", MayBreak: true}, time.Now()
 	for _, headers := range [][]string{
 		{"Sec-Fetch-Site: cross-site"}, {"Sec-Fetch-Site: same-site"}, {"Sec-Fetch-Site: nonsense"},
 		{"Sec-Fetch-Site: cross-site", "Origin: " + own},
-		{"Origin: https://evil.example"}, {"Origin: null"}, {"Origin: " + own + ".evil.example"}, {"Origin: http://localhost:1"},
+		{"Origin: https://evil.example"}, {"Origin: null"}, {"Origin: " + own + ".evil.example"},
+		{"Origin: http://localhost:1"},
 	} {
 		send(token, headers...).want(403, "another site")
 	}
@@ -189,7 +195,8 @@ func TestABreakWithoutTheRoleSaysWhichOne(t *testing.T) {
 	user := "pglock_reader_" + db.Name()
 	conn := db.Conn(t)
 	role := pgx.Identifier{user}.Sanitize()
-	if _, err := conn.Exec(t.Context(), "CREATE ROLE "+role+" LOGIN PASSWORD 'secret' IN ROLE pglock_user"); err != nil {
+	if _, err := conn.Exec(t.Context(), "CREATE ROLE "+role+
+		" LOGIN PASSWORD 'secret' IN ROLE pglock_user"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -212,7 +219,8 @@ func TestABreakWithoutTheRoleSaysWhichOne(t *testing.T) {
 func TestASlowBodyIsCutOff(t *testing.T) {
 	t.Parallel()
 	s := start(t, withAlice, dashboard.WithBreaks(), dashboard.WithBodyTime(200*time.Millisecond))
-	begin := "Host: x\r\nContent-Length: 100\r\nContent-Type: application/json\r\nX-CSRF-Token: " + s.csrf(asAlice) + "\r\n"
+	begin := "Host: x\r\nContent-Length: 100\r\nContent-Type: application/json\r\nX-CSRF-Token: " + s.csrf(asAlice) +
+		"\r\n"
 	for request, want := range map[string]string{
 		"POST /api/break HTTP/1.1\r\n" + begin + asAlice + "\r\n\r\n{": "408",
 		"POST /api/break HTTP/1.1\r\n" + begin + "\r\n{":               "401",

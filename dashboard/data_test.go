@@ -60,7 +60,8 @@ func TestTheListHasLocksAndTheirTokensAsTexts(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	l := got.Locks[0]
-	if l.Name != "nightly" || l.Holder != "app-1" || l.Token != fmt.Sprint(lease.Token()) || !l.Held || l.TTL != 60_000 || l.Remaining < 1 {
+	if l.Name != "nightly" || l.Holder != "app-1" || l.Token != fmt.Sprint(lease.Token()) || !l.Held ||
+		l.TTL != 60_000 || l.Remaining < 1 {
 		t.Errorf("%+v", l)
 	}
 }
@@ -77,7 +78,8 @@ func TestTheListBeginsWithWhatIsWrong(t *testing.T) {
 	}
 	s.execute("UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min' WHERE name = 'report'")
 	got := decode[locks](t, s.get("/api/locks?match=nightly").want(200).body)
-	if len(got.Locks) != 1 || got.Locks[0].Verdict != "ok" || len(got.Ill.Locks) != 1 || got.Ill.Locks[0].Lock != "report" ||
+	if len(got.Locks) != 1 || got.Locks[0].Verdict != "ok" || len(got.Ill.Locks) != 1 ||
+		got.Ill.Locks[0].Lock != "report" ||
 		got.Ill.Locks[0].Severity != "warning" || got.Ill.Locks[0].Kind != "silent" || got.Ill.Locks[0].Who != "app-2" {
 		t.Errorf("the holder of report gives no sign of life: %+v", got)
 	}
@@ -117,7 +119,8 @@ func TestOneLockHasItsQueue(t *testing.T) {
 	s.wait("app-2", "nightly")
 	s.wait("app-3", "nightly")
 	got := decode[one](t, s.get("/api/lock?name=nightly").want(200).body)
-	if len(got.Holders) != 1 || len(got.Waiters) != 2 || got.Waiters[0].Holder != "app-2" || got.Waiters[0].Behind != "app-1" ||
+	if len(got.Holders) != 1 || len(got.Waiters) != 2 || got.Waiters[0].Holder != "app-2" ||
+		got.Waiters[0].Behind != "app-1" ||
 		got.Waiters[1].Behind != "app-2" || got.Waiters[1].Place != 2 || got.Lock.Waiting != 2 {
 		t.Errorf("%+v", got)
 	}
@@ -148,7 +151,8 @@ func (s *stage) wait(holder, name string) {
 	})
 	for conn := s.db.Conn(s.t); ; {
 		var queued bool
-		err := conn.QueryRow(s.t.Context(), "SELECT EXISTS (SELECT FROM pglock.list_waiters($1) w WHERE w.holder = $2)", name, holder).Scan(&queued)
+		err := conn.QueryRow(s.t.Context(), "SELECT EXISTS (SELECT FROM pglock.list_waiters($1) w WHERE w.holder = $2)",
+			name, holder).Scan(&queued)
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -225,7 +229,8 @@ func TestSessionsAreListedAndSearched(t *testing.T) {
 		More bool
 	}
 	got := decode[sessions](t, s.get("/api/sessions?limit=2").want(200).body)
-	if len(got.Sessions) != 2 || !got.More || got.Sessions[0].Holder != "app-1" || got.Sessions[0].Leases != 1 || got.Sessions[0].Life != lockadmin.LifeUnknown {
+	if len(got.Sessions) != 2 || !got.More || got.Sessions[0].Holder != "app-1" || got.Sessions[0].Leases != 1 ||
+		got.Sessions[0].Life != lockadmin.LifeUnknown {
 		t.Errorf("%+v", got)
 	}
 	got = decode[sessions](t, s.get("/api/sessions?limit=2&after="+got.Sessions[1].ID).want(200).body)
@@ -243,13 +248,16 @@ func TestTheOrderIsTheServers(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.many(20, "")
-	s.execute("UPDATE pglock.locks SET acquired_at = now() - make_interval(mins => slot + token::int), expires_at = now() + make_interval(mins => token::int)")
-	for order, first := range map[string]string{"name": "lock 00001", "age": "lock 00020", "expiry": "lock 00001", "waiting": "lock 00001"} {
+	s.execute("UPDATE pglock.locks SET acquired_at = now() - make_interval(mins => slot + token::int), expires_at = " +
+		"now() + make_interval(mins => token::int)")
+	for order, first := range map[string]string{"name": "lock 00001", "age": "lock 00020", "expiry": "lock 00001",
+		"waiting": "lock 00001"} {
 		got := decode[locks](t, s.get("/api/locks?limit=3&order="+order).want(200).body)
 		if len(got.Locks) != 3 || !got.More || got.Locks[0].Name != first && order != "waiting" {
 			t.Errorf("%s: %+v", order, got)
 		}
-		if got = decode[locks](t, s.get("/api/locks?limit=20&order="+order).want(200).body); len(got.Locks) != 20 || got.More {
+		if got = decode[locks](t, s.get("/api/locks?limit=20&order="+order).want(200).body); len(got.Locks) != 20 ||
+			got.More {
 			t.Errorf("%s: %d locks, more: %v", order, len(got.Locks), got.More)
 		}
 		s.stream("/api/stream?order=" + order).next("locks")
@@ -268,7 +276,8 @@ func TestHoldersOfOneLockStayTogether(t *testing.T) {
 	if len(got.Locks) != 5 || !got.More {
 		t.Errorf("%d holders, more: %v", len(got.Locks), got.More)
 	}
-	if got = decode[locks](t, s.get("/api/locks?after=gpu").want(200).body); len(got.Locks) != 1 || got.Locks[0].Name != "last" {
+	if got = decode[locks](t, s.get("/api/locks?after=gpu").want(200).body); len(got.Locks) != 1 ||
+		got.Locks[0].Name != "last" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -303,7 +312,8 @@ func TestTheHistoryHasPages(t *testing.T) {
 		Level string
 	}
 	got := decode[history](t, s.get("/api/history?name=nightly&limit=2", asAlice).want(200).body)
-	if len(got.Events) != 2 || !got.More || got.Level != "losses" || got.Events[0].EndedAt.Before(got.Events[0].GrantedAt) || got.Events[0].GrantedAt.IsZero() {
+	if len(got.Events) != 2 || !got.More || got.Level != "losses" ||
+		got.Events[0].EndedAt.Before(got.Events[0].GrantedAt) || got.Events[0].GrantedAt.IsZero() {
 		t.Errorf("%+v", got)
 	}
 	got = decode[history](t, s.get("/api/history?limit=2&before="+got.Events[1].ID, asAlice).want(200).body)
@@ -350,7 +360,8 @@ func TestThePageHasItsPlace(t *testing.T) {
 			title = place.String()
 		}
 		s.get("/").want(200, `<meta name="pglock-server" content="`+place.Server+`">`,
-			`<meta name="pglock-database" content="`+place.Database+`">`, `<meta name="pglock-schema" content="pglock">`)
+			`<meta name="pglock-database" content="`+place.Database+`">`,
+			`<meta name="pglock-schema" content="pglock">`)
 		if got := decode[locks](t, s.get("/api/locks").want(200).body); got.Server != title {
 			t.Errorf("the server of the list is %q, want %q", got.Server, title)
 		}

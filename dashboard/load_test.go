@@ -147,7 +147,10 @@ func TestTwoHundredStreamsWithSlowReadersHoldUpNobody(t *testing.T) {
 			}
 		})
 	}
-	pgtest.Eventually(t, "every reader is there, or was disconnected", func() bool { _, n := s.page.Watched(); return n >= quick })
+	pgtest.Eventually(t, "every reader is there, or was disconnected", func() bool {
+		_, n := s.page.Watched()
+		return n >= quick
+	})
 	s.execute("UPDATE pglock.locks SET holder = 'somebody else' WHERE name = 'lock 00001'")
 	all.Wait()
 	s.wantWatched(1, quick) // the slow ones are gone
@@ -220,8 +223,10 @@ func TestALostDatabaseIsAProblemThatEnds(t *testing.T) {
 	if r.header.Get("Retry-After") == "" {
 		t.Error("the refusal does not say when to come again")
 	}
-	for _, text := range []string{problem, r.body, s.get("/api/lock?name=a").want(503).body, s.get("/api/history").want(503).body} {
-		for _, secret := range []string{s.db.Name(), s.pool.Config().ConnConfig.User, s.pool.Config().ConnConfig.Host, "SQLSTATE", "FATAL"} {
+	for _, text := range []string{problem, r.body, s.get("/api/lock?name=a").want(503).body,
+		s.get("/api/history").want(503).body} {
+		for _, secret := range []string{s.db.Name(), s.pool.Config().ConnConfig.User, s.pool.Config().ConnConfig.Host,
+			"SQLSTATE", "FATAL"} {
 			if strings.Contains(text, secret) {
 				t.Errorf("%s tells %q", text, secret)
 			}

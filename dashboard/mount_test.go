@@ -65,7 +65,8 @@ func TestWithoutTheSlashTheBrowserIsSentToIt(t *testing.T) {
 		}
 	}
 	w := httptest.NewRecorder()
-	http.StripPrefix("/locks", page).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/locks", nil))
+	http.StripPrefix("/locks", page).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/locks",
+		nil))
 	if w.Code != http.StatusMethodNotAllowed {
 		t.Errorf("POST: status %d", w.Code)
 	}

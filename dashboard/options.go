@@ -37,7 +37,8 @@ type config struct {
 }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{streamLimit: DefaultStreams, connections: DefaultConnections, onError: func(error) {}, pace: defaultPace}
+	c := config{streamLimit: DefaultStreams, connections: DefaultConnections, onError: func(error) {},
+		pace: defaultPace}
 	for _, o := range opts {
 		if o == nil {
 			return c, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
@@ -48,7 +49,8 @@ func newConfig(opts []Option) (config, error) {
 	}
 	switch {
 	case c.auth != nil && c.people != nil:
-		return c, &pglock.ArgumentError{Field: "WithAuth", Value: "given with WithBasicAuth or WithToken", Rule: "be given alone"}
+		return c, &pglock.ArgumentError{Field: "WithAuth", Value: "given with WithBasicAuth or WithToken",
+			Rule: "be given alone"}
 	case c.mayBreak && c.auth == nil && c.people == nil:
 		return c, &pglock.ArgumentError{Field: "WithBreaks", Value: "given alone",
 			Rule: "be given with WithAuth, WithBasicAuth or WithToken: the history names whoever breaks a lock"}
@@ -109,7 +111,8 @@ func WithToken(name, token string) Option {
 func WithSecret(key []byte) Option {
 	return func(c *config) error {
 		if len(key) != secretBytes {
-			return &pglock.ArgumentError{Field: "secret", Value: fmt.Sprintf("%d bytes long", len(key)), Rule: fmt.Sprintf("have %d bytes", secretBytes)}
+			return &pglock.ArgumentError{Field: "secret", Value: fmt.Sprintf("%d bytes long", len(key)),
+				Rule: fmt.Sprintf("have %d bytes", secretBytes)}
 		}
 		c.secret = append([]byte(nil), key...)
 		return nil

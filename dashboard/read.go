@@ -135,7 +135,8 @@ func (d *Dashboard) readWhy(ctx context.Context, name string) (v *whyView) {
 // readSessions reads one page of the clients.
 func (d *Dashboard) readSessions(ctx context.Context, match, after string, limit int) (v sessionsView, err error) {
 	v = sessionsView{At: time.Now().UTC()}
-	opts := []lockadmin.ListOption{lockadmin.WithLimit(limit + 1), lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))}
+	opts := []lockadmin.ListOption{lockadmin.WithLimit(limit + 1),
+		lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))}
 	if match != "" {
 		opts = append(opts, lockadmin.WithMatch(match))
 	}
@@ -208,7 +209,8 @@ func first[T, V any](limit int, list iter.Seq2[T, error], view func(T) V) (some 
 }
 
 // breakLock ends a lease. It goes on when the client leaves: nobody could see what became of it.
-func (d *Dashboard) breakLock(ctx context.Context, name string, token pglock.Token, reason, actor string) (lockadmin.Broken, error) {
+func (d *Dashboard) breakLock(ctx context.Context, name string, token pglock.Token, reason,
+	actor string) (lockadmin.Broken, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readWithin)
 	defer cancel()
 	select {

@@ -79,15 +79,18 @@ func (d *Dashboard) explain(err error) refusal {
 		return refusal{Status: http.StatusBadRequest, Error: "The database refuses an argument."}
 	case errors.Is(err, pglock.ErrPermission):
 		d.onError(err)
-		return refusal{Status: http.StatusForbidden, Error: "The database user of this page needs the role pglock_user to see the locks."}
+		return refusal{Status: http.StatusForbidden, Error: "The database user of this page needs the role " +
+			"pglock_user to see the locks."}
 	case errors.As(err, &schema):
-		return unavailable(fmt.Sprintf("The schema of the locks has version %d, and this page needs %d.", schema.Have, schema.Need))
+		return unavailable(fmt.Sprintf("The schema of the locks has version %d, and this page needs %d.", schema.Have,
+			schema.Need))
 	case errors.Is(err, pglock.ErrSchema):
 		return unavailable("The schema of the locks is missing, or another version than this page needs.")
 	case errors.Is(err, pglock.ErrReadOnly):
 		return unavailable("The database accepts no writes: it is a standby. This page needs the primary.")
 	case errors.Is(err, errBusy):
-		return refusal{Status: http.StatusServiceUnavailable, Error: "Too many requests are waiting for the database. Try again."}
+		return refusal{Status: http.StatusServiceUnavailable, Error: "Too many requests are waiting for the " +
+			"database. Try again."}
 	case errors.Is(err, context.DeadlineExceeded), protocol.State(err) == endedInTime:
 		return unavailable("The database does not answer in time.")
 	}
@@ -98,7 +101,8 @@ func (d *Dashboard) explain(err error) refusal {
 func (d *Dashboard) lacks(err error, role, what string) refusal {
 	if errors.Is(err, pglock.ErrPermission) {
 		d.onError(err)
-		return refusal{Status: http.StatusForbidden, Error: fmt.Sprintf("The database user of this page needs the role %s to %s.", role, what)}
+		return refusal{Status: http.StatusForbidden,
+			Error: fmt.Sprintf("The database user of this page needs the role %s to %s.", role, what)}
 	}
 	return d.explain(err)
 }

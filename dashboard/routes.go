@@ -48,7 +48,8 @@ func distrust(h http.Header) {
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	distrust(w.Header())
 	if r.ContentLength != 0 { // the server reads what is left of a body before it answers
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.pace.body)) // the host's server may not know how
+		// the host's server may not know how
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.pace.body))
 	}
 	who, ok := d.authenticate(w, r)
 	if !ok {

@@ -14,7 +14,8 @@ import (
 func TestEveryAnswerTellsBrowsersToTrustNothingElse(t *testing.T) {
 	t.Parallel()
 	s := start(t, withAlice)
-	for _, path := range []string{"/", "/api/locks", "/api/lock?name=none", "/api/locks?limit=x", "/nothing", "/assets/nothing", "/api/break"} {
+	for _, path := range []string{"/", "/api/locks", "/api/lock?name=none", "/api/locks?limit=x", "/nothing",
+		"/assets/nothing", "/api/break"} {
 		for _, r := range []reply{s.get(path), s.get(path, asAlice)} {
 			for name, want := range map[string]string{
 				"Content-Security-Policy":      dashboard.Policy,
@@ -34,7 +35,8 @@ func TestEveryAnswerTellsBrowsersToTrustNothingElse(t *testing.T) {
 			}
 		}
 	}
-	for _, rule := range []string{"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"} {
+	for _, rule := range []string{"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'",
+		"base-uri 'none'", "form-action 'none'"} {
 		if !strings.Contains(dashboard.Policy, rule) || strings.Contains(dashboard.Policy, "unsafe") {
 			t.Errorf("the policy %q lacks %q, or has an exception", dashboard.Policy, rule)
 		}
@@ -45,7 +47,8 @@ func TestThePageHasNoScriptOfItsOwnAndLoadsNothingFromElsewhere(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	page := s.get("/").want(200).body
-	for _, wrong := range []string{`<script(?:\s[^>]*)?>[^<]`, `(?i)\son\w+\s*=`, `(?i)\sstyle\s*=`, `(?i)<style`, `(?i)javascript:`} {
+	for _, wrong := range []string{`<script(?:\s[^>]*)?>[^<]`, `(?i)\son\w+\s*=`, `(?i)\sstyle\s*=`, `(?i)<style`,
+		`(?i)javascript:`} {
 		if found := regexp.MustCompile(wrong).FindString(page); found != "" {
 			t.Errorf("the page has %q", found)
 		}
@@ -59,7 +62,8 @@ func TestThePageHasNoScriptOfItsOwnAndLoadsNothingFromElsewhere(t *testing.T) {
 			t.Errorf("the page loads %s, which is no relative address", a[1])
 		}
 		r := s.get("/" + a[1]).want(200)
-		for _, far := range regexp.MustCompile(`(?:https?:)?//[a-z0-9][\w.-]*\.[a-z]{2,}[^\s'"]*`).FindAllString(r.body, -1) {
+		for _, far := range regexp.MustCompile(`(?:https?:)?//[a-z0-9][\w.-]*\.[a-z]{2,}[^\s'"]*`).FindAllString(r.body,
+			-1) {
 			if !strings.HasPrefix(far, "http://www.w3.org/") {
 				t.Errorf("%s names %s", a[1], far)
 			}
@@ -78,20 +82,24 @@ func TestFilesHaveETags(t *testing.T) {
 		path := "/assets/" + name
 		first := s.get(path).want(200)
 		tag := first.header.Get("ETag")
-		if tag == "" || first.header.Get("Cache-Control") != "private, no-cache" || first.header.Get("Content-Type") == "" {
+		if tag == "" || first.header.Get("Cache-Control") != "private, no-cache" ||
+			first.header.Get("Content-Type") == "" {
 			t.Errorf("%s: %v", path, first.header)
 		}
 		for _, known := range []string{tag, "W/" + tag, `"other", ` + tag, "*"} {
-			if again := s.get(path, "If-None-Match: "+known).want(304); again.body != "" || again.header.Get("ETag") != tag {
+			if again := s.get(path, "If-None-Match: "+known).want(304); again.body != "" ||
+				again.header.Get("ETag") != tag {
 				t.Errorf("%s: %q, %v", path, again.body, again.header)
 			}
 		}
 		s.get(path, `If-None-Match: "other"`).want(200)
-		if head := s.ask(http.MethodHead, path, "").want(200); head.body != "" || head.header.Get("Content-Length") == "" {
+		if head := s.ask(http.MethodHead, path, "").want(200); head.body != "" ||
+			head.header.Get("Content-Length") == "" {
 			t.Errorf("HEAD %s: %v", path, head.header)
 		}
 	}
-	for _, path := range []string{"/assets/", "/assets/index.html", "/assets/../auth.go", "/assets/%2e%2e/auth.go", "/assets/..%2fauth.go", "//", "/api", "/api/", "/api/locks/"} {
+	for _, path := range []string{"/assets/", "/assets/index.html", "/assets/../auth.go", "/assets/%2e%2e/auth.go",
+		"/assets/..%2fauth.go", "//", "/api", "/api/", "/api/locks/"} {
 		s.get(path).want(404)
 	}
 }
@@ -100,12 +108,15 @@ func TestWrongMethodsSayWhichAreRight(t *testing.T) {
 	t.Parallel()
 	s := start(t, withAlice, dashboard.WithBreaks())
 	for path, allow := range map[string]string{
-		"/": "GET, HEAD", "/api/locks": "GET, HEAD", "/api/lock": "GET, HEAD", "/api/history": "GET, HEAD", "/api/sessions": "GET, HEAD",
+		"/": "GET, HEAD", "/api/locks": "GET, HEAD", "/api/lock": "GET, HEAD", "/api/history": "GET, HEAD",
+		"/api/sessions":       "GET, HEAD",
 		"/api/stream?order=x": "GET, HEAD", "/assets/x": "GET, HEAD", "/api/break": "POST",
 	} {
-		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "NONSENSE"} {
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE",
+			"NONSENSE"} {
 			r := s.ask(method, path, "", asAlice)
-			if allowed := slices.Contains(strings.Split(allow, ", "), method); allowed == (r.status == http.StatusMethodNotAllowed) {
+			if allowed := slices.Contains(strings.Split(allow, ", "),
+				method); allowed == (r.status == http.StatusMethodNotAllowed) {
 				t.Errorf("%s %s: status %d", method, path, r.status)
 			} else if !allowed && r.header.Get("Allow") != allow {
 				t.Errorf("%s %s allows %q, want %q", method, path, r.header.Get("Allow"), allow)

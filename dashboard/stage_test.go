@@ -65,7 +65,8 @@ func startOver(t *testing.T, db *pgtest.DB, pool *pgxpool.Pool, opts ...dashboar
 // hold takes a lock for the length of the test.
 func (s *stage) hold(holder, name string, opts ...pglock.AcquireOption) *pglock.Lease {
 	s.t.Helper()
-	client, err := pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder), pglock.WithDefaultTTL(time.Minute))
+	client, err := pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder),
+		pglock.WithDefaultTTL(time.Minute))
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -27,8 +27,9 @@ type pace struct {
 }
 
 var defaultPace = pace{
-	poll: 800 * time.Millisecond, again: 3 * time.Second, quiet: 15 * time.Second, piece: 10 * time.Second, whole: 15 * time.Minute,
-	body: 10 * time.Second,
+	poll: 800 * time.Millisecond, again: 3 * time.Second, quiet: 15 * time.Second, piece: 10 * time.Second,
+	whole: 15 * time.Minute,
+	body:  10 * time.Second,
 }
 
 // serveStream writes server-sent events until the client leaves, the Dashboard is closed, or its time is up.
@@ -39,7 +40,8 @@ func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Iden
 		return
 	}
 	c := http.NewResponseController(w)
-	if err := c.SetWriteDeadline(time.Now().Add(d.pace.piece)); err != nil { // a reader that stops would hold it for ever
+	// a reader that stops would hold it for ever
+	if err := c.SetWriteDeadline(time.Now().Add(d.pace.piece)); err != nil {
 		refusal{Status: http.StatusNotImplemented, Error: "This server cannot stream."}.write(w)
 		return
 	}
@@ -86,7 +88,8 @@ func (s *stream) endWrites() (undo func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(s.life, func() {
 		defer close(done)
-		_ = s.control.SetWriteDeadline(time.Now().Add(lastPiece)) // if this fails, the deadline of the piece ends the write
+		// if this fails, the deadline of the piece ends the write
+		_ = s.control.SetWriteDeadline(time.Now().Add(lastPiece))
 	})
 	return func() {
 		if !stop() {

@@ -49,9 +49,11 @@ type lockView struct {
 func viewLock(i pglock.LockInfo) lockView {
 	v := lockView{
 		Name: i.Name, Slot: i.Slot, Mode: i.Mode, Limit: i.Limit, Held: i.Held, Holder: i.Holder, Session: i.Session,
-		Token: token(i.Token), AcquiredAt: i.AcquiredAt, RenewedAt: i.RenewedAt, ExpiresAt: i.ExpiresAt, EndedAt: i.EndedAt,
+		Token: token(i.Token), AcquiredAt: i.AcquiredAt, RenewedAt: i.RenewedAt, ExpiresAt: i.ExpiresAt,
+		EndedAt:   i.EndedAt,
 		Remaining: i.Remaining.Milliseconds(), TTL: i.TTL.Milliseconds(), Waiting: i.Waiting,
-		Grants: i.Grants, Slowest: i.SlowestRenewal.Milliseconds(), Longest: i.LongestWait.Milliseconds(), Metadata: i.Metadata,
+		Grants: i.Grants, Slowest: i.SlowestRenewal.Milliseconds(), Longest: i.LongestWait.Milliseconds(),
+		Metadata: i.Metadata,
 	}
 	if i.Held { // by the server's clock alone
 		v.HeldFor = max(0, seenAt(i).Sub(i.AcquiredAt).Milliseconds())
@@ -83,8 +85,10 @@ type waiterView struct {
 }
 
 func viewWaiter(w lockadmin.Waiter) waiterView {
-	return waiterView{Place: w.Place, Ticket: strconv.FormatInt(w.Ticket, 10), Mode: w.Mode, Limit: w.Limit, Holder: w.Holder,
-		Session: w.Session, Alive: w.Alive, Since: w.Since, Waiting: w.Waiting.Milliseconds(), Behind: w.Behind, Metadata: w.Metadata}
+	return waiterView{Place: w.Place, Ticket: strconv.FormatInt(w.Ticket, 10), Mode: w.Mode, Limit: w.Limit,
+		Holder:  w.Holder,
+		Session: w.Session, Alive: w.Alive, Since: w.Since, Waiting: w.Waiting.Milliseconds(), Behind: w.Behind,
+		Metadata: w.Metadata}
 }
 
 type fenceView struct {
@@ -207,9 +211,11 @@ type eventView struct {
 }
 
 func viewEvent(e lockadmin.Event) eventView {
-	return eventView{ID: strconv.FormatInt(e.ID, 10), Kind: e.Kind, Lock: e.Lock, Slot: e.Slot, Mode: e.Mode, Limit: e.Limit,
+	return eventView{ID: strconv.FormatInt(e.ID, 10), Kind: e.Kind, Lock: e.Lock, Slot: e.Slot, Mode: e.Mode,
+		Limit: e.Limit,
 		Token: token(e.Token), NewToken: token(e.NewToken), Holder: e.Holder, Session: e.Session,
-		GrantedAt: e.GrantedAt, EndedAt: e.EndedAt, At: e.At, Actor: e.Actor, DBUser: e.DBUser, Reason: e.Reason, Resource: e.Resource}
+		GrantedAt: e.GrantedAt, EndedAt: e.EndedAt, At: e.At, Actor: e.Actor, DBUser: e.DBUser, Reason: e.Reason,
+		Resource: e.Resource}
 }
 
 // historyView is the answer of api/history.

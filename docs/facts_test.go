@@ -96,8 +96,9 @@ func TestConfigurationHasTheLimitsOfTheCode(t *testing.T) {
 		return fmt.Sprint(n)
 	}
 	for cell, wants := range map[string][]string{
-		"`pglock.WithDefaultTTL`":    {short(pglock.DefaultTTL), short(pglock.MinTTL) + " to " + short(pglock.MaxTTL)},
-		"`pglock.WithSessionTTL`":    {short(pglock.DefaultSessionTTL), short(pglock.MinTTL) + " to " + short(pglock.MaxTTL)},
+		"`pglock.WithDefaultTTL`": {short(pglock.DefaultTTL), short(pglock.MinTTL) + " to " + short(pglock.MaxTTL)},
+		"`pglock.WithSessionTTL`": {short(pglock.DefaultSessionTTL), short(pglock.MinTTL) + " to " +
+			short(pglock.MaxTTL)},
 		"`pglock.WithDefaultHolder`": {count(pglock.MaxHolderBytes) + " bytes"},
 		"`pglock.WithShared`":        {"1 to " + count(pglock.MaxLimit)},
 		"`pglock.WithMetadata`":      {count(pglock.MaxMetadataBytes) + " bytes"},

@@ -62,8 +62,8 @@ var told = map[string][]string{
 		"file      Sunday, token ", "page      Sunday, token ", "SHOWN: the last good write stands"},
 }
 
-// build makes the examples' programs. go run, which hands them to cp, keeps them in its cache, as go build does not: what
-// has not changed since the last run is not linked again.
+// build makes the examples' programs. go run, which hands them to cp, keeps them in its cache, as go build does not:
+// what has not changed since the last run is not linked again.
 func build(t *testing.T, names []string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()

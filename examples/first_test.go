@@ -228,7 +228,8 @@ func terminated(t *testing.T, s *firstScene) {
 		}
 		signalled := time.Now()
 		granted := s.await(t, next, 0)
-		if took := time.Since(signalled); took > 10*time.Second { // on a busy machine; the lease would last for half a minute
+		// on a busy machine; the lease would last for half a minute
+		if took := time.Since(signalled); took > 10*time.Second {
 			t.Errorf("the next holder had the lock after %v, want within a second", took)
 		} else {
 			t.Logf("the next holder had the lock after %v", took)

@@ -31,10 +31,11 @@ func nightly(ctx context.Context, client *pglock.Client, pool *pgxpool.Pool, due
 		if err != nil {
 			return err
 		}
-		return fencedstore.New(pool).Once(ctx, lease, "nightly-report "+night, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, "INSERT INTO reports VALUES ($1, $2)", night, total)
-			return err
-		})
+		return fencedstore.New(pool).Once(ctx, lease, "nightly-report "+night,
+			func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "INSERT INTO reports VALUES ($1, $2)", night, total)
+				return err
+			})
 	})
 	if errors.Is(err, fencedstore.ErrDone) {
 		return nil // another replica has done it

@@ -109,7 +109,8 @@ func (s *scriptScene) blocks(t *testing.T, tx pgx.Tx, r *run) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	for !one[bool](t, s, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
-			AND application_name = 'psql' AND pg_blocking_pids(pid) @> ARRAY[$1::int])`, int32(tx.Conn().PgConn().PID())) {
+			AND application_name = 'psql' AND pg_blocking_pids(pid) @> ARRAY[$1::int])`,
+		int32(tx.Conn().PgConn().PID())) {
 		select {
 		case <-r.done:
 			t.Fatalf("the script ended early, with code %d:\n%s%s", r.code, &r.stdout, &r.stderr)

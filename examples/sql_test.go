@@ -25,7 +25,8 @@ func (r *run) succeeds(t *testing.T) {
 	if r.code != 0 || r.stderr.Len() > 0 {
 		t.Errorf("the script ended with code %d", r.code)
 	}
-	for _, step := range []string{"granted: token ", "fenced: SELECT pglock.outcome(", "committed: balance ", "released: t"} {
+	for _, step := range []string{"granted: token ", "fenced: SELECT pglock.outcome(", "committed: balance ",
+		"released: t"} {
 		if !strings.Contains(r.stdout.String(), step) {
 			t.Errorf("the script did not say %q", step)
 		}
@@ -56,7 +57,8 @@ func TestScriptWritesUnderItsFenceAndReleases(t *testing.T) {
 	s.has(t, 60)
 	s.fencedWrite(t).succeeds(t) // with a grant of its own, and so a greater token
 	s.has(t, 120)
-	n := one[int](t, s, `SELECT count(*) FROM pglock.list_fences($1) f JOIN pglock.get_lock($1) l ON f.last_token = l.token`, lock)
+	n := one[int](t, s,
+		`SELECT count(*) FROM pglock.list_fences($1) f JOIN pglock.get_lock($1) l ON f.last_token = l.token`, lock)
 	if n != 1 {
 		t.Errorf("%d fences have the token of the script's last grant, want 1", n)
 	}
@@ -119,7 +121,8 @@ func TestI16_ScriptThatHangsPastItsLeaseIsRolledBack(t *testing.T) {
 	t.Parallel()
 	s := newScriptScene(t)
 	s.hold(t, theAccount)
-	s.start(t, "sql/fenced_write.sql", "name="+lock, "account=16", "amount=60", "ttl=6 s").refused(t, "canceling statement due to")
+	s.start(t, "sql/fenced_write.sql", "name="+lock, "account=16", "amount=60", "ttl=6 s").refused(t,
+		"canceling statement due to")
 	s.has(t, 0)
 }
 
@@ -129,7 +132,8 @@ func TestScriptThatLosesItsConnectionBeforeItsCommitEndsWith2AndWritesNothing(t 
 	row := s.hold(t, theAccount)
 	r := s.fencedWrite(t)
 	s.blocks(t, row, r)
-	s.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'psql'`)
+	s.exec(t,
+		`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'psql'`)
 	r.ends(t)
 	if r.code != 2 {
 		t.Errorf("the script ended with code %d, want 2", r.code)
@@ -141,7 +145,8 @@ func TestScriptWithoutANameOrAnAccountSaysSoAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	s := newScriptScene(t)
 	s.start(t, "sql/fenced_write.sql", "account=16", "amount=60").refused(t, "22023", "name is 0 bytes long")
-	s.start(t, "sql/fenced_write.sql", "name="+lock, "account=17", "amount=60").refused(t, "no rows returned for \\gset")
+	s.start(t, "sql/fenced_write.sql", "name="+lock, "account=17", "amount=60").refused(t,
+		"no rows returned for \\gset")
 	s.has(t, 0)
 }
 
@@ -165,7 +170,8 @@ func TestI8_ReleaseOfTheScriptIsAnnounced(t *testing.T) {
 				channel = one[string](t, s, `SELECT channel FROM pglock.watch($1, '1 min')`, lock)
 			} else {
 				channel = one[string](t, s, `SELECT 'pglock_' || left(encode(sha256(uuid_send($1)), 'hex'), 32)`, key)
-				s.exec(t, `SELECT pglock.acquire_lease($1, $2, $3, 'waits', '30 s', p_wait => true, p_session_ttl => '1 min')`,
+				s.exec(t,
+					`SELECT pglock.acquire_lease($1, $2, $3, 'waits', '30 s', p_wait => true, p_session_ttl => '1 min')`,
 					lock, uuid.New(), key)
 			}
 			if _, err := listener.Exec(t.Context(), `LISTEN "`+channel+`"`); err != nil {

@@ -7,12 +7,14 @@
 //
 //	// the holder of the lease
 //	client := &http.Client{Transport: &fencedhttp.Transport{}}
-//	req, err := http.NewRequestWithContext(fencedhttp.ContextWithLease(lease.Context(), lease), http.MethodPut, url, body)
+//	ctx := fencedhttp.ContextWithLease(lease.Context(), lease)
+//	req, err := http.NewRequestWithContext(ctx, http.MethodPut, url, body)
 //	resp, err := client.Do(req)      // not sent once the lease has ended: pglock.ErrLost or pglock.ErrReleased
 //	err = fencedhttp.Refusal(resp)   // nil, or a *RefusedError, which is an ErrRefused
 //
 //	// the service
-//	verifier := &fencedhttp.Verifier{Store: store, Resource: func(r *http.Request) (string, error) { return r.URL.Path, nil }}
+//	path := func(r *http.Request) (string, error) { return r.URL.Path, nil }
+//	verifier := &fencedhttp.Verifier{Store: store, Resource: path}
 //	http.ListenAndServe(addr, authenticated(verifier.Middleware(handler)))
 //
 // # The contract

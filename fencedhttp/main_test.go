@@ -44,7 +44,9 @@ func acquired(t *testing.T) (*pglock.Lease, *lockadmin.Admin) {
 
 // byPath is a verifier that names resources by the path.
 func byPath(store fencedhttp.TokenStore) *fencedhttp.Verifier {
-	return &fencedhttp.Verifier{Store: store, Resource: func(r *http.Request) (string, error) { return r.URL.Path, nil }}
+	return &fencedhttp.Verifier{Store: store, Resource: func(r *http.Request) (string, error) {
+		return r.URL.Path, nil
+	}}
 }
 
 // ask sends a PUT with the header values to the handler.

@@ -34,20 +34,32 @@ func TestEachRefusalIsObserved(t *testing.T) {
 		status int
 		says   string
 	}{
-		"admitted":          {nil, []string{"35"}, pglock.Event{}, 200, ""},
-		"stale":             {nil, []string{"33"}, pglock.Event{Kind: pglock.EventStale, Resource: "/r", Token: 33, LastToken: 35}, 409, "stale fencing token 33"},
-		"no token":          {nil, nil, pglock.Event{Kind: pglock.EventRefused}, 428, "no fencing token"},
-		"malformed":         {nil, []string{"x"}, pglock.Event{Kind: pglock.EventRefused}, 400, "decimal number"},
-		"unnamed":           {func(v *fencedhttp.Verifier) { v.Resource = func(*http.Request) (string, error) { return "", nil } }, []string{"36"}, pglock.Event{Kind: pglock.EventRefused, Token: 36}, 400, "resource"},
-		"unavailable":       {func(v *fencedhttp.Verifier) { v.Store = broken{} }, []string{"36"}, pglock.Event{Kind: pglock.EventRefused, Resource: "/r", Token: 36}, 503, "the store is down"},
-		"not configured":    {func(v *fencedhttp.Verifier) { v.Store = nil }, []string{"36"}, pglock.Event{Kind: pglock.EventRefused}, 500, "Verifier.Store"},
-		"stale when serial": {func(v *fencedhttp.Verifier) { v.Serialize = true }, []string{"33"}, pglock.Event{Kind: pglock.EventStale, Resource: "/r", Token: 33, LastToken: 35}, 409, "stale fencing token 33"},
+		"admitted": {nil, []string{"35"}, pglock.Event{}, 200, ""},
+		"stale": {nil, []string{"33"}, pglock.Event{Kind: pglock.EventStale, Resource: "/r", Token: 33,
+			LastToken: 35}, 409, "stale fencing token 33"},
+		"no token":  {nil, nil, pglock.Event{Kind: pglock.EventRefused}, 428, "no fencing token"},
+		"malformed": {nil, []string{"x"}, pglock.Event{Kind: pglock.EventRefused}, 400, "decimal number"},
+		"unnamed": {func(v *fencedhttp.Verifier) {
+			v.Resource = func(*http.Request) (string, error) { return "", nil }
+		}, []string{"36"}, pglock.Event{Kind: pglock.EventRefused, Token: 36}, 400, "resource"},
+		"unavailable": {func(v *fencedhttp.Verifier) {
+			v.Store = broken{}
+		}, []string{"36"}, pglock.Event{Kind: pglock.EventRefused, Resource: "/r", Token: 36}, 503,
+			"the store is down"},
+		"not configured": {func(v *fencedhttp.Verifier) {
+			v.Store = nil
+		}, []string{"36"}, pglock.Event{Kind: pglock.EventRefused}, 500, "Verifier.Store"},
+		"stale when serial": {func(v *fencedhttp.Verifier) {
+			v.Serialize = true
+		}, []string{"33"}, pglock.Event{Kind: pglock.EventStale, Resource: "/r", Token: 33, LastToken: 35}, 409,
+			"stale fencing token 33"},
 	} {
 		check(ctx, t, what, store, key{}, c.change, c.values, c.want, c.status, c.says)
 	}
 }
 
-func check(ctx context.Context, t *testing.T, what string, store fencedhttp.TokenStore, key any, change func(*fencedhttp.Verifier), values []string, want pglock.Event, status int, says string) {
+func check(ctx context.Context, t *testing.T, what string, store fencedhttp.TokenStore, key any,
+	change func(*fencedhttp.Verifier), values []string, want pglock.Event, status int, says string) {
 	t.Helper()
 	v := byPath(store)
 	var events []pglock.Event
@@ -98,7 +110,8 @@ func TestRefusalOfARequestThatWaitedTooLongIsObserved(t *testing.T) {
 	}
 	close(leave)
 	<-left
-	if len(events) != 1 || events[0].Kind != pglock.EventRefused || !errors.Is(events[0].Err, context.Canceled) || events[0].Token != 2 {
+	if len(events) != 1 || events[0].Kind != pglock.EventRefused || !errors.Is(events[0].Err, context.Canceled) ||
+		events[0].Token != 2 {
 		t.Errorf("events %+v", events)
 	}
 }

@@ -156,7 +156,8 @@ func TestSerializedRequestWaitsForItsPredecessorsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var running []string
-		finish := map[string]chan struct{}{"33": make(chan struct{}), "34": make(chan struct{}), "35": make(chan struct{})}
+		finish := map[string]chan struct{}{"33": make(chan struct{}), "34": make(chan struct{}),
+			"35": make(chan struct{})}
 		other := make(chan struct{})
 		v := byPath(&fencedhttp.MemoryStore{})
 		v.Serialize = true

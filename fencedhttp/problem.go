@@ -43,7 +43,8 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("fencedhttp: stale fencing token %d: resource %q has seen token %d", e.Token, e.Resource, e.LastToken)
+	return fmt.Sprintf("fencedhttp: stale fencing token %d: resource %q has seen token %d", e.Token, e.Resource,
+		e.LastToken)
 }
 
 // Is reports whether target is ErrRefused.
@@ -77,7 +78,8 @@ func (p problem) write(w http.ResponseWriter) {
 
 func stale(e *RefusedError) problem {
 	return problem{Type: TypeStaleToken, Title: "Stale fencing token", Status: http.StatusConflict,
-		Detail: fmt.Sprintf("Token %d is refused: token %d has been here. Stop the work that the lock protects; acquire it again to go on.",
+		Detail: fmt.Sprintf("Token %d is refused: token %d has been here. Stop the work that the lock protects; "+
+			"acquire it again to go on.",
 			e.Token, e.LastToken),
 		Token: e.Token, LastToken: e.LastToken, Resource: e.Resource}
 }

@@ -38,10 +38,11 @@ func stores(t *testing.T) map[string]fencedhttp.TokenStore {
 	t.Helper()
 	tokens := pgx.Identifier{"fencing_tokens"}
 	return map[string]fencedhttp.TokenStore{
-		"memory":       &fencedhttp.MemoryStore{},
-		"table":        tableStore(t, pgtest.EmptyDatabase(t), tokens, nil),
-		"serializable": tableStore(t, pgtest.EmptyDatabase(t), tokens, map[string]string{"default_transaction_isolation": "serializable"}),
-		"quoted":       tableStore(t, pgtest.EmptyDatabase(t), pgx.Identifier{"public", `quo"ted; name`}, nil),
+		"memory": &fencedhttp.MemoryStore{},
+		"table":  tableStore(t, pgtest.EmptyDatabase(t), tokens, nil),
+		"serializable": tableStore(t, pgtest.EmptyDatabase(t), tokens,
+			map[string]string{"default_transaction_isolation": "serializable"}),
+		"quoted": tableStore(t, pgtest.EmptyDatabase(t), pgx.Identifier{"public", `quo"ted; name`}, nil),
 	}
 }
 
@@ -55,7 +56,8 @@ func TestI3_StoresNeverGiveALowerTokenThanTheyHaveSeen(t *testing.T) {
 				token, last pglock.Token
 			}{
 				{"a", 33, 33}, {"a", 33, 33}, {"a", 32, 33}, {"a", 1, 33}, {"b", 2, 2}, {"a", 34, 34}, {"a", 33, 34},
-				{"ä/\x01 '\"", 5, 5}, {strings.Repeat("r", 512), 6, 6}, {"a", math.MaxInt64, math.MaxInt64}, {"a", 35, math.MaxInt64}, {"b", 3, 3},
+				{"ä/\x01 '\"", 5, 5}, {strings.Repeat("r", 512), 6, 6}, {"a", math.MaxInt64, math.MaxInt64},
+				{"a", 35, math.MaxInt64}, {"b", 3, 3},
 			} {
 				if last, err := s.Advance(t.Context(), tc.resource, tc.token); err != nil || last != tc.last {
 					t.Errorf("%.20q to %d: %d, %v; want %d", tc.resource, tc.token, last, err, tc.last)
@@ -137,7 +139,8 @@ func TestAdvanceWaitsForAnOpenTransactionAndSeesWhatItWrote(t *testing.T) {
 		answers <- answer{last, err}
 	}()
 	pgtest.Eventually(t, "the waiter is blocked", func() (blocked bool) {
-		err := watch.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+		err := watch.QueryRow(t.Context(),
+			`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
 			AND application_name = 'waiter' AND wait_event_type = 'Lock')`).Scan(&blocked)
 		if err != nil {
 			t.Fatal(err)
@@ -154,7 +157,8 @@ func TestAdvanceWaitsForAnOpenTransactionAndSeesWhatItWrote(t *testing.T) {
 
 func TestI12_AdvanceIsDurableWhateverTheSessionSays(t *testing.T) {
 	t.Parallel()
-	for setting, want := range map[string]string{"off": "on", "local": "on", "on": "on", "remote_apply": "remote_apply"} {
+	for setting, want := range map[string]string{"off": "on", "local": "on", "on": "on",
+		"remote_apply": "remote_apply"} {
 		db := pgtest.EmptyDatabase(t)
 		s := tableStore(t, db, pgx.Identifier{"tokens"}, map[string]string{"synchronous_commit": setting})
 		_, err := db.Conn(t).Exec(t.Context(), `CREATE TABLE seen (mode text, token bigint);
@@ -187,7 +191,8 @@ func TestTableStoreRemembersAcrossItsOwnEnd(t *testing.T) {
 	if _, err := tableStore(t, db, pgx.Identifier{"tokens"}, nil).Advance(t.Context(), "r", 9); err != nil {
 		t.Fatal(err)
 	}
-	if last, err := tableStore(t, db, pgx.Identifier{"tokens"}, nil).Advance(t.Context(), "r", 8); err != nil || last != 9 {
+	if last, err := tableStore(t, db, pgx.Identifier{"tokens"}, nil).Advance(t.Context(), "r", 8); err != nil ||
+		last != 9 {
 		t.Errorf("%d, %v", last, err)
 	}
 }
@@ -247,7 +252,8 @@ func TestStoresRefuseWhatTheyCannotUse(t *testing.T) {
 		table pgx.Identifier
 	}{
 		"no pool": {nil, pgx.Identifier{"t"}}, "no table": {pool, nil}, "empty": {pool, pgx.Identifier{""}},
-		"three parts": {pool, pgx.Identifier{"a", "b", "c"}}, "long": {pool, pgx.Identifier{strings.Repeat("t", 64)}}, "NUL": {pool, pgx.Identifier{"a\x00"}},
+		"three parts": {pool, pgx.Identifier{"a", "b", "c"}}, "long": {pool, pgx.Identifier{strings.Repeat("t", 64)}},
+		"NUL": {pool, pgx.Identifier{"a\x00"}},
 	} {
 		if _, err := fencedhttp.NewTableStore(tc.pool, tc.table); !errors.Is(err, pglock.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)

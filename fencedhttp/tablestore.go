@@ -47,7 +47,8 @@ func NewTableStore(pool *pgxpool.Pool, table pgx.Identifier) (*TableStore, error
 	}
 	for _, part := range table {
 		if part == "" || len(part) > 63 || strings.IndexByte(part, 0) >= 0 {
-			return nil, &pglock.ArgumentError{Field: "table", Value: shorten(part), Rule: "have parts of 1 to 63 bytes without NUL"}
+			return nil, &pglock.ArgumentError{Field: "table", Value: shorten(part), Rule: "have parts of 1 to 63 " +
+				"bytes without NUL"}
 		}
 	}
 	name := table.Sanitize()

@@ -84,15 +84,18 @@ func TestTransportSendsTheTokenOfTheContext(t *testing.T) {
 		header http.Header
 		want   string
 	}{
-		"none":                    {ctx, "/here", nil, `PUT []`},
-		"none, by hand":           {ctx, "/here", http.Header{fencedhttp.Header: {"9"}}, `PUT ["9"]`},
-		"lease":                   {fencedhttp.ContextWithLease(ctx, lease), "/here", nil, `PUT ["` + token + `"]`},
-		"lease, redirected":       {fencedhttp.ContextWithLease(ctx, lease), "/there", nil, `PUT ["` + token + `"]`},
-		"lease and the same":      {fencedhttp.ContextWithLease(ctx, lease), "/here", http.Header{fencedhttp.Header: {token}}, `PUT ["` + token + `"]`},
-		"lease and another's way": {fencedhttp.ContextWithLease(ctx, lease), "/here", http.Header{"fencing-token": {token}}, `PUT ["` + token + `"]`},
-		"lease after token":       {fencedhttp.ContextWithLease(fencedhttp.ContextWithToken(ctx, 1<<62), lease), "/here", nil, `PUT ["` + token + `"]`},
-		"token":                   {fencedhttp.ContextWithToken(ctx, 1<<62), "/here", nil, `PUT ["4611686018427387904"]`},
-		"token, redirected":       {fencedhttp.ContextWithToken(ctx, 7), "/there", nil, `PUT ["7"]`},
+		"none":              {ctx, "/here", nil, `PUT []`},
+		"none, by hand":     {ctx, "/here", http.Header{fencedhttp.Header: {"9"}}, `PUT ["9"]`},
+		"lease":             {fencedhttp.ContextWithLease(ctx, lease), "/here", nil, `PUT ["` + token + `"]`},
+		"lease, redirected": {fencedhttp.ContextWithLease(ctx, lease), "/there", nil, `PUT ["` + token + `"]`},
+		"lease and the same": {fencedhttp.ContextWithLease(ctx, lease), "/here",
+			http.Header{fencedhttp.Header: {token}}, `PUT ["` + token + `"]`},
+		"lease and another's way": {fencedhttp.ContextWithLease(ctx, lease), "/here",
+			http.Header{"fencing-token": {token}}, `PUT ["` + token + `"]`},
+		"lease after token": {fencedhttp.ContextWithLease(fencedhttp.ContextWithToken(ctx, 1<<62), lease), "/here", nil,
+			`PUT ["` + token + `"]`},
+		"token":             {fencedhttp.ContextWithToken(ctx, 1<<62), "/here", nil, `PUT ["4611686018427387904"]`},
+		"token, redirected": {fencedhttp.ContextWithToken(ctx, 7), "/there", nil, `PUT ["7"]`},
 	} {
 		if got, err := send(tc.ctx, t, client, url+tc.path, tc.header); err != nil || got != tc.want {
 			t.Errorf("%s: %s, %v; want %s", name, got, err, tc.want)
@@ -105,7 +108,8 @@ func TestTransportWithoutABaseUsesTheDefaultOne(t *testing.T) {
 	url, _, _ := service(t)
 	client := &http.Client{Transport: &fencedhttp.Transport{}}
 	defer client.CloseIdleConnections()
-	if got, err := send(fencedhttp.ContextWithToken(t.Context(), 7), t, client, url+"/here", nil); err != nil || got != `PUT ["7"]` {
+	if got, err := send(fencedhttp.ContextWithToken(t.Context(), 7), t, client, url+"/here", nil); err != nil ||
+		got != `PUT ["7"]` {
 		t.Errorf("%s, %v", got, err)
 	}
 }
@@ -118,9 +122,10 @@ func TestTransportRefusesContradictions(t *testing.T) {
 		ctx    context.Context
 		header http.Header
 	}{
-		"another token by hand":           {fencedhttp.ContextWithToken(ctx, 7), http.Header{fencedhttp.Header: {"8"}}},
-		"another token, spelled his way":  {fencedhttp.ContextWithToken(ctx, 7), http.Header{"fencing-TOKEN": {"8"}}},
-		"one of two by hand":              {fencedhttp.ContextWithToken(ctx, 7), http.Header{fencedhttp.Header: {"7", "8"}}},
+		"another token by hand":          {fencedhttp.ContextWithToken(ctx, 7), http.Header{fencedhttp.Header: {"8"}}},
+		"another token, spelled his way": {fencedhttp.ContextWithToken(ctx, 7), http.Header{"fencing-TOKEN": {"8"}}},
+		"one of two by hand": {fencedhttp.ContextWithToken(ctx, 7),
+			http.Header{fencedhttp.Header: {"7", "8"}}},
 		"an empty one":                    {fencedhttp.ContextWithToken(ctx, 7), http.Header{fencedhttp.Header: {""}}},
 		"a token that is none":            {fencedhttp.ContextWithToken(ctx, 0), nil},
 		"a negative token":                {fencedhttp.ContextWithToken(ctx, -1), nil},
@@ -163,7 +168,8 @@ func TestTransportSendsNothingUnderALeaseThatHasEnded(t *testing.T) {
 			t.Errorf("%d were sent", n)
 		}
 	}
-	ctx := fencedhttp.ContextWithToken(fencedhttp.ContextWithLease(t.Context(), lost), lost.Token()) // on purpose, to undo
+	// on purpose, to undo
+	ctx := fencedhttp.ContextWithToken(fencedhttp.ContextWithLease(t.Context(), lost), lost.Token())
 	if got, err := send(ctx, t, client, url+"/here", nil); err != nil {
 		t.Errorf("%s, %v", got, err)
 	}
@@ -191,28 +197,34 @@ func TestTheTokenOfTheContext(t *testing.T) {
 
 // response is one that a server could have sent.
 func response(status int, kind, text string) *http.Response {
-	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader(text))}
+	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {kind}},
+		Body: io.NopCloser(strings.NewReader(text))}
 }
 
 func TestRefusalKnowsTheProblemsOfAVerifierAndLeavesTheResponse(t *testing.T) {
 	t.Parallel()
-	stale := fmt.Sprintf(`{"type":%q,"status":409,"token":33,"lastToken":9007199254740993,"resource":"r"}`, fencedhttp.TypeStaleToken)
+	stale := fmt.Sprintf(`{"type":%q,"status":409,"token":33,"lastToken":9007199254740993,"resource":"r"}`,
+		fencedhttp.TypeStaleToken)
 	for name, tc := range map[string]struct {
 		response *http.Response
 		text     string
 		refused  bool
 	}{
-		"refused":            {response(409, "application/problem+json", stale), stale, true},
-		"with a charset":     {response(409, "application/problem+json; charset=utf-8", stale), stale, true},
-		"and much after it":  {response(409, "application/problem+json", stale+strings.Repeat(" ", 1<<10)), stale + strings.Repeat(" ", 1<<10), true},
-		"too much":           {response(409, "application/problem+json", stale+strings.Repeat(" ", 1<<17)), stale + strings.Repeat(" ", 1<<17), true},
-		"too much before it": {response(409, "application/problem+json", strings.Repeat(" ", 1<<17)+stale), strings.Repeat(" ", 1<<17) + stale, false},
-		"other status":       {response(400, "application/problem+json", stale), stale, false},
-		"other content":      {response(409, "application/json", stale), stale, false},
-		"no content type":    {response(409, "", stale), stale, false},
-		"other problem":      {response(409, "application/problem+json", `{"type":"about:blank"}`), `{"type":"about:blank"}`, false},
-		"cut":                {response(409, "application/problem+json", stale[:20]), stale[:20], false},
-		"empty":              {response(409, "application/problem+json", ""), "", false},
+		"refused":        {response(409, "application/problem+json", stale), stale, true},
+		"with a charset": {response(409, "application/problem+json; charset=utf-8", stale), stale, true},
+		"and much after it": {response(409, "application/problem+json", stale+strings.Repeat(" ", 1<<10)), stale +
+			strings.Repeat(" ", 1<<10), true},
+		"too much": {response(409, "application/problem+json", stale+strings.Repeat(" ", 1<<17)), stale +
+			strings.Repeat(" ", 1<<17), true},
+		"too much before it": {response(409, "application/problem+json", strings.Repeat(" ", 1<<17)+stale),
+			strings.Repeat(" ", 1<<17) + stale, false},
+		"other status":    {response(400, "application/problem+json", stale), stale, false},
+		"other content":   {response(409, "application/json", stale), stale, false},
+		"no content type": {response(409, "", stale), stale, false},
+		"other problem": {response(409, "application/problem+json", `{"type":"about:blank"}`),
+			`{"type":"about:blank"}`, false},
+		"cut":   {response(409, "application/problem+json", stale[:20]), stale[:20], false},
+		"empty": {response(409, "application/problem+json", ""), "", false},
 	} {
 		err := fencedhttp.Refusal(tc.response)
 		var refused *fencedhttp.RefusedError

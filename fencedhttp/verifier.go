@@ -52,7 +52,8 @@ func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	if v.Store == nil || v.Resource == nil || next == nil {
 		err := errors.New("fencedhttp: Verifier.Store, Verifier.Resource or the handler is nil: each must be set")
 		v.report(r, err)
-		v.refuse(w, r, err, problem{Type: TypeMisconfigured, Title: "Fencing is not configured", Status: http.StatusInternalServerError})
+		v.refuse(w, r, err, problem{Type: TypeMisconfigured, Title: "Fencing is not configured",
+			Status: http.StatusInternalServerError})
 		return
 	}
 	unchecked := v.Unchecked
@@ -65,13 +66,15 @@ func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 	values := r.Header.Values(Header)
 	if len(values) == 0 {
-		v.refuse(w, r, errNoToken, problem{Type: TypeNoToken, Title: "Fencing token required", Status: http.StatusPreconditionRequired,
+		v.refuse(w, r, errNoToken, problem{Type: TypeNoToken, Title: "Fencing token required",
+			Status: http.StatusPreconditionRequired,
 			Detail: fmt.Sprintf("Send the fencing token of your lease in the header %s.", Header)})
 		return
 	}
 	token, err := parseToken(values)
 	if err != nil {
-		v.refuse(w, r, err, problem{Type: TypeBadToken, Title: "Malformed fencing token", Status: http.StatusBadRequest, Detail: err.Error()})
+		v.refuse(w, r, err, problem{Type: TypeBadToken, Title: "Malformed fencing token", Status: http.StatusBadRequest,
+			Detail: err.Error()})
 		return
 	}
 	resource, err := v.Resource(r)
@@ -89,7 +92,8 @@ func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 }
 
 // admit runs the handler if no greater token was seen.
-func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handler, resource string, token pglock.Token) {
+func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handler, resource string,
+	token pglock.Token) {
 	var turn *turn
 	if v.Serialize {
 		// Before the store is asked: so the gate still knows whoever passed the store in the meantime.
@@ -103,16 +107,19 @@ func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handl
 	if err != nil {
 		err = failure.At(r.Context(), err, "fencedhttp: advance resource %q to token %d", resource, token)
 		v.report(r, err)
-		v.refuse(w, r, err, problem{Type: TypeNoStore, Title: "Fencing unavailable", Status: http.StatusServiceUnavailable,
+		v.refuse(w, r, err, problem{Type: TypeNoStore, Title: "Fencing unavailable",
+			Status: http.StatusServiceUnavailable,
 			Detail: "The token could not be compared. Nothing was done; try again.", Token: token, Resource: resource})
 		return
 	}
 	if last == token && v.Serialize {
 		last, err = v.gate.enter(r.Context(), turn, token)
 		if err != nil {
-			err = failure.At(r.Context(), err, "fencedhttp: token %d waits for its predecessors at resource %q", token, resource)
+			err = failure.At(r.Context(), err, "fencedhttp: token %d waits for its predecessors at resource %q", token,
+				resource)
 			v.report(r, err)
-			v.refuse(w, r, err, problem{Type: TypeWaiting, Title: "A predecessor is still at work", Status: http.StatusServiceUnavailable,
+			v.refuse(w, r, err, problem{Type: TypeWaiting, Title: "A predecessor is still at work",
+				Status: http.StatusServiceUnavailable,
 				Detail: "A request with a lower token has not finished in time. Nothing was done; try again.",
 				Token:  token, Resource: resource})
 			return
@@ -137,7 +144,8 @@ func (v *Verifier) refuse(w http.ResponseWriter, r *http.Request, err error, p p
 	if v.Observer == nil {
 		return
 	}
-	e := pglock.Event{Kind: pglock.EventRefused, At: time.Now(), Resource: p.Resource, Token: p.Token, LastToken: p.LastToken, Err: err}
+	e := pglock.Event{Kind: pglock.EventRefused, At: time.Now(), Resource: p.Resource, Token: p.Token,
+		LastToken: p.LastToken, Err: err}
 	if p.Type == TypeStaleToken {
 		e.Kind = pglock.EventStale
 	}

@@ -73,7 +73,8 @@ func TestHeadersThatAreNoTokenAreRefused(t *testing.T) {
 }
 
 func FuzzHeader(f *testing.F) {
-	for _, seed := range []string{"1", "33", "0", "-1", "+1", "007", " 7", "7 ", "7, 8", "1e3", "9223372036854775807", "9223372036854775808", "", "\x00", "١", "٠", "99999999999999999999"} {
+	for _, seed := range []string{"1", "33", "0", "-1", "+1", "007", " 7", "7 ", "7, 8", "1e3", "9223372036854775807",
+		"9223372036854775808", "", "\x00", "١", "٠", "99999999999999999999"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -102,14 +103,16 @@ func TestI3_NoRequestPassesAfterAGreaterToken(t *testing.T) {
 				token  int64
 				passes bool
 			}{
-				{"/a", 33, true}, {"/a", 33, true}, {"/b", 7, true}, {"/a", 34, true}, {"/a", 33, false}, {"/a", 1, false},
+				{"/a", 33, true}, {"/a", 33, true}, {"/b", 7, true}, {"/a", 34, true}, {"/a", 33, false},
+				{"/a", 1, false},
 				{"/a", 34, true}, {"/b", 8, true}, {"/a", math.MaxInt64, true}, {"/a", math.MaxInt64 - 1, false},
 			} {
 				w := ask(t.Context(), h, tc.path, strconv.FormatInt(tc.token, 10))
 				if tc.passes && w.Code == 200 {
 					continue
 				}
-				if d := wantProblem(t, w, 409, fencedhttp.TypeStaleToken); tc.passes || d.Token != tc.token || d.LastToken <= tc.token || d.Resource != tc.path {
+				if d := wantProblem(t, w, 409, fencedhttp.TypeStaleToken); tc.passes || d.Token != tc.token ||
+					d.LastToken <= tc.token || d.Resource != tc.path {
 					t.Errorf("%s with token %d: %+v", tc.path, tc.token, d)
 				}
 			}
@@ -169,16 +172,24 @@ func TestAVerifierThatCannotCompareAdmitsNobody(t *testing.T) {
 		kind     string
 		reported error // nil: anything
 	}{
-		"store fails":      {&fencedhttp.Verifier{Store: fails, Resource: resource}, echo, 503, fencedhttp.TypeNoStore, secret},
-		"store forgets":    {&fencedhttp.Verifier{Store: forgets, Resource: resource}, echo, 503, fencedhttp.TypeNoStore, nil},
-		"store is full":    {&fencedhttp.Verifier{Store: full, Resource: resource}, echo, 503, fencedhttp.TypeNoStore, fencedhttp.ErrFull},
-		"serialized":       {&fencedhttp.Verifier{Store: fails, Resource: resource, Serialize: true}, echo, 503, fencedhttp.TypeNoStore, secret},
-		"no resource":      {&fencedhttp.Verifier{Store: memory, Resource: named("", secret)}, echo, 400, fencedhttp.TypeBadResource, secret},
-		"empty resource":   {&fencedhttp.Verifier{Store: memory, Resource: named("", nil)}, echo, 400, fencedhttp.TypeBadResource, pglock.ErrInvalid},
-		"long resource":    {&fencedhttp.Verifier{Store: memory, Resource: named(strings.Repeat("r", 513), nil)}, echo, 400, fencedhttp.TypeBadResource, pglock.ErrInvalid},
+		"store fails": {&fencedhttp.Verifier{Store: fails, Resource: resource}, echo, 503, fencedhttp.TypeNoStore,
+			secret},
+		"store forgets": {&fencedhttp.Verifier{Store: forgets, Resource: resource}, echo, 503,
+			fencedhttp.TypeNoStore, nil},
+		"store is full": {&fencedhttp.Verifier{Store: full, Resource: resource}, echo, 503, fencedhttp.TypeNoStore,
+			fencedhttp.ErrFull},
+		"serialized": {&fencedhttp.Verifier{Store: fails, Resource: resource, Serialize: true}, echo, 503,
+			fencedhttp.TypeNoStore, secret},
+		"no resource": {&fencedhttp.Verifier{Store: memory, Resource: named("", secret)}, echo, 400,
+			fencedhttp.TypeBadResource, secret},
+		"empty resource": {&fencedhttp.Verifier{Store: memory, Resource: named("", nil)}, echo, 400,
+			fencedhttp.TypeBadResource, pglock.ErrInvalid},
+		"long resource": {&fencedhttp.Verifier{Store: memory, Resource: named(strings.Repeat("r", 513), nil)}, echo,
+			400, fencedhttp.TypeBadResource, pglock.ErrInvalid},
 		"no Store":         {&fencedhttp.Verifier{Resource: resource}, echo, 500, fencedhttp.TypeMisconfigured, nil},
 		"no Resource func": {&fencedhttp.Verifier{Store: memory}, echo, 500, fencedhttp.TypeMisconfigured, nil},
-		"no handler":       {&fencedhttp.Verifier{Store: memory, Resource: resource}, nil, 500, fencedhttp.TypeMisconfigured, nil},
+		"no handler": {&fencedhttp.Verifier{Store: memory, Resource: resource}, nil, 500,
+			fencedhttp.TypeMisconfigured, nil},
 	} {
 		var reported error
 		tc.verifier.OnError = func(_ *http.Request, err error) { reported = err }

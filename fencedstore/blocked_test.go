@@ -80,24 +80,27 @@ func TestWriteBehindALockedRowSaysWhoHasLockedIt(t *testing.T) {
 				return update(table)(ctx, exec)
 			}
 		}},
-		"an advisory lock": {`SELECT pg_advisory_xact_lock(hashtext('%s'))`, "an advisory lock", func(table string) work {
-			return func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
-				return exec(ctx, `SELECT pg_advisory_xact_lock(hashtext('`+table+`'))`)
-			}
-		}},
+		"an advisory lock": {`SELECT pg_advisory_xact_lock(hashtext('%s'))`, "an advisory lock",
+			func(table string) work {
+				return func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
+					return exec(ctx, `SELECT pg_advisory_xact_lock(hashtext('`+table+`'))`)
+				}
+			}},
 	} {
 		for _, how := range []string{"Write", "WriteAll", "Once", "WriteSQL", "WriteAllSQL", "OnceSQL"} {
 			switch {
 			case name != "a row" && how != "Write" && how != "WriteSQL": // the others share the rest
 				continue
-			case name == "a row" && !tried(how), !pgtest.EveryTest && name != "a row" && (how == "Write") == (name == "a table"):
+			case name == "a row" && !tried(how), !pgtest.EveryTest && name != "a row" &&
+				(how == "Write") == (name == "a table"):
 				continue
 			}
 			t.Run(name+"/"+how, func(t *testing.T) {
 				t.Parallel()
 				table := fmt.Sprint("t", tables.Add(1))
 				b.exec(t, `CREATE TABLE `+table+` AS SELECT 0 AS n`)
-				conn := b.blocker(t, fmt.Sprintf(c.locks, table)) // of the case's own: whoever waits in front is in the way, too
+				// of the case's own: whoever waits in front is in the way, too
+				conn := b.blocker(t, fmt.Sprintf(c.locks, table))
 				pid := int(conn.PgConn().PID())
 				lease := b.acquire(t, t.Name())
 				late := toldWho(t, func() error {
@@ -106,10 +109,12 @@ func TestWriteBehindALockedRowSaysWhoHasLockedIt(t *testing.T) {
 				})
 				place := strings.ReplaceAll(c.place, "%s", table)
 				if late.Wait.For != place || len(late.Wait.By) != 1 || late.Wait.By[0].PID != pid ||
-					late.Wait.By[0].Application != "psql" || late.Wait.By[0].User != user || late.Wait.By[0].Transaction <= 0 {
+					late.Wait.By[0].Application != "psql" || late.Wait.By[0].User != user ||
+					late.Wait.By[0].Transaction <= 0 {
 					t.Errorf("%+v, want %s by process %d (psql, user %s)", late.Wait, place, pid, user)
 				}
-				for _, want := range []string{place, fmt.Sprint("process ", pid), "psql", "user " + user, "idle in transaction",
+				for _, want := range []string{place, fmt.Sprint("process ", pid), "psql", "user " + user,
+					"idle in transaction",
 					"nothing was written", fmt.Sprint("pg_stat_activity WHERE pid = ", pid), late.Setting} {
 					if !strings.Contains(late.Error(), want) {
 						t.Errorf("%q does not say %q", late, want)
@@ -174,7 +179,8 @@ func TestWriteThatWaitsAtItsFenceSaysForWhom(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			before, lease := b.acquire(t, t.Name()+" before"), b.acquire(t, t.Name())
-			if err := b.write(t, before, lease.Name(), `SELECT 1`); err != nil { // so that the fence's row is there to see
+			// so that the fence's row is there to see
+			if err := b.write(t, before, lease.Name(), `SELECT 1`); err != nil {
 				t.Fatal(err)
 			}
 			tx, err := b.pool.Begin(t.Context())
@@ -209,13 +215,15 @@ func TestWriteBehindALockThatNobodyCanSeeSaysSo(t *testing.T) {
 	for _, how := range []string{"Write", "WriteSQL", "GuardSQL"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			table := "behind_" + strings.ToLower(how) // each is the first in line, so that the server says which row it is
+			// each is the first in line, so that the server says which row it is
+			table := "behind_" + strings.ToLower(how)
 			b.exec(t, `CREATE TABLE `+table+` AS SELECT 0 AS n`)
 			b.blocker(t, `UPDATE `+table+` SET n = 2`)
 			lease := b.acquire(t, t.Name())
-			err := ways[how](t, b, lease, func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
-				return exec(ctx, `UPDATE `+table+` SET n = 1`)
-			}, fencedstore.WithTimeLimit(time.Second))
+			err := ways[how](t, b, lease,
+				func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
+					return exec(ctx, `UPDATE `+table+` SET n = 1`)
+				}, fencedstore.WithTimeLimit(time.Second))
 			var late *fencedstore.TimeLimitError
 			if !errors.As(err, &late) || late.Wait != nil {
 				t.Fatalf("%v, want a TimeLimitError without a Wait", err)
@@ -309,7 +317,8 @@ func TestWaitForALockMayTakeLessThanItsStatement(t *testing.T) {
 		return lock, statement, err
 	}
 	for limit, want := range map[time.Duration]int{
-		100 * time.Millisecond: 80, 200 * time.Millisecond: 180, time.Second: 950, 10 * time.Second: 9500, time.Minute: 59000,
+		100 * time.Millisecond: 80, 200 * time.Millisecond: 180, time.Second: 950, 10 * time.Second: 9500,
+		time.Minute: 59000,
 	} {
 		lock, statement, err := of(b.store, limit)
 		if err != nil || lock != want || statement != int(limit.Milliseconds()) {
@@ -319,6 +328,7 @@ func TestWaitForALockMayTakeLessThanItsStatement(t *testing.T) {
 	}
 	low := b.db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["lock_timeout"] = "700" })
 	if lock, statement, err := of(fencedstore.New(low), time.Second); err != nil || lock != 700 || statement != 1000 {
-		t.Errorf("lock_timeout is %d ms and statement_timeout is %d ms, want 700 ms and a second: %v", lock, statement, err)
+		t.Errorf("lock_timeout is %d ms and statement_timeout is %d ms, want 700 ms and a second: %v", lock, statement,
+			err)
 	}
 }

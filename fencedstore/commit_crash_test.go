@@ -32,7 +32,8 @@ func (c *crashing) Read(b []byte) (int, error) {
 		return n, err
 	}
 	c.gone.Store(true)
-	last, err := (&pgproto3.ErrorResponse{Severity: c.severity, SeverityUnlocalized: c.severity, Code: c.state, Message: "the end"}).Encode(nil)
+	last, err := (&pgproto3.ErrorResponse{Severity: c.severity, SeverityUnlocalized: c.severity, Code: c.state,
+		Message: "the end"}).Encode(nil)
 	return copy(b, last), err
 }
 
@@ -63,7 +64,8 @@ func TestI17_AConnectionThatEndsWithAnErrorAtCommitIsNoRefusal(t *testing.T) {
 				armed.Store(true)
 				return err
 			})
-			if n := b.number(t, `SELECT count(*) FROM ledger WHERE of = $1`, what); err != nil || n != 1 || armed.Load() {
+			if n := b.number(t, `SELECT count(*) FROM ledger WHERE of = $1`, what); err != nil || n != 1 ||
+				armed.Load() {
 				t.Errorf("I17: the write says %v, and %d rows are there; cut off: %v", err, n, !armed.Load())
 			}
 		})

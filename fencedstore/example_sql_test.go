@@ -42,9 +42,11 @@ func ExampleOnceSQL() {
 	}
 	for range 2 {
 		err = client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
-			return fencedstore.OnceSQL(ctx, db, lease, "nightly 2026-03-01", nightly, fencedstore.WithTimeLimit(20*time.Minute))
+			return fencedstore.OnceSQL(ctx, db, lease, "nightly 2026-03-01", nightly,
+				fencedstore.WithTimeLimit(20*time.Minute))
 		}, pglock.WithTTL(3*time.Second))
-		fmt.Println("done before:", errors.Is(err, fencedstore.ErrDone), "too late:", errors.Is(err, fencedstore.ErrTimeLimit))
+		fmt.Println("done before:", errors.Is(err, fencedstore.ErrDone), "too late:",
+			errors.Is(err, fencedstore.ErrTimeLimit))
 	}
 	// Output:
 	// done before: false too late: false

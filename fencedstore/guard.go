@@ -193,8 +193,8 @@ func (c config) guardOnce(ctx context.Context, o opening, send query) (err error
 // that out even when the driver only says that the connection is bad. It returns other errors as they are. Of the
 // options only WithResource matters.
 //
-// The observer of the lease's client hears of a refusal that Explain explains (pglock.EventRefused). So call Explain once
-// for each error.
+// The observer of the lease's client hears of a refusal that Explain explains (pglock.EventRefused). So call Explain
+// once for each error.
 func Explain(err error, lease *pglock.Lease, opts ...FenceOption) error {
 	if err == nil || lease == nil {
 		return err

@@ -47,19 +47,29 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		is     error
 		says   string
 	}{
-		"none":                          {nil, fencedstore.WithSameToken(), pglock.ErrInvalid, "1 to 1000"},
-		"too many":                      {many, fencedstore.WithSameToken(), pglock.ErrInvalid, "1001 long"},
-		"no lease":                      {[]fencedstore.Fence{{Lease: one}, {}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1]"},
-		"one resource twice":            {[]fencedstore.Fence{{one, "r"}, {two, "r"}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
-		"one lease twice":               {[]fencedstore.Fence{{Lease: one}, {Lease: one}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
-		"one resource by its default":   {[]fencedstore.Fence{{one, ""}, {two, "one"}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
-		"a slot and a lock of its name": {[]fencedstore.Fence{{Lease: slot}, {Lease: likeSlot}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
-		"long resource":                 {[]fencedstore.Fence{{one, ""}, {two, strings.Repeat("x", 513)}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1]"},
-		"resource not UTF-8":            {[]fencedstore.Fence{{one, "\xff"}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[0]"},
-		"WithResource":                  {[]fencedstore.Fence{{Lease: one}}, fencedstore.WithResource("r"), pglock.ErrInvalid, "WithResource"},
-		"nil option":                    {[]fencedstore.Fence{{Lease: one}}, nil, pglock.ErrInvalid, "option"},
-		"released":                      {[]fencedstore.Fence{{Lease: one}, {Lease: released}}, fencedstore.WithSameToken(), pglock.ErrReleased, "fences[1]"},
-		"another schema":                {[]fencedstore.Fence{{Lease: one}, {elsewhere, "r"}}, fencedstore.WithSameToken(), pglock.ErrWrongDatabase, "fences[1]"},
+		"none":     {nil, fencedstore.WithSameToken(), pglock.ErrInvalid, "1 to 1000"},
+		"too many": {many, fencedstore.WithSameToken(), pglock.ErrInvalid, "1001 long"},
+		"no lease": {[]fencedstore.Fence{{Lease: one}, {}}, fencedstore.WithSameToken(),
+			pglock.ErrInvalid, "fences[1]"},
+		"one resource twice": {[]fencedstore.Fence{{one, "r"}, {two, "r"}}, fencedstore.WithSameToken(),
+			pglock.ErrInvalid, "fences[1].Resource"},
+		"one lease twice": {[]fencedstore.Fence{{Lease: one}, {Lease: one}}, fencedstore.WithSameToken(),
+			pglock.ErrInvalid, "fences[1].Resource"},
+		"one resource by its default": {[]fencedstore.Fence{{one, ""}, {two, "one"}}, fencedstore.WithSameToken(),
+			pglock.ErrInvalid, "fences[1].Resource"},
+		"a slot and a lock of its name": {[]fencedstore.Fence{{Lease: slot}, {Lease: likeSlot}},
+			fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
+		"long resource": {[]fencedstore.Fence{{one, ""}, {two, strings.Repeat("x", 513)}},
+			fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1]"},
+		"resource not UTF-8": {[]fencedstore.Fence{{one, "\xff"}}, fencedstore.WithSameToken(), pglock.ErrInvalid,
+			"fences[0]"},
+		"WithResource": {[]fencedstore.Fence{{Lease: one}}, fencedstore.WithResource("r"), pglock.ErrInvalid,
+			"WithResource"},
+		"nil option": {[]fencedstore.Fence{{Lease: one}}, nil, pglock.ErrInvalid, "option"},
+		"released": {[]fencedstore.Fence{{Lease: one}, {Lease: released}}, fencedstore.WithSameToken(),
+			pglock.ErrReleased, "fences[1]"},
+		"another schema": {[]fencedstore.Fence{{Lease: one}, {elsewhere, "r"}}, fencedstore.WithSameToken(),
+			pglock.ErrWrongDatabase, "fences[1]"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			tx, err := b.pool.Begin(t.Context())
@@ -85,15 +95,18 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 				}
 			}
 			var still int // neither transaction is aborted
-			if err := errors.Join(tx.QueryRow(t.Context(), `SELECT 1`).Scan(&still), sqlTx.QueryRowContext(t.Context(), `SELECT 1`).Scan(&still)); err != nil {
+			if err := errors.Join(tx.QueryRow(t.Context(), `SELECT 1`).Scan(&still),
+				sqlTx.QueryRowContext(t.Context(), `SELECT 1`).Scan(&still)); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	fences := []fencedstore.Fence{{Lease: one}}
 	for call, err := range map[string]error{
-		"GuardAll": fencedstore.GuardAll(t.Context(), nil, fences), "GuardAllSQL": fencedstore.GuardAllSQL(t.Context(), nil, fences),
-		"WriteAll without fn": b.store.WriteAll(t.Context(), fences, nil), "WriteAll without a pool": fencedstore.New(nil).WriteAll(t.Context(), fences, nothing),
+		"GuardAll": fencedstore.GuardAll(t.Context(), nil, fences), "GuardAllSQL": fencedstore.GuardAllSQL(t.Context(),
+			nil, fences),
+		"WriteAll without fn":     b.store.WriteAll(t.Context(), fences, nil),
+		"WriteAll without a pool": fencedstore.New(nil).WriteAll(t.Context(), fences, nothing),
 	} {
 		if !errors.Is(err, pglock.ErrInvalid) {
 			t.Errorf("%s: %v", call, err)
@@ -108,17 +121,21 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 func TestManyFencesArePassedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	leases := []*pglock.Lease{b.acquire(t, "one"), b.acquire(t, `it's "odd" \ [,] {} %s 雪 <&>`), b.acquire(t, "limited", pglock.WithLimit(3)), b.acquire(t, "limited", pglock.WithLimit(3)), b.acquire(t, strings.Repeat("x", 512), pglock.WithShared())}
+	leases := []*pglock.Lease{b.acquire(t, "one"), b.acquire(t, `it's "odd" \ [,] {} %s 雪 <&>`),
+		b.acquire(t, "limited", pglock.WithLimit(3)), b.acquire(t, "limited", pglock.WithLimit(3)),
+		b.acquire(t, strings.Repeat("x", 512), pglock.WithShared())}
 	var fences []fencedstore.Fence
 	for i, l := range leases {
-		fences = append(fences, fencedstore.Fence{Lease: l}, fencedstore.Fence{Lease: l, Resource: fmt.Sprint("other of ", i)})
+		fences = append(fences, fencedstore.Fence{Lease: l},
+			fencedstore.Fence{Lease: l, Resource: fmt.Sprint("other of ", i)})
 	}
 	for i := range 990 {
 		fences = append(fences, fencedstore.Fence{Lease: leases[i%len(leases)], Resource: fmt.Sprint("r\\", i)})
 	}
 	passed := func(way string) {
 		t.Helper()
-		if n := b.number(t, `SELECT count(DISTINCT resource) FROM pglock.fences WHERE fenced_xact = (SELECT max(fenced_xact::text::bigint)::text::xid8 FROM pglock.fences)`); n != 1000 {
+		if n := b.number(t,
+			`SELECT count(DISTINCT resource) FROM pglock.fences WHERE fenced_xact = (SELECT max(fenced_xact::text::bigint)::text::xid8 FROM pglock.fences)`); n != 1000 {
 			t.Errorf("%s: %d fences were passed by one transaction", way, n)
 		}
 	}
@@ -167,7 +184,8 @@ func TestExplainAllBlamesTheFenceThatWasRefused(t *testing.T) {
 	other := b.acquire(t, fmt.Sprintf("token %d is stale: token %d ", a.Token(), a.Token()))
 	decoy := b.acquire(t, fmt.Sprintf("with token %d is lost: released", a.Token()))
 	confusing := b.acquire(t, fmt.Sprintf("token %d token %d token %d ", a.Token(), other.Token(), decoy.Token()))
-	fences := []fencedstore.Fence{{a, `resource\a`}, {other, "'plain'"}, {confusing, "c"}, {decoy, fmt.Sprintf("token %d ", a.Token())}, {a, "again"}, {confusing, "'c'"}}
+	fences := []fencedstore.Fence{{a, `resource\a`}, {other, "'plain'"}, {confusing, "c"},
+		{decoy, fmt.Sprintf("token %d ", a.Token())}, {a, "again"}, {confusing, "'c'"}}
 	quote := func(s string) (quoted string) {
 		t.Helper()
 		if err := b.pool.QueryRow(t.Context(), `SELECT quote_literal($1)`, s).Scan(&quoted); err != nil {
@@ -180,10 +198,14 @@ func TestExplainAllBlamesTheFenceThatWasRefused(t *testing.T) {
 			turned := append(append([]fencedstore.Fence{}, fences[j:]...), fences[:j]...)
 			for _, last := range []pglock.Token{f.Lease.Token(), decoy.Token(), 1 << 50} {
 				var stale *fencedstore.StaleTokenError
-				err := fencedstore.ExplainAll(fmt.Errorf("token %d : %w", decoy.Token(), &pgconn.PgError{Severity: "ERROR", Code: "LK002", Detail: fmt.Sprint("last_token=", last),
-					ConstraintName: f.Resource, ColumnName: fmt.Sprint(f.Lease.Token()),
-					Message: fmt.Sprintf("token %d is stale: token %d has passed the fence of %s", f.Lease.Token(), last, quote(f.Resource))}), turned)
-				if !errors.As(err, &stale) || *stale != (fencedstore.StaleTokenError{Resource: f.Resource, Token: f.Lease.Token(), LastToken: last}) {
+				err := fencedstore.ExplainAll(fmt.Errorf("token %d : %w", decoy.Token(),
+					&pgconn.PgError{Severity: "ERROR", Code: "LK002", Detail: fmt.Sprint("last_token=", last),
+						ConstraintName: f.Resource, ColumnName: fmt.Sprint(f.Lease.Token()),
+						Message: fmt.Sprintf("token %d is stale: token %d has passed the fence of %s", f.Lease.Token(),
+							last, quote(f.Resource))}), turned)
+				if !errors.As(err, &stale) ||
+					*stale != (fencedstore.StaleTokenError{Resource: f.Resource, Token: f.Lease.Token(),
+						LastToken: last}) {
 					t.Errorf("fence %d, turned by %d, is stale by %d: %+v", i, j, last, stale)
 				}
 			}
@@ -193,10 +215,13 @@ func TestExplainAllBlamesTheFenceThatWasRefused(t *testing.T) {
 					said = fmt.Sprintf("schema pglock of database token %d has no such grant", decoy.Token())
 				}
 				var lost *pglock.LostError
-				err := fencedstore.ExplainAll(&pgconn.PgError{Severity: "ERROR", Code: state, Detail: "reason=" + reason,
+				err := fencedstore.ExplainAll(&pgconn.PgError{Severity: "ERROR", Code: state, Detail: "reason=" +
+					reason,
 					ConstraintName: f.Lease.Name(), ColumnName: fmt.Sprint(f.Lease.Token()),
-					Message: fmt.Sprintf("the lease of lock %s with token %d is lost: %s", quote(f.Lease.Name()), f.Lease.Token(), said)}, turned)
-				if !errors.As(err, &lost) || lost.Name != f.Lease.Name() || lost.Token != f.Lease.Token() || string(lost.Reason) != reason {
+					Message: fmt.Sprintf("the lease of lock %s with token %d is lost: %s", quote(f.Lease.Name()),
+						f.Lease.Token(), said)}, turned)
+				if !errors.As(err, &lost) || lost.Name != f.Lease.Name() || lost.Token != f.Lease.Token() ||
+					string(lost.Reason) != reason {
 					t.Errorf("fence %d, turned by %d, is lost: %+v", i, j, lost)
 				}
 			}
@@ -206,7 +231,8 @@ func TestExplainAllBlamesTheFenceThatWasRefused(t *testing.T) {
 	for what, c := range map[string]struct {
 		err    error
 		fences []fencedstore.Fence
-	}{"nil": {nil, fences}, "of the application": {unique, fences}, "no fences": {unique, nil}, "no lease": {&pgconn.PgError{Code: "LK001"}, []fencedstore.Fence{{}}}} {
+	}{"nil": {nil, fences}, "of the application": {unique, fences}, "no fences": {unique, nil},
+		"no lease": {&pgconn.PgError{Code: "LK001"}, []fencedstore.Fence{{}}}} {
 		if err := fencedstore.ExplainAll(c.err, c.fences); err != c.err { //nolint:errorlint // as it is
 			t.Errorf("%s: %v", what, err)
 		}
@@ -227,7 +253,8 @@ func ExampleStore_WriteAll() {
 		return
 	}
 	defer client.Close(ctx)
-	if _, err := pool.Exec(ctx, "CREATE TABLE accounts (id int PRIMARY KEY, balance int); INSERT INTO accounts VALUES (1, 100), (2, 0)"); err != nil {
+	if _, err := pool.Exec(ctx, "CREATE TABLE accounts (id int PRIMARY KEY, balance int); INSERT INTO accounts "+
+		"VALUES (1, 100), (2, 0)"); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -245,17 +272,21 @@ func ExampleStore_WriteAll() {
 		fmt.Println(err)
 		return
 	}
-	err = fencedstore.New(pool).WriteAll(ctx, []fencedstore.Fence{{Lease: from}, {Lease: to}}, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + CASE id WHEN 1 THEN -60 ELSE 60 END")
-		return err
-	})
+	err = fencedstore.New(pool).WriteAll(ctx, []fencedstore.Fence{{Lease: from}, {Lease: to}},
+		func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + CASE id WHEN 1 THEN -60 ELSE 60 END")
+			return err
+		})
 	fmt.Println("transfer:", err)
 
 	if err := to.Release(ctx); err != nil {
 		fmt.Println(err)
 		return
 	}
-	err = fencedstore.New(pool).WriteAll(ctx, []fencedstore.Fence{{Lease: from}, {Lease: to}}, func(context.Context, pgx.Tx) error { return nil })
+	err = fencedstore.New(pool).WriteAll(ctx, []fencedstore.Fence{{Lease: from}, {Lease: to}},
+		func(context.Context, pgx.Tx) error {
+			return nil
+		})
 	fmt.Println("without one of the leases:", errors.Is(err, pglock.ErrReleased))
 	// Output:
 	// transfer: <nil>

@@ -136,8 +136,8 @@ func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error
 // make triggers. Operators can write past the guard with the SQL function bypass_guards, which leaves an entry in the
 // history.
 //
-// Errors: ErrOtherGuard, ErrTriggerRight, pglock.ErrInvalid (a view, no such table or column, a key of another type), ErrPermission,
-// ErrSchema.
+// Errors: ErrOtherGuard, ErrTriggerRight, pglock.ErrInvalid (a view, no such table or column, a key of another type),
+// ErrPermission, ErrSchema.
 func GuardTable(ctx context.Context, db DB, table string, opts ...TableOption) error {
 	c, err := newTableConfig(db, table, opts)
 	if err != nil {

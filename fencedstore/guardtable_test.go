@@ -104,7 +104,8 @@ func code(err error) string {
 func TestI11_GuardTableRefusesBadInputAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.exec(t, `CREATE TABLE accounts (id int, a_key_column_of_a_name_that_is_long int, at timestamptz); CREATE TABLE times (at timestamptz);
+	b.exec(t,
+		`CREATE TABLE accounts (id int, a_key_column_of_a_name_that_is_long int, at timestamptz); CREATE TABLE times (at timestamptz);
 		CREATE VIEW v AS SELECT 1 AS id; CREATE MATERIALIZED VIEW m AS SELECT 1 AS id;
 		CREATE SEQUENCE s; CREATE INDEX i ON accounts (id); CREATE TYPE y AS (id int)`)
 	var none *pgxpool.Pool
@@ -127,7 +128,8 @@ func TestI11_GuardTableRefusesBadInputAndChangesNothing(t *testing.T) {
 		"empty key":          {b.pool, "accounts", key(""), pglock.ErrInvalid, "key"},
 		"missing key": {b.pool, "accounts", key("nosuch"), pglock.ErrInvalid,
 			"no such column, but its key can be id, a_key_column_of_a_name_that_is_long"},
-		"no column can be key":  {b.pool, "times", key("id"), pglock.ErrInvalid, "no such column, and none that can be a key"},
+		"no column can be key": {b.pool, "times", key("id"), pglock.ErrInvalid, "no such column, and none that can " +
+			"be a key"},
 		"key in another case":   {b.pool, "accounts", key("ID"), pglock.ErrInvalid, "no such column"},
 		"system column":         {b.pool, "accounts", key("ctid"), pglock.ErrInvalid, "no such column"},
 		"key of another type":   {b.pool, "accounts", key("at"), pglock.ErrInvalid, "timestamp with time zone"},
@@ -151,7 +153,8 @@ func TestI11_GuardTableRefusesBadInputAndChangesNothing(t *testing.T) {
 		"index":                 {b.pool, "i", resource("r"), pglock.ErrInvalid, "no table"},
 		"type":                  {b.pool, "y", resource("r"), pglock.ErrInvalid, "no table"},
 		"table of pglock":       {b.pool, "pglock.locks", resource("r"), pglock.ErrInvalid, "a table of pglock"},
-		"table of migrations":   {b.pool, "pglock.pglock_schema_migrations", resource("r"), pglock.ErrInvalid, "a table of pglock"},
+		"table of migrations": {b.pool, "pglock.pglock_schema_migrations", resource("r"), pglock.ErrInvalid,
+			"a table of pglock"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			defer func() {
@@ -166,12 +169,14 @@ func TestI11_GuardTableRefusesBadInputAndChangesNothing(t *testing.T) {
 			if c.table == "accounts" && c.db == b.pool && strings.Contains(what, "key") {
 				return // which unguarding does not look at
 			}
-			if err := fencedstore.UnguardTable(t.Context(), c.db, c.table, c.opt); !errors.Is(err, c.is) && !errors.Is(err, fencedstore.ErrNotGuarded) {
+			if err := fencedstore.UnguardTable(t.Context(), c.db, c.table, c.opt); !errors.Is(err, c.is) &&
+				!errors.Is(err, fencedstore.ErrNotGuarded) {
 				t.Errorf("UnguardTable: %v, want %v", err, c.is)
 			}
 		})
 	}
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "accounts", resource(strings.Repeat("x", 512)), key("a_key_column_of_a_name_that_is_long")); !errors.Is(err, pglock.ErrInvalid) ||
+	if err := fencedstore.GuardTable(t.Context(), b.pool, "accounts", resource(strings.Repeat("x", 512)),
+		key("a_key_column_of_a_name_that_is_long")); !errors.Is(err, pglock.ErrInvalid) ||
 		!strings.Contains(err.Error(), "resource is 512 bytes") {
 		t.Errorf("a resource that leaves no room for keys: %v", err)
 	}
@@ -181,7 +186,8 @@ func TestI11_GuardTableRefusesBadInputAndChangesNothing(t *testing.T) {
 	if _, err := fencedstore.TableGuards(t.Context(), b.pool, schema("nosuch")); !errors.Is(err, pglock.ErrSchema) {
 		t.Errorf("TableGuards of no schema: %v", err)
 	}
-	if n := b.number(t, `SELECT (SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'pglock%') + (SELECT count(*) FROM pglock.events)`); n != 0 {
+	if n := b.number(t,
+		`SELECT (SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'pglock%') + (SELECT count(*) FROM pglock.events)`); n != 0 {
 		t.Errorf("I11: refused calls have left %d triggers and events", n)
 	}
 }
@@ -200,9 +206,11 @@ func TestGuardTableTellsWhatStandsInItsWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, opts := range map[string][]fencedstore.TableOption{
-		"another resource": {fencedstore.WithTableResource("x"), fencedstore.WithTableKey("id")}, "another key": {fencedstore.WithTableKey("owner")}, "no key": nil,
+		"another resource": {fencedstore.WithTableResource("x"), fencedstore.WithTableKey("id")},
+		"another key":      {fencedstore.WithTableKey("owner")}, "no key": nil,
 	} {
-		if err := guard(opts...); !errors.Is(err, fencedstore.ErrOtherGuard) || !strings.Contains(err.Error(), "accounts/<id>") {
+		if err := guard(opts...); !errors.Is(err, fencedstore.ErrOtherGuard) ||
+			!strings.Contains(err.Error(), "accounts/<id>") {
 			t.Errorf("guarded again by %s: %v", what, err)
 		}
 	}
@@ -247,13 +255,15 @@ func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 	b := newBench(t)
 	l := b.acquire(t, "holder")
 	for i, name := range []string{
-		`plain`, `Mixed Case`, `with.dot`, `with"quote`, `with'quote`, `back\slash`, `back\000slash`, `\`, `a\\`, `%s %I %1$s %`, `ünïcödé 雪`, `$1`, `$$`, "tab\tand\nline",
+		`plain`, `Mixed Case`, `with.dot`, `with"quote`, `with'quote`, `back\slash`, `back\000slash`, `\`, `a\\`,
+		`%s %I %1$s %`, `ünïcödé 雪`, `$1`, `$$`, "tab\tand\nline",
 		`a,b`, `{a}`, `--`, `"`, `''`, `/`, `pg_temp`, strings.Repeat("x", 63),
 	} {
 		t.Run(name, func(t *testing.T) {
 			schema := pgx.Identifier{fmt.Sprint(i, name[:min(len(name), 50)])}.Sanitize()
 			table := schema + "." + pgx.Identifier{name}.Sanitize()
-			b.exec(t, fmt.Sprintf(`CREATE SCHEMA %s; CREATE TABLE %s (id int, %s text)`, schema, table, pgx.Identifier{name}.Sanitize()))
+			b.exec(t, fmt.Sprintf(`CREATE SCHEMA %s; CREATE TABLE %s (id int, %s text)`, schema, table,
+				pgx.Identifier{name}.Sanitize()))
 			for _, keyed := range []bool{false, true} {
 				if !pgtest.EveryTest && keyed == (i%2 == 0) {
 					continue // in the short tier each name with one form
@@ -280,7 +290,8 @@ func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 					insert := fmt.Sprintf(`INSERT INTO %s VALUES (1, $1)`, table)
 					_, err := b.pool.Exec(t.Context(), insert, name)
 					var unfenced *fencedstore.UnfencedError
-					if err := fencedstore.Explain(err, l); !errors.As(err, &unfenced) || !errors.Is(err, fencedstore.ErrUnfenced) || unfenced.Resource != wants ||
+					if err := fencedstore.Explain(err, l); !errors.As(err, &unfenced) ||
+						!errors.Is(err, fencedstore.ErrUnfenced) || unfenced.Resource != wants ||
 						!strings.HasSuffix(unfenced.Table, "."+name) {
 						t.Errorf("keyed %v: %v, want the resource %q and the table", keyed, err, wants)
 					}
@@ -288,10 +299,12 @@ func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 						t.Errorf("keyed %v: %v", keyed, err)
 					}
 					guards, err := fencedstore.TableGuards(t.Context(), b.pool)
-					if err != nil || len(guards) != 1 || guards[0].Resource != resource || guards[0].Problem != "" || guards[0].Covered != 1 || (guards[0].Key == name) != keyed {
+					if err != nil || len(guards) != 1 || guards[0].Resource != resource || guards[0].Problem != "" ||
+						guards[0].Covered != 1 || (guards[0].Key == name) != keyed {
 						t.Errorf("keyed %v: listed as %+v, %v", keyed, guards, err)
 					}
-					if _, err := b.pool.Exec(t.Context(), `BEGIN; SET LOCAL standard_conforming_strings = off; SET LOCAL escape_string_warning = off; SELECT * FROM pglock.list_guards(); COMMIT`); err != nil {
+					if _, err := b.pool.Exec(t.Context(),
+						`BEGIN; SET LOCAL standard_conforming_strings = off; SET LOCAL escape_string_warning = off; SELECT * FROM pglock.list_guards(); COMMIT`); err != nil {
 						t.Errorf("keyed %v, where backslashes escape: %v", keyed, err)
 					}
 					if len(guards) == 1 { // the name in the list is good for guarding and unguarding
@@ -313,7 +326,8 @@ func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 func TestTablesBesideTheProtocolCanBeGuarded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
-	if _, err := db.Conn(t).Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil { // who has it before PostgreSQL 15
+	// who has it before PostgreSQL 15
+	if _, err := db.Conn(t).Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil {
 		t.Fatal(err)
 	}
 	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema("public")); err != nil {
@@ -322,8 +336,10 @@ func TestTablesBesideTheProtocolCanBeGuarded(t *testing.T) {
 	b := newBenchOn(t, db, pglock.WithSchema("public"))
 	b.exec(t, `CREATE TABLE accounts (id int)`)
 	schema := fencedstore.WithSchema("public")
-	for _, table := range []string{"locks", "fences", "events", "installation", "spent_grants", "sessions", "waiters", "done_keys", "pglock_schema_migrations"} {
-		if err := fencedstore.GuardTable(t.Context(), b.pool, table, schema); !errors.Is(err, pglock.ErrInvalid) || !strings.Contains(err.Error(), "a table of pglock") {
+	for _, table := range []string{"locks", "fences", "events", "installation", "spent_grants", "sessions", "waiters",
+		"done_keys", "pglock_schema_migrations"} {
+		if err := fencedstore.GuardTable(t.Context(), b.pool, table, schema); !errors.Is(err, pglock.ErrInvalid) ||
+			!strings.Contains(err.Error(), "a table of pglock") {
 			t.Errorf("%s: %v", table, err)
 		}
 	}
@@ -338,7 +354,8 @@ func TestTablesBesideTheProtocolCanBeGuarded(t *testing.T) {
 	}
 }
 
-// Two schemas of pglock in one database have guards of their own: neither a fence nor a bypass of one is proof for the other.
+// Two schemas of pglock in one database have guards of their own: neither a fence nor a bypass of one is proof for the
+// other.
 func TestI3_GuardsOfTwoSchemasAreApart(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -354,7 +371,8 @@ func TestI3_GuardsOfTwoSchemasAreApart(t *testing.T) {
 	if err := fencedstore.GuardTable(t.Context(), b.pool, "b", fencedstore.WithTableResource("r"), schema); err != nil {
 		t.Fatal(err)
 	}
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "a", fencedstore.WithTableResource("r"), schema); !errors.Is(err, fencedstore.ErrOtherGuard) {
+	if err := fencedstore.GuardTable(t.Context(), b.pool, "a", fencedstore.WithTableResource("r"),
+		schema); !errors.Is(err, fencedstore.ErrOtherGuard) {
 		t.Errorf("one table under the guards of both: %v", err)
 	}
 	for table, of := range map[string]string{"public.a": "pglock", "public.b": name} {
@@ -371,12 +389,15 @@ func TestI3_GuardsOfTwoSchemasAreApart(t *testing.T) {
 		lease *pglock.Lease
 		table string
 		ok    bool
-	}{"first, own": {first, "a", true}, "first, other": {first, "b", false}, "second, own": {other, "b", true}, "second, other": {other, "a", false}} {
-		if err := b.write(t, c.lease, "r", `INSERT INTO `+c.table+` VALUES (1)`); (err == nil) != c.ok || !c.ok && !errors.Is(err, fencedstore.ErrUnfenced) {
+	}{"first, own": {first, "a", true}, "first, other": {first, "b", false}, "second, own": {other, "b", true},
+		"second, other": {other, "a", false}} {
+		if err := b.write(t, c.lease, "r", `INSERT INTO `+c.table+` VALUES (1)`); (err == nil) != c.ok || !c.ok &&
+			!errors.Is(err, fencedstore.ErrUnfenced) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := b.pool.Exec(t.Context(), `BEGIN; SELECT pglock.bypass_guards('r', 'a'); INSERT INTO b VALUES (1); COMMIT`); code(err) != "LK011" {
+	if _, err := b.pool.Exec(t.Context(),
+		`BEGIN; SELECT pglock.bypass_guards('r', 'a'); INSERT INTO b VALUES (1); COMMIT`); code(err) != "LK011" {
 		t.Errorf("the bypass of the other schema: %v", err)
 	}
 }
@@ -391,7 +412,8 @@ func TestUnfencedWriteIsToldTheTableAndTheResource(t *testing.T) {
 	}
 	err := b.write(t, b.acquire(t, "report"), "report", `INSERT INTO accounts VALUES (1)`)
 	var unfenced *fencedstore.UnfencedError
-	if !errors.Is(err, fencedstore.ErrUnfenced) || !errors.As(err, &unfenced) || unfenced.Table != "public.accounts" || unfenced.Resource != "accounts" || code(err) != "LK011" {
+	if !errors.Is(err, fencedstore.ErrUnfenced) || !errors.As(err, &unfenced) || unfenced.Table != "public.accounts" ||
+		unfenced.Resource != "accounts" || code(err) != "LK011" {
 		t.Fatalf("%v", err)
 	}
 	if !slices.Equal(unfenced.Passed, []string{"report"}) {
@@ -410,10 +432,14 @@ func TestUnfencedWriteIsToldTheTableAndTheResource(t *testing.T) {
 // keyTypes are the types that a key may have, with a value and the text that names it in a resource.
 var keyTypes = []struct{ sql, value, text string }{
 	{"smallint", "-7", "-7"}, {"int", "42", "42"}, {"bigint", "9223372036854775807", "9223372036854775807"},
-	{"numeric", "1.50", "1.50"}, {"numeric(40,0)", "1234567890123456789012345678901234567890", "1234567890123456789012345678901234567890"},
-	{"numeric", "NaN", "NaN"}, {"text", "a/b", "a/b"}, {"text", "", ""}, {"text", `it's "quoted" \ 100%`, `it's "quoted" \ 100%`}, {"text", "ünï 雪 😀", "ünï 雪 😀"},
-	{"varchar(5)", "abc", "abc"}, {"uuid", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"},
-	{"bool", "t", "true"}, {"date", "2026-03-01", "2026-03-01"}, {"date", "infinity", "infinity"}, {"date", "0044-03-15 BC", "0044-03-15 BC"},
+	{"numeric", "1.50", "1.50"}, {"numeric(40,0)", "1234567890123456789012345678901234567890",
+		"1234567890123456789012345678901234567890"},
+	{"numeric", "NaN", "NaN"}, {"text", "a/b", "a/b"}, {"text", "", ""},
+	{"text", `it's "quoted" \ 100%`, `it's "quoted" \ 100%`}, {"text", "ünï 雪 😀", "ünï 雪 😀"},
+	{"varchar(5)", "abc", "abc"}, {"uuid", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11",
+		"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"},
+	{"bool", "t", "true"}, {"date", "2026-03-01", "2026-03-01"}, {"date", "infinity", "infinity"},
+	{"date", "0044-03-15 BC", "0044-03-15 BC"},
 	{"mood", "it's ok", "it's ok"}, {"whole", "42", "42"}, {"text COLLATE \"C\"", "é", "é"},
 }
 
@@ -431,15 +457,18 @@ func TestI3_KeysOfEveryTypeHaveOneText(t *testing.T) {
 				t.Fatal(err)
 			}
 			for odd, settings := range []string{
-				`SELECT 1`, `SET LOCAL datestyle = 'German'; SET LOCAL intervalstyle = 'iso_8601'; SET LOCAL timezone = 'Asia/Tokyo'; SET LOCAL extra_float_digits = -15;
+				`SELECT 1`,
+				`SET LOCAL datestyle = 'German'; SET LOCAL intervalstyle = 'iso_8601'; SET LOCAL timezone = 'Asia/Tokyo'; SET LOCAL extra_float_digits = -15;
 					SET LOCAL bytea_output = 'escape'; SET LOCAL quote_all_identifiers = on; SET LOCAL standard_conforming_strings = off; SET LOCAL client_min_messages = error;
 					SET LOCAL xmloption = document; SET LOCAL search_path = pg_temp`,
 			} {
 				if !pgtest.EveryTest && odd == 0 {
 					continue // other tests have them as they are
 				}
-				for _, sql := range []string{`INSERT INTO public.%s VALUES ($VALUE)`, `UPDATE public.%s SET n = 1`, `DELETE FROM public.%s`} {
-					sql = strings.Replace(fmt.Sprintf(sql, table), "($VALUE)", "('"+strings.ReplaceAll(c.value, "'", "''")+"')", 1)
+				for _, sql := range []string{`INSERT INTO public.%s VALUES ($VALUE)`, `UPDATE public.%s SET n = 1`,
+					`DELETE FROM public.%s`} {
+					sql = strings.Replace(fmt.Sprintf(sql, table), "($VALUE)", "('"+
+						strings.ReplaceAll(c.value, "'", "''")+"')", 1)
 					err := b.write(t, l, table+"/another", settings+";"+sql)
 					var unfenced *fencedstore.UnfencedError
 					if !errors.As(err, &unfenced) || unfenced.Resource != table+"/"+c.text {
@@ -458,19 +487,23 @@ func TestI3_KeysOfEveryTypeHaveOneText(t *testing.T) {
 func TestKeysOfOtherTypesAreRefused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.exec(t, `CREATE TYPE pair AS (a int, b int); CREATE DOMAIN moment AS timestamptz; CREATE TYPE span AS RANGE (subtype = int)`)
-	for i, kind := range []string{"char(5)", "\"char\"", "name", "real", "double precision", "money", "timestamp", "timestamptz", "time", "timetz", "interval", "bytea", "json", "jsonb", "xml",
-		"inet", "cidr", "macaddr", "point", "bit(3)", "oid", "regclass", "xid8", "pg_lsn", "tsvector", "int[]", "text[]", "int4range", "pair", "span", "moment"} {
+	b.exec(t,
+		`CREATE TYPE pair AS (a int, b int); CREATE DOMAIN moment AS timestamptz; CREATE TYPE span AS RANGE (subtype = int)`)
+	for i, kind := range []string{"char(5)", "\"char\"", "name", "real", "double precision", "money", "timestamp",
+		"timestamptz", "time", "timetz", "interval", "bytea", "json", "jsonb", "xml",
+		"inet", "cidr", "macaddr", "point", "bit(3)", "oid", "regclass", "xid8", "pg_lsn", "tsvector", "int[]",
+		"text[]", "int4range", "pair", "span", "moment"} {
 		table := fmt.Sprint("t", i)
 		b.exec(t, fmt.Sprintf(`CREATE TABLE %s (k %s)`, table, kind))
-		if err := fencedstore.GuardTable(t.Context(), b.pool, table, fencedstore.WithTableKey("k")); !errors.Is(err, pglock.ErrInvalid) || code(err) != "42804" {
+		if err := fencedstore.GuardTable(t.Context(), b.pool, table, fencedstore.WithTableKey("k")); !errors.Is(err,
+			pglock.ErrInvalid) || code(err) != "42804" {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
 }
 
-// Triggers do not see a virtual column, which PostgreSQL has from 18 on: a guard by it would let nobody write. A generated
-// column that is stored is a key like any other.
+// Triggers do not see a virtual column, which PostgreSQL has from 18 on: a guard by it would let nobody write. A
+// generated column that is stored is a key like any other.
 func TestGeneratedColumnsAreKeysIfTheyAreStored(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -482,7 +515,8 @@ func TestGeneratedColumnsAreKeysIfTheyAreStored(t *testing.T) {
 		t.Errorf("a write under the fence of its key: %v", err)
 	}
 	var version int
-	if err := b.pool.QueryRow(t.Context(), `SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
+	if err := b.pool.QueryRow(t.Context(),
+		`SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
 		t.Fatal(err)
 	}
 	if version >= 180000 {
@@ -497,7 +531,8 @@ func TestGeneratedColumnsAreKeysIfTheyAreStored(t *testing.T) {
 	}
 	err := fencedstore.GuardTable(t.Context(), b.pool, "virtual", fencedstore.WithTableKey("k"))
 	if !errors.Is(err, pglock.ErrInvalid) || code(err) != "42804" ||
-		!strings.Contains(err.Error(), "key column k of public.virtual is a virtual generated column: it must be stored") {
+		!strings.Contains(err.Error(),
+			"key column k of public.virtual is a virtual generated column: it must be stored") {
 		t.Errorf("a virtual column: %v", err)
 	}
 	var problem string
@@ -547,12 +582,13 @@ func TestI3_TheGuardOfRowsGoesByTheRowItself(t *testing.T) {
 			}
 			undo := errors.New("undone")
 			try := func(fences []fencedstore.Fence) error {
-				return b.store.WriteAll(t.Context(), append(fences, fencedstore.Fence{Lease: l, Resource: "t"}), func(ctx context.Context, tx pgx.Tx) error {
-					if _, err := tx.Exec(ctx, c.sql); err != nil {
-						return err
-					}
-					return undo
-				}, fencedstore.WithSameToken())
+				return b.store.WriteAll(t.Context(), append(fences, fencedstore.Fence{Lease: l, Resource: "t"}),
+					func(ctx context.Context, tx pgx.Tx) error {
+						if _, err := tx.Exec(ctx, c.sql); err != nil {
+							return err
+						}
+						return undo
+					}, fencedstore.WithSameToken())
 			}
 			for i := range all {
 				missing := append(append([]fencedstore.Fence{}, all[:i]...), all[i+1:]...)
@@ -563,7 +599,8 @@ func TestI3_TheGuardOfRowsGoesByTheRowItself(t *testing.T) {
 			}
 			if err := try(all); len(all) > 0 && !errors.Is(err, undo) {
 				t.Errorf("key %s: %s with its fences: %v", key, c.sql, err)
-			} else if len(all) == 0 && (!errors.Is(err, fencedstore.ErrUnfenced) || !strings.Contains(err.Error(), "a row without a key has no fence")) {
+			} else if len(all) == 0 && (!errors.Is(err, fencedstore.ErrUnfenced) ||
+				!strings.Contains(err.Error(), "a row without a key has no fence")) {
 				t.Errorf("key %s: %s of a row without a key: %v", key, c.sql, err)
 			}
 		}
@@ -577,7 +614,8 @@ func TestI3_TheGuardOfRowsGoesByTheRowItself(t *testing.T) {
 func TestI3_ColumnsThatComeLaterChangeNoKey(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.exec(t, `CREATE TYPE mood AS ENUM ('ok'); CREATE TYPE pair AS (a json, b int); CREATE DOMAIN doc AS json; CREATE TABLE t (on_time bool, day date)`)
+	b.exec(t,
+		`CREATE TYPE mood AS ENUM ('ok'); CREATE TYPE pair AS (a json, b int); CREATE DOMAIN doc AS json; CREATE TABLE t (on_time bool, day date)`)
 	l := b.acquire(t, "holder")
 	for _, column := range []string{"a json", "b json[]", "c pair", "d doc", "e mood", "f jsonb", "g float8"} {
 		for key, value := range map[string]string{"on_time": "true", "day": "2026-03-01"} {
@@ -623,13 +661,15 @@ func TestBypassReachesRowsWithoutAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `SELECT pglock.bypass_guards('a row without a key', 'alice'); UPDATE t SET k = 1`)
+		_, err := tx.Exec(t.Context(),
+			`SELECT pglock.bypass_guards('a row without a key', 'alice'); UPDATE t SET k = 1`)
 		return err
 	})
 	if err != nil || b.number(t, `SELECT count(*) FROM t WHERE k = 1`) != 1 {
 		t.Errorf("%v", err)
 	}
-	if n := b.number(t, `SELECT count(*) FROM pglock.list_history() WHERE kind = 'bypass' AND resource = 'public.t'`); n != 1 {
+	if n := b.number(t,
+		`SELECT count(*) FROM pglock.list_history() WHERE kind = 'bypass' AND resource = 'public.t'`); n != 1 {
 		t.Error("the audit does not name the table")
 	}
 }
@@ -647,13 +687,16 @@ func TestI3_KeyThatIsTooLongForAFenceFailsClosed(t *testing.T) {
 	if err := b.write(t, l, "t/"+longest, `INSERT INTO t VALUES ($1)`, longest); err != nil {
 		t.Error(err)
 	}
-	if err := b.write(t, l, "t/"+longest, `INSERT INTO t VALUES ($1)`, longest+"x"); !errors.Is(err, fencedstore.ErrUnfenced) {
+	if err := b.write(t, l, "t/"+longest, `INSERT INTO t VALUES ($1)`, longest+"x"); !errors.Is(err,
+		fencedstore.ErrUnfenced) {
 		t.Errorf("a key of 511 bytes: %v", err)
 	}
-	if err := b.write(t, l, "t/"+longest+"x", `INSERT INTO t VALUES ($1)`, longest+"x"); !errors.Is(err, pglock.ErrInvalid) {
+	if err := b.write(t, l, "t/"+longest+"x", `INSERT INTO t VALUES ($1)`, longest+"x"); !errors.Is(err,
+		pglock.ErrInvalid) {
 		t.Errorf("a fence of 513 bytes: %v", err)
 	}
-	if err := b.write(t, l, "t", `INSERT INTO t VALUES ($1)`, strings.Repeat("x", 1<<20)); !errors.Is(err, fencedstore.ErrUnfenced) {
+	if err := b.write(t, l, "t", `INSERT INTO t VALUES ($1)`, strings.Repeat("x", 1<<20)); !errors.Is(err,
+		fencedstore.ErrUnfenced) {
 		t.Errorf("a key of a megabyte: %v", err)
 	}
 }
@@ -700,7 +743,7 @@ func ExampleGuardTable() {
 	fmt.Println("of another account:", errors.Is(insert(2), fencedstore.ErrUnfenced))
 	fmt.Println("fenced:", insert(1))
 	// Output:
-	// unfenced: ERROR: table public.accounts is guarded: this transaction has not passed the fence of 'accounts/1' (SQLSTATE LK011)
-	// of another account: true
+	// unfenced: ERROR: table public.accounts is guarded: this transaction has not passed the fence of 'accounts/1'
+	// (SQLSTATE LK011) of another account: true
 	// fenced: <nil>
 }

@@ -78,8 +78,8 @@ func TestCallbackOfAWriteUnderSeveralFencesEndsWithAnyLease(t *testing.T) {
 	}
 }
 
-// A lease that its own holder releases while a write commits is released, and not lost: somebody else's release would be.
-// At which step of the write the release comes is left to chance.
+// A lease that its own holder releases while a write commits is released, and not lost: somebody else's release would
+// be. At which step of the write the release comes is left to chance.
 func TestAWriteWhoseOwnHolderReleasesTheLeaseSaysSo(t *testing.T) {
 	t.Parallel()
 	b := newWideBench(t)

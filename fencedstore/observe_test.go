@@ -75,7 +75,9 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 		is   error
 		want []string
 	}{
-		"committed": {func(t *testing.T, s scene) error { return s.store.Write(s.ctx, s.l, nothing) }, nil, []string{"write: report"}},
+		"committed": {func(t *testing.T, s scene) error {
+			return s.store.Write(s.ctx, s.l, nothing)
+		}, nil, []string{"write: report"}},
 		"committed through database/sql": {func(t *testing.T, s scene) error {
 			return fencedstore.WriteSQL(s.ctx, s.sqlDB, s.l, func(context.Context, *sql.Tx) error { return nil })
 		}, nil, []string{"write: report"}},
@@ -214,16 +216,19 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 				t.Errorf("events %q, want %q", got, c.want)
 			}
 			for i, e := range o.events {
-				if e.Lock != "report" || e.Token != s.l.Token() || e.Age <= 0 || e.Age > time.Minute || e.TTL != time.Hour {
+				if e.Lock != "report" || e.Token != s.l.Token() || e.Age <= 0 || e.Age > time.Minute ||
+					e.TTL != time.Hour {
 					t.Errorf("event %+v", e)
 				}
 				if written := e.Kind == pglock.EventWrite; written != (e.Err == nil) || written != (e.Took > 0) {
 					t.Errorf("event %+v", e)
 				}
-				if e.Kind == pglock.EventStale && (!errors.Is(e.Err, fencedstore.ErrStaleToken) || e.LastToken != s.l.Token()) {
+				if e.Kind == pglock.EventStale && (!errors.Is(e.Err, fencedstore.ErrStaleToken) ||
+					e.LastToken != s.l.Token()) {
 					t.Errorf("event %+v", e)
 				}
-				if explained := c.is == pglock.ErrLost && o.values[i] == nil; o.values[i] != "the call's" && !explained {
+				if explained := c.is == pglock.ErrLost && o.values[i] == nil; o.values[i] != "the call's" &&
+					!explained {
 					t.Errorf("the context of %+v has the value %v", e, o.values[i])
 				}
 			}

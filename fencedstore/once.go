@@ -16,7 +16,8 @@ import (
 
 // Refusals of Once, for errors.Is.
 var (
-	// ErrDone: the work of this key was committed before. errors.As with **DoneError says since when and under which token.
+	// ErrDone: the work of this key was committed before. errors.As with **DoneError says since when and under which
+	// token.
 	ErrDone = errors.New("fencedstore: already done")
 	// ErrKeyTooOld: the key's retention is over. Nobody knows any more whether its work was done, so it is not done
 	// again.
@@ -62,10 +63,10 @@ func WithRetention(of time.Time, d time.Duration) FenceOption {
 // both are committed, or neither is. A key has 1 to 512 bytes. All locks of a schema share its keys.
 //
 // Whoever asks again gets ErrDone (DoneError); Once then does not call fn, and changes nothing. ErrDone comes when the
-// disk and the synchronous standby, if there is one, have the work. If they do not confirm that within five seconds, the
-// error is ErrOutcomeUnknown: ask again. Whoever asks while another does the work waits for that transaction, and does
-// the work if it was rolled back. The same grant may do the work of many keys, as with WithSameToken. A lost answer does
-// no harm: ask again, with any lease.
+// disk and the synchronous standby, if there is one, have the work. If they do not confirm that within five seconds,
+// the error is ErrOutcomeUnknown: ask again. Whoever asks while another does the work waits for that transaction, and
+// does the work if it was rolled back. The same grant may do the work of many keys, as with WithSameToken. A lost
+// answer does no harm: ask again, with any lease.
 //
 // Options are those of Write, and WithRetention. Other errors are those of Write, and ErrKeyTooOld. A day after the
 // retention of a key is over, clients that have a heartbeat and pglock-admin prune remove it.
@@ -83,7 +84,8 @@ func (s *Store) Once(
 }
 
 // confirmDone returns that the work of a key is done as soon as a transaction of its own has waited for the disk and
-// the synchronous standby. The COMMIT of the work may not have: then a failover would lose the key, and the work with it.
+// the synchronous standby. The COMMIT of the work may not have: then a failover would lose the key, and the work with
+// it.
 func confirmDone(ctx context.Context, db database, receipt Receipt, done error) error {
 	asking, cancel := context.WithTimeout(ctx, resolving)
 	defer cancel()

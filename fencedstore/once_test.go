@@ -35,23 +35,25 @@ func TestI11_OnceRefusesBadInputBeforeItCallsAnything(t *testing.T) {
 		opt   fencedstore.FenceOption
 		says  string
 	}{
-		"nil store":            {nil, l, "k", called, fencedstore.WithSameToken(), "pool"},
-		"nil pool":             {fencedstore.New(nil), l, "k", called, fencedstore.WithSameToken(), "pool"},
-		"nil lease":            {b.store, nil, "k", called, fencedstore.WithSameToken(), "lease"},
-		"no work":              {b.store, l, "k", nil, fencedstore.WithSameToken(), "fn"},
-		"empty key":            {b.store, l, "", called, fencedstore.WithSameToken(), "key"},
-		"long key":             {b.store, l, strings.Repeat("x", 513), called, fencedstore.WithSameToken(), "513"},
-		"key not UTF-8":        {b.store, l, "a\xff", called, fencedstore.WithSameToken(), ""},
-		"key with NUL":         {b.store, l, "a\x00", called, fencedstore.WithSameToken(), ""},
-		"nil option":           {b.store, l, "k", called, nil, "option"},
-		"moment that is none":  {b.store, l, "k", called, fencedstore.WithRetention(time.Time{}, time.Hour), "of"},
-		"kept for nothing":     {b.store, l, "k", called, fencedstore.WithRetention(now, 0), "retention"},
-		"kept for no time":     {b.store, l, "k", called, fencedstore.WithRetention(now, -time.Hour), "retention"},
-		"kept for too short":   {b.store, l, "k", called, fencedstore.WithRetention(now, time.Second-1), "retention"},
-		"kept for too long":    {b.store, l, "k", called, fencedstore.WithRetention(now, century+1), "retention"},
-		"moment before Christ": {b.store, l, "k", called, fencedstore.WithRetention(time.Date(-44, 3, 15, 0, 0, 0, 0, time.UTC), century), "of"},
-		"moment out of range":  {b.store, l, "k", called, fencedstore.WithRetention(time.Date(294276, 12, 31, 0, 0, 0, 0, time.UTC), century), "of"},
-		"empty resource":       {b.store, l, "k", called, fencedstore.WithResource(""), "resource"},
+		"nil store":           {nil, l, "k", called, fencedstore.WithSameToken(), "pool"},
+		"nil pool":            {fencedstore.New(nil), l, "k", called, fencedstore.WithSameToken(), "pool"},
+		"nil lease":           {b.store, nil, "k", called, fencedstore.WithSameToken(), "lease"},
+		"no work":             {b.store, l, "k", nil, fencedstore.WithSameToken(), "fn"},
+		"empty key":           {b.store, l, "", called, fencedstore.WithSameToken(), "key"},
+		"long key":            {b.store, l, strings.Repeat("x", 513), called, fencedstore.WithSameToken(), "513"},
+		"key not UTF-8":       {b.store, l, "a\xff", called, fencedstore.WithSameToken(), ""},
+		"key with NUL":        {b.store, l, "a\x00", called, fencedstore.WithSameToken(), ""},
+		"nil option":          {b.store, l, "k", called, nil, "option"},
+		"moment that is none": {b.store, l, "k", called, fencedstore.WithRetention(time.Time{}, time.Hour), "of"},
+		"kept for nothing":    {b.store, l, "k", called, fencedstore.WithRetention(now, 0), "retention"},
+		"kept for no time":    {b.store, l, "k", called, fencedstore.WithRetention(now, -time.Hour), "retention"},
+		"kept for too short":  {b.store, l, "k", called, fencedstore.WithRetention(now, time.Second-1), "retention"},
+		"kept for too long":   {b.store, l, "k", called, fencedstore.WithRetention(now, century+1), "retention"},
+		"moment before Christ": {b.store, l, "k", called,
+			fencedstore.WithRetention(time.Date(-44, 3, 15, 0, 0, 0, 0, time.UTC), century), "of"},
+		"moment out of range": {b.store, l, "k", called,
+			fencedstore.WithRetention(time.Date(294276, 12, 31, 0, 0, 0, 0, time.UTC), century), "of"},
+		"empty resource": {b.store, l, "k", called, fencedstore.WithResource(""), "resource"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			defer func() {
@@ -59,12 +61,14 @@ func TestI11_OnceRefusesBadInputBeforeItCallsAnything(t *testing.T) {
 					t.Errorf("panics: %v", r)
 				}
 			}()
-			if err := c.store.Once(t.Context(), c.lease, c.key, c.fn, c.opt); !errors.Is(err, pglock.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
+			if err := c.store.Once(t.Context(), c.lease, c.key, c.fn, c.opt); !errors.Is(err, pglock.ErrInvalid) ||
+				!strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want ErrInvalid that says %q", err, c.says)
 			}
 		})
 	}
-	if n := b.number(t, `SELECT (SELECT count(*) FROM pglock.done_keys) + (SELECT count(*) FROM pglock.fences)`); n != 0 {
+	if n := b.number(t,
+		`SELECT (SELECT count(*) FROM pglock.done_keys) + (SELECT count(*) FROM pglock.fences)`); n != 0 {
 		t.Errorf("I11: refused calls have left %d keys and fences", n)
 	}
 }
@@ -94,7 +98,8 @@ func TestOnceTakesTheLongestKeyAndTheLongestTime(t *testing.T) {
 			t.Errorf("%s, again: %v", what, err)
 		}
 	}
-	if n := b.number(t, `SELECT count(*) FROM pglock.done_keys WHERE key = 'zone' AND abs(extract(epoch FROM keep_until - now()) - 3600) < 60`); n != 1 {
+	if n := b.number(t,
+		`SELECT count(*) FROM pglock.done_keys WHERE key = 'zone' AND abs(extract(epoch FROM keep_until - now()) - 3600) < 60`); n != 1 {
 		t.Error("a moment of another time zone is kept for another time")
 	}
 }
@@ -117,16 +122,20 @@ func TestDoneErrorSaysWhenAndUnderWhichGrant(t *testing.T) {
 	if !errors.Is(err, fencedstore.ErrDone) || !errors.As(err, &done) {
 		t.Fatal(err)
 	}
-	if done.Key != "invoice 7" || done.Lock != "first" || done.Token != first.Token() || done.At.Location() != time.UTC ||
+	if done.Key != "invoice 7" || done.Lock != "first" || done.Token != first.Token() ||
+		done.At.Location() != time.UTC ||
 		done.At.UnixMilli() < int64(before) || done.At.UnixMilli() > int64(after) {
-		t.Errorf("%+v, want the grant of lock first with token %d between %d and %d", done, first.Token(), before, after)
+		t.Errorf("%+v, want the grant of lock first with token %d between %d and %d", done, first.Token(), before,
+			after)
 	}
-	for _, says := range []string{`"invoice 7"`, `"first"`, fmt.Sprint("token ", first.Token()), "began at " + done.At.Format(time.RFC3339)} {
+	for _, says := range []string{`"invoice 7"`, `"first"`, fmt.Sprint("token ", first.Token()), "began at " +
+		done.At.Format(time.RFC3339)} {
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("%v: no %s", err, says)
 		}
 	}
-	for _, other := range []error{fencedstore.ErrStaleToken, fencedstore.ErrKeyTooOld, fencedstore.ErrLeftFence, pglock.ErrLost, pglock.ErrInvalid} {
+	for _, other := range []error{fencedstore.ErrStaleToken, fencedstore.ErrKeyTooOld, fencedstore.ErrLeftFence,
+		pglock.ErrLost, pglock.ErrInvalid} {
 		if errors.Is(err, other) {
 			t.Errorf("%v is %v too", err, other)
 		}
@@ -152,11 +161,13 @@ func TestI3_I4_OnceIsAFencedWrite(t *testing.T) {
 		return nil
 	})
 	var lost *pglock.LostError
-	if !errors.As(err, &lost) || lost.Name != "broken" || lost.Token != broken.Token() || lost.Reason != pglock.ReasonBroken {
+	if !errors.As(err, &lost) || lost.Name != "broken" || lost.Token != broken.Token() ||
+		lost.Reason != pglock.ReasonBroken {
 		t.Errorf("I4: broken before COMMIT: %v", err)
 	}
 	boom := errors.New("boom")
-	if err := b.store.Once(t.Context(), high, "b", func(context.Context, pgx.Tx) error { return boom }); err != boom { //nolint:errorlint // as it is
+	err = b.store.Once(t.Context(), high, "b", func(context.Context, pgx.Tx) error { return boom })
+	if err != boom { //nolint:errorlint // as it is
 		t.Errorf("the work's own error: %v", err)
 	}
 	if err := b.store.Once(t.Context(), high, "b", func(ctx context.Context, tx pgx.Tx) error {

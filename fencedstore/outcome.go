@@ -46,9 +46,9 @@ const (
 const outcomeLook = 500 * time.Millisecond
 
 // Outcome asks what became of the write of an OutcomeUnknownError, or of a transaction that was guarded WithReceipt. It
-// waits until the answer is final, asking again cannot help, or ctx ends. The answer is then on disk, and on the synchronous standby if you have
-// one. If the server does not know a write, for instance because a failover lost it, the write was rolled back. The
-// server forgets receipts after a week, so ask sooner.
+// waits until the answer is final, asking again cannot help, or ctx ends. The answer is then on disk, and on the
+// synchronous standby if you have one. If the server does not know a write, for instance because a failover lost it,
+// the write was rolled back. The server forgets receipts after a week, so ask sooner.
 func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 	if s == nil || s.pool == nil {
 		return "", errNilPool

@@ -40,7 +40,8 @@ func TestTransactionThatOverranItsLimitsLeavesItsConnectionToNobody(t *testing.T
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(1)
 	type query func(ctx context.Context, sql string, into any) error
-	for name, write := range map[string]func(do func(context.Context, query) error, opts ...fencedstore.FenceOption) error{
+	for name, write := range map[string]func(do func(context.Context, query) error,
+		opts ...fencedstore.FenceOption) error{
 		"Write": func(do func(context.Context, query) error, opts ...fencedstore.FenceOption) error {
 			lease := b.acquire(t, t.Name()+time.Now().String())
 			return fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {

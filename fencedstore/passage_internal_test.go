@@ -6,7 +6,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// What failed before any transaction began, such as an extension that waited for the lease's row, was no time limit of one.
+// What failed before any transaction began, such as an extension that waited for the lease's row, was no time limit of
+// one.
 func TestNoTimeLimitEndsATransactionThatHasNotBegun(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"55P03", "57014", "25P03", "25P04"} {

@@ -39,13 +39,17 @@ func acquired(t *testing.T, pool *pgxpool.Pool) *pglock.Lease {
 func TestErrorsAnswerForTheirSentinels(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("connection reset")
+	receipt := fencedstore.Receipt{Write: uuid.MustParse("0000002a-0000-4000-8000-000000000000")}
 	for _, tc := range []struct {
 		err, is error
 		says    []string
 	}{
-		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 7}, fencedstore.ErrStaleToken, []string{`"r"`, "3", "7"}},
-		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 3}, fencedstore.ErrStaleToken, []string{`"r"`, "3", "WithSameToken"}},
-		{&fencedstore.OutcomeUnknownError{Receipt: fencedstore.Receipt{Write: uuid.MustParse("0000002a-0000-4000-8000-000000000000")}, Err: cause}, pglock.ErrOutcomeUnknown, []string{"0000002a", "reset"}},
+		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 7}, fencedstore.ErrStaleToken,
+			[]string{`"r"`, "3", "7"}},
+		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 3}, fencedstore.ErrStaleToken,
+			[]string{`"r"`, "3", "WithSameToken"}},
+		{&fencedstore.OutcomeUnknownError{Receipt: receipt, Err: cause}, pglock.ErrOutcomeUnknown,
+			[]string{"0000002a", "reset"}},
 		{&fencedstore.OutcomeUnknownError{Err: cause}, cause, nil},
 	} {
 		if !errors.Is(tc.err, tc.is) {
@@ -81,11 +85,13 @@ func TestExplainTranslatesTheServersRefusalsAlone(t *testing.T) {
 		}
 	}
 	var lost *pglock.LostError
-	if err := fencedstore.Explain(&pgconn.PgError{Code: "LK003", Detail: "reason=broken"}, l); !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
+	if err := fencedstore.Explain(&pgconn.PgError{Code: "LK003", Detail: "reason=broken"}, l); !errors.As(err, &lost) ||
+		lost.Reason != pglock.ReasonBroken {
 		t.Errorf("%v does not tell the reason", err)
 	}
 	var stale *fencedstore.StaleTokenError
-	if err := fencedstore.Explain(&pgconn.PgError{Code: "LK002", Detail: "last_token=9"}, l); !errors.As(err, &stale) || stale.LastToken != 9 {
+	if err := fencedstore.Explain(&pgconn.PgError{Code: "LK002", Detail: "last_token=9"}, l); !errors.As(err, &stale) ||
+		stale.LastToken != 9 {
 		t.Errorf("%v does not tell the token", err)
 	}
 	if err := fencedstore.Explain(unique, nil); !errors.Is(err, unique) {
@@ -104,14 +110,17 @@ func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := fencedstore.New(db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["search_path"] = "hostile, pg_catalog" }))
+	store := fencedstore.New(db.Pool(t, func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["search_path"] = "hostile, pg_catalog"
+	}))
 	l := acquired(t, db.Pool(t))
 	transaction := func(r fencedstore.Receipt) pgx.Tx {
 		tx, err := conn.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := tx.Exec(t.Context(), "SELECT pglock.fence($1, $2, $3, p_allow_same_token => true, p_receipt_id => $4, p_write_id => $5)",
+		if _, err := tx.Exec(t.Context(), "SELECT pglock.fence($1, $2, $3, p_allow_same_token => true, p_receipt_id "+
+			"=> $4, p_write_id => $5)",
 			l.Name(), int64(l.Token()), exported(l), r.ID, r.Write); err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +162,8 @@ func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 func TestExplainingTwiceIsExplainingOnce(t *testing.T) {
 	t.Parallel()
 	l := acquired(t, pgtest.Database(t).Pool(t))
-	for _, code := range []string{"LK001", "LK002", "LK003", "LK007", "LK009", "LK011", "LK012", "42501", "25006", "3F000", "22023", "23505"} {
+	for _, code := range []string{"LK001", "LK002", "LK003", "LK007", "LK009", "LK011", "LK012", "42501", "25006",
+		"3F000", "22023", "23505"} {
 		once := fencedstore.Explain(&pgconn.PgError{Code: code, Message: "m"}, l)
 		if twice := fencedstore.Explain(once, l); twice.Error() != once.Error() {
 			t.Errorf("%s: %q, and explained again %q", code, once, twice)
@@ -179,15 +189,21 @@ func TestI11_OptionsThatDoNotApplyAreRefused(t *testing.T) {
 		err   error
 		field string
 	}{
-		"transaction of Guard":      {fencedstore.Guard(t.Context(), tx, l, serializable), "WithTxOptions"},
-		"none of Guard":             {fencedstore.Guard(t.Context(), tx, l, fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
-		"transaction of GuardAll":   {fencedstore.GuardAll(t.Context(), tx, []fencedstore.Fence{{Lease: l}}, serializable), "WithTxOptions"},
-		"transaction of Run":        {store.Run(t.Context(), l, fencedstore.Reversible{Apply: step, Restore: step}, fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
-		"WithRetention of Write":    {store.Write(t.Context(), l, nothing, keep), "WithRetention"},
-		"WithRetention of WriteAll": {store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: l}}, nothing, keep), "WithRetention"},
-		"WithRetention of Guard":    {fencedstore.Guard(t.Context(), tx, l, keep), "WithRetention"},
-		"read only":                 {store.Write(t.Context(), l, nothing, fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly})), "access mode"},
-		"no level":                  {store.Write(t.Context(), l, nothing, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: "nonsense; commit"})), "isolation level"},
+		"transaction of Guard": {fencedstore.Guard(t.Context(), tx, l, serializable), "WithTxOptions"},
+		"none of Guard": {fencedstore.Guard(t.Context(), tx, l, fencedstore.WithTxOptions(pgx.TxOptions{})),
+			"WithTxOptions"},
+		"transaction of GuardAll": {fencedstore.GuardAll(t.Context(), tx, []fencedstore.Fence{{Lease: l}},
+			serializable), "WithTxOptions"},
+		"transaction of Run": {store.Run(t.Context(), l, fencedstore.Reversible{Apply: step, Restore: step},
+			fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
+		"WithRetention of Write": {store.Write(t.Context(), l, nothing, keep), "WithRetention"},
+		"WithRetention of WriteAll": {store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: l}}, nothing, keep),
+			"WithRetention"},
+		"WithRetention of Guard": {fencedstore.Guard(t.Context(), tx, l, keep), "WithRetention"},
+		"read only": {store.Write(t.Context(), l, nothing,
+			fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly})), "access mode"},
+		"no level": {store.Write(t.Context(), l, nothing,
+			fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: "nonsense; commit"})), "isolation level"},
 	} {
 		var bad *pglock.ArgumentError
 		if !errors.As(call.err, &bad) || !errors.Is(call.err, pglock.ErrInvalid) || bad.Field != call.field {
@@ -234,7 +250,8 @@ func TestOutcomeEndsWhenAskingAgainCannotHelp(t *testing.T) {
 			_, byPgx := fencedstore.New(c.pool).Outcome(ctx, c.receipt)
 			_, bySQL := fencedstore.OutcomeSQL(ctx, db, c.receipt)
 			for _, err := range []error{byPgx, bySQL} {
-				if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), c.says) || (c.says == "receipt") != errors.Is(err, pglock.ErrInvalid) {
+				if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), c.says) ||
+					(c.says == "receipt") != errors.Is(err, pglock.ErrInvalid) {
 					t.Errorf("%v, want an error that says %q", err, c.says)
 				}
 			}

@@ -30,8 +30,8 @@ var (
 	ErrUndone = errors.New("fencedstore: operation was undone")
 	// ErrNotRestored: Apply was called, and Restore failed. errors.As with **RestoreError tells how.
 	ErrNotRestored = errors.New("fencedstore: operation was not undone")
-	// ErrOvertaken: Restore returns it, wrapped or not, if somebody else has written since Apply, so that nothing is left
-	// to undo. Run returns it together with the reason for undoing.
+	// ErrOvertaken: Restore returns it, wrapped or not, if somebody else has written since Apply, so that nothing is
+	// left to undo. Run returns it together with the reason for undoing.
 	ErrOvertaken = errors.New("fencedstore: somebody has written since: not undone")
 	// ErrUnconfirmed is a reason for undoing: the server could not be asked in time whether the lease was still held.
 	ErrUnconfirmed = errors.New("fencedstore: the server did not confirm the lease")
@@ -232,7 +232,8 @@ func confirm(ctx context.Context, lease *pglock.Lease) error {
 		if end := ended(ctx, lease); errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrReleased) {
 			return err
 		} else if end != nil {
-			return fmt.Errorf("%w; until then the server did not say whether the lease is held: %w", end, failure.OfOurs(err))
+			return fmt.Errorf("%w; until then the server did not say whether the lease is held: %w", end,
+				failure.OfOurs(err))
 		}
 		last = failure.OfOurs(err)
 		timer := time.NewTimer(min(pause, time.Until(by)))

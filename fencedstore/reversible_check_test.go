@@ -85,7 +85,8 @@ func TestI7_OperationWhoseCheckIsNeverAnsweredIsUndoneAtTheLocalDeadline(t *test
 		}
 		return ctx.Err()
 	}))
-	if !errors.Is(err, pglock.ErrLost) || !errors.Is(err, fencedstore.ErrUndone) || !strings.Contains(err.Error(), "the line is cut") {
+	if !errors.Is(err, pglock.ErrLost) || !errors.Is(err, fencedstore.ErrUndone) ||
+		!strings.Contains(err.Error(), "the line is cut") {
 		t.Errorf("%v, want ErrLost and ErrUndone", err)
 	}
 	wantCalls(t, calls, "capture apply restore")
@@ -131,7 +132,8 @@ func TestI7_OperationThatOutlastedItsLeaseIsUndoneUnasked(t *testing.T) {
 		<-s.lease.Context().Done()
 		return nil
 	}, nil))
-	if !errors.Is(err, pglock.ErrLost) || !errors.Is(err, fencedstore.ErrUndone) || !strings.Contains(err.Error(), "no time was left") {
+	if !errors.Is(err, pglock.ErrLost) || !errors.Is(err, fencedstore.ErrUndone) ||
+		!strings.Contains(err.Error(), "no time was left") {
 		t.Errorf("%v, want ErrLost and ErrUndone, and that nobody was asked", err)
 	}
 	wantCalls(t, calls, "capture apply restore")

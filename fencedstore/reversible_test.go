@@ -77,7 +77,8 @@ func told(calls *[]string, apply, restore func(context.Context) error) fencedsto
 			return f(ctx)
 		}
 	}
-	return fencedstore.Reversible{Capture: step("capture", nil), Apply: step("apply", apply), Restore: step("restore", restore)}
+	return fencedstore.Reversible{Capture: step("capture", nil), Apply: step("apply", apply),
+		Restore: step("restore", restore)}
 }
 
 func wantCalls(t *testing.T, got []string, want string) {
@@ -160,14 +161,16 @@ func TestI10_OperationWhoseLeaseIsBrokenMeanwhileIsUndone(t *testing.T) {
 	}
 	restore := func(ctx context.Context) error {
 		deadline, bounded := ctx.Deadline()
-		if left := time.Until(deadline); ctx.Err() != nil || !bounded || left > fencedstore.DefaultRestoreTimeout || left < 10*time.Second {
+		if left := time.Until(deadline); ctx.Err() != nil || !bounded || left > fencedstore.DefaultRestoreTimeout ||
+			left < 10*time.Second {
 			t.Errorf("Restore's context: %v, %v left", ctx.Err(), left)
 		}
 		return nil
 	}
 	err := s.store.Run(s.lease.Context(), s.lease, told(&calls, apply, restore))
 	var lost *pglock.LostError
-	if !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken || !errors.Is(err, pglock.ErrLost) || !errors.Is(err, fencedstore.ErrUndone) {
+	if !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken || !errors.Is(err, pglock.ErrLost) ||
+		!errors.Is(err, fencedstore.ErrUndone) {
 		t.Errorf("%v, want ErrLost and ErrUndone", err)
 	}
 	wantCalls(t, calls, "capture apply restore")
@@ -237,7 +240,8 @@ func TestEndOfTheContextUndoes(t *testing.T) {
 				<-ctx.Done()
 				return applied
 			}, func(ctx context.Context) error { return ctx.Err() }))
-			if !errors.Is(err, context.Canceled) || !errors.Is(err, fencedstore.ErrUndone) || errors.Is(err, pglock.ErrLost) {
+			if !errors.Is(err, context.Canceled) || !errors.Is(err, fencedstore.ErrUndone) ||
+				errors.Is(err, pglock.ErrLost) {
 				t.Errorf("%v, want context.Canceled and ErrUndone", err)
 			}
 			wantCalls(t, calls, "capture apply restore")
@@ -258,7 +262,9 @@ func TestPanicInApplyIsUndoneAndGoesOn(t *testing.T) {
 		t.Errorf("recovered %v", got)
 	}
 	wantCalls(t, calls, "capture apply restore")
-	if got := run(told(&calls, func(context.Context) error { panic("on fire") }, func(context.Context) error { panic("again") })); got != "again" {
+	if got := run(told(&calls, func(context.Context) error {
+		panic("on fire")
+	}, func(context.Context) error { panic("again") })); got != "again" {
 		t.Errorf("recovered %v", got)
 	}
 }
@@ -271,7 +277,8 @@ func TestFailedRestoreIsReported(t *testing.T) {
 	err := s.store.Run(t.Context(), s.lease, told(&calls, func(context.Context) error { return cause },
 		func(context.Context) error { return failure }), fencedstore.WithResource("the file"))
 	var not *fencedstore.RestoreError
-	if !errors.As(err, &not) || not.Resource != "the file" || not.Token != s.lease.Token() || !errors.Is(not.Cause, cause) || !errors.Is(not.Err, failure) {
+	if !errors.As(err, &not) || not.Resource != "the file" || not.Token != s.lease.Token() ||
+		!errors.Is(not.Cause, cause) || !errors.Is(not.Err, failure) {
 		t.Fatalf("%v is no RestoreError of this operation", err)
 	}
 	for _, want := range []error{fencedstore.ErrNotRestored, cause, failure} {
@@ -279,7 +286,8 @@ func TestFailedRestoreIsReported(t *testing.T) {
 			t.Errorf("%v is not %v", err, want)
 		}
 	}
-	if errors.Is(err, fencedstore.ErrUndone) || !strings.Contains(err.Error(), "full disk") || !strings.Contains(err.Error(), "read-only") {
+	if errors.Is(err, fencedstore.ErrUndone) || !strings.Contains(err.Error(), "full disk") ||
+		!strings.Contains(err.Error(), "read-only") {
 		t.Errorf("it says %v", err)
 	}
 }
@@ -328,15 +336,18 @@ func TestRunRefusesBadArgumentsBeforeAnythingIsSent(t *testing.T) {
 		{"RestoreTimeout", s.store, s.lease, slow, nil},
 		{"option", s.store, s.lease, good, []fencedstore.FenceOption{nil}},
 		{"resource", s.store, s.lease, good, []fencedstore.FenceOption{fencedstore.WithResource("")}},
-		{"WithTxOptions", s.store, s.lease, good, []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}},
+		{"WithTxOptions", s.store, s.lease, good,
+			[]fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}},
 	} {
 		var argument *pglock.ArgumentError
-		if err := tc.store.Run(t.Context(), tc.lease, tc.op, tc.opts...); !errors.As(err, &argument) || argument.Field != tc.field {
+		if err := tc.store.Run(t.Context(), tc.lease, tc.op, tc.opts...); !errors.As(err, &argument) ||
+			argument.Field != tc.field {
 			t.Errorf("%s: %v", tc.field, err)
 		}
 	}
 	var fences int
-	if err := s.db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pglock.fences").Scan(&fences); err != nil || fences != 0 {
+	if err := s.db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pglock.fences").Scan(&fences); err != nil ||
+		fences != 0 {
 		t.Errorf("%d fences, %v", fences, err)
 	}
 }
@@ -344,12 +355,15 @@ func TestRunRefusesBadArgumentsBeforeAnythingIsSent(t *testing.T) {
 func TestRestoreIsBounded(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, unchanged)
-	op := told(new([]string), func(context.Context) error { return errors.New("failed") }, func(ctx context.Context) error {
+	op := told(new([]string), func(context.Context) error {
+		return errors.New("failed")
+	}, func(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	})
 	op.RestoreTimeout = time.Millisecond
-	if err := s.store.Run(t.Context(), s.lease, op); !errors.Is(err, fencedstore.ErrNotRestored) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := s.store.Run(t.Context(), s.lease, op); !errors.Is(err, fencedstore.ErrNotRestored) ||
+		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want ErrNotRestored and the end of its time", err)
 	}
 }

@@ -63,11 +63,14 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 		want   error
 		rows   int
 	}{
-		"committed": {do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error { return tx.exec(ctx, insert) }, rows: 1},
+		"committed": {do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error {
+			return tx.exec(ctx, insert)
+		}, rows: 1},
 		"an error of the callback": {do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error {
 			return errors.Join(tx.exec(ctx, insert), errOwn)
 		}, want: errOwn},
-		"an error that the callback hides": {do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error {
+		"an error that the callback hides": {do: func(_ *testing.T, _ scene, ctx context.Context,
+			tx transaction) error {
 			_ = tx.exec(ctx, insert)
 			_ = tx.exec(ctx, `SELECT nonsense`)
 			return nil
@@ -111,33 +114,49 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 			return errors.Join(err, tx.exec(ctx, insert))
 		}, want: pglock.ErrLost},
 		"a guarded table of another resource": {own: true, before: func(t *testing.T, s scene) {
-			if err := fencedstore.GuardTable(t.Context(), s.pool, "done", fencedstore.WithTableResource("other")); err != nil {
+			if err := fencedstore.GuardTable(t.Context(), s.pool, "done",
+				fencedstore.WithTableResource("other")); err != nil {
 				t.Fatal(err)
 			}
-		}, do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error { return tx.exec(ctx, insert) }, want: fencedstore.ErrUnfenced},
+		}, do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error {
+			return tx.exec(ctx, insert)
+		}, want: fencedstore.ErrUnfenced},
 		"SERIALIZABLE": {do: func(t *testing.T, s scene, ctx context.Context, tx transaction) error {
-			return errors.Join(tx.exec(ctx, `SELECT 1 / (current_setting('transaction_isolation') = 'serializable')::int`), tx.exec(ctx, insert))
-		}, opts: []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}, rows: 1},
+			return errors.Join(tx.exec(ctx,
+				`SELECT 1 / (current_setting('transaction_isolation') = 'serializable')::int`), tx.exec(ctx, insert))
+		}, opts: []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})},
+			rows: 1},
 		"read write after all": {own: true, before: func(t *testing.T, s scene) {
-			s.exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+			s.exec(t,
+				`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
 		}, do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error { return tx.exec(ctx, insert) },
-			opts: []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadWrite})}, rows: 1},
+			opts: []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadWrite})},
+			rows: 1},
 		"a bad option": {opts: []fencedstore.FenceOption{fencedstore.WithResource("")}, want: pglock.ErrInvalid},
-		"a receipt":    {opts: []fencedstore.FenceOption{fencedstore.WithReceipt(new(fencedstore.Receipt))}, want: pglock.ErrInvalid},
+		"a receipt": {opts: []fencedstore.FenceOption{fencedstore.WithReceipt(new(fencedstore.Receipt))},
+			want: pglock.ErrInvalid},
 	} {
 		for how, write := range map[string]func(s scene, fn func(context.Context, transaction) error) error{
 			"Write": func(s scene, fn func(context.Context, transaction) error) error {
-				return fencedstore.New(s.db.Pool(t)).Write(t.Context(), s.l, func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, pgxTransaction{tx}) }, c.opts...)
+				return fencedstore.New(s.db.Pool(t)).Write(t.Context(), s.l,
+					func(ctx context.Context, tx pgx.Tx) error {
+						return fn(ctx, pgxTransaction{tx})
+					}, c.opts...)
 			},
 			"WriteSQL": func(s scene, fn func(context.Context, transaction) error) error {
 				s.sqlDB.SetMaxOpenConns(1)
-				return fencedstore.WriteSQL(t.Context(), s.sqlDB, s.l, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, sqlTransaction{tx}) }, c.opts...)
+				return fencedstore.WriteSQL(t.Context(), s.sqlDB, s.l, func(ctx context.Context, tx *sql.Tx) error {
+					return fn(ctx, sqlTransaction{tx})
+				}, c.opts...)
 			},
 			"OnceSQL": func(s scene, fn func(context.Context, transaction) error) error {
 				if what == "a stale token" { // Once lets the same token pass
 					return fencedstore.ErrStaleToken
 				}
-				return fencedstore.OnceSQL(t.Context(), s.sqlDB, s.l, what, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, sqlTransaction{tx}) }, c.opts...)
+				return fencedstore.OnceSQL(t.Context(), s.sqlDB, s.l, what,
+					func(ctx context.Context, tx *sql.Tx) error {
+						return fn(ctx, sqlTransaction{tx})
+					}, c.opts...)
 			},
 		} {
 			if !pgtest.EveryTest && how != "WriteSQL" && what != "committed" && what != "rolled back inside" {
@@ -220,7 +239,9 @@ func TestWorkOfAKeyIsDoneOnceThroughWhateverAsks(t *testing.T) {
 			})
 		},
 		"GuardOnceSQL": func() error {
-			return guardedSQL(t, b, l, insert, func(tx *sql.Tx) error { return fencedstore.GuardOnceSQL(t.Context(), tx, l, key) })
+			return guardedSQL(t, b, l, insert, func(tx *sql.Tx) error {
+				return fencedstore.GuardOnceSQL(t.Context(), tx, l, key)
+			})
 		},
 	}
 	for first, do := range all {
@@ -230,7 +251,8 @@ func TestWorkOfAKeyIsDoneOnceThroughWhateverAsks(t *testing.T) {
 		}
 		for again, do := range all {
 			var done *fencedstore.DoneError
-			if err := do(); !errors.As(err, &done) || done.Key != key || done.Lock != "job" || done.Token != l.Token() || time.Since(done.At) > time.Minute {
+			if err := do(); !errors.As(err, &done) || done.Key != key || done.Lock != "job" ||
+				done.Token != l.Token() || time.Since(done.At) > time.Minute {
 				t.Errorf("%s, then %s: %v", first, again, err)
 			}
 		}
@@ -252,10 +274,12 @@ func TestI17_TransactionOfTheApplicationsOwnLeavesAReceipt(t *testing.T) {
 			return fencedstore.GuardSQL(t.Context(), tx, l, fencedstore.WithReceipt(r), fencedstore.WithSameToken())
 		},
 		"GuardOnceSQL": func(tx *sql.Tx, r *fencedstore.Receipt) error {
-			return fencedstore.GuardOnceSQL(t.Context(), tx, l, r.String()+time.Now().String(), fencedstore.WithReceipt(r))
+			return fencedstore.GuardOnceSQL(t.Context(), tx, l, r.String()+time.Now().String(),
+				fencedstore.WithReceipt(r))
 		},
 		"GuardAllSQL": func(tx *sql.Tx, r *fencedstore.Receipt) error {
-			return fencedstore.GuardAllSQL(t.Context(), tx, []fencedstore.Fence{{Lease: l}}, fencedstore.WithReceipt(r), fencedstore.WithSameToken())
+			return fencedstore.GuardAllSQL(t.Context(), tx, []fencedstore.Fence{{Lease: l}}, fencedstore.WithReceipt(r),
+				fencedstore.WithSameToken())
 		},
 	}
 	for how, guard := range guards {
@@ -353,24 +377,34 @@ func TestI11_WritesThroughDatabaseSQLRefuseBadInput(t *testing.T) {
 		err   error
 		field string
 	}{
-		"WriteSQL without db":         {fencedstore.WriteSQL(t.Context(), nil, l, fn), "db"},
-		"WriteSQL without fn":         {fencedstore.WriteSQL(t.Context(), db, l, nil), "fn"},
-		"WriteSQL without lease":      {fencedstore.WriteSQL(t.Context(), db, nil, fn), "lease"},
-		"WriteAllSQL without fences":  {fencedstore.WriteAllSQL(t.Context(), db, nil, fn), "fences"},
-		"OnceSQL without a key":       {fencedstore.OnceSQL(t.Context(), db, l, "", fn), "key"},
-		"OutcomeSQL without db":       {noDB, "db"},
-		"GuardOnceSQL without tx":     {fencedstore.GuardOnceSQL(t.Context(), nil, l, "k"), "tx"},
-		"GuardOnceSQL with a nil tx":  {fencedstore.GuardOnceSQL(t.Context(), (*sql.Tx)(nil), l, "k"), "tx"},
-		"GuardOnce without tx":        {fencedstore.GuardOnce(t.Context(), nil, l, "k"), "tx"},
-		"GuardOnceSQL without a key":  {fencedstore.GuardOnceSQL(t.Context(), tx, l, ""), "key"},
-		"GuardOnceSQL with a level":   {fencedstore.GuardOnceSQL(t.Context(), tx, l, "k", fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
-		"GuardSQL with retention":     {fencedstore.GuardSQL(t.Context(), tx, l, fencedstore.WithRetention(time.Now(), time.Hour)), "WithRetention"},
-		"a receipt without a place":   {fencedstore.GuardSQL(t.Context(), tx, l, fencedstore.WithReceipt(nil)), "receipt"},
-		"a time limit that is none":   {fencedstore.WriteSQL(t.Context(), db, l, fn, fencedstore.WithTimeLimit(0)), "time limit"},
-		"a time limit below a moment": {fencedstore.WriteSQL(t.Context(), db, l, fn, fencedstore.WithTimeLimit(pglock.MinTTL-1)), "time limit"},
-		"a time limit beyond a day":   {b.store.Write(t.Context(), l, nothing, fencedstore.WithTimeLimit(24*time.Hour+1)), "time limit"},
-		"a time limit for Run": {b.store.Run(t.Context(), l, fencedstore.Reversible{Apply: func(context.Context) error { return nil },
-			Restore: func(context.Context) error { return nil }}, fencedstore.WithTimeLimit(time.Hour)), "WithTimeLimit or WithReceipt"},
+		"WriteSQL without db":        {fencedstore.WriteSQL(t.Context(), nil, l, fn), "db"},
+		"WriteSQL without fn":        {fencedstore.WriteSQL(t.Context(), db, l, nil), "fn"},
+		"WriteSQL without lease":     {fencedstore.WriteSQL(t.Context(), db, nil, fn), "lease"},
+		"WriteAllSQL without fences": {fencedstore.WriteAllSQL(t.Context(), db, nil, fn), "fences"},
+		"OnceSQL without a key":      {fencedstore.OnceSQL(t.Context(), db, l, "", fn), "key"},
+		"OutcomeSQL without db":      {noDB, "db"},
+		"GuardOnceSQL without tx":    {fencedstore.GuardOnceSQL(t.Context(), nil, l, "k"), "tx"},
+		"GuardOnceSQL with a nil tx": {fencedstore.GuardOnceSQL(t.Context(), (*sql.Tx)(nil), l, "k"), "tx"},
+		"GuardOnce without tx":       {fencedstore.GuardOnce(t.Context(), nil, l, "k"), "tx"},
+		"GuardOnceSQL without a key": {fencedstore.GuardOnceSQL(t.Context(), tx, l, ""), "key"},
+		"GuardOnceSQL with a level": {fencedstore.GuardOnceSQL(t.Context(), tx, l, "k",
+			fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
+		"GuardSQL with retention": {fencedstore.GuardSQL(t.Context(), tx, l,
+			fencedstore.WithRetention(time.Now(), time.Hour)), "WithRetention"},
+		"a receipt without a place": {fencedstore.GuardSQL(t.Context(), tx, l, fencedstore.WithReceipt(nil)),
+			"receipt"},
+		"a time limit that is none": {fencedstore.WriteSQL(t.Context(), db, l, fn, fencedstore.WithTimeLimit(0)),
+			"time limit"},
+		"a time limit below a moment": {fencedstore.WriteSQL(t.Context(), db, l, fn,
+			fencedstore.WithTimeLimit(pglock.MinTTL-1)), "time limit"},
+		"a time limit beyond a day": {b.store.Write(t.Context(), l, nothing, fencedstore.WithTimeLimit(24*time.Hour+1)),
+			"time limit"},
+		"a time limit for Run": {b.store.Run(t.Context(), l, fencedstore.Reversible{Apply: func(context.Context) error {
+			return nil
+		},
+			Restore: func(context.Context) error {
+				return nil
+			}}, fencedstore.WithTimeLimit(time.Hour)), "WithTimeLimit or WithReceipt"},
 	} {
 		var bad *pglock.ArgumentError
 		if !errors.As(c.err, &bad) || !errors.Is(c.err, pglock.ErrInvalid) || bad.Field != c.field {

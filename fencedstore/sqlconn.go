@@ -75,7 +75,8 @@ func (o outcomes) look(ctx context.Context, r Receipt) (committed bool, err erro
 			if _, err := c.tx.ExecContext(ctx, setLockTimeout, lookWait()); err != nil {
 				return err
 			}
-			return c.tx.QueryRowContext(ctx, protocol.Outcome(r.Schema), r.ID.String(), r.Write.String()).Scan(&committed)
+			return c.tx.QueryRowContext(ctx, protocol.Outcome(r.Schema), r.ID.String(),
+				r.Write.String()).Scan(&committed)
 		})
 	}
 	if err != nil {

@@ -35,12 +35,12 @@ var ErrTimeLimit = errors.New("fencedstore: the transaction took too long")
 // 25P02 instead.
 type TimeLimitError struct {
 	// Setting is PostgreSQL's name of the limit: lock_timeout, statement_timeout, idle_in_transaction_session_timeout
-	// or transaction_timeout. It is "" if the connection was closed and the driver did not say why, or if the callback's
-	// context ended first.
+	// or transaction_timeout. It is "" if the connection was closed and the driver did not say why, or if the
+	// callback's context ended first.
 	Setting string
 	// Limit is how long the transaction was allowed to take: what WithTimeLimit said or, without it, about as long as
-	// the lease had left when the transaction passed the fence. A wait for a lock may take up to a quarter less, at most
-	// a second less.
+	// the lease had left when the transaction passed the fence. A wait for a lock may take up to a quarter less, at
+	// most a second less.
 	Limit time.Duration
 	Given bool // WithTimeLimit was given
 	Wait  *Wait
@@ -188,7 +188,8 @@ func (p passage) explain(err error, isDead bool) *TimeLimitError {
 	if setting == "lock_timeout" {
 		least = p.lockLimit()
 	}
-	if p.At.IsZero() || strings.HasPrefix(protocol.State(err), "57P") { // none has begun; an administrator, or the server's end
+	// none has begun; an administrator, or the server's end
+	if p.At.IsZero() || strings.HasPrefix(protocol.State(err), "57P") {
 		return nil
 	}
 	if setting == "" && !isDead || errors.Is(err, ErrTimeLimit) || errors.Is(err, ErrDone) ||

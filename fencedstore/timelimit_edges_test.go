@@ -36,7 +36,8 @@ func TestTimeLimitBesideAGraceMayBeAsLongAsTheRuleSays(t *testing.T) {
 	if err := write(23 * time.Hour); err != nil {
 		t.Error(err)
 	}
-	if err := write(23*time.Hour + time.Minute); !errors.Is(err, pglock.ErrInvalid) || !strings.Contains(err.Error(), "time limit is 23h1m0s") {
+	if err := write(23*time.Hour + time.Minute); !errors.Is(err, pglock.ErrInvalid) ||
+		!strings.Contains(err.Error(), "time limit is 23h1m0s") {
 		t.Error(err)
 	}
 }
@@ -77,7 +78,8 @@ func TestALeaseIsExtendedBeforeItsWriteTakesTheOnlyConnection(t *testing.T) {
 	db := pgtest.Database(t)
 	user := db.Name() + "_only"
 	db.Look(t, func(conn *pgx.Conn) {
-		if _, err := conn.Exec(t.Context(), "CREATE ROLE "+user+" LOGIN PASSWORD 'x' CONNECTION LIMIT 1 IN ROLE pglock_user"); err != nil {
+		if _, err := conn.Exec(t.Context(), "CREATE ROLE "+user+" LOGIN PASSWORD 'x' CONNECTION LIMIT 1 IN ROLE "+
+			"pglock_user"); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -150,17 +152,18 @@ func TestGuardsRefuseALimitThatTheirSnapshotDoesNotShow(t *testing.T) {
 	} {
 		for _, early := range []bool{true, false} {
 			l := b.acquire(t, fmt.Sprint(name, early), pglock.WithTTL(time.Minute)) // Guard's extension lasts
-			err := pgx.BeginTxFunc(t.Context(), b.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-				if !early {
-					if _, err := tx.Exec(t.Context(), "SELECT FROM pg_class LIMIT 1"); err != nil {
+			err := pgx.BeginTxFunc(t.Context(), b.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead},
+				func(tx pgx.Tx) error {
+					if !early {
+						if _, err := tx.Exec(t.Context(), "SELECT FROM pg_class LIMIT 1"); err != nil {
+							return err
+						}
+					}
+					if err := guard(tx, l); err != nil {
 						return err
 					}
-				}
-				if err := guard(tx, l); err != nil {
-					return err
-				}
-				return errors.New("passed")
-			})
+					return errors.New("passed")
+				})
 			if early && err.Error() != "passed" {
 				t.Errorf("%s as the first statement: %v", name, err)
 			}

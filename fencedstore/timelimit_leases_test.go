@@ -39,7 +39,8 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 	}
 	fences = append(fences, fencedstore.Fence{Lease: another, Resource: "another resource"})
 	if err := b.store.WriteAll(t.Context(), fences, func(ctx context.Context, tx pgx.Tx) error {
-		if n := b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '50 s'`); n != len(fences)-1 {
+		if n := b.number(t,
+			`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '50 s'`); n != len(fences)-1 {
 			t.Errorf("%d leases last for the time limit, want %d", n, len(fences)-1)
 		}
 		_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, 1.25*ttl.Seconds())
@@ -48,7 +49,8 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	pgtest.Eventually(t, "no lease is long any more", func() bool {
-		return b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '6.5 s'`) == 0
+		return b.number(t,
+			`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '6.5 s'`) == 0
 	})
 }
 
@@ -68,12 +70,17 @@ func TestTimeLimitOfOneWriteDoesNotEndWithAnother(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	pgtest.Eventually(t, "the longer write has extended the lease", func() bool { return b.left(t, "both") >= 50*time.Minute })
+	pgtest.Eventually(t, "the longer write has extended the lease", func() bool {
+		return b.left(t, "both") >= 50*time.Minute
+	})
 	if err := b.store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
 		close(begun)
 		<-ended
-		pgtest.Eventually(t, "the lease lasts for the shorter write", func() bool { return b.left(t, "both") <= 20*time.Minute })
-		if left, trusted := b.left(t, "both"), time.Until(l.Deadline()); left < 9*time.Minute || trusted < 9*time.Minute {
+		pgtest.Eventually(t, "the lease lasts for the shorter write", func() bool {
+			return b.left(t, "both") <= 20*time.Minute
+		})
+		if left, trusted := b.left(t, "both"), time.Until(l.Deadline()); left < 9*time.Minute ||
+			trusted < 9*time.Minute {
 			t.Errorf("the lease lasts for %v and is trusted for %v, want nearly ten minutes", left, trusted)
 		}
 		return nil
@@ -103,7 +110,8 @@ func TestLeaseThatIsLostInALongWriteEndsIt(t *testing.T) {
 			_, err := tx.Exec(ctx, `SELECT pg_sleep(60)`)
 			return err
 		}, fencedstore.WithTimeLimit(time.Hour), fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
-		if took := time.Since(begin); !errors.Is(err, pglock.ErrLost) || errors.Is(err, fencedstore.ErrTimeLimit) || took > 20*time.Second {
+		if took := time.Since(begin); !errors.Is(err, pglock.ErrLost) || errors.Is(err, fencedstore.ErrTimeLimit) ||
+			took > 20*time.Second {
 			t.Errorf("%s: %v after %v", level, err, took)
 		}
 	}
@@ -127,7 +135,8 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 				if !pgtest.EveryTest && (name == "WriteSQL") != (level == pgx.RepeatableRead) {
 					continue // in the short tier one way for each level
 				}
-				if err := ways[name](t, b, l, sleeps(4), fencedstore.WithTimeLimit(time.Minute), fencedstore.WithTxOptions(options), fencedstore.WithSameToken()); err != nil {
+				if err := ways[name](t, b, l, sleeps(4), fencedstore.WithTimeLimit(time.Minute),
+					fencedstore.WithTxOptions(options), fencedstore.WithSameToken()); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -142,8 +151,10 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				err = fencedstore.Guard(t.Context(), tx, l, fencedstore.WithTimeLimit(3*time.Minute), fencedstore.WithSameToken())
-				if refused := late && level != pgx.ReadCommitted; refused != errors.Is(err, pglock.ErrInvalid) || !refused && err != nil {
+				err = fencedstore.Guard(t.Context(), tx, l, fencedstore.WithTimeLimit(3*time.Minute),
+					fencedstore.WithSameToken())
+				if refused := late && level != pgx.ReadCommitted; refused != errors.Is(err, pglock.ErrInvalid) ||
+					!refused && err != nil {
 					t.Errorf("Guard, late %v: %v", late, err)
 				}
 				if err == nil {
@@ -245,7 +256,9 @@ func TestTheNextLeaseHasNothingOfAnExtension(t *testing.T) {
 			}
 		})
 	}
-	pgtest.Eventually(t, "somebody waits", func() bool { return b.number(t, `SELECT count(*) FROM pglock.waiters`) > 0 })
+	pgtest.Eventually(t, "somebody waits", func() bool {
+		return b.number(t, `SELECT count(*) FROM pglock.waiters`) > 0
+	})
 	if err := first.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,8 @@ var ways = map[string]way{
 		return b.store.Write(t.Context(), l, inTx(do), opts...)
 	},
 	"WriteAll": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return b.store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: l}, {Lease: l, Resource: l.Name() + "/other"}}, inTx(do), opts...)
+		return b.store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: l}, {Lease: l, Resource: l.Name() + "/other"}},
+			inTx(do), opts...)
 	},
 	"Once": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
 		return b.store.Once(t.Context(), l, t.Name(), inTx(do), opts...)
@@ -60,7 +61,8 @@ var ways = map[string]way{
 		return fencedstore.WriteSQL(t.Context(), b.sqlDB, l, inSQL(do), opts...)
 	},
 	"WriteAllSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return fencedstore.WriteAllSQL(t.Context(), b.sqlDB, []fencedstore.Fence{{Lease: l}, {Lease: l, Resource: l.Name() + "/other"}}, inSQL(do), opts...)
+		return fencedstore.WriteAllSQL(t.Context(), b.sqlDB,
+			[]fencedstore.Fence{{Lease: l}, {Lease: l, Resource: l.Name() + "/other"}}, inSQL(do), opts...)
 	},
 	"OnceSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
 		return fencedstore.OnceSQL(t.Context(), b.sqlDB, l, t.Name(), inSQL(do), opts...)
@@ -97,11 +99,14 @@ var ways = map[string]way{
 		})
 	},
 	"GuardSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return guardedSQL(t, b, l, do, func(tx *sql.Tx) error { return fencedstore.GuardSQL(t.Context(), tx, l, opts...) })
+		return guardedSQL(t, b, l, do, func(tx *sql.Tx) error {
+			return fencedstore.GuardSQL(t.Context(), tx, l, opts...)
+		})
 	},
 	"GuardAllSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
 		return guardedSQL(t, b, l, do, func(tx *sql.Tx) error {
-			return fencedstore.GuardAllSQL(t.Context(), tx, []fencedstore.Fence{{Lease: l}, {Lease: l, Resource: l.Name() + "/other"}}, opts...)
+			return fencedstore.GuardAllSQL(t.Context(), tx,
+				[]fencedstore.Fence{{Lease: l}, {Lease: l, Resource: l.Name() + "/other"}}, opts...)
 		})
 	},
 	"GuardOnceSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
@@ -163,7 +168,8 @@ func isGuard(name string) bool { return strings.HasPrefix(name, "Guard") }
 // left is how long the lock is taken for, by the server's clock.
 func (b *bench) left(t *testing.T, name string) time.Duration {
 	t.Helper()
-	return time.Duration(b.number(t, `SELECT coalesce((extract(epoch FROM max(expires_at) - clock_timestamp()) * 1000)::int, 0)
+	return time.Duration(b.number(t,
+		`SELECT coalesce((extract(epoch FROM max(expires_at) - clock_timestamp()) * 1000)::int, 0)
 		FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()`, name)) * time.Millisecond
 }
 
@@ -255,14 +261,16 @@ func TestI16_TimeLimitEndsWhatTakesLongerAndTheErrorSaysSo(t *testing.T) {
 				return exec(ctx, `UPDATE held SET n = 1`)
 			}, []string{"lock_timeout", "statement_timeout", "transaction_timeout"}},
 		} {
-			for how, ttl := range map[string]time.Duration{"longer than the TTL": 3 * time.Second, "shorter than the TTL": time.Hour} {
+			for how, ttl := range map[string]time.Duration{"longer than the TTL": 3 * time.Second,
+				"shorter than the TTL": time.Hour} {
 				switch { // all ways share the rest
 				case !tried(name), !pgtest.EveryTest && what != "a statement" && name == "GuardAll":
 					continue
 				case ttl == time.Hour && (what != "a statement" ||
 					name != "WriteAll" && name != "WriteAllSQL" && name != "OnceSQL" && name != "GuardSQL"):
 					continue
-				case what != "a statement" && name != "Write" && name != "WriteSQL" && name != "GuardAll" && name != "GuardSQL":
+				case what != "a statement" && name != "Write" && name != "WriteSQL" && name != "GuardAll" &&
+					name != "GuardSQL":
 					continue
 				}
 				t.Run(name+"/"+what+"/"+how, func(t *testing.T) {

@@ -18,7 +18,9 @@ import (
 )
 
 func init() {
-	roles["bridge"] = func(ctx context.Context, url string, say func(report)) error { return holdBoth(ctx, url, say, 0) }
+	roles["bridge"] = func(ctx context.Context, url string, say func(report)) error {
+		return holdBoth(ctx, url, say, 0)
+	}
 	roles["extended bridge"] = func(ctx context.Context, url string, say func(report)) error {
 		return holdBoth(ctx, url, say, 4*bridgeTTL)
 	}
@@ -26,8 +28,8 @@ func init() {
 
 const bridgeTTL = 1500 * time.Millisecond
 
-// holdBoth holds the lock "x" and the advisory lock 1, for longer than the TTL if extended is not 0. After a gap that is longer than the TTL its first act is to
-// ask whether it holds them; then it tries to write in both ways.
+// holdBoth holds the lock "x" and the advisory lock 1, for longer than the TTL if extended is not 0. After a gap that
+// is longer than the TTL its first act is to ask whether it holds them; then it tries to write in both ways.
 func holdBoth(ctx context.Context, url string, say func(report), extended time.Duration) error {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
@@ -204,7 +206,8 @@ func TestABridgeRefusesAPooler(t *testing.T) {
 	}
 }
 
-// A write over the session of the advisory lock whose wait for the synchronous standby was cancelled is not told as done.
+// A write over the session of the advisory lock whose wait for the synchronous standby was cancelled is not told as
+// done.
 func TestI17_CancelledStandbyWaitOfAnAdvisoryWriteIsUnknown(t *testing.T) {
 	t.Parallel()
 	server := migrated(t, nil)
@@ -215,7 +218,8 @@ func TestI17_CancelledStandbyWaitOfAnAdvisoryWriteIsUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := bridge.TryAcquire(t.Context(), "x", advisory.Bigint(1), pglock.WithTTL(10*time.Minute)) // no renewal waits too
+	// no renewal waits too
+	held, err := bridge.TryAcquire(t.Context(), "x", advisory.Bigint(1), pglock.WithTTL(10*time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

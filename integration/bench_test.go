@@ -100,8 +100,8 @@ func benchServer(b *testing.B, settings map[string]string) *pgxpool.Pool {
 	return pool
 }
 
-// compare runs each way with 1 and with 16 callers, and tells each one's rate as a part of the first one's. call gets the
-// number of its caller.
+// compare runs each way with 1 and with 16 callers, and tells each one's rate as a part of the first one's. call gets
+// the number of its caller.
 func compare(b *testing.B, ways map[string]func(ctx context.Context, caller int) error) {
 	for _, callers := range []int{1, 16} {
 		var first float64 // nanoseconds each
@@ -147,7 +147,8 @@ func BenchmarkTryRelease(b *testing.B) {
 			var token int64
 			var expires time.Time
 			name, grantID := fmt.Sprint("bench", caller), uuid.NewString()
-			if err := pool.QueryRow(ctx, bareTry, name, "bench", session, grantID, 30*time.Second).Scan(&token, &expires); err != nil {
+			if err := pool.QueryRow(ctx, bareTry, name, "bench", session, grantID, 30*time.Second).Scan(&token,
+				&expires); err != nil {
 				return err
 			}
 			_, err := pool.Exec(ctx, bareRelease, name, token, grantID)
@@ -192,11 +193,13 @@ func fencedWrites(b *testing.B, settings map[string]string) {
 		}
 		bare[i] = bareLease{name: name, grantID: uuid.NewString()}
 		var expires time.Time
-		if err := pool.QueryRow(b.Context(), bareTry, name, "bench", uuid.NewString(), bare[i].grantID, time.Hour).Scan(&bare[i].token, &expires); err != nil {
+		if err := pool.QueryRow(b.Context(), bareTry, name, "bench", uuid.NewString(), bare[i].grantID,
+			time.Hour).Scan(&bare[i].token, &expires); err != nil {
 			b.Fatal(err)
 		}
 	}
-	if _, err := pool.Exec(b.Context(), `CREATE TABLE guarded (LIKE accounts INCLUDING ALL) WITH (fillfactor = 50)`); err != nil {
+	if _, err := pool.Exec(b.Context(),
+		`CREATE TABLE guarded (LIKE accounts INCLUDING ALL) WITH (fillfactor = 50)`); err != nil {
 		b.Fatal(err)
 	}
 	if _, err := pool.Exec(b.Context(), `INSERT INTO guarded SELECT * FROM accounts`); err != nil {
@@ -241,7 +244,8 @@ func fencedWrites(b *testing.B, settings map[string]string) {
 func BenchmarkRenew10000(b *testing.B) {
 	pool := benchServer(b, nil)
 	const leases = 10000
-	_, err := pool.Exec(b.Context(), `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at)
+	_, err := pool.Exec(b.Context(),
+		`INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at)
 		SELECT 'bench' || n, 'bench', gen_random_uuid(), gen_random_uuid(), n, '1 h', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 h'
 		FROM generate_series(1, $1) n`, leases)
 	if err != nil {
@@ -249,12 +253,15 @@ func BenchmarkRenew10000(b *testing.B) {
 	}
 	var names, grantIDs []string
 	var tokens []int64
-	if err := pool.QueryRow(b.Context(), `SELECT array_agg(name), array_agg(token), array_agg(grant_id::text) FROM pglock.locks`).Scan(&names, &tokens, &grantIDs); err != nil {
+	if err := pool.QueryRow(b.Context(),
+		`SELECT array_agg(name), array_agg(token), array_agg(grant_id::text) FROM pglock.locks`).Scan(&names, &tokens,
+		&grantIDs); err != nil {
 		b.Fatal(err)
 	}
 	b.Run("bare", func(b *testing.B) {
 		for b.Loop() {
-			tag, err := pool.Exec(b.Context(), `UPDATE pglock.locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
+			tag, err := pool.Exec(b.Context(),
+				`UPDATE pglock.locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
 				FROM unnest($1::text[], $2::bigint[], $3::text[]::uuid[]) AS a (name, token, grant_id)
 				WHERE l.name = a.name AND l.token = a.token AND l.grant_id = a.grant_id AND l.expires_at > clock_timestamp()`, names, tokens, grantIDs)
 			if err != nil || tag.RowsAffected() != leases {
@@ -265,14 +272,16 @@ func BenchmarkRenew10000(b *testing.B) {
 	b.Run("pglock", func(b *testing.B) {
 		for b.Loop() {
 			var renewed int
-			if err := pool.QueryRow(b.Context(), `SELECT count(*) FROM pglock.renew_leases($1, $2, $3::text[]::uuid[], array_fill(0, ARRAY[cardinality($2::bigint[])])) WHERE outcome = 'renewed'`,
+			if err := pool.QueryRow(b.Context(),
+				`SELECT count(*) FROM pglock.renew_leases($1, $2, $3::text[]::uuid[], array_fill(0, ARRAY[cardinality($2::bigint[])])) WHERE outcome = 'renewed'`,
 				names, tokens, grantIDs).Scan(&renewed); err != nil || renewed != leases {
 				b.Fatal(renewed, err)
 			}
 		}
 	})
 	var hot, updates int64
-	if err := pool.QueryRow(b.Context(), `SELECT n_tup_hot_upd, n_tup_upd FROM pg_stat_user_tables WHERE schemaname = 'pglock' AND relname = 'locks'`).Scan(&hot, &updates); err == nil && updates > 0 {
+	if err := pool.QueryRow(b.Context(),
+		`SELECT n_tup_hot_upd, n_tup_upd FROM pg_stat_user_tables WHERE schemaname = 'pglock' AND relname = 'locks'`).Scan(&hot, &updates); err == nil && updates > 0 {
 		b.ReportMetric(100*float64(hot)/float64(updates), "%HOT")
 	}
 }

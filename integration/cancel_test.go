@@ -23,7 +23,8 @@ func TestLeaveAgainstGrant(t *testing.T) {
 	for _, first := range []string{"grant", "leave"} {
 		t.Run(first+" first", func(t *testing.T) {
 			db := pgtest.Database(t)
-			look, holder, waiter, next := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			look, holder, waiter, next := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t,
+				db.URL())
 			held := holder.mustAcquire(t, "x", time.Minute)
 			w, err := waiter.enqueue(t.Context(), "x", uuid.New(), "exclusive", nil)
 			if err != nil {
@@ -39,7 +40,8 @@ func TestLeaveAgainstGrant(t *testing.T) {
 				return err
 			}
 			leaves := func(p *peer) error {
-				_, err := p.Exec(t.Context(), `SELECT pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid])`, w.id.String())
+				_, err := p.Exec(t.Context(), `SELECT pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid])`,
+					w.id.String())
 				return err
 			}
 			done := make(chan error, 1)
@@ -62,7 +64,8 @@ func TestLeaveAgainstGrant(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
-			if id := one[string](t, look, `SELECT grant_id::text FROM pglock.locks WHERE name = 'x' AND expires_at > clock_timestamp()`); id != n.id.String() {
+			if id := one[string](t, look,
+				`SELECT grant_id::text FROM pglock.locks WHERE name = 'x' AND expires_at > clock_timestamp()`); id != n.id.String() {
 				t.Error("the next in the queue does not hold the lock")
 			}
 			if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 0 {
@@ -94,7 +97,8 @@ func TestTrap9_LateTicketOfAnAbandonedRequestIsTakenBack(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() {
-				_, err := abandons.Exec(t.Context(), `SELECT ended FROM pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid], true)`, id.String())
+				_, err := abandons.Exec(t.Context(),
+					`SELECT ended FROM pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid], true)`, id.String())
 				done <- err
 			}()
 			abandons.awaitBlocked(t, look)
@@ -115,8 +119,8 @@ func TestTrap9_LateTicketOfAnAbandonedRequestIsTakenBack(t *testing.T) {
 	}
 }
 
-// Calls that are cancelled at every moment of their wait, among others that are not: every error is the context's, nobody
-// holds a lock without knowing, every queue is empty at the end, and the others are all served.
+// Calls that are cancelled at every moment of their wait, among others that are not: every error is the context's,
+// nobody holds a lock without knowing, every queue is empty at the end, and the others are all served.
 func TestTrap9_StormOfCancelledWaits(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -139,7 +143,8 @@ func TestTrap9_StormOfCancelledWaits(t *testing.T) {
 					switch {
 					case err == nil:
 						served.Add(1)
-						if err := l.Release(ctx); err != nil && !(errors.Is(err, context.Canceled) && ctx.Err() != nil) {
+						if err := l.Release(ctx); err != nil &&
+							!(errors.Is(err, context.Canceled) && ctx.Err() != nil) {
 							t.Error(err) // where ctx ends meanwhile, the client goes on telling the server
 						}
 					case errors.Is(err, context.Canceled) && ctx.Err() != nil:
@@ -154,7 +159,8 @@ func TestTrap9_StormOfCancelledWaits(t *testing.T) {
 	}
 	wg.Wait()
 	pgtest.Eventually(t, "every queue to be empty and every lock free", func() bool {
-		return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
+		return one[int](t, look,
+			`SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
 	})
 	t.Logf("%d served, %d cancelled, %d grants", served.Load(), cancelled.Load(), checkGrants(t, look))
 	if int(served.Load()) < calls/2 || int(cancelled.Load()) < calls/20 {

@@ -41,7 +41,9 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 				if _, err := p.release(context.Background(), g); err != nil {
 					return 0, err
 				}
-				err = p.QueryRow(context.Background(), `SELECT expires_at - clock_timestamp() FROM pglock.locks WHERE grant_id <> $1`, g.id.String()).Scan(&left)
+				err = p.QueryRow(context.Background(),
+					`SELECT expires_at - clock_timestamp() FROM pglock.locks WHERE grant_id <> $1`,
+					g.id.String()).Scan(&left)
 				return left, err
 			},
 			"acquire again": func(p *peer, g grant) (time.Duration, error) {
@@ -52,7 +54,8 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 				return p.left(context.Background(), again)
 			},
 			"renew": func(p *peer, g grant) (us time.Duration, err error) {
-				err = p.QueryRow(context.Background(), `SELECT remaining_us FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}', '10 s')`,
+				err = p.QueryRow(context.Background(),
+					`SELECT remaining_us FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}', '10 s')`,
 					g.name, g.token, g.id.String()).Scan(&us)
 				return us * time.Microsecond, err
 			},
@@ -62,7 +65,8 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 				look.exec(t, `DELETE FROM pglock.locks`)
 				g := b.mustAcquire(t, "x", 10*time.Second)
 				look.exec(t, `UPDATE pglock.locks SET ttl = '1 s' WHERE name = 'x'`)
-				look.exec(t, `SELECT pglock.acquire_lease('x', gen_random_uuid(), $1, 'waiter', '1 s', p_wait => true, p_session_ttl => '1 h')`, uuid.NewString())
+				look.exec(t,
+					`SELECT pglock.acquire_lease('x', gen_random_uuid(), $1, 'waiter', '1 s', p_wait => true, p_session_ttl => '1 h')`, uuid.NewString())
 				x := x
 				if what == "first use" {
 					x = struct{ during, after string }{firstUse, "ROLLBACK"}
@@ -85,7 +89,8 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 				a.exec(t, x.after)
 				r := <-done
 				if late := time.Since(ended); r.err != nil || r.remaining < ttl-late-5*time.Millisecond {
-					t.Fatalf("I15: %v left of %v at the answer, %v after the row was ours (%v)", r.remaining, ttl, late, r.err)
+					t.Fatalf("I15: %v left of %v at the answer, %v after the row was ours (%v)", r.remaining, ttl, late,
+						r.err)
 				}
 			})
 		}
@@ -141,7 +146,8 @@ func TestTrap3_TransactionTimeIsNotThePresent(t *testing.T) {
 		}
 	}
 	b.exec(t, "COMMIT")
-	if left := one[float64](t, a, `SELECT min(extract(epoch FROM expires_at - acquired_at))::float8 FROM pglock.locks`); left < 60 {
+	if left := one[float64](t, a,
+		`SELECT min(extract(epoch FROM expires_at - acquired_at))::float8 FROM pglock.locks`); left < 60 {
 		t.Fatalf("the lease lasts %v s, want 60", left)
 	}
 }

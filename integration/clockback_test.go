@@ -14,9 +14,9 @@ func setBack(t *testing.T, look *peer, name string, by time.Duration) {
 		expires_at = expires_at + $2, ended_at = ended_at + $2 WHERE name = $1`, name, by)
 }
 
-// A lease has run out, and another was granted over it, which lies in another row of the lock. Then the server's clock is
-// set back to before the first one's expiry. Nothing revives it: no call of its holder, and no fenced transaction that it
-// began in time.
+// A lease has run out, and another was granted over it, which lies in another row of the lock. Then the server's clock
+// is set back to before the first one's expiry. Nothing revives it: no call of its holder, and no fenced transaction
+// that it began in time.
 func TestI1_I4_I6_AClockThatIsSetBackRevivesNoLeaseOverWhichAnotherWasGranted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -37,21 +37,25 @@ func TestI1_I4_I6_AClockThatIsSetBackRevivesNoLeaseOverWhichAnotherWasGranted(t 
 		for _, waits := range []bool{false, true} {
 			for _, again := range []bool{false, true} {
 				if err := first.ask(t, name, waits, again); first.granted || (waits || again) && state(err) != "LK008" {
-					t.Errorf("I6: %s, waits %v, again %v: granted %v, %v, want LK008", name, waits, again, first.granted, err)
+					t.Errorf("I6: %s, waits %v, again %v: granted %v, %v, want LK008", name, waits, again,
+						first.granted, err)
 				}
 			}
 		}
 		if outcome, _ := first.renew(t); outcome != "expired" {
 			t.Errorf("I1: %s: the renewal is %s", name, outcome)
 		}
-		if outcome := one[string](t, p, `SELECT outcome FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid],
-				ARRAY[$4::int], '1 s', ARRAY['1 min'::interval])`, name, first.token, first.id, first.slot); outcome != "expired" {
+		if outcome := one[string](t, p,
+			`SELECT outcome FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid],
+				ARRAY[$4::int], '1 s', ARRAY['1 min'::interval])`, name, first.token, first.id,
+			first.slot); outcome != "expired" {
 			t.Errorf("I1: %s: the extension is %s", name, outcome)
 		}
 		if why := first.lost(t); why != "expired" {
 			t.Errorf("I1: %s: the check says %q", name, why)
 		}
-		if _, err := p.Exec(t.Context(), `SELECT pglock.fence($1, $2, $3)`, name, first.token, first.id); state(err) != "LK001" {
+		if _, err := p.Exec(t.Context(), `SELECT pglock.fence($1, $2, $3)`, name, first.token,
+			first.id); state(err) != "LK001" {
 			t.Errorf("I4: %s: the fence says %v", name, err)
 		}
 		if _, err := sealing.Exec(t.Context(), `SELECT pglock.seal(ARRAY[$1])`, "sealed "+name); state(err) != "LK001" {
@@ -73,7 +77,8 @@ func TestI1_I4_I6_AClockThatIsSetBackRevivesNoLeaseOverWhichAnotherWasGranted(t 
 				t.Errorf("I1: %s: %s ends a lease that is over", name, way)
 			}
 		}
-		if _, err := p.Exec(t.Context(), `SELECT pglock.break_lock($1, 'test', 'test', $2)`, name, first.token); state(err) != "LK006" {
+		if _, err := p.Exec(t.Context(), `SELECT pglock.break_lock($1, 'test', 'test', $2)`, name,
+			first.token); state(err) != "LK006" {
 			t.Errorf("I1: %s: the break says %v, want LK006", name, err)
 		}
 		want := "second"

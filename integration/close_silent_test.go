@@ -14,8 +14,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Close waits for no call that goes on asking a silent server: it ends the call with ErrClosed, however long that may take
-// by its own context.
+// Close waits for no call that goes on asking a silent server: it ends the call with ErrClosed, however long that may
+// take by its own context.
 func TestCloseEndsAReleaseThatAsksASilentServer(t *testing.T) {
 	t.Parallel()
 	closesOnASilentServer(t, func(ctx context.Context, l *pglock.Lease) error { return l.Release(ctx) })

@@ -15,8 +15,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Wherever the savepoints of a transaction are, one whose fence was not rolled back is under it: the check inside COMMIT
-// comes, with seal and without, and seal lets it pass.
+// Wherever the savepoints of a transaction are, one whose fence was not rolled back is under it: the check inside
+// COMMIT comes, with seal and without, and seal lets it pass.
 func TestI4_A5_SavepointsKeepTheFence(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -42,7 +42,8 @@ func TestI4_A5_SavepointsKeepTheFence(t *testing.T) {
 			for ended, want := range map[bool]string{false: "", true: "LK001"} {
 				t.Run(fmt.Sprintf("%s/sealed=%v/ended=%v", what, sealed, ended), func(t *testing.T) {
 					f := newFencedTxOn(t, p, look, time.Minute)
-					call := fmt.Sprintf(`FROM pglock.fence('%s', %d, '%s', p_allow_same_token => true)`, f.g.name, f.g.token, f.g.id)
+					call := fmt.Sprintf(`FROM pglock.fence('%s', %d, '%s', p_allow_same_token => true)`, f.g.name,
+						f.g.token, f.g.id)
 					f.exec(t, `BEGIN`)
 					f.exec(t, strings.NewReplacer("$FENCE", "SELECT "+call, "$CALL", call).Replace(sql))
 					f.exec(t, `INSERT INTO ledger (token) VALUES ($1)`, f.g.token)
@@ -73,8 +74,8 @@ func TestI4_RolledBackEarlyCheckHoldsNothing(t *testing.T) {
 	f.wantCommit(t, "LK003")
 }
 
-// Nothing that a transaction may set, create or become, before its fence or after it, switches the check off: its COMMIT
-// is refused when the lease has ended, and only then.
+// Nothing that a transaction may set, create or become, before its fence or after it, switches the check off: its
+// COMMIT is refused when the lease has ended, and only then.
 func TestI4_A5_NothingInTheTransactionSwitchesTheCheckOff(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -123,7 +124,8 @@ func TestI4_TriggerStaysWhileACheckIsDue(t *testing.T) {
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, sql := range []string{
-		`ALTER TABLE pglock.fences DISABLE TRIGGER fence_commit`, `TRUNCATE pglock.fences`, `DROP TABLE pglock.fences CASCADE`,
+		`ALTER TABLE pglock.fences DISABLE TRIGGER fence_commit`, `TRUNCATE pglock.fences`,
+		`DROP TABLE pglock.fences CASCADE`,
 	} {
 		t.Run(sql, func(t *testing.T) {
 			f := newFencedTxOn(t, p, look, time.Minute)

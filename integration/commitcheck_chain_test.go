@@ -10,10 +10,10 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// A transaction may have a snapshot from before a renewal. The check inside COMMIT then locks the version of the lease's
-// row that it sees, which the renewal leaves open to it, and has to notice that a later version was ended: each way to
-// end a lease is a change of the key for whoever follows the versions. A lock in a subtransaction, and the change
-// outside it, would be none.
+// A transaction may have a snapshot from before a renewal. The check inside COMMIT then locks the version of the
+// lease's row that it sees, which the renewal leaves open to it, and has to notice that a later version was ended: each
+// way to end a lease is a change of the key for whoever follows the versions. A lock in a subtransaction, and the
+// change outside it, would be none.
 func TestI4_A5_TheCheckFollowsTheRowFromARenewalToTheEnd(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

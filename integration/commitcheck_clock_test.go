@@ -8,8 +8,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// Whoever has locked the row of a lease and leaves it as it was, as a look before a hand-over does, makes the check of its
-// holder wait. The lease may end meanwhile: then nothing commits, though it was held when the check began.
+// Whoever has locked the row of a lease and leaves it as it was, as a look before a hand-over does, makes the check of
+// its holder wait. The lease may end meanwhile: then nothing commits, though it was held when the check began.
 func TestI4_Trap3_A5_TheChecksReadTheClockAfterTheyHaveWaitedForTheRow(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -27,7 +27,8 @@ func TestI4_Trap3_A5_TheChecksReadTheClockAfterTheyHaveWaitedForTheRow(t *testin
 					f := beginFenced(t, db.URL(), level, time.Second)
 					other := newPeer(t, db.URL())
 					other.exec(t, `BEGIN`)
-					other.exec(t, `SELECT pglock.hand_over($1, $2, $3, 'nobody', p_look => true)`, f.g.name, f.g.token, f.g.id.String())
+					other.exec(t, `SELECT pglock.hand_over($1, $2, $3, 'nobody', p_look => true)`, f.g.name, f.g.token,
+						f.g.id.String())
 					var args []any
 					if check == "seal" {
 						args = []any{f.g.name}
@@ -42,7 +43,8 @@ func TestI4_Trap3_A5_TheChecksReadTheClockAfterTheyHaveWaitedForTheRow(t *testin
 					awaitExpiry(t, f.look, f.g.name)
 					other.exec(t, `ROLLBACK`)
 					if err := <-done; state(err) != "LK001" {
-						t.Fatalf("I4: the lease ended while the check waited for its row, and the answer is %v; want LK001", err)
+						t.Fatalf("I4: the lease ended while the check waited for its row, and the answer is %v; want "+
+							"LK001", err)
 					}
 					f.exec(t, `ROLLBACK`)
 					if n := one[int](t, f.look, `SELECT count(*) FROM ledger WHERE token = $1`, f.g.token); n != 0 {

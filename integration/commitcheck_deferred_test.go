@@ -9,8 +9,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// A gate is what the application's own code inside COMMIT waits for: a deferred trigger, or a cursor that is kept. It is
-// closed until open.
+// A gate is what the application's own code inside COMMIT waits for: a deferred trigger, or a cursor that is kept. It
+// is closed until open.
 type gate struct {
 	t      *testing.T
 	keeper *peer
@@ -30,8 +30,8 @@ func (g *gate) open() {
 	g.keeper.exec(g.t, `SELECT pg_advisory_unlock($1)`, g.key)
 }
 
-// newGatedTables makes the tables of this file: rows of gated wait inside COMMIT for the gate of their writer and then write
-// a row into ledger; ledger itself waits for nobody.
+// newGatedTables makes the tables of this file: rows of gated wait inside COMMIT for the gate of their writer and then
+// write a row into ledger; ledger itself waits for nobody.
 func newGatedTables(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	newLedger(t, db)
@@ -63,8 +63,8 @@ func commitAtGate(t *testing.T, p, look *peer) <-chan commitAnswer {
 	return answered
 }
 
-// What the application runs inside COMMIT after our check may take as long as it likes, and the lease may end meanwhile:
-// nobody is granted the lock, hands it over, breaks, releases or prunes it before the commit, which stands.
+// What the application runs inside COMMIT after our check may take as long as it likes, and the lease may end
+// meanwhile: nobody is granted the lock, hands it over, breaks, releases or prunes it before the commit, which stands.
 func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -95,7 +95,8 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 				// While the lease runs.
 				other.mustRenew(t, g) // passes
 				wantWaits(t, other, breakSQL, g.name)
-				wantWaits(t, other, `SELECT released FROM pglock.release_lease($1, $2, $3)`, g.name, g.token, g.id.String())
+				wantWaits(t, other, `SELECT released FROM pglock.release_lease($1, $2, $3)`, g.name, g.token,
+					g.id.String())
 
 				// When it has ended.
 				endNow(t, other, g.name)
@@ -105,7 +106,8 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 					t.Errorf("I4: a waiter was granted the lock before the commit: %+v, %v", waiter, err)
 				}
 				if waiter.ticket != 0 {
-					other.exec(t, `SELECT FROM pglock.give_up(gen_random_uuid(), ARRAY[$1::text], ARRAY[$2::uuid])`, g.name, waiter.id.String())
+					other.exec(t, `SELECT FROM pglock.give_up(gen_random_uuid(), ARRAY[$1::text], ARRAY[$2::uuid])`,
+						g.name, waiter.id.String())
 				}
 				other.prune(t)
 				if !one[bool](t, other, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1)`, g.name) {
@@ -127,8 +129,8 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 	}
 }
 
-// Deferred triggers run in the order of their statements: what the application has queued before the fence runs before the
-// check, which then sees the lease end. The same holds for a fence that is passed inside COMMIT itself.
+// Deferred triggers run in the order of their statements: what the application has queued before the fence runs before
+// the check, which then sees the lease end. The same holds for a fence that is passed inside COMMIT itself.
 func TestI4_CheckComesAfterWhatWasDeferredBeforeTheFence(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -140,10 +142,14 @@ func TestI4_CheckComesAfterWhatWasDeferredBeforeTheFence(t *testing.T) {
 		end    func(t *testing.T, other *peer, g grant)
 		answer string
 	}{
-		{"written before the fence, lease ended", fencedAfterGated, func(t *testing.T, other *peer, g grant) { endNow(t, other, g.name) }, "LK001"},
+		{"written before the fence, lease ended", fencedAfterGated, func(t *testing.T, other *peer, g grant) {
+			endNow(t, other, g.name)
+		}, "LK001"},
 		{"written before the fence, broken and granted", fencedAfterGated, breakAndGrant, "LK003"},
 		{"written before the fence, lease holds", fencedAfterGated, func(*testing.T, *peer, grant) {}, ""},
-		{"fence inside COMMIT, lease ended", fencedInCommit, func(t *testing.T, other *peer, g grant) { endNow(t, other, g.name) }, "LK001"},
+		{"fence inside COMMIT, lease ended", fencedInCommit, func(t *testing.T, other *peer, g grant) {
+			endNow(t, other, g.name)
+		}, "LK001"},
 		{"fence inside COMMIT, broken and granted", fencedInCommit, breakAndGrant, "LK003"},
 		{"fence inside COMMIT, lease holds", fencedInCommit, func(*testing.T, *peer, grant) {}, ""},
 	} {
@@ -181,8 +187,8 @@ func breakAndGrant(t *testing.T, other *peer, g grant) {
 	other.mustAcquire(t, g.name, time.Minute)
 }
 
-// No limit of the fence but transaction_timeout ends what runs inside COMMIT: the next holder is granted the lock when it is
-// over, and not when the lease is. It is before the next grant even so.
+// No limit of the fence but transaction_timeout ends what runs inside COMMIT: the next holder is granted the lock when
+// it is over, and not when the lease is. It is before the next grant even so.
 func TestHole_I16_WorkInsideCommitOutlivesTheLease(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
@@ -201,7 +207,8 @@ func TestHole_I16_WorkInsideCommitOutlivesTheLease(t *testing.T) {
 	answered := sendCommit(t, p)
 	late := passed(t, look, "x").Sub(ended)
 	a := <-answered
-	t.Logf("COMMIT of 4 s with a lease of 3 s was answered %+v; the next holder passed the fence %v after the end of the lease", a, late)
+	t.Logf("COMMIT of 4 s with a lease of 3 s was answered %+v; the next holder passed the fence %v after the end of "+
+		"the lease", a, late)
 	if serverVersion(t, look) >= 170000 {
 		if a.err == nil {
 			t.Error("I16: COMMIT was not ended by transaction_timeout")

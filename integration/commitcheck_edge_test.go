@@ -13,9 +13,9 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// edgeLog makes the database keep, for every fenced transaction that commits, when its check began and ended: triggers that
-// are named to run before and after fence_commit. The second one stays a while, so that much happens between the check and
-// the commit.
+// edgeLog makes the database keep, for every fenced transaction that commits, when its check began and ended: triggers
+// that are named to run before and after fence_commit. The second one stays a while, so that much happens between the
+// check and the commit.
 const edgeLog = `
 	CREATE TABLE edge (token bigint PRIMARY KEY, name text, expires_at timestamptz, before_check timestamptz, after_check timestamptz);
 	CREATE FUNCTION before_check() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -35,8 +35,8 @@ const edgeLog = `
 	CREATE CONSTRAINT TRIGGER z_after_check AFTER INSERT OR UPDATE ON pglock.fences DEFERRABLE INITIALLY DEFERRED
 		FOR EACH ROW EXECUTE FUNCTION after_check();`
 
-// edgeWriter takes a lock that others want too, again and again, and sends the COMMIT of its one fenced write as close to
-// the end of the lease as the server's clock lets it. It never releases.
+// edgeWriter takes a lock that others want too, again and again, and sends the COMMIT of its one fenced write as close
+// to the end of the lease as the server's clock lets it. It never releases.
 func edgeWriter(ctx context.Context, p *peer, name string, saw func(token, last int64)) (refused int, err error) {
 	background := context.Background() // a step that has begun is ended
 	for ctx.Err() == nil {
@@ -57,17 +57,20 @@ func edgeWriter(ctx context.Context, p *peer, name string, saw func(token, last 
 		}
 		// What was committed under the leases before must be seen by now.
 		var last int64
-		if err := p.QueryRow(background, `SELECT coalesce(max(token), 0) FROM edge WHERE name = $1`, name).Scan(&last); err != nil {
+		if err := p.QueryRow(background, `SELECT coalesce(max(token), 0) FROM edge WHERE name = $1`,
+			name).Scan(&last); err != nil {
 			return refused, err
 		}
 		saw(g.token, last)
 		// One message, so that the limits are lifted at once: the check is to refuse, not they.
-		_, err = p.PgConn().Exec(background, fmt.Sprintf(`BEGIN; SELECT FROM pglock.fence('%s', %d, '%s'); SELECT set_config(name, '0', true)
+		_, err = p.PgConn().Exec(background,
+			fmt.Sprintf(`BEGIN; SELECT FROM pglock.fence('%s', %d, '%s'); SELECT set_config(name, '0', true)
 			FROM pg_settings WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')`,
-			name, g.token, g.id)).ReadAll()
+				name, g.token, g.id)).ReadAll()
 		if err == nil {
 			aim := -0.003 + 0.004*rand.Float64() // seconds from the end of the lease
-			_, err = p.PgConn().Exec(background, fmt.Sprintf(`SELECT pg_sleep(extract(epoch FROM l.expires_at - clock_timestamp()) + %f)
+			_, err = p.PgConn().Exec(background,
+				fmt.Sprintf(`SELECT pg_sleep(extract(epoch FROM l.expires_at - clock_timestamp()) + %f)
 				FROM pglock.locks l WHERE l.name = '%s' AND l.token = %d; COMMIT`, aim, name, g.token)).ReadAll()
 		}
 		switch state(err) {
@@ -75,7 +78,8 @@ func edgeWriter(ctx context.Context, p *peer, name string, saw func(token, last 
 			if err != nil {
 				return refused, err
 			}
-		case "LK001", "LK002", "LK003", "55P03", "57014": // the last two: the holder before was at the fence for too long
+		// the last two: the holder before was at the fence for too long
+		case "LK001", "LK002", "LK003", "55P03", "57014":
 			refused++
 			_, err = p.Exec(background, `ROLLBACK`)
 			if err != nil {
@@ -101,7 +105,8 @@ func TestI4_A5_CommitAtTheVeryEndOfTheLease(t *testing.T) {
 	look := newPeer(t, server.URL())
 	look.exec(t, edgeLog)
 	logGrants(t, look)
-	ctx := underLoad(t, chaos, newPeer(t, server.URL()), `SELECT count(*) FILTER (WHERE expires_at - before_check < interval '2 ms') >= 30
+	ctx := underLoad(t, chaos, newPeer(t, server.URL()),
+		`SELECT count(*) FILTER (WHERE expires_at - before_check < interval '2 ms') >= 30
 		AND count(*) FILTER (WHERE pg_xact_commit_timestamp(xmin) > expires_at) >= 30 FROM edge`)
 	var mu sync.Mutex
 	var tokens, lasts []int64 // of each grant: its token, and the last token whose write its holder saw
@@ -144,7 +149,8 @@ func TestI4_A5_CommitAtTheVeryEndOfTheLease(t *testing.T) {
 	committed := one[int](t, look, `SELECT count(*) FROM edge`)
 	atTheEdge := one[int](t, look, `SELECT count(*) FROM edge WHERE expires_at - before_check < interval '2 ms'`)
 	after := one[int](t, look, `SELECT count(*) FROM edge WHERE pg_xact_commit_timestamp(xmin) > expires_at`)
-	t.Logf("%d committed, %d of them were checked in the last 2 ms of their lease, and %d committed after it; %d refused",
+	t.Logf("%d committed, %d of them were checked in the last 2 ms of their lease, and %d committed after it; %d "+
+		"refused",
 		committed, atTheEdge, after, refused)
 	if atTheEdge < 20 || after < 20 || refused < 20 {
 		t.Error("these are too few to show anything")

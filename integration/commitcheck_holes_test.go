@@ -15,8 +15,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// A hole is what the code of a fenced transaction can do to get a write past the check inside COMMIT. Each is pinned here
-// as it is, beside what closes it: whoever closes one will see its test fail, and can strike it from the documentation.
+// A hole is what the code of a fenced transaction can do to get a write past the check inside COMMIT. Each is pinned
+// here as it is, beside what closes it: whoever closes one will see its test fail, and can strike it from the
+// documentation.
 
 // SET CONSTRAINTS ... IMMEDIATE makes the check run before its time. A transaction that ends without seal commits after
 // its lease then. It commits before any other grant even so: from the early check on it holds the lock's row.
@@ -92,8 +93,8 @@ func TestI4_SealChecksAndHoldsTheLeaseOfEveryFence(t *testing.T) {
 	}
 }
 
-// seal has to be the last statement: what comes after it may use up the check inside COMMIT. Write sends it in one message
-// with COMMIT. Nobody is granted the lock even so.
+// seal has to be the last statement: what comes after it may use up the check inside COMMIT. Write sends it in one
+// message with COMMIT. Nobody is granted the lock even so.
 func TestHole_ConstraintsImmediateAfterSeal(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -112,7 +113,8 @@ func TestHole_LeaseEndedByHandIsHiddenFromASnapshot(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
-	for level, want := range map[pgx.TxIsoLevel]string{pgx.ReadCommitted: "LK003", pgx.RepeatableRead: "", pgx.Serializable: ""} {
+	for level, want := range map[pgx.TxIsoLevel]string{pgx.ReadCommitted: "LK003", pgx.RepeatableRead: "",
+		pgx.Serializable: ""} {
 		t.Run(string(level), func(t *testing.T) {
 			f := beginFenced(t, db.URL(), level, time.Minute)
 			f.look.exec(t, `UPDATE pglock.locks SET expires_at = '-infinity' WHERE name = $1`, f.g.name)
@@ -138,8 +140,8 @@ func TestHole_OwnerMayDropTheCheck(t *testing.T) {
 	f.wantCommit(t, "")
 }
 
-// unfenced are ways to write in a transaction whose fence is gone. The write comes after the one of the next holder, with
-// a token that is stale by then.
+// unfenced are ways to write in a transaction whose fence is gone. The write comes after the one of the next holder,
+// with a token that is stale by then.
 var unfenced = map[string]string{
 	"ROLLBACK TO before the fence":  `SAVEPOINT s; SELECT $FENCE; ROLLBACK TO s`,
 	"released, then rolled back":    `SAVEPOINT u; SAVEPOINT s; SELECT $FENCE; RELEASE s; ROLLBACK TO u`,
@@ -150,8 +152,8 @@ var unfenced = map[string]string{
 	"no fence at all":               ``,
 }
 
-// A write without the fence commits, whatever became of the lease and whoever has written since. Seal tells before COMMIT;
-// the guard of a table refuses the write itself.
+// A write without the fence commits, whatever became of the lease and whoever has written since. Seal tells before
+// COMMIT; the guard of a table refuses the write itself.
 func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -171,7 +173,8 @@ func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
 				}
 				f.exec(t, `BEGIN`)
 				// Several statements in one message take no arguments.
-				f.exec(t, strings.ReplaceAll(sql, "$FENCE", fmt.Sprintf(`FROM pglock.fence('%s', %d, '%s')`, f.g.name, f.g.token, f.g.id)))
+				f.exec(t, strings.ReplaceAll(sql, "$FENCE", fmt.Sprintf(`FROM pglock.fence('%s', %d, '%s')`, f.g.name,
+					f.g.token, f.g.id)))
 				f.look.exec(t, breakSQL, f.g.name)
 				next := f.look.mustAcquire(t, f.g.name, time.Minute)
 				if err := f.look.fence(t.Context(), next, next.name); err != nil { // commits by itself
@@ -179,7 +182,9 @@ func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
 				}
 				tag, err := f.Exec(t.Context(), `INSERT INTO ledger (token) VALUES ($1)`, f.g.token)
 				if err == nil {
-					tag, err = f.Exec(t.Context(), map[bool]string{false: `COMMIT`, true: fmt.Sprintf(`SELECT pglock.seal(ARRAY['%s']); COMMIT`, f.g.name)}[closing == "sealed"])
+					tag, err = f.Exec(t.Context(),
+						map[bool]string{false: `COMMIT`, true: fmt.Sprintf(`SELECT pglock.seal(ARRAY['%s']); COMMIT`,
+							f.g.name)}[closing == "sealed"])
 				}
 				f.exec(t, `ROLLBACK`)
 				wantAnswer(t, f.look, f.g, tag.String(), err, want)
@@ -207,7 +212,8 @@ func TestHole_WritesAfterARawCommitInTheCallbackStay(t *testing.T) {
 				lease := mustTry(t, c, t.Name(), pglock.WithTTL(time.Minute))
 				wantErr, wantRows := fencedstore.ErrLeftFence, stay
 				if guarded {
-					if err := fencedstore.GuardTable(t.Context(), pool, "ledger", fencedstore.WithTableResource(lease.Resource())); err != nil {
+					if err := fencedstore.GuardTable(t.Context(), pool, "ledger",
+						fencedstore.WithTableResource(lease.Resource())); err != nil {
 						t.Fatal(err)
 					}
 					defer look.exec(t, `SELECT pglock.unguard_table('ledger')`)
@@ -232,7 +238,9 @@ func TestHole_WritesAfterARawCommitInTheCallbackStay(t *testing.T) {
 				if !errors.Is(err, wantErr) {
 					t.Errorf("Write answered %v, want %v", err, wantErr)
 				}
-				rows := one[string](t, look, `SELECT coalesce(string_agg(what, ' ' ORDER BY what), '') FROM ledger WHERE token = $1`, lease.Token())
+				rows := one[string](t, look,
+					`SELECT coalesce(string_agg(what, ' ' ORDER BY what), '') FROM ledger WHERE token = $1`,
+					lease.Token())
 				if rows != wantRows {
 					t.Errorf("the ledger has %q, want %q", rows, wantRows)
 				}

@@ -44,9 +44,9 @@ func TestI4_A5_PrepareTransaction(t *testing.T) {
 	t.Run("in the callback of Write", func(t *testing.T) { callbackPrepares(t, server) })
 }
 
-// A fenced transaction that is prepared was checked then, and holds the lock until it is ended, by whoever: safe, and not
-// live. Its lease may end; nobody is granted the lock, no break, release or prune gets at it, and the fence stays closed.
-// Renewals pass. The next grant comes after the end, with a greater token.
+// A fenced transaction that is prepared was checked then, and holds the lock until it is ended, by whoever: safe, and
+// not live. Its lease may end; nobody is granted the lock, no break, release or prune gets at it, and the fence stays
+// closed. Renewals pass. The next grant comes after the end, with a greater token.
 func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 	hastyBreaks(t, newPeer(t, server.URL()))
 	c := newClient(t, newPool(t, server.URL()))
@@ -58,7 +58,8 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 				id := f.prepare(t)
 				f.renew(t) // while the lease runs
 				wantWaits(t, f.look, breakSQL, f.g.name)
-				wantWaits(t, f.look, `SELECT released FROM pglock.release_lease($1, $2, $3)`, f.g.name, f.g.token, f.g.id.String())
+				wantWaits(t, f.look, `SELECT released FROM pglock.release_lease($1, $2, $3)`, f.g.name, f.g.token,
+					f.g.id.String())
 
 				endNow(t, f.look, f.g.name)
 				wantNotGranted(t, f.look, f.g)
@@ -76,13 +77,15 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 				f.look.exec(t, `SET lock_timeout = '1min'`)
 				const ttl = 600 * time.Millisecond
 				began, err := time.Now(), error(nil)
-				for n := 0; n == 0 || state(err) == "LK001" && n < 20; n++ { // a busy machine comes too late for so short a lease
+				// a busy machine comes too late for so short a lease
+				for n := 0; n == 0 || state(err) == "LK001" && n < 20; n++ {
 					other := f.look.mustAcquire(t, fmt.Sprint(t.Name(), "/other", n), ttl)
 					began = time.Now()
 					err = f.look.fence(t.Context(), other, f.g.name)
 				}
 				if state(err) != "55P03" || time.Since(began) > patience/2 {
-					t.Errorf("I16: the fence of the prepared transaction was waited for %v, then %v", time.Since(began), err)
+					t.Errorf("I16: the fence of the prepared transaction was waited for %v, then %v", time.Since(began),
+						err)
 				}
 				f.look.exec(t, `SET lock_timeout = '3s'`)
 				pgtest.Eventually(t, "the caller to leave the queue", func() bool {
@@ -90,7 +93,9 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 				})
 
 				f.look.exec(t, end+id)
-				ended := one[time.Time](t, f.look, `SELECT coalesce((SELECT pg_xact_commit_timestamp(xmin) FROM ledger WHERE token = $1), 'epoch')`, f.g.token)
+				ended := one[time.Time](t, f.look,
+					`SELECT coalesce((SELECT pg_xact_commit_timestamp(xmin) FROM ledger WHERE token = $1), 'epoch')`,
+					f.g.token)
 				rows := map[string]int{"COMMIT PREPARED ": 1, "ROLLBACK PREPARED ": 0}[end]
 				if n := one[int](t, f.look, `SELECT count(*) FROM ledger WHERE token = $1`, f.g.token); n != rows {
 					t.Errorf("%d rows were committed, want %d", n, rows)
@@ -102,7 +107,8 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 				})
 				granted := one[time.Time](t, f.look, `SELECT acquired_at FROM pglock.locks WHERE name = $1`, f.g.name)
 				if next.token <= f.g.token || !granted.After(ended) {
-					t.Errorf("token %d, granted at %v, after token %d, committed at %v", next.token, granted, f.g.token, ended)
+					t.Errorf("token %d, granted at %v, after token %d, committed at %v", next.token, granted, f.g.token,
+						ended)
 				}
 				if err := f.look.fence(t.Context(), next, f.g.name); err != nil {
 					t.Errorf("the fence is closed to the next holder: %v", err)
@@ -120,7 +126,9 @@ func prepareIsRefused(t *testing.T, server *pgserver.Server) {
 		committed, snapshot string
 		ends                func(t *testing.T, f *fencedTx)
 	}{
-		{"expired", time.Second, "LK001", "LK001", func(t *testing.T, f *fencedTx) { awaitExpiry(t, f.look, f.g.name) }},
+		{"expired", time.Second, "LK001", "LK001", func(t *testing.T, f *fencedTx) {
+			awaitExpiry(t, f.look, f.g.name)
+		}},
 		{"taken over", time.Second, "LK003", "40001", func(t *testing.T, f *fencedTx) {
 			awaitExpiry(t, f.look, f.g.name)
 			f.look.mustAcquire(t, f.g.name, time.Minute)
@@ -142,7 +150,8 @@ func prepareIsRefused(t *testing.T, server *pgserver.Server) {
 				if state(err) != want {
 					t.Errorf("I4: PREPARE TRANSACTION answered %v, want SQLSTATE %s", err, want)
 				}
-				if n := one[int](t, f.look, `SELECT count(*) FROM pg_prepared_xacts WHERE gid = $1`, fmt.Sprintf("token %d", f.g.token)); n != 0 {
+				if n := one[int](t, f.look, `SELECT count(*) FROM pg_prepared_xacts WHERE gid = $1`,
+					fmt.Sprintf("token %d", f.g.token)); n != 0 {
 					t.Error("I4: the transaction is prepared")
 				}
 			})

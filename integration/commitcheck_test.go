@@ -40,11 +40,12 @@ func newFencedTxOn(t *testing.T, p, look *peer, ttl time.Duration) *fencedTx {
 	return f
 }
 
-// tooLate are the answers to a transaction that begins when its lease is over, or whose connection its limits have ended.
+// tooLate are the answers to a transaction that begins when its lease is over, or whose connection its limits have
+// ended.
 var tooLate = []string{"LK001", "57014", "25P02", "25P03", "25P04", ""}
 
-// beginFenced acquires the lock and begins the transaction, after the SQL before. It does so again where a short lease was
-// over, on a busy machine, before the transaction had begun.
+// beginFenced acquires the lock and begins the transaction, after the SQL before. It does so again where a short lease
+// was over, on a busy machine, before the transaction had begun.
 func beginFenced(t *testing.T, url string, level pgx.TxIsoLevel, ttl time.Duration, before ...string) *fencedTx {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; {
@@ -63,8 +64,8 @@ func beginFenced(t *testing.T, url string, level pgx.TxIsoLevel, ttl time.Durati
 	}
 }
 
-// begin begins the transaction, passes the fence and writes the row. The fence's time limits are lifted, so that the check
-// inside COMMIT is what refuses.
+// begin begins the transaction, passes the fence and writes the row. The fence's time limits are lifted, so that the
+// check inside COMMIT is what refuses.
 func (f *fencedTx) begin(t *testing.T, level pgx.TxIsoLevel) {
 	t.Helper()
 	if err := f.tryBegin(t.Context(), level); err != nil {
@@ -78,7 +79,8 @@ func (f *fencedTx) tryBegin(ctx context.Context, level pgx.TxIsoLevel) error {
 		err = f.fence(ctx, f.g, f.g.name)
 	}
 	if err == nil {
-		err = f.QueryRow(ctx, `SELECT expires_at FROM pglock.locks WHERE name = $1 AND token = $2`, f.g.name, f.g.token).
+		err = f.QueryRow(ctx, `SELECT expires_at FROM pglock.locks WHERE name = $1 AND token = $2`, f.g.name,
+			f.g.token).
 			Scan(&f.ends)
 	}
 	if err == nil {
@@ -236,9 +238,11 @@ var checks = []struct {
 	}, "LK003", "40001", "released", false},
 	{"expired and pruned", time.Second, func(t *testing.T, f *fencedTx) {
 		awaitExpiry(t, f.look, f.g.name)
-		pgtest.Eventually(t, "the lock is pruned", func() bool { // others write to the table, and no name but this one begins so
+		// others write to the table, and no name but this one begins so
+		pgtest.Eventually(t, "the lock is pruned", func() bool {
 			var removed int
-			err := f.look.QueryRow(t.Context(), `SELECT removed FROM pglock.prune_locks('0', 1, left($1, -1))`, f.g.name).Scan(&removed)
+			err := f.look.QueryRow(t.Context(), `SELECT removed FROM pglock.prune_locks('0', 1, left($1, -1))`,
+				f.g.name).Scan(&removed)
 			if err != nil && state(err) != "55P03" {
 				t.Fatal(err)
 			}
@@ -251,12 +255,13 @@ var checks = []struct {
 	}, "LK003", "40001", "unknown", false},
 	{"heartbeat renewed meanwhile", time.Minute, func(t *testing.T, f *fencedTx) { f.renew(t) },
 		"", "", "", false},
-	{"heartbeat renewed meanwhile, COMMIT after the expiry that its snapshot shows", 2500 * time.Millisecond, func(t *testing.T, f *fencedTx) {
-		pgtest.Eventually(t, "the first expiry to pass", func() bool {
-			f.renew(t)
-			return one[bool](t, f.look, `SELECT $1 <= clock_timestamp()`, f.ends)
-		})
-	}, "", "LK001", "", true},
+	{"heartbeat renewed meanwhile, COMMIT after the expiry that its snapshot shows", 2500 * time.Millisecond,
+		func(t *testing.T, f *fencedTx) {
+			pgtest.Eventually(t, "the first expiry to pass", func() bool {
+				f.renew(t)
+				return one[bool](t, f.look, `SELECT $1 <= clock_timestamp()`, f.ends)
+			})
+		}, "", "LK001", "", true},
 	{"heartbeat renewed meanwhile, then expired", 2500 * time.Millisecond, func(t *testing.T, f *fencedTx) {
 		f.renew(t)
 		awaitExpiry(t, f.look, f.g.name)
@@ -268,8 +273,8 @@ var checks = []struct {
 	}, "LK003", "40001", "taken over", false},
 }
 
-// What COMMIT answers, for everything that may happen to the lease after the fence, at every isolation level. The level of
-// the history changes nothing.
+// What COMMIT answers, for everything that may happen to the lease after the fence, at every isolation level. The level
+// of the history changes nothing.
 func TestI4_I10_I18_A5_CommitAnswersForWhatBecameOfTheLease(t *testing.T) {
 	t.Parallel()
 	for _, history := range []string{"losses", "all"} {
@@ -301,7 +306,8 @@ func TestI4_I10_I18_A5_CommitAnswersForWhatBecameOfTheLease(t *testing.T) {
 					}
 					tag, err := f.Exec(t.Context(), `COMMIT`)
 					wantAnswer(t, f.look, f.g, tag.String(), err, want)
-					if reason := "reason=" + c.reason; level == pgx.ReadCommitted && want != "" && detail(err) != reason {
+					if reason := "reason=" + c.reason; level == pgx.ReadCommitted && want != "" &&
+						detail(err) != reason {
 						t.Errorf("the refusal has DETAIL %q, want %q", detail(err), reason)
 					}
 				})
@@ -389,8 +395,10 @@ func TestI4_CommitOfASlotAsksForItsOwnLease(t *testing.T) {
 			for i := range fs {
 				f := &fencedTx{peer: newPeer(t, db.URL()), look: look}
 				f.g = grant{name: t.Name(), id: uuid.New()}
-				if err := f.QueryRow(t.Context(), `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min',
-					p_mode => 'limit', p_capacity => 2)`, f.g.name, f.g.id.String(), f.key.String()).Scan(&f.g.granted, &f.g.token); err != nil {
+				if err := f.QueryRow(t.Context(),
+					`SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min',
+					p_mode => 'limit', p_capacity => 2)`, f.g.name, f.g.id.String(), f.key.String()).Scan(&f.g.granted,
+					&f.g.token); err != nil {
 					t.Fatal(err)
 				}
 				f.exec(t, `BEGIN ISOLATION LEVEL `+string(level))

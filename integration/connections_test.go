@@ -25,8 +25,8 @@ import (
 )
 
 // Whatever a process does, max_connections has to count one connection for it besides its pool: it listens, looks and
-// renews over the same one, which it opens once. Where a statement takes long, as on a busy machine, others go beside it
-// for a moment; so this may be tried again.
+// renews over the same one, which it opens once. Where a statement takes long, as on a busy machine, others go beside
+// it for a moment; so this may be tried again.
 func TestAProcessOpensOneConnectionBesideItsPool(t *testing.T) {
 	t.Parallel()
 	for attempt := 1; ; attempt++ {
@@ -34,7 +34,8 @@ func TestAProcessOpensOneConnectionBesideItsPool(t *testing.T) {
 		if opened == 2 && polling == 0 { // one by the pool
 			return
 		}
-		if t.Logf("%d connections were opened, with that of the pool; %d times it did not hear", opened, polling); attempt == 5 {
+		if t.Logf("%d connections were opened, with that of the pool; %d times it did not hear", opened,
+			polling); attempt == 5 {
 			t.Fatal("want 2, and that it always hears")
 		}
 	}
@@ -215,7 +216,8 @@ func TestALostConnectionIsNoticedWhileNobodyUsesIt(t *testing.T) {
 	}
 	look := newPeer(t, db.URL())
 	own := func(sql string) int {
-		return one[int](t, look, sql+" FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %'")
+		return one[int](t, look, sql+" FROM pg_stat_activity WHERE datname = current_database() AND application_name "+
+			"LIKE 'pglock %'")
 	}
 	if n := own("SELECT count(pg_terminate_backend(pid))"); n != 1 {
 		t.Fatalf("%d connections beside the pool", n)

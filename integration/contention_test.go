@@ -11,7 +11,8 @@ import (
 )
 
 // slowDisk makes every flush of a server of the test's own wait two milliseconds.
-var slowDisk = map[string]string{"fsync": "on", "commit_delay": "2000", "commit_siblings": "0", "wal_sync_method": "fdatasync"}
+var slowDisk = map[string]string{"fsync": "on", "commit_delay": "2000", "commit_siblings": "0",
+	"wal_sync_method": "fdatasync"}
 
 // renewals takes so many renewals one after another, and gives how long each took, sorted.
 func renewals(t *testing.T, l *pglock.Lease, n int) []time.Duration {
@@ -28,8 +29,8 @@ func renewals(t *testing.T, l *pglock.Lease, n int) []time.Duration {
 	return took
 }
 
-// I14: neither those who try nor those who queue slow the holder's renewals down: none of them keeps the lock's row over a
-// flush of the disk. With a row lock held over it, renewals take twenty times as long here.
+// I14: neither those who try nor those who queue slow the holder's renewals down: none of them keeps the lock's row
+// over a flush of the disk. With a row lock held over it, renewals take twenty times as long here.
 func TestI14_ContendersAndWaitersDoNotSlowRenewals(t *testing.T) {
 	server := migrated(t, slowDisk)
 	holder := mustTry(t, newClient(t, newPool(t, server.URL())), "x", pglock.WithTTL(time.Minute))
@@ -72,7 +73,8 @@ func TestI14_ContendersAndWaitersDoNotSlowRenewals(t *testing.T) {
 				if took[n/2] <= 4*alone[n/2] {
 					return
 				} else if round == rounds {
-					t.Fatalf("I14: half of the renewals take longer than %v beside 32 contenders, %v without", took[n/2], alone[n/2])
+					t.Fatalf("I14: half of the renewals take longer than %v beside 32 contenders, %v without",
+						took[n/2], alone[n/2])
 				}
 			}
 		})

@@ -74,7 +74,8 @@ func TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue(t *testing.T) {
 	}
 }
 
-// Whoever comes first after the expiry does not overtake the queue: a try is refused, and who queues behind has the head served.
+// Whoever comes first after the expiry does not overtake the queue: a try is refused, and who queues behind has the
+// head served.
 func TestI9_NewcomerAfterTheExpiryServesTheQueue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -89,16 +90,18 @@ func TestI9_NewcomerAfterTheExpiryServesTheQueue(t *testing.T) {
 	if err != nil || n.granted {
 		t.Fatalf("I9: the newcomer overtook the queue: %+v, %v", n, err)
 	}
-	if behind, err := newcomer.enqueue(t.Context(), "x", uuid.New(), "exclusive", nil); err != nil || behind.granted || behind.ticket <= w.ticket {
+	if behind, err := newcomer.enqueue(t.Context(), "x", uuid.New(), "exclusive", nil); err != nil || behind.granted ||
+		behind.ticket <= w.ticket {
 		t.Fatalf("I9: the newcomer overtook the queue: %+v, %v", behind, err)
 	}
-	if id := one[string](t, look, `SELECT grant_id::text FROM pglock.locks WHERE name = 'x' AND expires_at > clock_timestamp()`); id != w.id.String() {
+	if id := one[string](t, look,
+		`SELECT grant_id::text FROM pglock.locks WHERE name = 'x' AND expires_at > clock_timestamp()`); id != w.id.String() {
 		t.Error("the head of the queue does not hold the lock")
 	}
 }
 
-// A waiter whose process is killed or stopped is passed over when its session has given no sign of life for its TTL. One
-// that was handed the lock in that instant keeps it for no longer than the lease's TTL.
+// A waiter whose process is killed or stopped is passed over when its session has given no sign of life for its TTL.
+// One that was handed the lock in that instant keeps it for no longer than the lease's TTL.
 func TestDeadWaitersArePassedOver(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
@@ -128,7 +131,9 @@ func TestDeadWaitersArePassedOver(t *testing.T) {
 			if f.err != nil {
 				t.Fatal(f.err)
 			}
-			if token := one[int64](t, look, `SELECT token FROM pglock.locks WHERE name = 'x'`); token != int64(holder.Token())+1 || time.Since(began) > patience/2 {
+			if token := one[int64](t, look,
+				`SELECT token FROM pglock.locks WHERE name = 'x'`); token != int64(holder.Token())+1 ||
+				time.Since(began) > patience/2 {
 				t.Errorf("token %d after %d: somebody was granted the lock between", token, holder.Token())
 			}
 			if how == syscall.SIGSTOP {
@@ -154,7 +159,8 @@ func TestDeadWaitersAreNeitherServedWithOthersNorNamed(t *testing.T) {
 	dies := func(name, mode string, capacity any) {
 		p := newHastyPeer(t, db.URL())
 		p.mustEnqueue(t, name, mode, capacity)
-		look.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`, p.session().String())
+		look.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`,
+			p.session().String())
 	}
 	held := look.mustAcquire(t, "readers", time.Minute)
 	first, last := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
@@ -162,13 +168,15 @@ func TestDeadWaitersAreNeitherServedWithOthersNorNamed(t *testing.T) {
 	dies("readers", "shared", nil)
 	last.mustEnqueue(t, "readers", "shared", nil)
 	look.mustReleaseBy(t, "release_lease", held)
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name = 'readers' AND expires_at > clock_timestamp()`); n != 2 {
+	if n := one[int](t, look,
+		`SELECT count(*) FROM pglock.locks WHERE name = 'readers' AND expires_at > clock_timestamp()`); n != 2 {
 		t.Errorf("%d readers were served, want the two that live", n)
 	}
 
 	held = look.mustAcquire(t, "named", time.Minute)
 	dies("named", "exclusive", nil)
-	if outcome := one[string](t, look, `SELECT outcome FROM pglock.hand_over('named', $1, $2, 'peer')`, held.token, held.id.String()); outcome != "nobody" {
+	if outcome := one[string](t, look, `SELECT outcome FROM pglock.hand_over('named', $1, $2, 'peer')`, held.token,
+		held.id.String()); outcome != "nobody" {
 		t.Errorf("handed over to a dead waiter: %s", outcome)
 	}
 
@@ -269,10 +277,12 @@ func TestCancelledWaiterLeavesTheQueue(t *testing.T) {
 	cancels[1]()
 	f := await(t, got)
 	var held *pglock.HeldError
-	if f.n != 1 || !errors.Is(f.err, context.Canceled) || !errors.Is(f.err, pglock.ErrHeld) || !errors.As(f.err, &held) {
+	if f.n != 1 || !errors.Is(f.err, context.Canceled) || !errors.Is(f.err, pglock.ErrHeld) ||
+		!errors.As(f.err, &held) {
 		t.Fatalf("%d: %v", f.n, f.err)
 	}
-	if held.Place != 2 || held.Holder != "the holder" || held.Token != holder.Token() || held.Name != "x" || held.ExpiresAt.IsZero() {
+	if held.Place != 2 || held.Holder != "the holder" || held.Token != holder.Token() || held.Name != "x" ||
+		held.ExpiresAt.IsZero() {
 		t.Errorf("%+v", held)
 	}
 	awaitQueue(t, look, "x", 2)

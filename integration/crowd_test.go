@@ -22,7 +22,8 @@ import (
 func wantFree(t *testing.T, look *peer) {
 	t.Helper()
 	pgtest.Eventually(t, "every lock to be free and every queue empty", func() bool {
-		return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
+		return one[int](t, look,
+			`SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
 	})
 }
 
@@ -56,7 +57,8 @@ func (ts *turnstile) pass(l *pglock.Lease) {
 	ts.holders.Add(-1)
 }
 
-// Connections of the clients are ended all the time, whatever travels on them: requests, grants, releases, hints and heartbeats. All calls are served, and when it is over nobody holds a lock that nobody knows of.
+// Connections of the clients are ended all the time, whatever travels on them: requests, grants, releases, hints and
+// heartbeats. All calls are served, and when it is over nobody holds a lock that nobody knows of.
 func TestTrap9_CallsWhoseConnectionsAreEnded(t *testing.T) {
 	t.Parallel()
 	chaos := lasting(2 * time.Second)
@@ -112,7 +114,8 @@ func TestTrap9_CallsWhoseConnectionsAreEnded(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second && untold.Load() == 0 {
 		t.Errorf("trap 9: the lock was free after %v: it was held for nobody", took)
 	}
-	t.Logf("%d leases, %d cancelled, %d releases not told, %d connections ended, %d grants", ts.passed, cancelled.Load(), untold.Load(), cuts, checkGrants(t, look))
+	t.Logf("%d leases, %d cancelled, %d releases not told, %d connections ended, %d grants", ts.passed,
+		cancelled.Load(), untold.Load(), cuts, checkGrants(t, look))
 	if ts.passed < enough/2 || cuts < 10 || cancelled.Load() == 0 {
 		t.Error("too little happened to show anything")
 	}
@@ -135,7 +138,8 @@ func TestCloseEndsCrowdsAndLeavesNothing(t *testing.T) {
 						served.Add(1)
 						err = l.Release(t.Context())
 					}
-					if errors.Is(err, pglock.ErrClosed) || errors.Is(err, pglock.ErrReleased) && c.Close(t.Context()) == nil {
+					if errors.Is(err, pglock.ErrClosed) || errors.Is(err, pglock.ErrReleased) &&
+						c.Close(t.Context()) == nil {
 						return // released by Close, which has come before
 					}
 					if err != nil {
@@ -155,7 +159,8 @@ func TestCloseEndsCrowdsAndLeavesNothing(t *testing.T) {
 			t.Error(err)
 		}
 		wg.Wait()
-		if n := one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE name <> 'x0' AND expires_at > clock_timestamp())`); n != 0 {
+		if n := one[int](t, look,
+			`SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE name <> 'x0' AND expires_at > clock_timestamp())`); n != 0 {
 			t.Errorf("%d tickets and leases are left", n)
 		}
 		if round%2 == 0 {
@@ -166,8 +171,8 @@ func TestCloseEndsCrowdsAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// Callers of two clients release their leases while they write under them, or just before; some write nothing. Each reads
-// before it writes: a write of an ended lease that took effect would be seen as one from a stale read.
+// Callers of two clients release their leases while they write under them, or just before; some write nothing. Each
+// reads before it writes: a write of an ended lease that took effect would be seen as one from a stale read.
 func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -184,7 +189,9 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 		for caller := range 12 {
 			level := levels[(client+caller)%2]
 			wg.Go(func() {
-				for enough := func() bool { return written.Load() > 20 && refused.Load() > 5 }; time.Now().Before(until) ||
+				for enough := func() bool {
+					return written.Load() > 20 && refused.Load() > 5
+				}; time.Now().Before(until) ||
 					!enough() && time.Now().Before(until.Add(patience)); {
 					l, err := c.Acquire(t.Context(), "x")
 					if err != nil {
@@ -203,7 +210,8 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 						t.Error(err)
 					}
 					released := make(chan error, 1)
-					delay := rand.N([]time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond}[rand.N(3)])
+					delay := rand.N([]time.Duration{time.Millisecond, 10 * time.Millisecond,
+						100 * time.Millisecond}[rand.N(3)])
 					delay *= time.Duration(1 + refused.Load()/(1+written.Load())) // a busy machine writes slowly
 					go func() {
 						time.Sleep(delay) // the chaos of this test
@@ -217,7 +225,8 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 						written.Add(1)
 					case err == nil:
 						written.Add(1)
-					case errors.Is(err, pglock.ErrLost), errors.Is(err, pglock.ErrReleased), errors.Is(err, fencedstore.ErrStaleToken), state(err) == "40001":
+					case errors.Is(err, pglock.ErrLost), errors.Is(err, pglock.ErrReleased), errors.Is(err,
+						fencedstore.ErrStaleToken), state(err) == "40001":
 						refused.Add(1)
 					default:
 						t.Error(err)
@@ -230,17 +239,21 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if n := one[int](t, look, `SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`); n != 0 {
+	if n := one[int](t, look,
+		`SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`); n != 0 {
 		t.Errorf("I3: %d writes carry a token that is not greater than the one before", n)
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM (SELECT read, row_number() OVER (ORDER BY n) - 1 AS balance FROM ledger) l WHERE read <> balance`); n != 0 {
+	if n := one[int](t, look,
+		`SELECT count(*) FROM (SELECT read, row_number() OVER (ORDER BY n) - 1 AS balance FROM ledger) l WHERE read <> balance`); n != 0 {
 		t.Errorf("I4: %d writes were made from a stale read", n)
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != int(written.Load()) || one[int](t, look, `SELECT balance FROM account`) != n {
+	if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != int(written.Load()) ||
+		one[int](t, look, `SELECT balance FROM account`) != n {
 		t.Errorf("%d writes are there, %d were acknowledged", n, written.Load())
 	}
 	wantFree(t, look)
-	t.Logf("%d leases, %d writes, %d of them before a release that was under way, %d refused; %d grants", leases.Load(), written.Load(), late.Load(),
+	t.Logf("%d leases, %d writes, %d of them before a release that was under way, %d refused; %d grants", leases.Load(),
+		written.Load(), late.Load(),
 		refused.Load(), checkGrants(t, look))
 	if written.Load() == 0 || refused.Load() == 0 {
 		t.Error("too little happened to show anything")

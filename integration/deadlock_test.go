@@ -16,7 +16,8 @@ func TestSelfDeadlockFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	c, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
-	for name, mode := range map[string][]pglock.AcquireOption{"exclusive": nil, "shared": {pglock.WithShared()}, "limit": {pglock.WithLimit(3)}} {
+	for name, mode := range map[string][]pglock.AcquireOption{"exclusive": nil, "shared": {pglock.WithShared()},
+		"limit": {pglock.WithLimit(3)}} {
 		t.Run(name, func(t *testing.T) {
 			l := mustTry(t, c, name, mode...)
 			mode := append([]pglock.AcquireOption{pglock.WithMaxWait(patience / 4)}, mode...)
@@ -26,8 +27,14 @@ func TestSelfDeadlockFailsAtOnce(t *testing.T) {
 				"Do": func() error {
 					return c.Do(l.Context(), name, func(context.Context, *pglock.Lease) error { return nil }, mode...)
 				},
-				"AcquireAll":                func() error { _, err := c.AcquireAll(l.Context(), []string{"free", name}, mode...); return err },
-				"Acquire of another client": func() error { _, err := other.Acquire(l.Context(), name, mode...); return err },
+				"AcquireAll": func() error {
+					_, err := c.AcquireAll(l.Context(), []string{"free", name}, mode...)
+					return err
+				},
+				"Acquire of another client": func() error {
+					_, err := other.Acquire(l.Context(), name, mode...)
+					return err
+				},
 			} {
 				if err := ask(); !errors.Is(err, pglock.ErrSelfDeadlock) || !errors.Is(err, pglock.ErrHeld) {
 					t.Errorf("%s: %v, want ErrSelfDeadlock", what, err)
@@ -81,7 +88,8 @@ func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
 			}
 			for i, l := range deadlock.Circle {
 				waiter := (size - 1 + i) % size
-				if l.Waiter != fmt.Sprint("holder", waiter) || l.Lock != fmt.Sprint("x", (waiter+1)%size) || l.Holder != fmt.Sprint("holder", (waiter+1)%size) {
+				if l.Waiter != fmt.Sprint("holder", waiter) || l.Lock != fmt.Sprint("x", (waiter+1)%size) ||
+					l.Holder != fmt.Sprint("holder", (waiter+1)%size) {
 					t.Errorf("link %d is %+v", i, l)
 				}
 			}
@@ -105,7 +113,8 @@ func TestCircleThroughTheQueueIsFound(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	a, b, c := newClient(t, db.Pool(t), pglock.WithDefaultHolder("a")), newClient(t, db.Pool(t), pglock.WithDefaultHolder("b")), newClient(t, db.Pool(t), pglock.WithDefaultHolder("c"))
+	a, b, c := newClient(t, db.Pool(t), pglock.WithDefaultHolder("a")), newClient(t, db.Pool(t),
+		pglock.WithDefaultHolder("b")), newClient(t, db.Pool(t), pglock.WithDefaultHolder("c"))
 	read := mustTry(t, a, "x", pglock.WithShared()) // a reads x, and will wait for y, which b holds
 	y := mustTry(t, b, "y")
 	z := mustTry(t, c, "z")
@@ -117,7 +126,8 @@ func TestCircleThroughTheQueueIsFound(t *testing.T) {
 	began := time.Now()
 	_, err := a.Acquire(read.Context(), "y") // a waits for b: b -> c -> a -> b
 	var deadlock *pglock.DeadlockError
-	if !errors.As(err, &deadlock) || deadlock.Circle[0].Waiter != "a" || deadlock.Circle[len(deadlock.Circle)-1].Holder != "a" {
+	if !errors.As(err, &deadlock) || deadlock.Circle[0].Waiter != "a" ||
+		deadlock.Circle[len(deadlock.Circle)-1].Holder != "a" {
 		t.Fatalf("%v, want a circle that begins and ends with a", err)
 	}
 	t.Logf("found after %v", time.Since(began))
@@ -134,8 +144,8 @@ func TestCircleThroughTheQueueIsFound(t *testing.T) {
 	t.Logf("reader granted after %v", time.Since(began))
 }
 
-// Long chains of owners that hold one lock and wait for the next are no circle, also while they move and while holders of
-// a semaphore that are not stuck can let them go on.
+// Long chains of owners that hold one lock and wait for the next are no circle, also while they move and while holders
+// of a semaphore that are not stuck can let them go on.
 func TestChainsWithoutACircleRaiseNoAlarm(t *testing.T) {
 	pgtest.Long(t, "TestHolderOfASemaphoreThatIsNotStuckIsNoCircle")
 	t.Parallel()
@@ -149,9 +159,12 @@ func TestChainsWithoutACircleRaiseNoAlarm(t *testing.T) {
 				for range rounds {
 					// Everybody takes its locks in rising order: no circle can close.
 					err := c.Do(t.Context(), fmt.Sprintf("c%02d", n), func(ctx context.Context, _ *pglock.Lease) error {
-						return c.Do(ctx, fmt.Sprintf("c%02d", n+1+chain%2), func(ctx context.Context, _ *pglock.Lease) error {
-							return c.Do(ctx, "pool", func(context.Context, *pglock.Lease) error { return nil }, pglock.WithLimit(2))
-						})
+						return c.Do(ctx, fmt.Sprintf("c%02d", n+1+chain%2),
+							func(ctx context.Context, _ *pglock.Lease) error {
+								return c.Do(ctx, "pool", func(context.Context, *pglock.Lease) error {
+									return nil
+								}, pglock.WithLimit(2))
+							})
 					})
 					if err != nil {
 						t.Error(err)
@@ -177,7 +190,8 @@ func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
 	acquireInBackground(y.Context(), b, 1, "pool", got, pglock.WithLimit(2)) // b waits for the pool
 	awaitQueue(t, look, "pool", 1)
 	look.exec(t, `SET search_path = pglock, pg_temp`)
-	if n := one[int](t, look, `SELECT count(circle) FROM pglock.waiters w, LATERAL (SELECT pglock.find_circle(w.name, w.ticket) AS circle) c`); n != 0 {
+	if n := one[int](t, look,
+		`SELECT count(circle) FROM pglock.waiters w, LATERAL (SELECT pglock.find_circle(w.name, w.ticket) AS circle) c`); n != 0 {
 		t.Errorf("%d circles found where there is none", n)
 	}
 	mustRelease(t, free)
@@ -229,7 +243,8 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 	}
 	wg.Wait()
 	holder := mustTry(t, newClient(t, db.Pool(t)), "c")
-	_, err := newClient(t, db.Pool(t)).AcquireAll(t.Context(), []string{"d", "c", "b", "a"}, pglock.WithMaxWait(2*time.Second))
+	_, err := newClient(t, db.Pool(t)).AcquireAll(t.Context(), []string{"d", "c", "b", "a"},
+		pglock.WithMaxWait(2*time.Second))
 	if !errors.Is(err, pglock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want ErrHeld and context.DeadlineExceeded", err)
 	}
@@ -239,8 +254,8 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 	mustRelease(t, holder)
 }
 
-// The search for circles reads everything at one moment: hand-overs that happen while it reads raise no alarm. Owners that
-// hold a lock each hand another to and fro, while somebody searches all the time.
+// The search for circles reads everything at one moment: hand-overs that happen while it reads raise no alarm. Owners
+// that hold a lock each hand another to and fro, while somebody searches all the time.
 func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
 	pgtest.Long(t, "TestHolderOfASemaphoreThatIsNotStuckIsNoCircle", "TestAcquireAllInAnyOrderNeverDeadlocks")
 	t.Parallel()
@@ -270,7 +285,8 @@ func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
 	search.exec(t, `SET search_path = pglock, pg_temp`)
 	searches := 0
 	for searching := true; searching; searches++ {
-		if n := one[int](t, search, `SELECT count(s.circle) FROM pglock.waiters w CROSS JOIN LATERAL (SELECT pglock.find_circle(w.name, w.ticket) AS circle) s`); n != 0 {
+		if n := one[int](t, search,
+			`SELECT count(s.circle) FROM pglock.waiters w CROSS JOIN LATERAL (SELECT pglock.find_circle(w.name, w.ticket) AS circle) s`); n != 0 {
 			t.Errorf("%d circles found where there is none", n)
 			break
 		}
@@ -284,15 +300,17 @@ func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
 	t.Logf("%d searches", searches)
 }
 
-// A circle that closes through a queued writer that holds nothing itself: the reader behind it waits for the readers that
-// the writer waits for.
+// A circle that closes through a queued writer that holds nothing itself: the reader behind it waits for the readers
+// that the writer waits for.
 func TestCircleThroughAWriterThatHoldsNothingIsFound(t *testing.T) {
 	t.Parallel()
-	for name, mode := range map[string]pglock.AcquireOption{"shared": pglock.WithShared(), "limit": pglock.WithLimit(2)} {
+	for name, mode := range map[string]pglock.AcquireOption{"shared": pglock.WithShared(),
+		"limit": pglock.WithLimit(2)} {
 		t.Run(name, func(t *testing.T) {
 			db := pgtest.Database(t)
 			look := newPeer(t, db.URL())
-			h, r := newClient(t, db.Pool(t), pglock.WithDefaultHolder("h")), newClient(t, db.Pool(t), pglock.WithDefaultHolder("r"))
+			h, r := newClient(t, db.Pool(t), pglock.WithDefaultHolder("h")), newClient(t, db.Pool(t),
+				pglock.WithDefaultHolder("r"))
 			reads, holds := mustTry(t, h, "l", mode), mustTry(t, r, "x")
 			got := make(chan fetched, 2)
 			acquireInBackground(t.Context(), newClient(t, db.Pool(t)), 0, "l", got) // the writer

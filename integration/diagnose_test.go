@@ -19,7 +19,8 @@ func TestDoctorSeesATransactionThatHasWrittenAndIsIdle(t *testing.T) {
 	writer.exec(t, `BEGIN`)
 	writer.exec(t, `INSERT INTO ledger VALUES (1)`)
 	pgtest.Eventually(t, "the transaction to be two seconds old, and without a snapshot", func() bool {
-		return one[bool](t, look, `SELECT xact_start < clock_timestamp() - interval '2 s' AND backend_xmin IS NULL FROM pg_stat_activity WHERE pid = $1`, writer.PgConn().PID())
+		return one[bool](t, look,
+			`SELECT xact_start < clock_timestamp() - interval '2 s' AND backend_xmin IS NULL FROM pg_stat_activity WHERE pid = $1`, writer.PgConn().PID())
 	})
 	findings, err := lockadmin.Diagnose(t.Context(), newPool(t, server.URL()))
 	if err != nil {
@@ -105,11 +106,13 @@ func TestDoctorNamesOldTransactionsAndWhatTheyKeepLocked(t *testing.T) {
 	f = findingOf(t, server.URL(), "oldest transaction")
 	at := 0
 	for _, words := range []string{
-		fmt.Sprintf("process %d, 'writer' of user postgres, idle in transaction, open for 00:00:0", writer.PgConn().PID()),
+		fmt.Sprintf("process %d, 'writer' of user postgres, idle in transaction, open for 00:00:0",
+			writer.PgConn().PID()),
 		"keeps lock 'three'",
 		fmt.Sprintf(": SELECT pg_terminate_backend(%d) ends it.", writer.PgConn().PID()),
 		fmt.Sprintf("process %d, 'psql' of user postgres", person.PgConn().PID()), "keeps lock 'four'",
-		fmt.Sprintf("process %d, 'other' of user postgres", other.PgConn().PID()), "keeps lock 'it''s two', 'three': SELECT",
+		fmt.Sprintf("process %d, 'other' of user postgres", other.PgConn().PID()), "keeps lock 'it''s two', 'three': " +
+			"SELECT",
 		"Older than ten minutes, too: 1 more.",
 	} {
 		n := strings.Index(f.Meaning[at:], words)

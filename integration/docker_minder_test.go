@@ -97,7 +97,8 @@ func removeContainers(ctx context.Context, label string) (int, error) {
 		return 0, err
 	}
 	for _, c := range list.Items {
-		if _, err := engine.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}); err != nil {
+		if _, err := engine.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true,
+			RemoveVolumes: true}); err != nil {
 			return 0, err
 		}
 	}

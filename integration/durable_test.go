@@ -16,7 +16,8 @@ import (
 // crash is answered again after it.
 func TestI12_GrantsSurviveACrash(t *testing.T) {
 	t.Parallel() // most of it is waiting
-	server := migrated(t, map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off"})
+	server := migrated(t, map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s",
+		"wal_writer_flush_after": "1GB", "autovacuum": "off"})
 	const workers = 8
 	crashes := rarely(4)
 	answered := make(map[string]int64) // the last token of each name
@@ -63,7 +64,8 @@ func TestI12_GrantsSurviveACrash(t *testing.T) {
 		}
 		look := newPeer(t, server.URL())
 		for name, token := range answered {
-			if row := one[int64](t, look, `SELECT coalesce(max(token), 0) FROM pglock.locks WHERE name = $1`, name); row < token {
+			if row := one[int64](t, look, `SELECT coalesce(max(token), 0) FROM pglock.locks WHERE name = $1`,
+				name); row < token {
 				t.Errorf("I12: crash %d: %s was answered token %d and its row has %d", crash, name, token, row)
 			}
 		}
@@ -79,7 +81,8 @@ func TestI13_RefusedTryWritesNothing(t *testing.T) {
 	p.mustAcquire(t, "x", time.Hour)
 	p.exec(t, "CHECKPOINT")
 	look := func() string {
-		return one[string](t, p, `SELECT concat_ws(' ', pg_current_wal_insert_lsn(), l.xmax, l.xmin, l.ctid, s.last_value, s.is_called,
+		return one[string](t, p,
+			`SELECT concat_ws(' ', pg_current_wal_insert_lsn(), l.xmax, l.xmin, l.ctid, s.last_value, s.is_called,
 			pg_snapshot_xmax(pg_current_snapshot())) FROM pglock.locks l, pglock.fencing_token_seq s`)
 	}
 	refuse := func(times int) {
@@ -163,7 +166,8 @@ func TestI24_ReleaseLeavesTheSettingAlone(t *testing.T) {
 // The releases that the library sends do not wait for the disk, and its grants do.
 func TestI24_ReleaseIsAsynchronousAndGrantIsNot(t *testing.T) {
 	t.Parallel()
-	server := migrated(t, map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off"})
+	server := migrated(t, map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB",
+		"autovacuum": "off"})
 	look := newPeer(t, server.URL())
 	flushed := func() bool {
 		return one[bool](t, look, `SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()`)
@@ -194,11 +198,13 @@ func TestI24_ReleaseIsAsynchronousAndGrantIsNot(t *testing.T) {
 		}
 		// The server writes a little on its own account, which may come between.
 		if grants < rounds-2 || renewals < rounds-2 {
-			t.Errorf("I12: %d of %d grants and %d renewals were answered before their WAL was flushed, with synchronous_commit = %s",
+			t.Errorf("I12: %d of %d grants and %d renewals were answered before their WAL was flushed, with "+
+				"synchronous_commit = %s",
 				rounds-grants, rounds, rounds-renewals, setting)
 		}
 		if releases > 2 {
-			t.Errorf("I24: %d of %d releases waited for the disk, with synchronous_commit = %s", releases, rounds, setting)
+			t.Errorf("I24: %d of %d releases waited for the disk, with synchronous_commit = %s", releases, rounds,
+				setting)
 		}
 	}
 }

@@ -182,7 +182,9 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 		"Lease.Renew":       func(ctx context.Context) error { return s.lease.Renew(ctx) },
 		"Lease.CanHandOver": func(ctx context.Context) error { return s.lease.CanHandOver(ctx, "somebody") },
 		"Lease.Extend":      func(ctx context.Context) error { return first(s.lease.Extend(ctx, 2*time.Hour)) },
-		"Store.Write":       func(ctx context.Context) error { return s.store.Write(ctx, s.lease, s.inPgx(), s.opts...) },
+		"Store.Write": func(ctx context.Context) error {
+			return s.store.Write(ctx, s.lease, s.inPgx(), s.opts...)
+		},
 		"Store.Write for long": func(ctx context.Context) error {
 			return s.store.Write(ctx, s.lease, s.inPgx(), fencedstore.WithTimeLimit(2*time.Hour))
 		},
@@ -207,21 +209,35 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 		"fencedstore.GuardOnce": func(ctx context.Context) error {
 			return fencedstore.GuardOnce(ctx, s.tx, s.lease, "key")
 		},
-		"fencedstore.GuardSQL":    func(ctx context.Context) error { return fencedstore.GuardSQL(ctx, s.sqlTx, s.lease) },
-		"fencedstore.GuardAllSQL": func(ctx context.Context) error { return fencedstore.GuardAllSQL(ctx, s.sqlTx, fences) },
+		"fencedstore.GuardSQL": func(ctx context.Context) error {
+			return fencedstore.GuardSQL(ctx, s.sqlTx, s.lease)
+		},
+		"fencedstore.GuardAllSQL": func(ctx context.Context) error {
+			return fencedstore.GuardAllSQL(ctx, s.sqlTx, fences)
+		},
 		"fencedstore.GuardOnceSQL": func(ctx context.Context) error {
 			return fencedstore.GuardOnceSQL(ctx, s.sqlTx, s.lease, "key")
 		},
 		"fencedstore.Guard for long": func(ctx context.Context) error {
 			return fencedstore.Guard(ctx, s.tx, s.lease, fencedstore.WithTimeLimit(2*time.Hour))
 		},
-		"fencedstore.Seal":         func(ctx context.Context) error { return fencedstore.Seal(ctx, s.tx, s.lease) },
-		"fencedstore.SealAll":      func(ctx context.Context) error { return fencedstore.SealAll(ctx, s.tx, fences) },
-		"fencedstore.SealSQL":      func(ctx context.Context) error { return fencedstore.SealSQL(ctx, s.sqlTx, s.lease) },
-		"fencedstore.SealAllSQL":   func(ctx context.Context) error { return fencedstore.SealAllSQL(ctx, s.sqlTx, fences) },
-		"fencedstore.GuardTable":   func(ctx context.Context) error { return fencedstore.GuardTable(ctx, s.pool, "none") },
-		"fencedstore.UnguardTable": func(ctx context.Context) error { return fencedstore.UnguardTable(ctx, s.pool, "none") },
-		"fencedstore.TableGuards":  func(ctx context.Context) error { return first(fencedstore.TableGuards(ctx, s.pool)) },
+		"fencedstore.Seal":    func(ctx context.Context) error { return fencedstore.Seal(ctx, s.tx, s.lease) },
+		"fencedstore.SealAll": func(ctx context.Context) error { return fencedstore.SealAll(ctx, s.tx, fences) },
+		"fencedstore.SealSQL": func(ctx context.Context) error {
+			return fencedstore.SealSQL(ctx, s.sqlTx, s.lease)
+		},
+		"fencedstore.SealAllSQL": func(ctx context.Context) error {
+			return fencedstore.SealAllSQL(ctx, s.sqlTx, fences)
+		},
+		"fencedstore.GuardTable": func(ctx context.Context) error {
+			return fencedstore.GuardTable(ctx, s.pool, "none")
+		},
+		"fencedstore.UnguardTable": func(ctx context.Context) error {
+			return fencedstore.UnguardTable(ctx, s.pool, "none")
+		},
+		"fencedstore.TableGuards": func(ctx context.Context) error {
+			return first(fencedstore.TableGuards(ctx, s.pool))
+		},
 		"leader.Candidate.Run": func(ctx context.Context) error {
 			return s.campaign(ctx, "taken", func(context.Context, *pglock.Lease) error { return nil })
 		},
@@ -236,7 +252,9 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 			return first(s.bridge.TryAcquire(ctx, "taken", advisory.Bigint(2)))
 		},
 		"advisory.Do": func(ctx context.Context) error {
-			return s.bridge.Do(ctx, "taken", advisory.Bigint(2), func(context.Context, *advisory.Held) error { return nil })
+			return s.bridge.Do(ctx, "taken", advisory.Bigint(2), func(context.Context, *advisory.Held) error {
+				return nil
+			})
 		},
 		"advisory.Held.Write":    func(ctx context.Context) error { return s.held.Write(ctx, s.inPgx(), s.opts...) },
 		"advisory.Held.Guard":    func(ctx context.Context) error { return s.held.Guard(ctx, s.tx) },
@@ -258,7 +276,9 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 		"Admin.Sessions":         func(ctx context.Context) error { return last(s.admin.Sessions(ctx)) },
 		"Admin.History":          func(ctx context.Context) error { return last(s.admin.History(ctx, "")) },
 		"Admin.Backends":         func(ctx context.Context) error { return first(s.admin.Backends(ctx, "a")) },
-		"Admin.Break":            func(ctx context.Context) error { return first(s.admin.Break(ctx, "none", "a test")) },
+		"Admin.Break": func(ctx context.Context) error {
+			return first(s.admin.Break(ctx, "none", "a test"))
+		},
 		"Admin.BreakSession": func(ctx context.Context) error {
 			return first(s.admin.BreakSession(ctx, "7f1c9c4e-0000-4000-8000-000000000000", "a test"))
 		},
@@ -380,11 +400,15 @@ func TestCallThatWaitsWhenALeaseIsLostSaysThatItIsLost(t *testing.T) {
 			})
 		},
 		"Store.Write, whose function does not say why": func(ctx context.Context) error {
-			return s.store.Write(ctx, s.other, func(ctx context.Context, _ pgx.Tx) error { _ = s.work(ctx); return nil })
+			return s.store.Write(ctx, s.other, func(ctx context.Context, _ pgx.Tx) error {
+				_ = s.work(ctx)
+				return nil
+			})
 		},
 	}
 	entries := s.entries()
-	for _, name := range []string{"Client.Acquire", "Client.Acquire apart", "Client.Acquire shared", "Client.AcquireAll",
+	for _, name := range []string{"Client.Acquire", "Client.Acquire apart", "Client.Acquire shared",
+		"Client.AcquireAll",
 		"Client.Do", "Store.Write", "Store.Once", "Store.Run", "fencedstore.WriteSQL", "fencedstore.OnceSQL",
 		"leader.Candidate.Run", "advisory.Acquire", "advisory.Acquire both", "advisory.Do", "advisory.Held.Write"} {
 		waits[name] = entries[name]

@@ -47,15 +47,16 @@ func TestI22_StepsNeverReachTheNextLine(t *testing.T) {
 		epoch, above, drawn, want int64
 		state                     string
 	}{
-		"the first step":                     {0, 0, 1, 1, ""},
-		"the last step of a line":            {epochOf(3, mostSteps-1), 0, 1, epochOf(3, mostSteps), ""},
-		"no step is left":                    {epochOf(3, mostSteps), 0, 1, 0, used},
-		"no step is left above a token":      {epochOf(3, 5), tokenOf(epochOf(3, mostSteps), 9), 1, 0, used},
-		"above the greatest of this line":    {epochOf(3, 5), 4<<44 - 1, 1, 0, used},
-		"above the first of the next line":   {epochOf(3, 5), 4 << 44, 1, epochOf(4, 0), ""},
-		"no step left, above another line":   {epochOf(3, mostSteps), 4 << 44, 1, epochOf(4, 0), ""},
-		"above a step of another line":       {epochOf(3, 5), tokenOf(epochOf(9, 2), 77), 5, epochOf(9, 3), ""},
-		"the last step of another line":      {epochOf(3, 5), tokenOf(epochOf(9, mostSteps), 77), 5, epochOf(10, 0), ""},
+		"the first step":                   {0, 0, 1, 1, ""},
+		"the last step of a line":          {epochOf(3, mostSteps-1), 0, 1, epochOf(3, mostSteps), ""},
+		"no step is left":                  {epochOf(3, mostSteps), 0, 1, 0, used},
+		"no step is left above a token":    {epochOf(3, 5), tokenOf(epochOf(3, mostSteps), 9), 1, 0, used},
+		"above the greatest of this line":  {epochOf(3, 5), 4<<44 - 1, 1, 0, used},
+		"above the first of the next line": {epochOf(3, 5), 4 << 44, 1, epochOf(4, 0), ""},
+		"no step left, above another line": {epochOf(3, mostSteps), 4 << 44, 1, epochOf(4, 0), ""},
+		"above a step of another line":     {epochOf(3, 5), tokenOf(epochOf(9, 2), 77), 5, epochOf(9, 3), ""},
+		"the last step of another line": {epochOf(3, 5), tokenOf(epochOf(9, mostSteps), 77), 5, epochOf(10, 0),
+			""},
 		"a number that has reached the step": {0, tokenOf(0, mostNumber), 1, mostSteps + 1, used},
 		"a number that the sequence knows":   {0, tokenOf(0, mostNumber), mostNumber, 1, ""},
 		"the last line":                      {epochOf(mostLines-1, 0), mostLines << 44, 1, epochOf(mostLines, 0), ""},
@@ -63,17 +64,20 @@ func TestI22_StepsNeverReachTheNextLine(t *testing.T) {
 		"above everything":                   {0, math.MaxInt64, 1, 0, used},
 	} {
 		if e, state := next(c.epoch, c.above, c.drawn); state != c.state || state == "" && e != c.want {
-			t.Errorf("%s: next_epoch(%d, %d, %d) = %d %s, want %d %s", what, c.epoch, c.above, c.drawn, e, state, c.want, c.state)
+			t.Errorf("%s: next_epoch(%d, %d, %d) = %d %s, want %d %s", what, c.epoch, c.above, c.drawn, e, state,
+				c.want, c.state)
 		}
 	}
 	for range 500 {
 		line, number := rand.Int64N(mostLines), 1+rand.Int64N(mostNumber)
-		epoch, other := epochOf(line, rand.Int64N(mostSteps+1)), epochOf(max(0, line-1+rand.Int64N(3)), rand.Int64N(mostSteps+1))
+		epoch, other := epochOf(line, rand.Int64N(mostSteps+1)), epochOf(max(0, line-1+rand.Int64N(3)),
+			rand.Int64N(mostSteps+1))
 		above := tokenOf(other, 1+rand.Int64N(mostNumber))
 		e, state := next(epoch, above, number)
 		if state != "" {
 			if epoch&255 < mostSteps && (above-number)>>36&255 < mostSteps {
-				t.Errorf("next_epoch(%d, %d, %d) is refused with %s, though there are steps", epoch, above, number, state)
+				t.Errorf("next_epoch(%d, %d, %d) is refused with %s, though there are steps", epoch, above, number,
+					state)
 			}
 			continue
 		}
@@ -81,13 +85,14 @@ func TestI22_StepsNeverReachTheNextLine(t *testing.T) {
 		stays := e>>8 == line || above>>44 > line
 		whole := e&255 <= mostSteps && tokenOf(e, mostNumber)>>44 == e>>8 // no number carries it into the next line
 		if !greater || !stays || !whole {
-			t.Errorf("next_epoch(%d, %d, %d) = %d: greater %v, stays on its line %v, below the next %v", epoch, above, number, e, greater, stays, whole)
+			t.Errorf("next_epoch(%d, %d, %d) = %d: greater %v, stays on its line %v, below the next %v", epoch, above,
+				number, e, greater, stays, whole)
 		}
 	}
 }
 
-// When steps, numbers or lines are used up, nothing is granted any more, and the error says what helps. No token is ever
-// not greater than those before it.
+// When steps, numbers or lines are used up, nothing is granted any more, and the error says what helps. No token is
+// ever not greater than those before it.
 func TestI22_WhereTokensEndGrantsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, pgtest.Database(t).URL())
@@ -137,11 +142,15 @@ func TestI22_WhereTokensEndGrantsAreRefused(t *testing.T) {
 		}
 	}
 	grants("after the last step")
-	refused("a step too many", advance, "54000", "127 steps are used up", "promotion", fmt.Sprintf("advance_epoch(reason, actor, %d)", int64(1)<<44))
-	p.exec(t, `UPDATE pglock.locks SET token = token + 1000000 WHERE name = 'known'`) // as after a restore: the sequence is behind
+	refused("a step too many", advance, "54000", "127 steps are used up", "promotion",
+		fmt.Sprintf("advance_epoch(reason, actor, %d)", int64(1)<<44))
+	// as after a restore: the sequence is behind
+	p.exec(t, `UPDATE pglock.locks SET token = token + 1000000 WHERE name = 'known'`)
 	refused("a grant that needs a step", try, "54000", "127 steps are used up")
-	refused("a break that needs a step", `UPDATE pglock.locks SET expires_at = 'infinity' WHERE name = 'known'; SELECT pglock.break_lock('known', 'r', 'a')`, "54000")
-	refused("a prune that needs a step", `UPDATE pglock.locks SET expires_at = '-infinity', ended_at = clock_timestamp() - interval '1 day'; SELECT pglock.prune_locks('1 s')`, "54000")
+	refused("a break that needs a step",
+		`UPDATE pglock.locks SET expires_at = 'infinity' WHERE name = 'known'; SELECT pglock.break_lock('known', 'r', 'a')`, "54000")
+	refused("a prune that needs a step",
+		`UPDATE pglock.locks SET expires_at = '-infinity', ended_at = clock_timestamp() - interval '1 day'; SELECT pglock.prune_locks('1 s')`, "54000")
 	if ok := one[bool](t, p, `SELECT ok FROM pglock.diagnose() WHERE item = 'epoch'`); ok {
 		t.Error("doctor is content when no step is left")
 	}
@@ -164,7 +173,9 @@ func TestI22_WhereTokensEndGrantsAreRefused(t *testing.T) {
 		t.Error("doctor is content when no number is left")
 	}
 	p.exec(t, `SELECT setval('pglock.fencing_token_seq', 1)`)
-	refused("a step above the last number", fmt.Sprintf(`SELECT pglock.advance_epoch('numbers begin again', 'test', %d)`, last), "54000", fmt.Sprint(int64(3)<<44))
+	refused("a step above the last number",
+		fmt.Sprintf(`SELECT pglock.advance_epoch('numbers begin again', 'test', %d)`, last), "54000",
+		fmt.Sprint(int64(3)<<44))
 	p.exec(t, `SELECT pglock.advance_epoch('numbers begin again', 'test', $1)`, int64(3)<<44)
 	grants("numbers that begin again")
 
@@ -180,8 +191,8 @@ func TestI22_WhereTokensEndGrantsAreRefused(t *testing.T) {
 	refused("below everything", `SELECT pglock.advance_epoch('test', 'test', -1)`, "22023", "above")
 }
 
-// A dump from a server with more failovers behind it, or an upgrade, sets the timeline back: the tokens go on ascending, and do
-// so over later failovers, also if those lost the record of the ones before.
+// A dump from a server with more failovers behind it, or an upgrade, sets the timeline back: the tokens go on
+// ascending, and do so over later failovers, also if those lost the record of the ones before.
 func TestI22_TokensAscendWhenTheTimelineIsSetBack(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, pgtest.Database(t).URL())
@@ -196,7 +207,8 @@ func TestI22_TokensAscendWhenTheTimelineIsSetBack(t *testing.T) {
 		{"promoted twice", line - 2, epochOf(6, 0), 8},
 		{"the same timeline", line, epochOf(6, 5), 6},
 	} {
-		p.exec(t, `UPDATE pglock.installation SET timeline = $1, epoch = $2, started = started - interval '1 s'`, c.recorded, c.epoch)
+		p.exec(t, `UPDATE pglock.installation SET timeline = $1, epoch = $2, started = started - interval '1 s'`,
+			c.recorded, c.epoch)
 		if g := p.mustAcquire(t, c.what, time.Minute); g.token>>44 != c.is || g.token <= tokenOf(c.epoch, 0) {
 			t.Errorf("I22: %s: token %d of line %d, want line %d", c.what, g.token, g.token>>44, c.is)
 		}

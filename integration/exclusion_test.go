@@ -142,8 +142,8 @@ func TestI2_TokensStrictlyIncrease(t *testing.T) {
 	}
 }
 
-// grantedTwiceBeforeTheFirstInsert brings b to where it has drawn the token of its INSERT and waits for a's row, which a
-// takes and gives back twice in one transaction, still open. It returns a's last grant and what b will be answered.
+// grantedTwiceBeforeTheFirstInsert brings b to where it has drawn the token of its INSERT and waits for a's row, which
+// a takes and gives back twice in one transaction, still open. It returns a's last grant and what b will be answered.
 func grantedTwiceBeforeTheFirstInsert(t *testing.T, a, b, look *peer) (later grant, result chan grant) {
 	t.Helper()
 	patientWaits(t, look)
@@ -194,7 +194,8 @@ func TestTrap2_ReleaseKeepsTheRow(t *testing.T) {
 	if released, err := p.release(t.Context(), g); err != nil || !released {
 		t.Fatal(released, err)
 	}
-	if token := one[int64](t, p, `SELECT coalesce(max(token), 0) FROM pglock.locks WHERE name = 'x'`); token != g.token {
+	if token := one[int64](t, p,
+		`SELECT coalesce(max(token), 0) FROM pglock.locks WHERE name = 'x'`); token != g.token {
 		t.Fatalf("the row has token %d after the release, not %d", token, g.token)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// issue is granted the lock "x" and a lock that nobody knows yet, so often each, and ends those leases; era sets the names
-// apart. It gives the tokens.
+// issue is granted the lock "x" and a lock that nobody knows yet, so often each, and ends those leases; era sets the
+// names apart. It gives the tokens.
 func issue(t *testing.T, p *peer, era string, times int) (tokens []int64) {
 	t.Helper()
 	for n := range times {
@@ -34,8 +34,8 @@ func issue(t *testing.T, p *peer, era string, times int) (tokens []int64) {
 	return tokens
 }
 
-// issueTogether is issue by several clients at once, who begin at one moment: half of them queue for "x" with the library,
-// half take new locks with SQL.
+// issueTogether is issue by several clients at once, who begin at one moment: half of them queue for "x" with the
+// library, half take new locks with SQL.
 func issueTogether(t *testing.T, at, era string) (tokens []int64) {
 	t.Helper()
 	const workers, rounds = 8, 10
@@ -78,7 +78,8 @@ func issueTogether(t *testing.T, at, era string) (tokens []int64) {
 	return tokens
 }
 
-// checkAscent checks that each of the eras, in their order, issued tokens that are greater than all before, and none twice.
+// checkAscent checks that each of the eras, in their order, issued tokens that are greater than all before, and none
+// twice.
 func checkAscent(t *testing.T, eras ...[]int64) {
 	t.Helper()
 	seen := make(map[int64]bool)
@@ -157,13 +158,14 @@ func TestI22_TokensAscendAfterAFailoverThatLostCommits(t *testing.T) {
 	if err := newPeer(t, standby.url).fence(t.Context(), old, "zombie"); state(err) != "LK002" {
 		t.Errorf("I3: the fence answered a lost token with %v", err)
 	}
-	if rows := one[[]int64](t, look, `SELECT array_agg(token) FROM ledger`); !slices.Equal(rows, []int64{int64(next.Token())}) {
+	if rows := one[[]int64](t, look, `SELECT array_agg(token) FROM ledger`); !slices.Equal(rows,
+		[]int64{int64(next.Token())}) {
 		t.Errorf("I3: tokens %d wrote, want %d", rows, next.Token())
 	}
 }
 
-// Failovers in a row, of which the second loses, and the third keeps, what the primary before had put on record about its
-// own promotion: tokens of four timelines in one order.
+// Failovers in a row, of which the second loses, and the third keeps, what the primary before had put on record about
+// its own promotion: tokens of four timelines in one order.
 func TestI22_TokensAscendAfterASecondFailover(t *testing.T) {
 	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
 	t.Parallel() // it has servers of its own
@@ -200,8 +202,8 @@ func failOver(t *testing.T, primary, standby *node, era string) []int64 {
 	return tokens
 }
 
-// A failover loses every way in which the primary has raised its tokens besides: by hand, because a lock's token was above the
-// sequence, and because a pruned lock's was. What the new primary grants is above all that.
+// A failover loses every way in which the primary has raised its tokens besides: by hand, because a lock's token was
+// above the sequence, and because a pruned lock's was. What the new primary grants is above all that.
 func TestI22_TokensAscendAfterAFailoverThatLostSteps(t *testing.T) {
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
@@ -231,8 +233,8 @@ func TestI22_TokensAscendAfterAFailoverThatLostSteps(t *testing.T) {
 	checkAscent(t, before, lost, issueTogether(t, standby.url, "new"))
 }
 
-// The old primary is not dead, and goes on granting: nothing in a library prevents that. Its tokens stay below those of the
-// new one, so that whoever compares tokens knows whose are old.
+// The old primary is not dead, and goes on granting: nothing in a library prevents that. Its tokens stay below those of
+// the new one, so that whoever compares tokens knows whose are old.
 func TestI22_OldPrimaryThatGoesOnStaysBelow(t *testing.T) {
 	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
 	if testing.Short() {
@@ -281,17 +283,21 @@ func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 		{"a lock that was released", hold + release, try},
 		{"a lock that ran out", hold + runOut, try},
 		{"a release to the next in the queue", hold + wait, release},
-		{"a newcomer that serves the queue", hold + wait + runOut, strings.NewReplacer("'20000000-0000-0000-0000-000000000000'", "gen_random_uuid()").Replace(wait)},
+		{"a newcomer that serves the queue", hold + wait + runOut,
+			strings.NewReplacer("'20000000-0000-0000-0000-000000000000'", "gen_random_uuid()").Replace(wait)},
 		{"a break", hold, breaking},
 		{"a break to the next in the queue", hold + wait, breaking},
-		{"a reader", hold + release, `SELECT pglock.acquire_lease('x', gen_random_uuid(), gen_random_uuid(), 'reader', '1 h', p_mode => 'shared')`},
+		{"a reader", hold + release,
+			`SELECT pglock.acquire_lease('x', gen_random_uuid(), gen_random_uuid(), 'reader', '1 h', p_mode => 'shared')`},
 		{"the first place of a semaphore", hold + release, place},
 		{"a place that was left", place + leave, strings.Replace(place, "30000000", "40000000", 1)},
 		{"a watch", "", `SELECT pglock.watch('x', '1 min')`},
-		{"a request that is given up", "", `SELECT pglock.give_up(gen_random_uuid(), ARRAY['x'], ARRAY[gen_random_uuid()], true)`},
+		{"a request that is given up", "",
+			`SELECT pglock.give_up(gen_random_uuid(), ARRAY['x'], ARRAY[gen_random_uuid()], true)`},
 	}
 	own := func(n int, sql string) string {
-		return strings.NewReplacer(`'x'`, fmt.Sprintf(`'kind %d'`, n), `-000000000000'`, fmt.Sprintf(`-%012d'`, n)).Replace(sql)
+		return strings.NewReplacer(`'x'`, fmt.Sprintf(`'kind %d'`, n), `-000000000000'`,
+			fmt.Sprintf(`-%012d'`, n)).Replace(sql)
 	}
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)
@@ -328,9 +334,9 @@ func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 	}
 }
 
-// A dump, taken after a failover from a server that goes on, is restored where the timeline begins with 1 again, and there are
-// failovers too that lose what the server had put on record: the tokens of all of these go on ascending, for locks that came along and for new ones,
-// and the fences that came along let the new holders through.
+// A dump, taken after a failover from a server that goes on, is restored where the timeline begins with 1 again, and
+// there are failovers too that lose what the server had put on record: the tokens of all of these go on ascending, for
+// locks that came along and for new ones, and the fences that came along let the new holders through.
 func TestI22_TokensAscendAfterARestore(t *testing.T) {
 	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
 	if testing.Short() {
@@ -373,7 +379,8 @@ func TestI22_TokensAscendAfterARestore(t *testing.T) {
 	checkAscent(t, first, second, third, lost, issueTogether(t, fifth.url, "fifth"))
 }
 
-// Where the schema's owner may not see the timeline, locks work as on a server that never fails over: the tokens are plain.
+// Where the schema's owner may not see the timeline, locks work as on a server that never fails over: the tokens are
+// plain.
 func TestAcquireWorksWhereTheTimelineIsNotVisible(t *testing.T) {
 	pgtest.Whole(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
 	t.Parallel()
@@ -382,7 +389,9 @@ func TestAcquireWorksWhereTheTimelineIsNotVisible(t *testing.T) {
 			db := pgtest.EmptyDatabase(t)
 			admin := newPeer(t, db.URL())
 			owner := "owner_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-			admin.exec(t, fmt.Sprintf(`CREATE ROLE %[1]s LOGIN CREATEROLE PASSWORD 'x'; GRANT CREATE ON DATABASE %[2]s TO %[1]s`, owner, db.Name()))
+			admin.exec(t,
+				fmt.Sprintf(`CREATE ROLE %[1]s LOGIN CREATEROLE PASSWORD 'x'; GRANT CREATE ON DATABASE %[2]s TO %[1]s`,
+					owner, db.Name()))
 			t.Cleanup(func() {
 				drop := fmt.Sprintf(`DROP OWNED BY %[1]s CASCADE; DROP ROLE %[1]s`, owner)
 				if _, err := admin.Exec(context.WithoutCancel(t.Context()), drop); err != nil {

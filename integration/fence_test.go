@@ -62,7 +62,8 @@ func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
 	if err := write(high); err != nil {
 		t.Fatal(err)
 	}
-	for what, opts := range map[string][]fencedstore.FenceOption{"plain": nil, "AllowSameToken": {fencedstore.WithSameToken()}} {
+	for what, opts := range map[string][]fencedstore.FenceOption{"plain": nil,
+		"AllowSameToken": {fencedstore.WithSameToken()}} {
 		var stale *fencedstore.StaleTokenError
 		if err := write(low, opts...); !errors.Is(err, fencedstore.ErrStaleToken) || !errors.As(err, &stale) ||
 			*stale != (fencedstore.StaleTokenError{Resource: "account", Token: low.Token(), LastToken: high.Token()}) {
@@ -75,7 +76,9 @@ func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
 	if err := write(high, fencedstore.WithSameToken()); err != nil {
 		t.Errorf("AllowSameToken: %v", err)
 	}
-	if tokens := one[string](t, newPeer(t, db.URL()), `SELECT string_agg(token::text, ' ' ORDER BY n) FROM ledger`); tokens != fmt.Sprint(high.Token(), " ", high.Token()) {
+	if tokens := one[string](t, newPeer(t, db.URL()),
+		`SELECT string_agg(token::text, ' ' ORDER BY n) FROM ledger`); tokens != fmt.Sprint(high.Token(), " ",
+		high.Token()) {
 		t.Errorf("I3: the ledger has tokens %s", tokens)
 	}
 }
@@ -125,7 +128,8 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 				var balance int
 				_ = p.QueryRow(context.Background(), `SELECT balance FROM account`).Scan(&balance)
 				if rand.N(3) == 0 {
-					_, _ = p.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.12+0.25*rand.Float64()) // a pause, often past the lease
+					// a pause, often past the lease
+					_, _ = p.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.12+0.25*rand.Float64())
 				}
 				tx, err := p.BeginTx(context.Background(), pgx.TxOptions{IsoLevel: level})
 				if err != nil {
@@ -136,7 +140,8 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 					_, err = tx.Exec(context.Background(), `UPDATE account SET balance = $1`, balance+1)
 				}
 				if err == nil {
-					_, err = tx.Exec(context.Background(), `INSERT INTO ledger (token, writer) VALUES ($1, $2)`, g.token, i)
+					_, err = tx.Exec(context.Background(), `INSERT INTO ledger (token, writer) VALUES ($1, $2)`,
+						g.token, i)
 				}
 				if err == nil && rand.N(3) == 0 {
 					_, err = tx.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.25*rand.Float64())
@@ -157,7 +162,8 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := one[int](t, look, `SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`); n != 0 {
+	if n := one[int](t, look,
+		`SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`); n != 0 {
 		t.Errorf("I3: %d writes passed after a greater or the same token", n)
 	}
 	if balance := one[int](t, look, `SELECT balance FROM account`); balance != acknowledged {
@@ -213,8 +219,8 @@ func TestI3_FenceThatHasWaitedLooksAgain(t *testing.T) {
 	}
 }
 
-// A fence in a snapshot that is older than the next holder's write refuses as that snapshot shows it: by the clock if the
-// lease has run out, else with 40001.
+// A fence in a snapshot that is older than the next holder's write refuses as that snapshot shows it: by the clock if
+// the lease has run out, else with 40001.
 func TestI3_I18_FenceInAnOldSnapshotDoesNotSeeTheGreaterToken(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -322,8 +328,8 @@ func TestI4_ConstraintsImmediateOpenNoHoleInWrite(t *testing.T) {
 	}
 }
 
-// In a transaction of the application's own, Seal closes the two holes that its own code can open after Guard: it used up
-// the check, or rolled back to before the fence.
+// In a transaction of the application's own, Seal closes the two holes that its own code can open after Guard: it used
+// up the check, or rolled back to before the fence.
 func TestI4_SealClosesWhatTheTransactionOpened(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -419,10 +425,13 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 		committed <- err
 	}()
 	pgtest.Eventually(t, "COMMIT to wait for the standby", func() bool {
-		return one[bool](t, look, `SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`, a.PgConn().PID())
+		return one[bool](t, look,
+			`SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`,
+			a.PgConn().PID())
 	})
-	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp()`) // as if a minute had passed: no key is changed
-	b.exec(t, "BEGIN")                                                     // rolled back below: its own COMMIT would hang too
+	// as if a minute had passed: no key is changed
+	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp()`)
+	b.exec(t, "BEGIN") // rolled back below: its own COMMIT would hang too
 	taken, err := b.acquire(t.Context(), "x", uuid.New(), time.Minute, false)
 	if err != nil {
 		t.Fatal(err)

@@ -139,7 +139,9 @@ func TestAServerWithoutAFreeSlot(t *testing.T) {
 	t.Run("costs no lease while the pool has an idle connection", func(t *testing.T) {
 		l := mustTry(t, keeps, "kept", pglock.WithTTL(ttl))
 		first := l.Deadline()
-		pgtest.Eventually(t, "two renewals", func() bool { return l.Err() != nil || l.Deadline().After(first.Add(ttl/2)) })
+		pgtest.Eventually(t, "two renewals", func() bool {
+			return l.Err() != nil || l.Deadline().After(first.Add(ttl/2))
+		})
 		if err := l.Err(); err != nil {
 			t.Error(err)
 		}

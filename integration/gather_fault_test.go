@@ -59,20 +59,22 @@ const underWay = `FROM pg_stat_activity WHERE datname = current_database() AND p
 // DATABASE, wakes a waiter, which for that moment shows no event.
 func blocked(t *testing.T, look *peer) int {
 	t.Helper()
-	return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`)
+	return one[int](t, look,
+		`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`)
 }
 
 // await returns when a call of the function waits at the barrier, with its backend.
 func (b *barrier) await(t *testing.T, function string) (pid uint32) {
 	t.Helper()
 	pgtest.Eventually(t, function+" to wait at the barrier", func() bool {
-		return b.keeper.QueryRow(t.Context(), `SELECT pid `+underWay+` AND wait_event = 'PgSleep'`, function).Scan(&pid) == nil
+		return b.keeper.QueryRow(t.Context(), `SELECT pid `+underWay+` AND wait_event = 'PgSleep'`,
+			function).Scan(&pid) == nil
 	})
 	return pid
 }
 
-// inFlight makes the calls and returns when the statement for those after the openers, of this function, is held up at the
-// barrier. Some of the openers may be in it too.
+// inFlight makes the calls and returns when the statement for those after the openers, of this function, is held up at
+// the barrier. Some of the openers may be in it too.
 func (c *crowd) inFlight(b *barrier, calls []*attempt, call func(*attempt), function string) (pid uint32) {
 	c.t.Helper()
 	b.close(c.t)
@@ -94,11 +96,14 @@ func wantHeld(t *testing.T, look *peer, calls []*attempt) {
 	}
 	slices.Sort(want)
 	pgtest.Eventually(t, fmt.Sprintf("just %q to be held", want), func() bool {
-		return slices.Equal(want, slices.DeleteFunc(held(t, look), func(name string) bool { return strings.HasPrefix(name, "opener") }))
+		return slices.Equal(want, slices.DeleteFunc(held(t, look), func(name string) bool {
+			return strings.HasPrefix(name, "opener")
+		}))
 	})
 }
 
-// cancelHalf cancels every second of the calls, and checks that they come back with their own error while the others wait.
+// cancelHalf cancels every second of the calls, and checks that they come back with their own error while the others
+// wait.
 func cancelHalf(t *testing.T, calls []*attempt) (cancelled, others []*attempt) {
 	t.Helper()
 	for i, a := range calls {
@@ -123,12 +128,13 @@ func cancelHalf(t *testing.T, calls []*attempt) (cancelled, others []*attempt) {
 	return cancelled, others
 }
 
-// Half of the calls are cancelled before their statement is sent: they come back at once, nothing is sent for them, and the
-// others get what they asked for.
+// Half of the calls are cancelled before their statement is sent: they come back at once, nothing is sent for them, and
+// the others get what they asked for.
 func TestTrap9_CallsCancelledBeforeTheirStatementIsSentAreNotInIt(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	for what, opts := range map[string][]pglock.AcquireOption{"plain": nil, "metadata": {pglock.WithMetadata(json.RawMessage(`1`))}} {
+	for what, opts := range map[string][]pglock.AcquireOption{"plain": nil,
+		"metadata": {pglock.WithMetadata(json.RawMessage(`1`))}} {
 		c := newCrowd(t, db.URL(), 4)
 		free := c.hold()
 		calls := c.gather(attempts(some(what, 12)), c.try(opts...))
@@ -157,8 +163,9 @@ func TestTrap9_CallsCancelledBeforeTheirStatementIsSentAreNotInIt(t *testing.T) 
 	}
 }
 
-// Half of the calls are cancelled while their statement is under way: they come back at once, none of their locks stays held,
-// and the others have valid leases. So it is for names that are new, for locks that were used before, and for any request.
+// Half of the calls are cancelled while their statement is under way: they come back at once, none of their locks stays
+// held, and the others have valid leases. So it is for names that are new, for locks that were used before, and for any
+// request.
 func TestTrap9_CallsCancelledWhileTheirStatementIsUnderWayLeaveNoLockHeld(t *testing.T) {
 	db := pgtest.Database(t)
 	look, b := newPeer(t, db.URL()), newBarrier(t, db)
@@ -191,7 +198,8 @@ func TestTrap9_CallsCancelledWhileTheirStatementIsUnderWayLeaveNoLockHeld(t *tes
 	}
 }
 
-// Half of the calls that are being queued are cancelled while their statement is under way: their tickets are taken back.
+// Half of the calls that are being queued are cancelled while their statement is under way: their tickets are taken
+// back.
 func TestTrap9_CallsCancelledWhileTheyAreQueuedLeaveNoTicket(t *testing.T) {
 	db := pgtest.Database(t)
 	look, b, holder := newPeer(t, db.URL()), newBarrier(t, db), newClient(t, db.Pool(t))
@@ -210,7 +218,8 @@ func TestTrap9_CallsCancelledWhileTheyAreQueuedLeaveNoTicket(t *testing.T) {
 	}
 	slices.Sort(want)
 	pgtest.Eventually(t, "just the others to be queued", func() bool {
-		return slices.Equal(want, one[[]string](t, look, `SELECT coalesce(array_agg(name::text ORDER BY name), '{}') FROM pglock.waiters`))
+		return slices.Equal(want,
+			one[[]string](t, look, `SELECT coalesce(array_agg(name::text ORDER BY name), '{}') FROM pglock.waiters`))
 	})
 	for _, a := range others {
 		mustRelease(t, leases[a.name])
@@ -234,7 +243,9 @@ func TestTrap9_StatementWhoseCallsAreAllCancelledEnds(t *testing.T) {
 	}
 	var age time.Duration // of the statement, by the server's clock, when it was last seen
 	pgtest.Eventually(t, "the statement to end", func() bool {
-		us := one[*int64](t, look, `SELECT (extract(epoch FROM max(clock_timestamp() - query_start)) * 1000000)::bigint `+underWay, "acquire_leases")
+		us := one[*int64](t, look,
+			`SELECT (extract(epoch FROM max(clock_timestamp() - query_start)) * 1000000)::bigint `+underWay,
+			"acquire_leases")
 		if us != nil {
 			age = time.Duration(*us) * time.Microsecond
 		}
@@ -283,8 +294,8 @@ func (n *network) closeAll() {
 	n.sockets = nil
 }
 
-// losses are ways to lose a connection whose statement is held up at the barrier: before its commit, while it goes on, and
-// after its commit before its answer. Each opens the barrier.
+// losses are ways to lose a connection whose statement is held up at the barrier: before its commit, while it goes on,
+// and after its commit before its answer. Each opens the barrier.
 var losses = map[string]func(t *testing.T, n *network, b *barrier, pid uint32, committed func() bool){
 	"server ends it": func(t *testing.T, _ *network, b *barrier, pid uint32, _ func() bool) {
 		b.keeper.exec(t, `SELECT pg_terminate_backend($1)`, pid)
@@ -306,7 +317,8 @@ var losses = map[string]func(t *testing.T, n *network, b *barrier, pid uint32, c
 	},
 }
 
-// granted reports whether all of these calls have their locks. An opener may be late, and then finds no line to the server.
+// granted reports whether all of these calls have their locks. An opener may be late, and then finds no line to the
+// server.
 func granted(t *testing.T, look *peer, calls []*attempt) bool {
 	t.Helper()
 	holds := held(t, look)
@@ -319,8 +331,8 @@ func (n *network) crowd(t *testing.T) *crowd {
 	return newCrowd(t, n.url, 5, func(p *pgxpool.Config) { p.ConnConfig.DialFunc = n.dial })
 }
 
-// The connection is lost while many calls travel in one statement: each ends with its one true grant, and nobody else holds
-// anything.
+// The connection is lost while many calls travel in one statement: each ends with its one true grant, and nobody else
+// holds anything.
 func TestI6_StatementForManyThatLosesItsConnectionGrantsEachOnce(t *testing.T) {
 	db := pgtest.Database(t)
 	look, b, n := newPeer(t, db.URL()), newBarrier(t, db), newNetwork(t, db)
@@ -417,28 +429,33 @@ func refuses(t *testing.T, look *peer, what, when string) {
 		BEGIN
 			RAISE EXCEPTION 'no % for you', NEW.name USING ERRCODE = 'PT001';
 		END $$;
-		CREATE TRIGGER refuse BEFORE `+what+` FOR EACH ROW WHEN (NEW.name LIKE 'bad%' AND `+when+`) EXECUTE FUNCTION public.refuse();`)
+		CREATE TRIGGER refuse BEFORE `+what+` FOR EACH ROW WHEN (NEW.name LIKE 'bad%' AND `+when+
+		`) EXECUTE FUNCTION public.refuse();`)
 }
 
-// wantRefusedAlone checks that the calls for locks whose names begin with "bad" failed with their own error, and the others
-// did not fail.
+// wantRefusedAlone checks that the calls for locks whose names begin with "bad" failed with their own error, and the
+// others did not fail.
 func wantRefusedAlone(t *testing.T, calls []*attempt) {
 	t.Helper()
 	for _, a := range calls {
 		bad := strings.HasPrefix(a.name, "bad")
-		if bad != (state(a.err) == "PT001") || bad && !strings.Contains(a.err.Error(), "no "+a.name+" for you") || !bad && a.err != nil {
+		if bad != (state(a.err) == "PT001") || bad && !strings.Contains(a.err.Error(), "no "+a.name+" for you") ||
+			!bad && a.err != nil {
 			t.Errorf("%q: %v", a.name, a.err)
 		}
 	}
 }
 
-// One call that the server refuses fails alone, with its own error; the others in the same statement get what they asked for.
+// One call that the server refuses fails alone, with its own error; the others in the same statement get what they
+// asked for.
 func TestCallThatTheServerRefusesFailsAlone(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newCrowd(t, db.URL(), 4)
 	names := append(append(some("a", 5), "bad1", "bad2"), some("z", 5)...)
-	good := slices.DeleteFunc(attempts(names)[openers:], func(a *attempt) bool { return strings.HasPrefix(a.name, "bad") })
+	good := slices.DeleteFunc(attempts(names)[openers:], func(a *attempt) bool {
+		return strings.HasPrefix(a.name, "bad")
+	})
 	for _, use := range []string{"new names", "used before"} {
 		refuses(t, look, "INSERT OR UPDATE ON pglock.locks", "NEW.expires_at > '-infinity'")
 		c.sent.since()
@@ -481,7 +498,9 @@ func TestWaitThatTheServerRefusesFailsAlone(t *testing.T) {
 	free := c.hold()
 	calls := c.gather(attempts(names), c.wait(pglock.WithMetadata(json.RawMessage(`1`))))
 	free()
-	pgtest.Eventually(t, "the others to be queued", func() bool { return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == len(names)-2 })
+	pgtest.Eventually(t, "the others to be queued", func() bool {
+		return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == len(names)-2
+	})
 	for _, a := range calls {
 		if l := leases[a.name]; l != nil && !strings.HasPrefix(a.name, "bad") {
 			mustRelease(t, l)
@@ -516,7 +535,8 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 		}
 	}
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // longer than it takes until all of them hang
+		// longer than it takes until all of them hang
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		released <- mine.Release(ctx)
 	}()
@@ -556,7 +576,8 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 func TestCallThatHangsHoldsUpThoseInItsStatementForAMomentOnly(t *testing.T) {
 	pgtest.Long(t, "TestI13_NobodyHoldsUpARenewal")
 	const bound = patience / 2 // they would wait until the row is free
-	for what, opts := range map[string][]pglock.AcquireOption{"plain": nil, "with metadata": {pglock.WithMetadata(json.RawMessage(`1`))}} {
+	for what, opts := range map[string][]pglock.AcquireOption{"plain": nil,
+		"with metadata": {pglock.WithMetadata(json.RawMessage(`1`))}} {
 		t.Run(what, func(t *testing.T) {
 			db := pgtest.Database(t)
 			keeper := newPeer(t, db.URL())
@@ -586,10 +607,11 @@ func TestCallThatHangsHoldsUpThoseInItsStatementForAMomentOnly(t *testing.T) {
 	}
 }
 
-// Two clients ask at one time for the same names that nobody has used before, in opposite orders: their statements wait for
-// each other in one direction only, and each lock is granted once.
+// Two clients ask at one time for the same names that nobody has used before, in opposite orders: their statements wait
+// for each other in one direction only, and each lock is granted once.
 func TestI25_StatementsForTheSameNewNamesNeverDeadlock(t *testing.T) {
-	for what, opts := range map[string][]pglock.AcquireOption{"plain": nil, "with metadata": {pglock.WithMetadata(json.RawMessage(`1`))}} {
+	for what, opts := range map[string][]pglock.AcquireOption{"plain": nil,
+		"with metadata": {pglock.WithMetadata(json.RawMessage(`1`))}} {
 		t.Run(what, func(t *testing.T) {
 			db := pgtest.Database(t)
 			look, b := newPeer(t, db.URL()), newBarrier(t, db)

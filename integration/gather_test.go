@@ -96,8 +96,8 @@ type doorway struct {
 	closed chan struct{} // nil: it is open
 }
 
-// pass is a pool's PrepareConn. It waits for longer than the head start that the client gives the pool, however slow the
-// machine is: what waits here goes in one statement.
+// pass is a pool's PrepareConn. It waits for longer than the head start that the client gives the pool, however slow
+// the machine is: what waits here goes in one statement.
 func (d *doorway) pass(ctx context.Context, _ *pgx.Conn) (bool, error) {
 	d.mu.Lock()
 	closed := d.closed
@@ -196,9 +196,13 @@ func (c *crowd) gather(calls []*attempt, call func(*attempt)) []*attempt {
 			call(a)
 		}()
 		if i == openers-1 {
-			pgtest.Eventually(c.t, "a statement for several to wait for a connection", func() bool { return c.under("Do") == before+openers && c.under("send") > 0 })
+			pgtest.Eventually(c.t, "a statement for several to wait for a connection", func() bool {
+				return c.under("Do") == before+openers && c.under("send") > 0
+			})
 		} else if i >= openers {
-			pgtest.Eventually(c.t, "the call to wait in its coalescer", func() bool { return c.under("Do") == before+i+1 })
+			pgtest.Eventually(c.t, "the call to wait in its coalescer", func() bool {
+				return c.under("Do") == before+i+1
+			})
 		}
 	}
 	return calls
@@ -263,8 +267,8 @@ func some(prefix string, n int) (names []string) {
 	return names
 }
 
-// wantTogether checks that those after the openers were in one statement of this function, the only one for several, and that
-// the others that were sent for one are those of the openers and rest more. It returns how many were sent.
+// wantTogether checks that those after the openers were in one statement of this function, the only one for several,
+// and that the others that were sent for one are those of the openers and rest more. It returns how many were sent.
 func wantTogether(t *testing.T, all []sent, function string, calls []*attempt, rest int) int {
 	t.Helper()
 	i := slices.IndexFunc(all, func(s sent) bool { return s.names != nil })
@@ -308,7 +312,8 @@ func commitsOf(t *testing.T, look *peer) (transactions, changes int) {
 // ownsRow checks that the lease is the one that the row shows, and is held.
 func ownsRow(t *testing.T, look *peer, l *pglock.Lease) {
 	t.Helper()
-	row := one[string](t, look, `SELECT grant_id || ' ' || token || ' ' || (expires_at > clock_timestamp()) FROM pglock.locks WHERE name = $1 AND slot = 0`, l.Name())
+	row := one[string](t, look,
+		`SELECT grant_id || ' ' || token || ' ' || (expires_at > clock_timestamp()) FROM pglock.locks WHERE name = $1 AND slot = 0`, l.Name())
 	if want := fmt.Sprintf("%s %d true", exported(l), l.Token()); row != want || !l.Valid() {
 		t.Errorf("the row shows %q, the lease is %q, %v", row, want, l.Err())
 	}
@@ -317,11 +322,12 @@ func ownsRow(t *testing.T, look *peer, l *pglock.Lease) {
 // held are the names of the locks that are held.
 func held(t *testing.T, look *peer) []string {
 	t.Helper()
-	return one[[]string](t, look, `SELECT coalesce(array_agg(name::text ORDER BY name), '{}') FROM pglock.locks WHERE expires_at > clock_timestamp()`)
+	return one[[]string](t, look,
+		`SELECT coalesce(array_agg(name::text ORDER BY name), '{}') FROM pglock.locks WHERE expires_at > clock_timestamp()`)
 }
 
-// Calls that are made at the same time travel in one statement and share one commit, and each has a grant of its own. So it
-// is in each of pgx's ways to send a statement.
+// Calls that are made at the same time travel in one statement and share one commit, and each has a grant of its own.
+// So it is in each of pgx's ways to send a statement.
 func TestCallsAtTheSameTimeShareOneStatementAndOneCommit(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
@@ -338,13 +344,15 @@ func TestCallsAtTheSameTimeShareOneStatementAndOneCommit(t *testing.T) {
 				leases := mustAll(t, calls)
 				statements := wantTogether(t, c.sent.since(), "acquire_leases", calls, 0)
 				if transactions, changes := commitsOf(t, look); transactions != statements || changes != len(calls) {
-					t.Errorf("use %d: %d commits for %d grants, want %d for %d", use, transactions, changes, statements, len(calls))
+					t.Errorf("use %d: %d commits for %d grants, want %d for %d", use, transactions, changes, statements,
+						len(calls))
 				}
 				for _, l := range leases {
 					ownsRow(t, look, l)
 				}
 				for _, column := range []string{"grant_id", "token", "owner_id"} {
-					if n := one[int](t, look, `SELECT count(DISTINCT `+column+`) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != len(calls) {
+					if n := one[int](t, look, `SELECT count(DISTINCT `+column+
+						`) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != len(calls) {
 						t.Errorf("use %d: %d different values of %s in %d leases", use, n, column, len(calls))
 					}
 				}
@@ -359,7 +367,8 @@ func TestCallsAtTheSameTimeShareOneStatementAndOneCommit(t *testing.T) {
 				mustAll(t, calls)
 				statements = wantTogether(t, c.sent.since(), "release_leases", calls, 0)
 				if transactions, changes := commitsOf(t, look); transactions != statements || changes != len(calls) {
-					t.Errorf("use %d: %d commits for %d releases, want %d for %d", use, transactions, changes, statements, len(calls))
+					t.Errorf("use %d: %d commits for %d releases, want %d for %d", use, transactions, changes,
+						statements, len(calls))
 				}
 				if h := held(t, look); len(h) > 0 {
 					t.Errorf("%q are still held", h)
@@ -370,7 +379,8 @@ func TestCallsAtTheSameTimeShareOneStatementAndOneCommit(t *testing.T) {
 				ownsRow(t, look, l)
 			}
 			wantTogether(t, c.sent.since(), "acquire_leases", calls, 0)
-			if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE metadata = '{"by": "ours"}' AND expires_at > clock_timestamp()`); n != len(calls) {
+			if n := one[int](t, look,
+				`SELECT count(*) FROM pglock.locks WHERE metadata = '{"by": "ours"}' AND expires_at > clock_timestamp()`); n != len(calls) {
 				t.Errorf("%d of %d locks have their metadata", n, len(calls))
 			}
 			mustAll(t, c.together(calls, release))
@@ -392,7 +402,8 @@ func withParameter(t *testing.T, at, name, value string) string {
 	return u.String()
 }
 
-// Goroutines that take and give back locks of their own as fast as they can make a few statements and commits for many calls.
+// Goroutines that take and give back locks of their own as fast as they can make a few statements and commits for many
+// calls.
 func TestCallsOfManyGoroutinesTakeFewStatements(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
@@ -445,7 +456,8 @@ func TestCallsOneAfterAnotherMakeOneStatementEach(t *testing.T) {
 		mustRelease(t, l)
 		m := mustTry(t, c.Client, "y", pglock.WithMetadata(json.RawMessage(`1`)))
 		mustRelease(t, m)
-		if s := c.sent.since(); fmt.Sprint(s) != "[{acquire_lease []} {check_leases [x]} {release_lease []} {acquire_lease []} {release_lease []}]" {
+		if s := c.sent.since(); fmt.Sprint(s) != "[{acquire_lease []} {check_leases [x]} {release_lease []} "+
+			"{acquire_lease []} {release_lease []}]" {
 			t.Errorf("sent %v", s)
 		}
 		if n := c.pool.Stat().AcquireCount() - before; n != 5 {
@@ -478,7 +490,8 @@ func TestI1_OneOfManyTriesAtTheSameTimeGetsTheLock(t *testing.T) {
 	}
 	for _, a := range calls {
 		var h *pglock.HeldError
-		if a.err != nil && (!errors.As(a.err, &h) || h.Holder != "crowd" || leases[a.name] == nil || h.Token != leases[a.name].Token()) {
+		if a.err != nil && (!errors.As(a.err, &h) || h.Holder != "crowd" || leases[a.name] == nil ||
+			h.Token != leases[a.name].Token()) {
 			t.Errorf("%q: %v, want to hear who holds it", a.name, a.err)
 		}
 	}
@@ -507,7 +520,8 @@ func TestRefusedCallsInOneStatementHearWhoHoldsTheirLock(t *testing.T) {
 	for i, a := range calls[openers:] {
 		var h *pglock.HeldError
 		switch {
-		case want[i].granted && (!errors.As(a.err, &h) || h.Name != a.name || h.Holder != "peer" || int64(h.Token) != want[i].token || h.ExpiresAt.Before(time.Now())):
+		case want[i].granted && (!errors.As(a.err, &h) || h.Name != a.name || h.Holder != "peer" ||
+			int64(h.Token) != want[i].token || h.ExpiresAt.Before(time.Now())):
 			t.Errorf("%q: %v, want to hear who holds it with token %d", a.name, a.err, want[i].token)
 		case !want[i].granted && a.err != nil:
 			t.Errorf("%q: %v", a.name, a.err)
@@ -537,12 +551,14 @@ func TestSelfDeadlockFailsAtOnceInOneStatementWithOthers(t *testing.T) {
 	}
 }
 
-// Leases that were lost in different ways are checked in one statement, with others that are held: each hears its own reason.
+// Leases that were lost in different ways are checked in one statement, with others that are held: each hears its own
+// reason.
 func TestLostLeasesCheckedTogetherHearTheirOwnReason(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newCrowd(t, db.URL(), 4)
-	want := map[string]pglock.Reason{"expired": pglock.ReasonExpired, "broken": pglock.ReasonBroken, "taken": pglock.ReasonTakenOver,
+	want := map[string]pglock.Reason{"expired": pglock.ReasonExpired, "broken": pglock.ReasonBroken,
+		"taken":    pglock.ReasonTakenOver,
 		"released": pglock.ReasonReleased, "unknown": pglock.ReasonUnknown}
 	names := append(some("opener", openers), "a", "expired", "broken", "h", "taken", "released", "unknown", "z")
 	var leases []*pglock.Lease
@@ -554,7 +570,8 @@ func TestLostLeasesCheckedTogetherHearTheirOwnReason(t *testing.T) {
 	endNow(t, look, "taken")
 	look.mustAcquire(t, "taken", time.Minute)
 	released := leases[slices.Index(names, "released")]
-	look.exec(t, `SELECT released FROM pglock.release_lease($1, $2, $3)`, released.Name(), int64(released.Token()), exported(released).String())
+	look.exec(t, `SELECT released FROM pglock.release_lease($1, $2, $3)`, released.Name(), int64(released.Token()),
+		exported(released).String())
 	look.exec(t, `DELETE FROM pglock.locks WHERE name = 'unknown'`)
 	c.sent.since()
 	calls := c.together(ofLeases(leases), check)
@@ -563,7 +580,8 @@ func TestLostLeasesCheckedTogetherHearTheirOwnReason(t *testing.T) {
 		switch reason := want[a.name]; {
 		case reason == "" && (a.err != nil || a.left <= 0):
 			t.Errorf("%q: %v, %v", a.name, a.left, a.err)
-		case reason != "" && (!errors.As(a.err, &lost) || lost.Reason != reason || lost.Name != a.name || lost.Token != a.lease.Token() || a.lease.Valid()):
+		case reason != "" && (!errors.As(a.err, &lost) || lost.Reason != reason || lost.Name != a.name ||
+			lost.Token != a.lease.Token() || a.lease.Valid()):
 			t.Errorf("%q: %v, want lost because %s", a.name, a.err, reason)
 		}
 	}
@@ -575,7 +593,8 @@ func TestI5_LostLeasesReleasedTogetherHearTheirOwnReason(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newCrowd(t, db.URL(), 4)
-	want := map[string]pglock.Reason{"expired": pglock.ReasonExpired, "broken": pglock.ReasonBroken, "taken": pglock.ReasonTakenOver}
+	want := map[string]pglock.Reason{"expired": pglock.ReasonExpired, "broken": pglock.ReasonBroken,
+		"taken": pglock.ReasonTakenOver}
 	names := append(some("opener", openers), "a", "expired", "broken", "taken", "z")
 	var leases []*pglock.Lease
 	for _, name := range names {
@@ -587,20 +606,22 @@ func TestI5_LostLeasesReleasedTogetherHearTheirOwnReason(t *testing.T) {
 	other := look.mustAcquire(t, "taken", time.Minute)
 	for _, a := range c.together(ofLeases(leases), release) {
 		var lost *pglock.LostError
-		if reason := want[a.name]; reason == "" && a.err != nil || reason != "" && (!errors.As(a.err, &lost) || lost.Reason != reason) {
+		if reason := want[a.name]; reason == "" && a.err != nil || reason != "" &&
+			(!errors.As(a.err, &lost) || lost.Reason != reason) {
 			t.Errorf("%q: %v, want %q", a.name, a.err, reason)
 		}
 	}
 	if h := held(t, look); !slices.Equal(h, []string{"taken"}) {
 		t.Errorf("%q are held, want what another holds", h)
 	}
-	if id := one[string](t, look, `SELECT grant_id::text FROM pglock.locks WHERE name = 'taken'`); id != other.id.String() {
+	if id := one[string](t, look,
+		`SELECT grant_id::text FROM pglock.locks WHERE name = 'taken'`); id != other.id.String() {
 		t.Error("another's lease was changed")
 	}
 }
 
-// Calls that wait for locks that are held are queued with few statements; every ticket is there, and each is granted its own
-// lock by the release of its holder.
+// Calls that wait for locks that are held are queued with few statements; every ticket is there, and each is granted
+// its own lock by the release of its holder.
 func TestI8_CallsThatWaitAreQueuedTogether(t *testing.T) {
 	db := pgtest.Database(t)
 	look, holder := newPeer(t, db.URL()), newClient(t, db.Pool(t))
@@ -649,8 +670,10 @@ func TestI11_BadInputOfOneCallerTouchesNoOther(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newCrowd(t, db.URL(), 4)
-	for what, metadata := range map[string]string{"NUL": `{"a": "\u0000"}`, "half a surrogate": `"\ud800"`, "number too big": `1e999999`} {
-		for way, ask := range map[string]func(*crowd, ...pglock.AcquireOption) func(*attempt){"TryAcquire": (*crowd).try, "Acquire": (*crowd).wait} {
+	for what, metadata := range map[string]string{"NUL": `{"a": "\u0000"}`, "half a surrogate": `"\ud800"`,
+		"number too big": `1e999999`} {
+		for way, ask := range map[string]func(*crowd,
+			...pglock.AcquireOption) func(*attempt){"TryAcquire": (*crowd).try, "Acquire": (*crowd).wait} {
 			t.Run(what+" "+way, func(t *testing.T) {
 				names := some(what+way, 6)
 				wrong := names[3]
@@ -661,7 +684,9 @@ func TestI11_BadInputOfOneCallerTouchesNoOther(t *testing.T) {
 					}
 					ask(c, pglock.WithMetadata(raw))(a)
 				})
-				if s := c.sent.since(); !slices.ContainsFunc(s, func(s sent) bool { return slices.Contains(s.names, wrong) && len(s.names) >= len(names) }) {
+				if s := c.sent.since(); !slices.ContainsFunc(s, func(s sent) bool {
+					return slices.Contains(s.names, wrong) && len(s.names) >= len(names)
+				}) {
 					t.Fatalf("not all in one statement: %v", s)
 				}
 				for _, a := range calls {
@@ -690,8 +715,10 @@ func TestRequestsOfDifferentKindsTravelTogether(t *testing.T) {
 	look := newPeer(t, db.URL())
 	c := newCrowd(t, db.URL(), 4)
 	kinds := map[string][]pglock.AcquireOption{
-		"shared": {pglock.WithShared()}, "limit": {pglock.WithLimit(3)}, "metadata": {pglock.WithMetadata(json.RawMessage(`{"k": [1, "two"]}`))},
-		"both": {pglock.WithShared(), pglock.WithMetadata(json.RawMessage(`null`)), pglock.WithTTL(time.Hour), pglock.WithHolder("somebody")},
+		"shared": {pglock.WithShared()}, "limit": {pglock.WithLimit(3)},
+		"metadata": {pglock.WithMetadata(json.RawMessage(`{"k": [1, "two"]}`))},
+		"both": {pglock.WithShared(), pglock.WithMetadata(json.RawMessage(`null`)), pglock.WithTTL(time.Hour),
+			pglock.WithHolder("somebody")},
 	}
 	calls := c.together(attempts([]string{"both", "limit", "metadata", "shared"}), func(a *attempt) {
 		opts, found := kinds[a.name]
@@ -703,10 +730,12 @@ func TestRequestsOfDifferentKindsTravelTogether(t *testing.T) {
 	mustAll(t, calls)
 	wantTogether(t, c.sent.since(), "acquire_leases", calls, 0)
 	for name, want := range map[string]string{
-		"shared": "shared - crowd 00:00:30 -", "limit": "limit 3 crowd 00:00:30 -", "metadata": `exclusive - crowd 00:00:30 {"k": [1, "two"]}`,
-		"both": "shared - somebody 01:00:00 null",
+		"shared": "shared - crowd 00:00:30 -", "limit": "limit 3 crowd 00:00:30 -",
+		"metadata": `exclusive - crowd 00:00:30 {"k": [1, "two"]}`,
+		"both":     "shared - somebody 01:00:00 null",
 	} {
-		got := one[string](t, look, `SELECT concat_ws(' ', mode, coalesce(capacity::text, '-'), holder, ttl, coalesce(metadata::text, '-'))
+		got := one[string](t, look,
+			`SELECT concat_ws(' ', mode, coalesce(capacity::text, '-'), holder, ttl, coalesce(metadata::text, '-'))
 			FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()`, name)
 		if got != want {
 			t.Errorf("%q is held as %q, want %q", name, got, want)
@@ -719,14 +748,17 @@ func TestCallsForOtherTermsAreGrantedTheirOwn(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newCrowd(t, db.URL(), 4)
-	terms := map[string][]pglock.AcquireOption{"long": {pglock.WithTTL(time.Hour)}, "named": {pglock.WithHolder("somebody")},
+	terms := map[string][]pglock.AcquireOption{"long": {pglock.WithTTL(time.Hour)},
+		"named": {pglock.WithHolder("somebody")},
 		"grace": {pglock.WithTTL(time.Hour), pglock.WithGrace(time.Minute)}, "long too": {pglock.WithTTL(time.Hour)}}
 	calls := c.together(attempts([]string{"plain", "long", "named", "grace", "long too"}), func(a *attempt) {
 		a.lease, a.err = c.TryAcquire(a.ctx, a.name, terms[a.name]...)
 	})
 	mustAll(t, calls)
-	for name, want := range map[string]string{"plain": "crowd 00:00:30", "long": "crowd 01:00:00", "named": "somebody 00:00:30", "grace": "crowd 01:01:00", "long too": "crowd 01:00:00"} {
-		if got := one[string](t, look, `SELECT holder || ' ' || ttl FROM pglock.locks WHERE name = $1`, name); got != want {
+	for name, want := range map[string]string{"plain": "crowd 00:00:30", "long": "crowd 01:00:00",
+		"named": "somebody 00:00:30", "grace": "crowd 01:01:00", "long too": "crowd 01:00:00"} {
+		if got := one[string](t, look, `SELECT holder || ' ' || ttl FROM pglock.locks WHERE name = $1`,
+			name); got != want {
 			t.Errorf("%q is held as %q, want %q", name, got, want)
 		}
 	}

@@ -14,61 +14,71 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Thousands of calls that wait for as many locks over four connections are cancelled at once, some queued, some under way
-// and some not sent yet, and half of the locks are released at that moment. No lock is granted to a call that has returned for
-// longer than it takes to give it back, no ticket and no goroutine stays, and Close finds nothing left to do, or says so.
+// Thousands of calls that wait for as many locks over four connections are cancelled at once, some queued, some under
+// way and some not sent yet, and half of the locks are released at that moment. No lock is granted to a call that has
+// returned for longer than it takes to give it back, no ticket and no goroutine stays, and Close finds nothing left to
+// do, or says so.
 func TestTrap9_ThousandsOfCancelledWaitsLeaveNothing(t *testing.T) {
 	pgtest.Long(t, "TestTrap9_StormOfCancelledWaits")
 	for _, closes := range []bool{false, true} {
-		t.Run(map[bool]string{false: "and the client goes on", true: "and the client closes"}[closes], func(t *testing.T) {
-			db := pgtest.Database(t)
-			look, holder := newPeer(t, db.URL()), newPeer(t, db.URL())
-			patientTransactions(t, look)                      // one ends thousands of leases
-			names, ttl := inThousands(10_000), 10*time.Minute // what ends with its TTL ends too late for this test
-			holder.exec(t, `SELECT pglock.acquire_lease('n' || n, gen_random_uuid(), $1, 'holder', '1 h') FROM generate_series(1, $2::int) n`, holder.key.String(), names)
-			c := newClient(t, db.Pool(t, maxConnections(4)))
-			goroutines := runtime.NumGoroutine()
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			calls := pgtest.Group(t)
-			for n := range names {
-				calls.Go(func() {
-					if l, err := c.Acquire(ctx, fmt.Sprint("n", n+1), pglock.WithTTL(ttl)); !errors.Is(err, context.Canceled) && err != nil {
-						t.Error(err)
-					} else if err == nil {
-						if err := l.Release(t.Context()); err != nil {
+		t.Run(map[bool]string{false: "and the client goes on", true: "and the client closes"}[closes],
+			func(t *testing.T) {
+				db := pgtest.Database(t)
+				look, holder := newPeer(t, db.URL()), newPeer(t, db.URL())
+				patientTransactions(t, look)                      // one ends thousands of leases
+				names, ttl := inThousands(10_000), 10*time.Minute // what ends with its TTL ends too late for this test
+				holder.exec(t,
+					`SELECT pglock.acquire_lease('n' || n, gen_random_uuid(), $1, 'holder', '1 h') FROM generate_series(1, $2::int) n`, holder.key.String(), names)
+				c := newClient(t, db.Pool(t, maxConnections(4)))
+				goroutines := runtime.NumGoroutine()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				calls := pgtest.Group(t)
+				for n := range names {
+					calls.Go(func() {
+						if l, err := c.Acquire(ctx, fmt.Sprint("n", n+1), pglock.WithTTL(ttl)); !errors.Is(err,
+							context.Canceled) && err != nil {
 							t.Error(err)
+						} else if err == nil {
+							if err := l.Release(t.Context()); err != nil {
+								t.Error(err)
+							}
 						}
-					}
+					})
+				}
+				pgtest.Eventually(t, "a fifth of them to be queued", func() bool {
+					return one[int](t, look, `SELECT count(*) FROM (SELECT FROM pglock.waiters LIMIT $1) w`,
+						names/5) == names/5
 				})
-			}
-			pgtest.Eventually(t, "a fifth of them to be queued", func() bool {
-				return one[int](t, look, `SELECT count(*) FROM (SELECT FROM pglock.waiters LIMIT $1) w`, names/5) == names/5
+				cancel()
+				began := time.Now()
+				holder.exec(t,
+					`SELECT pglock.release_lease(name, token, grant_id, 0) FROM pglock.locks WHERE holder = 'holder' AND token % 2 = 0`)
+				calls.Wait()
+				returned := time.Since(began)
+				if closes {
+					if err := c.Close(t.Context()); err != nil {
+						t.Logf("Close after %v: %v", time.Since(began), err)
+						return // it says what it could not do
+					}
+				}
+				left := func() int {
+					return one[int](t, look,
+						`SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE holder <> 'holder' AND expires_at > clock_timestamp())`)
+				}
+				if closes {
+					if n := left(); n != 0 {
+						t.Errorf("Close answered nil, and %d tickets and leases are left", n)
+					}
+				}
+				pgtest.Eventually(t, "all tickets and leases to be given back", func() bool { return left() == 0 })
+				given := time.Since(began)
+				pgtest.Eventually(t, "the goroutines to end", func() bool {
+					return runtime.NumGoroutine() <= goroutines+10
+				})
+				t.Logf("all calls returned after %v, all was given back after %v, the goroutines had ended after %v",
+					returned, given, time.Since(began))
 			})
-			cancel()
-			began := time.Now()
-			holder.exec(t, `SELECT pglock.release_lease(name, token, grant_id, 0) FROM pglock.locks WHERE holder = 'holder' AND token % 2 = 0`)
-			calls.Wait()
-			returned := time.Since(began)
-			if closes {
-				if err := c.Close(t.Context()); err != nil {
-					t.Logf("Close after %v: %v", time.Since(began), err)
-					return // it says what it could not do
-				}
-			}
-			left := func() int {
-				return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE holder <> 'holder' AND expires_at > clock_timestamp())`)
-			}
-			if closes {
-				if n := left(); n != 0 {
-					t.Errorf("Close answered nil, and %d tickets and leases are left", n)
-				}
-			}
-			pgtest.Eventually(t, "all tickets and leases to be given back", func() bool { return left() == 0 })
-			given := time.Since(began)
-			pgtest.Eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
-			t.Logf("all calls returned after %v, all was given back after %v, the goroutines had ended after %v", returned, given, time.Since(began))
-		})
 	}
 }
 
@@ -96,8 +106,11 @@ func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
 			checks <- err
 		}()
 	}
-	pgtest.Eventually(t, "the checks to be under way", func() bool { return runtime.NumGoroutine() >= goroutines+len(leases) })
-	time.Sleep(2 * time.Second) // by then those behind the first wait for a connection together, in a statement that is no single call's
+	pgtest.Eventually(t, "the checks to be under way", func() bool {
+		return runtime.NumGoroutine() >= goroutines+len(leases)
+	})
+	// by then those behind the first wait for a connection together, in a statement that is no single call's
+	time.Sleep(2 * time.Second)
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close(context.Background()) }()
 	select {
@@ -115,8 +128,8 @@ func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
 	pgtest.Eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
-// Those who queue at once share the head in multixacts, of which a cluster has four thousand million members until VACUUM:
-// a crowd uses one or two for each acquisition, and does not use more with each that comes.
+// Those who queue at once share the head in multixacts, of which a cluster has four thousand million members until
+// VACUUM: a crowd uses one or two for each acquisition, and does not use more with each that comes.
 func TestACrowdUsesFewMultixacts(t *testing.T) {
 	pgtest.Long(t, "TestTheWorkGrowsWithWhatIsAskedFor")
 	t.Parallel()

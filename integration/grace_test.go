@@ -89,7 +89,8 @@ func TestI22_GraceAfterAFailoverOutlivesEveryLostGrant(t *testing.T) {
 		}()
 	}
 	pgtest.Eventually(t, "the lost lock to be held while the grace is sat out", func() bool {
-		return one[int](t, look, `SELECT count(*) FROM pglock.list_locks() WHERE name = 'lost' AND token > $1`, int64(lost.Token())) == 1
+		return one[int](t, look, `SELECT count(*) FROM pglock.list_locks() WHERE name = 'lost' AND token > $1`,
+			int64(lost.Token())) == 1
 	})
 	var held *pglock.HeldError
 	if _, err := c.TryAcquire(t.Context(), "lost"); !errors.As(err, &held) || held.Token <= lost.Token() {
@@ -107,7 +108,8 @@ func TestI22_GraceAfterAFailoverOutlivesEveryLostGrant(t *testing.T) {
 			t.Fatal(f.err)
 		}
 		waited, margin := f.at.Sub(noticed), f.at.Sub(f.before.Deadline())
-		t.Logf("%q was let in %v after the failover was noticed, %v after its old holder had stopped", f.before.Name(), waited, margin)
+		t.Logf("%q was let in %v after the failover was noticed, %v after its old holder had stopped", f.before.Name(),
+			waited, margin)
 		if f.believed || margin < ttl/20 {
 			t.Errorf("I1: %q was let in %v after its old holder had stopped", f.before.Name(), margin)
 		}
@@ -148,8 +150,8 @@ func holdWithGrace(ctx context.Context, url string, say func(report)) error {
 	return context.Cause(lease.Context())
 }
 
-// A holder that renews no more, being dead or cut off, is followed when its lease and the grace have passed by the server's
-// clock; it has stopped when the lease alone had.
+// A holder that renews no more, being dead or cut off, is followed when its lease and the grace have passed by the
+// server's clock; it has stopped when the lease alone had.
 func TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody(t *testing.T) {
 	t.Parallel() // most of it is waiting for leases to end
 	for _, how := range []string{"killed", "cut off"} {
@@ -166,7 +168,8 @@ func TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody(t *testing.T) {
 				stop = func() { holder.signal(syscall.SIGKILL) }
 			} else {
 				line := newLine(t, db.URL())
-				l, err := newClient(t, newPool(t, line.url)).TryAcquire(t.Context(), "x", pglock.WithTTL(time.Second), pglock.WithGrace(graceOf))
+				l, err := newClient(t, newPool(t, line.url)).TryAcquire(t.Context(), "x", pglock.WithTTL(time.Second),
+					pglock.WithGrace(graceOf))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -177,13 +180,15 @@ func TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody(t *testing.T) {
 			awaitQueue(t, look, "x", 1)
 			stop()
 			pgtest.Eventually(t, "the lease without its grace to end", func() bool {
-				return one[bool](t, look, `SELECT renewed_at + interval '1 s' <= clock_timestamp() FROM pglock.locks WHERE name = 'x'`)
+				return one[bool](t, look,
+					`SELECT renewed_at + interval '1 s' <= clock_timestamp() FROM pglock.locks WHERE name = 'x'`)
 			})
 			if !stopped() {
 				t.Error("I1: the holder believes in its lease when it has ended but for the grace")
 			}
 			token, renewed := int64(0), time.Time{}
-			if err := look.QueryRow(t.Context(), `SELECT token, renewed_at FROM pglock.locks WHERE name = 'x'`).Scan(&token, &renewed); err != nil {
+			if err := look.QueryRow(t.Context(),
+				`SELECT token, renewed_at FROM pglock.locks WHERE name = 'x'`).Scan(&token, &renewed); err != nil {
 				t.Fatal(err)
 			}
 			var held *pglock.HeldError
@@ -195,7 +200,8 @@ func TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody(t *testing.T) {
 			if f.err != nil {
 				t.Fatal(f.err)
 			}
-			at := one[time.Time](t, look, `SELECT acquired_at FROM pglock.locks WHERE name = 'x' AND token = $1`, int64(f.lease.Token()))
+			at := one[time.Time](t, look, `SELECT acquired_at FROM pglock.locks WHERE name = 'x' AND token = $1`,
+				int64(f.lease.Token()))
 			t.Logf("granted %v after the end of the lease", at.Sub(renewed.Add(time.Second)))
 			if at.Sub(renewed) < time.Second+graceOf {
 				t.Errorf("I1: granted %v after the last renewal", at.Sub(renewed))

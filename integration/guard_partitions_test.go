@@ -30,7 +30,9 @@ func newPartedVaultOf(t *testing.T, look *peer, keyed bool) *vault {
 // problem is what list_guards says of a table, "none" when it is not in the list.
 func (v *vault) problem(t *testing.T, table string) string {
 	t.Helper()
-	return one[string](t, v.look, `SELECT coalesce((SELECT coalesce(problem, '') FROM pglock.list_guards() WHERE table_name = $1), 'none')`, v.schema+"."+table)
+	return one[string](t, v.look,
+		`SELECT coalesce((SELECT coalesce(problem, '') FROM pglock.list_guards() WHERE table_name = $1), 'none')`,
+		v.schema+"."+table)
 }
 
 // try does something in a transaction without a fence, which is rolled back.
@@ -80,19 +82,24 @@ func TestI3_EveryWayIntoAPartitionNeedsTheFence(t *testing.T) {
 			"UPDATE ONLY of a leaf":               {sql: `UPDATE ONLY low SET balance = 0`},
 			"UPDATE that moves a row":             {short: "a", sql: `UPDATE accounts SET id = 13 WHERE id = 1`},
 			"UPDATE that moves it below":          {sql: `UPDATE middle SET owner = 9 WHERE id = 11`},
-			"UPDATE of zero rows":                 {short: "o", sql: `UPDATE accounts SET balance = 0 WHERE id = 9`, noRow: true},
-			"DELETE through the root":             {sql: `DELETE FROM accounts`},
-			"DELETE from a leaf":                  {short: "a", sql: `DELETE FROM low`},
-			"MERGE":                               {since: 150000, sql: `MERGE INTO accounts a USING other o ON a.id = o.id WHEN MATCHED THEN UPDATE SET balance = 0`},
-			"foreign key ON DELETE CASCADE":       {short: "o", setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers ON DELETE CASCADE`, sql: `DELETE FROM customers WHERE id = 7`},
-			"foreign key of one partition":        {setup: `ALTER TABLE low ADD FOREIGN KEY (owner) REFERENCES customers ON UPDATE CASCADE`, sql: `UPDATE customers SET id = 70 WHERE id = 7`},
-			"writable view of a leaf":             {setup: `CREATE VIEW v AS SELECT * FROM low`, sql: `DELETE FROM v`},
-			"TRUNCATE of the root":                {short: "a", sql: `TRUNCATE accounts`},
-			"TRUNCATE of a middle table":          {sql: `TRUNCATE middle`},
-			"TRUNCATE of a leaf":                  {short: "o", sql: `TRUNCATE middle7`},
-			"replica role, leaf":                  {sql: `SET LOCAL session_replication_role = replica; UPDATE middle7 SET balance = 0`},
-			"replica role, moved":                 {short: "o", sql: `SET LOCAL session_replication_role = replica; UPDATE accounts SET id = 13 WHERE id = 1`},
-			"replica role, TRUNCATE":              {sql: `SET LOCAL session_replication_role = replica; TRUNCATE low`},
+			"UPDATE of zero rows": {short: "o", sql: `UPDATE accounts SET balance = 0 WHERE id = 9`,
+				noRow: true},
+			"DELETE through the root": {sql: `DELETE FROM accounts`},
+			"DELETE from a leaf":      {short: "a", sql: `DELETE FROM low`},
+			"MERGE": {since: 150000,
+				sql: `MERGE INTO accounts a USING other o ON a.id = o.id WHEN MATCHED THEN UPDATE SET balance = 0`},
+			"foreign key ON DELETE CASCADE": {short: "o",
+				setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers ON DELETE CASCADE`,
+				sql:   `DELETE FROM customers WHERE id = 7`},
+			"foreign key of one partition": {setup: `ALTER TABLE low ADD FOREIGN KEY (owner) REFERENCES customers ON UPDATE CASCADE`, sql: `UPDATE customers SET id = 70 WHERE id = 7`},
+			"writable view of a leaf":      {setup: `CREATE VIEW v AS SELECT * FROM low`, sql: `DELETE FROM v`},
+			"TRUNCATE of the root":         {short: "a", sql: `TRUNCATE accounts`},
+			"TRUNCATE of a middle table":   {sql: `TRUNCATE middle`},
+			"TRUNCATE of a leaf":           {short: "o", sql: `TRUNCATE middle7`},
+			"replica role, leaf":           {sql: `SET LOCAL session_replication_role = replica; UPDATE middle7 SET balance = 0`},
+			"replica role, moved": {short: "o",
+				sql: `SET LOCAL session_replication_role = replica; UPDATE accounts SET id = 13 WHERE id = 1`},
+			"replica role, TRUNCATE": {sql: `SET LOCAL session_replication_role = replica; TRUNCATE low`},
 		} {
 			if !pgtest.EveryTest && w.short != form[:1] {
 				continue
@@ -136,7 +143,8 @@ func TestI3_EveryWayIntoAPartitionNeedsTheFence(t *testing.T) {
 func TestI3_AMovedRowNeedsTheFencesOfBothKeys(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	for what, v := range map[string]*vault{"between partitions": newPartedVault(t, db, true), "in one table": newVault(t, db, true)} {
+	for what, v := range map[string]*vault{"between partitions": newPartedVault(t, db, true),
+		"in one table": newVault(t, db, true)} {
 		v.guard(t)
 		for _, c := range []struct {
 			keys []string
@@ -162,8 +170,8 @@ func TestI3_AMovedRowNeedsTheFencesOfBothKeys(t *testing.T) {
 	}
 }
 
-// A partition that comes after the guard is guarded but for its own TRUNCATE; the list of guards says so until guard_table
-// is called again.
+// A partition that comes after the guard is guarded but for its own TRUNCATE; the list of guards says so until
+// guard_table is called again.
 func TestPartitionThatComesLaterIsGuardedAtOnceButForTruncate(t *testing.T) {
 	pgtest.Long(t, "TestI3_EveryWayIntoAPartitionNeedsTheFence")
 	t.Parallel()
@@ -183,7 +191,8 @@ func TestPartitionThatComesLaterIsGuardedAtOnceButForTruncate(t *testing.T) {
 					v.look.exec(t, `ALTER TABLE accounts DETACH PARTITION middle`)
 				}
 				v.guard(t)
-				covered := one[int](t, v.look, `SELECT covered FROM pglock.list_guards() WHERE table_name = $1`, v.schema+".accounts")
+				covered := one[int](t, v.look, `SELECT covered FROM pglock.list_guards() WHERE table_name = $1`,
+					v.schema+".accounts")
 				v.look.exec(t, sql)
 				id := map[string]int{"created below": 13, "detached earlier": 3}[what]
 				if id == 0 {
@@ -206,7 +215,8 @@ func TestPartitionThatComesLaterIsGuardedAtOnceButForTruncate(t *testing.T) {
 				if got := v.problem(t, "accounts"); got != "" {
 					t.Errorf("guarded again: %s", got)
 				}
-				if now := one[int](t, v.look, `SELECT covered FROM pglock.list_guards() WHERE table_name = $1`, v.schema+".accounts"); now != covered {
+				if now := one[int](t, v.look, `SELECT covered FROM pglock.list_guards() WHERE table_name = $1`,
+					v.schema+".accounts"); now != covered {
 					t.Errorf("%d tables are covered, want %d", now, covered)
 				}
 				v.wantRefused(t, `TRUNCATE late`)
@@ -256,14 +266,19 @@ func TestI3_ATableGuardedAloneIsNotWrittenThroughItsParent(t *testing.T) {
 			writes               []string
 		}{
 			"leaf of a root that is not guarded": {``, "low", ``, []string{
-				`INSERT INTO accounts VALUES (2)`, `UPDATE accounts SET balance = 0`, `DELETE FROM accounts`, `UPDATE accounts SET id = 13 WHERE id = 1`,
-				`UPDATE accounts SET id = 2 WHERE id = 11`, `INSERT INTO low VALUES (2)`, `UPDATE low SET balance = 0`, `TRUNCATE low`, `TRUNCATE accounts`}},
+				`INSERT INTO accounts VALUES (2)`, `UPDATE accounts SET balance = 0`, `DELETE FROM accounts`,
+				`UPDATE accounts SET id = 13 WHERE id = 1`,
+				`UPDATE accounts SET id = 2 WHERE id = 11`, `INSERT INTO low VALUES (2)`, `UPDATE low SET balance = 0`,
+				`TRUNCATE low`, `TRUNCATE accounts`}},
 			"middle table": {``, "middle", ``, []string{
-				`INSERT INTO accounts VALUES (13)`, `UPDATE accounts SET balance = 0`, `INSERT INTO middle7 VALUES (13)`, `DELETE FROM middle`, `TRUNCATE middle7`}},
+				`INSERT INTO accounts VALUES (13)`, `UPDATE accounts SET balance = 0`,
+				`INSERT INTO middle7 VALUES (13)`, `DELETE FROM middle`, `TRUNCATE middle7`}},
 			"child of a parent that is not guarded": {`CREATE TABLE child (extra int) INHERITS (other); INSERT INTO child VALUES (1, 1, 1)`, "child", ``, []string{
-				`UPDATE other SET balance = 0`, `DELETE FROM other`, `UPDATE child SET balance = 0`, `INSERT INTO child VALUES (2)`, `TRUNCATE child`, `TRUNCATE other`}},
+				`UPDATE other SET balance = 0`, `DELETE FROM other`, `UPDATE child SET balance = 0`,
+				`INSERT INTO child VALUES (2)`, `TRUNCATE child`, `TRUNCATE other`}},
 			"child of two parents, one guarded": {`CREATE TABLE two (id int, balance int); CREATE TABLE child () INHERITS (other, two); INSERT INTO child VALUES (1, 1)`, "two", ``, []string{
-				`UPDATE two SET balance = 0`, `UPDATE child SET balance = 0`, `UPDATE other SET balance = 0`, `TRUNCATE other`}},
+				`UPDATE two SET balance = 0`, `UPDATE child SET balance = 0`, `UPDATE other SET balance = 0`,
+				`TRUNCATE other`}},
 		} {
 			t.Run(form+"/"+what, func(t *testing.T) {
 				v := newPartedVault(t, db, keyed)
@@ -295,9 +310,12 @@ func TestI3_AGuardedTableThatGetsAParentLaterStaysGuarded(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for what, c := range map[string]struct{ table, sql, write string }{
-		"partition": {"late", `CREATE TABLE late (id int NOT NULL, owner int NOT NULL, balance int)|ALTER TABLE accounts ATTACH PARTITION late FOR VALUES FROM (20) TO (30)`,
+		"partition": {"late",
+			`CREATE TABLE late (id int NOT NULL, owner int NOT NULL, balance int)|ALTER TABLE accounts ATTACH PARTITION late FOR VALUES FROM (20) TO (30)`,
 			`INSERT INTO accounts VALUES (25)`},
-		"child": {"late", `CREATE TABLE late (id int, balance int); INSERT INTO late VALUES (1, 1)|ALTER TABLE late INHERIT other`, `UPDATE other SET balance = 0`},
+		"child": {"late",
+			`CREATE TABLE late (id int, balance int); INSERT INTO late VALUES (1, 1)|ALTER TABLE late INHERIT other`,
+			`UPDATE other SET balance = 0`},
 	} {
 		t.Run(what, func(t *testing.T) {
 			v := newPartedVault(t, db, false)
@@ -321,10 +339,13 @@ func TestChildrenAreGuardedWithTheirParent(t *testing.T) {
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {
 			v := newVault(t, db, keyed)
-			v.look.exec(t, `CREATE TABLE child (extra int) INHERITS (accounts); CREATE TABLE grandchild () INHERITS (child); INSERT INTO grandchild VALUES (3, 7, 1)`)
+			v.look.exec(t,
+				`CREATE TABLE child (extra int) INHERITS (accounts); CREATE TABLE grandchild () INHERITS (child); INSERT INTO grandchild VALUES (3, 7, 1)`)
 			v.guard(t)
-			writes := []string{`UPDATE accounts SET balance = 0`, `UPDATE ONLY accounts SET balance = 0`, `INSERT INTO child VALUES (3)`, `DELETE FROM child WHERE id = 3`,
-				`UPDATE grandchild SET balance = 0`, `TRUNCATE accounts`, `TRUNCATE ONLY accounts`, `TRUNCATE child`, `TRUNCATE grandchild`}
+			writes := []string{`UPDATE accounts SET balance = 0`, `UPDATE ONLY accounts SET balance = 0`,
+				`INSERT INTO child VALUES (3)`, `DELETE FROM child WHERE id = 3`,
+				`UPDATE grandchild SET balance = 0`, `TRUNCATE accounts`, `TRUNCATE ONLY accounts`, `TRUNCATE child`,
+				`TRUNCATE grandchild`}
 			for _, sql := range writes {
 				v.wantRefused(t, sql)
 			}
@@ -350,14 +371,16 @@ func TestChildrenAreGuardedWithTheirParent(t *testing.T) {
 	}
 }
 
-// unguard_table takes every trigger away, of partitions and children too, and guarding again brings back what was there.
+// unguard_table takes every trigger away, of partitions and children too, and guarding again brings back what was
+// there.
 func TestUnguardedTableHasNoTriggerLeft(t *testing.T) {
 	pgtest.Long(t, "TestTheListTellsWhatTheOwnerDidToAGuard")
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		for what, setup := range map[string]string{
-			"table": `SELECT 1`, "partitions": `parted`, "children": `CREATE TABLE child () INHERITS (accounts); CREATE TABLE grandchild () INHERITS (child)`,
+			"table": `SELECT 1`, "partitions": `parted`,
+			"children": `CREATE TABLE child () INHERITS (accounts); CREATE TABLE grandchild () INHERITS (child)`,
 		} {
 			t.Run(form+"/"+what, func(t *testing.T) {
 				var v *vault
@@ -373,7 +396,8 @@ func TestUnguardedTableHasNoTriggerLeft(t *testing.T) {
 				}
 				v.guard(t)
 				made := triggers()
-				if again := one[int](t, v.look, `SELECT pglock.guard_table('accounts', $1, $2)`, v.schema, v.key()); again != 0 || triggers() != made {
+				if again := one[int](t, v.look, `SELECT pglock.guard_table('accounts', $1, $2)`, v.schema,
+					v.key()); again != 0 || triggers() != made {
 					t.Errorf("guarded twice: %d and %d triggers", made, again)
 				}
 				v.look.exec(t, `SELECT pglock.unguard_table('accounts')`)
@@ -381,7 +405,8 @@ func TestUnguardedTableHasNoTriggerLeft(t *testing.T) {
 					t.Errorf("%d triggers are left, the list says %q", n, v.problem(t, "accounts"))
 				}
 				v.wantAllowed(t, `UPDATE accounts SET balance = 0; TRUNCATE accounts`)
-				if _, err := v.look.Exec(t.Context(), `SELECT pglock.unguard_table('accounts')`); state(err) != "42704" {
+				if _, err := v.look.Exec(t.Context(),
+					`SELECT pglock.unguard_table('accounts')`); state(err) != "42704" {
 					t.Errorf("unguarded twice: %v", err)
 				}
 				v.guard(t)

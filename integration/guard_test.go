@@ -30,7 +30,8 @@ func (v *vault) call(resource string) string {
 	return fmt.Sprintf(`pglock.fence('%s', %d, '%s', '%s', true)`, v.g.name, v.g.token, v.g.id, resource)
 }
 
-// guardProofs are what a transaction may have done before it writes, and whether that proves that it is under the fence.
+// guardProofs are what a transaction may have done before it writes, and whether that proves that it is under the
+// fence.
 var guardProofs = map[string]struct {
 	holds bool
 	do    func(t *testing.T, v *vault, p *peer) // after BEGIN; it may begin anew
@@ -40,7 +41,8 @@ var guardProofs = map[string]struct {
 	"fence of another resource": {false, func(t *testing.T, v *vault, p *peer) {
 		v.passThese(t, p, v.schema+"x", v.schema+"/2", v.schema+"/", v.row()+"1", strings.ToUpper(v.row()), v.row()+" ")
 	}},
-	"fence by another lock": {true, func(t *testing.T, v *vault, p *peer) { // whose token is greater: resources are not locks
+	// whose token is greater: resources are not locks
+	"fence by another lock": {true, func(t *testing.T, v *vault, p *peer) {
 		g := v.look.mustAcquire(t, "another of "+v.schema, time.Minute)
 		if err := p.fence(t.Context(), g, v.row()); err != nil {
 			t.Fatal(err)
@@ -51,7 +53,9 @@ var guardProofs = map[string]struct {
 		other.exec(t, `BEGIN`)
 		v.pass(t, other)
 	}},
-	"fence of another transaction that has committed": {false, func(t *testing.T, v *vault, p *peer) { v.pass(t, v.program(t)) }},
+	"fence of another transaction that has committed": {false, func(t *testing.T, v *vault, p *peer) {
+		v.pass(t, v.program(t))
+	}},
 	"fence before BEGIN": {false, func(t *testing.T, v *vault, p *peer) {
 		p.exec(t, `COMMIT`)
 		v.pass(t, p)
@@ -66,11 +70,13 @@ var guardProofs = map[string]struct {
 		p.exec(t, `ROLLBACK AND CHAIN`)
 	}},
 	"forged settings": {false, func(t *testing.T, v *vault, p *peer) {
-		p.exec(t, `SELECT set_config('pglock.fenced', pg_current_xact_id()::text, true), set_config('pglock.checked', pg_current_xact_id()::text, true),
+		p.exec(t,
+			`SELECT set_config('pglock.fenced', pg_current_xact_id()::text, true), set_config('pglock.checked', pg_current_xact_id()::text, true),
 			set_config('pglock.together', '[{"name": "x", "token": 1}]', true)`)
 	}},
 	"tables of the same names": {false, func(t *testing.T, v *vault, p *peer) {
-		p.exec(t, `CREATE TEMP TABLE fences ON COMMIT DROP AS SELECT '`+v.row()+`'::text AS resource, pg_current_xact_id() AS fenced_xact, clock_timestamp() AS advanced_at;
+		p.exec(t, `CREATE TEMP TABLE fences ON COMMIT DROP AS SELECT '`+v.row()+
+			`'::text AS resource, pg_current_xact_id() AS fenced_xact, clock_timestamp() AS advanced_at;
 			CREATE TEMP TABLE events ON COMMIT DROP AS SELECT 1::bigint AS id, ''::text AS resource, pg_current_xact_id() AS xact, 'bypass'::text AS kind, clock_timestamp() AS at;
 			CREATE FUNCTION pg_temp.require_fence(text, text, text, text DEFAULT NULL) RETURNS boolean LANGUAGE sql AS 'SELECT true';
 			SET LOCAL search_path = pg_temp, `+v.schema)
@@ -95,7 +101,8 @@ var guardProofs = map[string]struct {
 		p.exec(t, `SAVEPOINT s; `+guardedWrite+`; ROLLBACK TO s`)
 	}},
 	"exception block that failed": {false, func(t *testing.T, v *vault, p *peer) {
-		p.exec(t, `DO $$ BEGIN PERFORM `+v.call(v.row())+`; RAISE 'undone'; EXCEPTION WHEN raise_exception THEN NULL; END $$`)
+		p.exec(t, `DO $$ BEGIN PERFORM `+v.call(v.row())+
+			`; RAISE 'undone'; EXCEPTION WHEN raise_exception THEN NULL; END $$`)
 	}},
 	"again, after one that rolled back": {true, func(t *testing.T, v *vault, p *peer) {
 		p.exec(t, `SAVEPOINT s`)
@@ -112,7 +119,8 @@ var guardProofs = map[string]struct {
 	}},
 	"refused fence": {false, func(t *testing.T, v *vault, p *peer) {
 		p.exec(t, `SAVEPOINT s`)
-		if _, err := p.Exec(t.Context(), `SELECT `+strings.Replace(v.call(v.row()), v.g.id.String(), uuid.NewString(), 1)); state(err) != "LK003" {
+		if _, err := p.Exec(t.Context(), `SELECT `+strings.Replace(v.call(v.row()), v.g.id.String(), uuid.NewString(),
+			1)); state(err) != "LK003" {
 			t.Fatalf("a foreign grant ID: %v", err)
 		}
 		p.exec(t, `ROLLBACK TO s`)
@@ -130,8 +138,11 @@ var guardProofs = map[string]struct {
 	}},
 
 	// What a dump brings that was restored into a server whose transaction IDs have come to the same number.
-	"older row with this transaction's ID": {false, func(t *testing.T, v *vault, p *peer) { v.forge(t, p, `- interval '1 microsecond'`) }},
-	"row with this transaction's ID":       {true, func(t *testing.T, v *vault, p *peer) { v.forge(t, p, ``) }}, // as a superuser can
+	"older row with this transaction's ID": {false, func(t *testing.T, v *vault, p *peer) {
+		v.forge(t, p, `- interval '1 microsecond'`)
+	}},
+	// as a superuser can
+	"row with this transaction's ID": {true, func(t *testing.T, v *vault, p *peer) { v.forge(t, p, ``) }},
 	"older bypass with this transaction's ID": {false, func(t *testing.T, v *vault, p *peer) {
 		v.forgeBypass(t, p, `- interval '1 microsecond'`)
 	}},
@@ -140,7 +151,9 @@ var guardProofs = map[string]struct {
 		v.forgeBypass(t, p, ``)
 		v.look.exec(t, `UPDATE pglock.events SET kind = 'epoch' WHERE actor = $1`, v.schema)
 	}},
-	"bypass": {true, func(t *testing.T, v *vault, p *peer) { p.exec(t, `SELECT pglock.bypass_guards('because', 'alice')`) }},
+	"bypass": {true, func(t *testing.T, v *vault, p *peer) {
+		p.exec(t, `SELECT pglock.bypass_guards('because', 'alice')`)
+	}},
 	"bypass of another transaction that is open": {false, func(t *testing.T, v *vault, p *peer) {
 		other := v.program(t)
 		other.exec(t, `BEGIN; SELECT pglock.bypass_guards('because', 'alice')`)
@@ -161,14 +174,19 @@ var guardProofs = map[string]struct {
 func (v *vault) forge(t *testing.T, p *peer, after string) {
 	t.Helper()
 	v.pass(t, v.look) // there is a row
-	xact, began := one[string](t, p, `SELECT pg_current_xact_id()::text`), one[string](t, p, `SELECT transaction_timestamp()::text`)
-	v.look.exec(t, `UPDATE pglock.fences SET fenced_xact = $1::text::xid8, advanced_at = $2::text::timestamptz `+after+` WHERE resource = $3`, xact, began, v.row())
+	xact, began := one[string](t, p, `SELECT pg_current_xact_id()::text`), one[string](t, p,
+		`SELECT transaction_timestamp()::text`)
+	v.look.exec(t, `UPDATE pglock.fences SET fenced_xact = $1::text::xid8, advanced_at = $2::text::timestamptz `+after+
+		` WHERE resource = $3`, xact, began, v.row())
 }
 
 func (v *vault) forgeBypass(t *testing.T, p *peer, after string) {
 	t.Helper()
-	xact, began := one[string](t, p, `SELECT pg_current_xact_id()::text`), one[string](t, p, `SELECT transaction_timestamp()::text`)
-	v.look.exec(t, `INSERT INTO pglock.events (kind, at, lock_name, token, actor, xact) VALUES ('bypass', $2::text::timestamptz `+after+`, '', 0, $3, $1::text::xid8)`,
+	xact, began := one[string](t, p, `SELECT pg_current_xact_id()::text`), one[string](t, p,
+		`SELECT transaction_timestamp()::text`)
+	v.look.exec(t,
+		`INSERT INTO pglock.events (kind, at, lock_name, token, actor, xact) VALUES ('bypass', $2::text::timestamptz `+
+			after+`, '', 0, $3, $1::text::xid8)`,
 		xact, began, v.schema)
 }
 
@@ -183,14 +201,18 @@ func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
 	for form, keyed := range guardForms {
 		for what, proof := range guardProofs {
 			for _, level := range levels {
-				if level != pgx.ReadCommitted && strings.Contains(what, "with this transaction's ID") || what == "event of another kind" && level != pgx.ReadCommitted {
+				if level != pgx.ReadCommitted && strings.Contains(what, "with this transaction's ID") ||
+					what == "event of another kind" && level != pgx.ReadCommitted {
 					continue // a snapshot does not see what another session forges
 				}
-				if !pgtest.LargeLoads && guardLevels[level] != keyed && !strings.Contains(what, "with this transaction's ID") {
+				if !pgtest.LargeLoads && guardLevels[level] != keyed &&
+					!strings.Contains(what, "with this transaction's ID") {
 					continue
 				}
-				if short := map[bool]pgx.TxIsoLevel{true: pgx.ReadCommitted, false: pgx.RepeatableRead}[proof.holds]; !pgtest.EveryTest &&
-					level != short && what != "nothing" && !strings.HasPrefix(what, "fence") && !strings.Contains(what, "with this transaction's ID") {
+				if short := map[bool]pgx.TxIsoLevel{true: pgx.ReadCommitted,
+					false: pgx.RepeatableRead}[proof.holds]; !pgtest.EveryTest &&
+					level != short && what != "nothing" && !strings.HasPrefix(what, "fence") &&
+					!strings.Contains(what, "with this transaction's ID") {
 					continue
 				}
 				t.Run(form+"/"+what+"/"+string(level), func(t *testing.T) {
@@ -198,7 +220,8 @@ func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
 					v.guard(t)
 					before := v.content(t)
 					v.enter(t, p)
-					p.exec(t, `SET default_transaction_isolation = '`+string(level)+`'`) // alone: one message is one transaction
+					// alone: one message is one transaction
+					p.exec(t, `SET default_transaction_isolation = '`+string(level)+`'`)
 					p.exec(t, `BEGIN`)
 					proof.do(t, v, p)
 					_, err := p.Exec(t.Context(), guardedWrite)
@@ -207,7 +230,8 @@ func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
 						p.exec(t, `ROLLBACK`)
 					} else if err != nil {
 						t.Fatal(err)
-					} else if _, err := p.Exec(t.Context(), `COMMIT`); err != nil && !strings.HasPrefix(what, "row with") {
+					} else if _, err := p.Exec(t.Context(), `COMMIT`); err != nil &&
+						!strings.HasPrefix(what, "row with") {
 						t.Fatal(err)
 					}
 					if after := v.content(t); (after != before) != (proof.holds && err == nil) {
@@ -284,7 +308,8 @@ func TestI3_TheGuardRefusesWhatAWriteDoesAfterARawCommit(t *testing.T) {
 		lease := mustTry(t, c, commit, pglock.WithTTL(time.Minute))
 		before := one[int](t, v.look, `SELECT balance FROM accounts WHERE id = 1`)
 		err := store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-			for _, sql := range []string{`SET LOCAL search_path = ` + v.schema, guardedWrite, commit, `SET search_path = ` + v.schema, guardedWrite} {
+			for _, sql := range []string{`SET LOCAL search_path = ` + v.schema, guardedWrite, commit,
+				`SET search_path = ` + v.schema, guardedWrite} {
 				if _, err := tx.Exec(ctx, sql); err != nil {
 					return err
 				}
@@ -332,7 +357,8 @@ func TestABypassIsAuditedWithEveryTableThatItWroteTo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	v := newVault(t, db, false)
-	v.look.exec(t, `CREATE SCHEMA xpublic; CREATE TABLE xpublic.t (id int); CREATE TABLE public.t (id int); CREATE TABLE public."t u" (id int);
+	v.look.exec(t,
+		`CREATE SCHEMA xpublic; CREATE TABLE xpublic.t (id int); CREATE TABLE public.t (id int); CREATE TABLE public."t u" (id int);
 		CREATE TABLE p (id int) PARTITION BY LIST (id); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)`)
 	for _, table := range []string{"accounts", "xpublic.t", "public.t", `public."t u"`, "p"} {
 		v.guardTable(t, table)
@@ -341,8 +367,10 @@ func TestABypassIsAuditedWithEveryTableThatItWroteTo(t *testing.T) {
 	p.exec(t, `BEGIN; INSERT INTO other VALUES (1); SELECT pglock.bypass_guards('the host is gone', 'alice');
 		SAVEPOINT s; INSERT INTO public."t u" VALUES (1); ROLLBACK TO s;
 		INSERT INTO xpublic.t VALUES (1); INSERT INTO public.t SELECT generate_series(1, 100); INSERT INTO public.t VALUES (1); INSERT INTO p VALUES (1); COMMIT`)
-	want := fmt.Sprintf(`bypass|alice|%s|the host is gone|xpublic.t public.t %s.p1`, one[string](t, p, `SELECT session_user::text`), v.schema)
-	if got := one[string](t, p, `SELECT concat_ws('|', kind, actor, db_user, reason, resource) FROM pglock.list_history() WHERE kind = 'bypass'`); got != want {
+	want := fmt.Sprintf(`bypass|alice|%s|the host is gone|xpublic.t public.t %s.p1`,
+		one[string](t, p, `SELECT session_user::text`), v.schema)
+	if got := one[string](t, p,
+		`SELECT concat_ws('|', kind, actor, db_user, reason, resource) FROM pglock.list_history() WHERE kind = 'bypass'`); got != want {
 		t.Errorf("the audit has %q, want %q", got, want)
 	}
 	p.exec(t, `BEGIN; SELECT pglock.bypass_guards('nothing', 'bob'); TRUNCATE p; ROLLBACK`)
@@ -361,7 +389,8 @@ func TestI11_ABypassNeedsAReasonAndAnActor(t *testing.T) {
 		{nil, "a", "reason"}, {"", "a", "reason"}, {" \t\n", "a", "reason"}, {strings.Repeat("x", 1025), "a", "reason"},
 		{"r", nil, "actor"}, {"r", "", "actor"}, {"r", strings.Repeat("x", 257), "actor"},
 	} {
-		if _, err := p.Exec(t.Context(), `SELECT pglock.bypass_guards($1, $2)`, c.reason, c.actor); state(err) != "22023" || !strings.Contains(err.Error(), c.names+" is ") {
+		if _, err := p.Exec(t.Context(), `SELECT pglock.bypass_guards($1, $2)`, c.reason,
+			c.actor); state(err) != "22023" || !strings.Contains(err.Error(), c.names+" is ") {
 			t.Errorf("%v, %v: %v", c.reason, c.actor, err)
 		}
 	}
@@ -378,29 +407,43 @@ func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
 	const row, truncate = `DROP TRIGGER pglock_guard ON accounts; CREATE %s pglock_guard AFTER %s FOR EACH ROW %s EXECUTE FUNCTION %s; ALTER TABLE accounts ENABLE ALWAYS TRIGGER pglock_guard`,
 		`CREATE OR REPLACE TRIGGER pglock_guard_truncate %s TRUNCATE ON accounts %s EXECUTE FUNCTION %s; ALTER TABLE accounts ENABLE ALWAYS TRIGGER pglock_guard_truncate`
 	const all, guard, nothing = `INSERT OR UPDATE OR DELETE ON accounts`, `pglock.guard_write(ARGS)`, `nothing()`
-	const odd, oddTruncate = "trigger pglock_guard of accounts is not as guard_table makes it", "trigger pglock_guard_truncate of accounts is not as guard_table makes it"
+	const odd, oddTruncate = "trigger pglock_guard of accounts is not as guard_table makes it", "trigger " +
+		"pglock_guard_truncate of accounts is not as guard_table makes it"
 	for what, c := range map[string]struct {
 		sql       string // ARGS is the guard's arguments
 		says      string
 		unguarded string // what can be written until it is mended
 	}{
-		"drop of rows":                 {`DROP TRIGGER pglock_guard ON accounts`, "accounts has no guard for rows", guardedWrite},
-		"drop of TRUNCATE":             {`DROP TRIGGER pglock_guard_truncate ON accounts`, "accounts has no guard for TRUNCATE", `TRUNCATE accounts`},
-		"disable":                      {`ALTER TABLE accounts DISABLE TRIGGER pglock_guard`, "trigger pglock_guard of accounts is disabled", guardedWrite},
-		"disable all":                  {`ALTER TABLE accounts DISABLE TRIGGER ALL`, "trigger pglock_guard_truncate of accounts is disabled", `TRUNCATE accounts`},
-		"disable all and enable all":   {`ALTER TABLE accounts DISABLE TRIGGER ALL, ENABLE TRIGGER ALL`, "is not ENABLE ALWAYS", `SET LOCAL session_replication_role = replica; ` + guardedWrite},
-		"enable for replicas":          {`ALTER TABLE accounts ENABLE REPLICA TRIGGER pglock_guard`, "is not ENABLE ALWAYS", guardedWrite},
-		"another name":                 {`ALTER TRIGGER pglock_guard_truncate ON accounts RENAME TO mine; ALTER TABLE accounts DISABLE TRIGGER mine`, "trigger mine of accounts is not as guard_table makes it", `TRUNCATE accounts`},
-		"a condition":                  {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, all, `WHEN (false)`, guard), odd, guardedWrite},
-		"fewer events":                 {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, `INSERT OR DELETE ON accounts`, ``, guard), odd, guardedWrite},
-		"UPDATE of some columns":       {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, `INSERT OR UPDATE OF owner OR DELETE ON accounts`, ``, guard), odd, guardedWrite},
-		"deferred":                     {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, all+` DEFERRABLE INITIALLY DEFERRED`, ``, guard), odd, guardedWrite},
-		"one that can be replaced":     {fmt.Sprintf(row, `TRIGGER`, all, ``, guard), odd, ``},
-		"another function":             {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, all, ``, nothing), odd, guardedWrite},
-		"another, with its arguments":  {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, all, ``, `nothing(ARGS)`), odd, guardedWrite},
-		"another function of TRUNCATE": {fmt.Sprintf(truncate, `BEFORE`, ``, nothing), oddTruncate, `TRUNCATE accounts`},
-		"another fence of TRUNCATE":    {fmt.Sprintf(truncate, `BEFORE`, ``, `pglock.guard_write('zzz')`), oddTruncate, ``},
-		"one more":                     {`CREATE TRIGGER more AFTER INSERT ON accounts FOR EACH ROW WHEN (NEW.id = 99) EXECUTE FUNCTION pglock.guard_write('zzz')`, "trigger more of accounts is not as guard_table makes it", ``},
+		"drop of rows": {`DROP TRIGGER pglock_guard ON accounts`, "accounts has no guard for rows",
+			guardedWrite},
+		"drop of TRUNCATE": {`DROP TRIGGER pglock_guard_truncate ON accounts`,
+			"accounts has no guard for TRUNCATE", `TRUNCATE accounts`},
+		"disable": {`ALTER TABLE accounts DISABLE TRIGGER pglock_guard`,
+			"trigger pglock_guard of accounts is disabled", guardedWrite},
+		"disable all": {`ALTER TABLE accounts DISABLE TRIGGER ALL`, "trigger pglock_guard_truncate " +
+			"of accounts is disabled", `TRUNCATE accounts`},
+		"disable all and enable all": {`ALTER TABLE accounts DISABLE TRIGGER ALL, ENABLE TRIGGER ALL`,
+			"is not ENABLE ALWAYS", `SET LOCAL session_replication_role = replica; ` + guardedWrite},
+		"enable for replicas": {`ALTER TABLE accounts ENABLE REPLICA TRIGGER pglock_guard`,
+			"is not ENABLE ALWAYS", guardedWrite},
+		"another name": {`ALTER TRIGGER pglock_guard_truncate ON accounts RENAME TO mine; ALTER TABLE accounts DISABLE TRIGGER mine`, "trigger mine of accounts is not as guard_table makes it", `TRUNCATE accounts`},
+		"a condition": {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, all, `WHEN (false)`, guard), odd,
+			guardedWrite},
+		"fewer events": {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, `INSERT OR DELETE ON accounts`, ``,
+			guard), odd, guardedWrite},
+		"UPDATE of some columns": {fmt.Sprintf(row, `CONSTRAINT TRIGGER`,
+			`INSERT OR UPDATE OF owner OR DELETE ON accounts`, ``, guard), odd, guardedWrite},
+		"deferred": {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, all+` DEFERRABLE INITIALLY DEFERRED`,
+			``, guard), odd, guardedWrite},
+		"one that can be replaced": {fmt.Sprintf(row, `TRIGGER`, all, ``, guard), odd, ``},
+		"another function":         {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, all, ``, nothing), odd, guardedWrite},
+		"another, with its arguments": {fmt.Sprintf(row, `CONSTRAINT TRIGGER`, all, ``, `nothing(ARGS)`), odd,
+			guardedWrite},
+		"another function of TRUNCATE": {fmt.Sprintf(truncate, `BEFORE`, ``, nothing), oddTruncate,
+			`TRUNCATE accounts`},
+		"another fence of TRUNCATE": {fmt.Sprintf(truncate, `BEFORE`, ``, `pglock.guard_write('zzz')`), oddTruncate,
+			``},
+		"one more": {`CREATE TRIGGER more AFTER INSERT ON accounts FOR EACH ROW WHEN (NEW.id = 99) EXECUTE FUNCTION pglock.guard_write('zzz')`, "trigger more of accounts is not as guard_table makes it", ``},
 	} {
 		for form, keyed := range guardForms {
 			if !pgtest.EveryTest && keyed != strings.HasPrefix(c.says, "accounts has") {
@@ -415,8 +458,11 @@ func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
 				if keyed {
 					args += `, 'id'`
 				}
-				v.look.exec(t, `CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';`+strings.ReplaceAll(c.sql, `ARGS`, args))
-				if got := strings.ReplaceAll(v.problem(t, "accounts"), v.schema+".", ""); !strings.Contains(got, c.says) {
+				v.look.exec(t,
+					`CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';`+
+						strings.ReplaceAll(c.sql, `ARGS`, args))
+				if got := strings.ReplaceAll(v.problem(t, "accounts"), v.schema+".", ""); !strings.Contains(got,
+					c.says) {
 					t.Errorf("the list says %q, want %q", got, c.says)
 				}
 				if c.unguarded != "" {
@@ -426,7 +472,9 @@ func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
 				if got := v.problem(t, "accounts"); got != "" {
 					t.Errorf("guarded again: %s", got)
 				}
-				for _, sql := range []string{guardedWrite, `TRUNCATE accounts`, `SET LOCAL session_replication_role = replica; ` + guardedWrite, `SET LOCAL session_replication_role = replica; TRUNCATE accounts`} {
+				for _, sql := range []string{guardedWrite, `TRUNCATE accounts`,
+					`SET LOCAL session_replication_role = replica; ` + guardedWrite,
+					`SET LOCAL session_replication_role = replica; TRUNCATE accounts`} {
 					v.wantRefused(t, sql)
 				}
 			})
@@ -442,7 +490,8 @@ func TestI3_AGuardSurvivesOtherNames(t *testing.T) {
 		t.Run(form, func(t *testing.T) {
 			v := newVault(t, db, keyed)
 			v.guard(t)
-			v.look.exec(t, `CREATE SCHEMA new_`+v.schema+`; ALTER TABLE accounts RENAME TO funds; ALTER TABLE funds SET SCHEMA new_`+v.schema)
+			v.look.exec(t, `CREATE SCHEMA new_`+v.schema+
+				`; ALTER TABLE accounts RENAME TO funds; ALTER TABLE funds SET SCHEMA new_`+v.schema)
 			table := `new_` + v.schema + `.funds`
 			v.wantRefused(t, `UPDATE `+table+` SET balance = 0`)
 			v.wantRefused(t, `TRUNCATE `+table)
@@ -451,7 +500,8 @@ func TestI3_AGuardSurvivesOtherNames(t *testing.T) {
 			v.pass(t, p)
 			p.exec(t, `UPDATE `+table+` SET balance = 0`)
 			p.exec(t, `COMMIT`)
-			if got := one[string](t, v.look, `SELECT coalesce(problem, '') FROM pglock.list_guards() WHERE table_name = $1`, table); got != "" {
+			if got := one[string](t, v.look,
+				`SELECT coalesce(problem, '') FROM pglock.list_guards() WHERE table_name = $1`, table); got != "" {
 				t.Errorf("the list says %q", got)
 			}
 		})
@@ -462,7 +512,8 @@ func TestI3_AGuardSurvivesOtherNames(t *testing.T) {
 func TestGuardOfRowsFailsClosedWithoutItsKeyColumn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	for what, sql := range map[string]string{"renamed": `ALTER TABLE accounts RENAME id TO number`, "dropped": `ALTER TABLE accounts DROP id`} {
+	for what, sql := range map[string]string{"renamed": `ALTER TABLE accounts RENAME id TO number`,
+		"dropped": `ALTER TABLE accounts DROP id`} {
 		t.Run(what, func(t *testing.T) {
 			v := newVault(t, db, true)
 			v.guard(t)
@@ -471,7 +522,8 @@ func TestGuardOfRowsFailsClosedWithoutItsKeyColumn(t *testing.T) {
 				t.Errorf("the list says %q, want %q", got, want)
 			}
 			p := v.program(t)
-			for _, sql := range []string{`INSERT INTO accounts (owner) VALUES (3)`, `UPDATE accounts SET balance = 0`, `DELETE FROM accounts`} {
+			for _, sql := range []string{`INSERT INTO accounts (owner) VALUES (3)`, `UPDATE accounts SET balance = 0`,
+				`DELETE FROM accounts`} {
 				if what == "renamed" {
 					sql = strings.Replace(strings.Replace(sql, `(owner)`, `(number)`, 1), `WHERE id`, `WHERE number`, 1)
 				}
@@ -481,7 +533,8 @@ func TestGuardOfRowsFailsClosedWithoutItsKeyColumn(t *testing.T) {
 				wantUnfenced(t, sql, err)
 				p.exec(t, `ROLLBACK`)
 			}
-			if _, err := v.look.Exec(t.Context(), `SELECT pglock.guard_table('accounts', $1, 'id')`, v.schema); state(err) != "42703" {
+			if _, err := v.look.Exec(t.Context(), `SELECT pglock.guard_table('accounts', $1, 'id')`,
+				v.schema); state(err) != "42703" {
 				t.Errorf("guarded again by the column that is gone: %v", err)
 			}
 			v.look.exec(t, `SELECT pglock.unguard_table('accounts')`)

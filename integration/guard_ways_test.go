@@ -84,7 +84,8 @@ func (v *vault) enter(t *testing.T, p *peer) {
 	p.exec(t, `SET search_path = `+v.schema+`, public`)
 }
 
-// pass puts the program's transaction under the fences of the table: of the whole, or of its rows and of what is no row.
+// pass puts the program's transaction under the fences of the table: of the whole, or of its rows and of what is no
+// row.
 func (v *vault) pass(t *testing.T, p *peer) {
 	t.Helper()
 	resources := []string{v.schema}
@@ -98,7 +99,8 @@ func (v *vault) pass(t *testing.T, p *peer) {
 
 func (v *vault) passThese(t *testing.T, p *peer, resources ...string) {
 	t.Helper()
-	p.exec(t, `SELECT FROM pglock.fence_all(array_fill($1::text, ARRAY[$2::int]), array_fill($3::bigint, ARRAY[$2::int]), array_fill($4::text::uuid, ARRAY[$2::int]), $5,
+	p.exec(t,
+		`SELECT FROM pglock.fence_all(array_fill($1::text, ARRAY[$2::int]), array_fill($3::bigint, ARRAY[$2::int]), array_fill($4::text::uuid, ARRAY[$2::int]), $5,
 		p_allow_same_token => true)`, v.g.name, len(resources), v.g.token, v.g.id.String(), resources)
 }
 
@@ -123,89 +125,129 @@ type guardWay struct {
 	do    func(ctx context.Context, p *peer) error // instead of sql
 	noRow bool                                     // it writes no row, which no guard minds
 	since int                                      // the server's version that knows it
-	rows  bool                                     // outside the long tier it meets the guard of rows, not that of statements
-	short string                                   // how the guard's form begins that it meets in the short tier
+	// outside the long tier it meets the guard of rows, not that of statements
+	rows  bool
+	short string // how the guard's form begins that it meets in the short tier
 }
 
 const writeFunction = `CREATE FUNCTION write(change int) RETURNS int LANGUAGE sql %s AS $$ UPDATE accounts SET balance = balance + change WHERE id = 1 RETURNING balance $$;`
 
 var guardWays = map[string]guardWay{
-	"INSERT":                            {short: "o", sql: `INSERT INTO accounts VALUES (3, 9, 1)`},
-	"INSERT of nothing":                 {sql: `INSERT INTO accounts SELECT 3 WHERE false`, noRow: true},
-	"INSERT SELECT":                     {rows: true, sql: `INSERT INTO accounts SELECT 3, 9, balance FROM other`},
-	"INSERT RETURNING":                  {rows: true, sql: `INSERT INTO accounts VALUES (3) RETURNING id`},
-	"ON CONFLICT DO NOTHING":            {rows: true, sql: `INSERT INTO accounts VALUES (3) ON CONFLICT DO NOTHING`},
-	"ON CONFLICT DO NOTHING, in vain":   {rows: true, sql: `INSERT INTO accounts VALUES (1) ON CONFLICT DO NOTHING`, noRow: true},
-	"ON CONFLICT DO UPDATE":             {short: "a", rows: true, sql: `INSERT INTO accounts VALUES (1) ON CONFLICT (id) DO UPDATE SET balance = 0`},
-	"ON CONFLICT DO UPDATE, in vain":    {sql: `INSERT INTO accounts VALUES (1) ON CONFLICT (id) DO UPDATE SET balance = 0 WHERE false`, noRow: true},
-	"UPDATE":                            {short: "o", sql: `UPDATE accounts SET balance = 0`},
-	"UPDATE of zero rows":               {short: "a", rows: true, sql: `UPDATE accounts SET balance = 0 WHERE id = 5`, noRow: true},
-	"UPDATE FROM another table":         {rows: true, sql: `UPDATE accounts a SET balance = o.balance FROM other o WHERE a.id = o.id`},
-	"UPDATE RETURNING":                  {sql: `UPDATE accounts SET balance = 0 WHERE id = 1 RETURNING balance`},
-	"UPDATE of the key":                 {short: "a", rows: true, sql: `UPDATE accounts SET id = 11 WHERE id = 1`},
-	"DELETE":                            {short: "o", sql: `DELETE FROM accounts WHERE id = 1`},
-	"DELETE of zero rows":               {sql: `DELETE FROM accounts WHERE id = 5`, noRow: true},
-	"DELETE USING another table":        {rows: true, sql: `DELETE FROM accounts a USING other o WHERE a.id = o.id`},
-	"DELETE RETURNING":                  {rows: true, sql: `DELETE FROM accounts RETURNING *`},
-	"TRUNCATE":                          {short: "o", sql: `TRUNCATE accounts`},
-	"TRUNCATE of two tables":            {short: "a", rows: true, sql: `TRUNCATE other, accounts`},
-	"TRUNCATE CASCADE by a foreign key": {short: "o", setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers`, sql: `TRUNCATE customers CASCADE`},
-	"TRUNCATE ONLY RESTART IDENTITY":    {rows: true, sql: `TRUNCATE ONLY accounts RESTART IDENTITY`},
+	"INSERT":                 {short: "o", sql: `INSERT INTO accounts VALUES (3, 9, 1)`},
+	"INSERT of nothing":      {sql: `INSERT INTO accounts SELECT 3 WHERE false`, noRow: true},
+	"INSERT SELECT":          {rows: true, sql: `INSERT INTO accounts SELECT 3, 9, balance FROM other`},
+	"INSERT RETURNING":       {rows: true, sql: `INSERT INTO accounts VALUES (3) RETURNING id`},
+	"ON CONFLICT DO NOTHING": {rows: true, sql: `INSERT INTO accounts VALUES (3) ON CONFLICT DO NOTHING`},
+	"ON CONFLICT DO NOTHING, in vain": {rows: true, sql: `INSERT INTO accounts VALUES (1) ON CONFLICT DO NOTHING`,
+		noRow: true},
+	"ON CONFLICT DO UPDATE": {short: "a", rows: true,
+		sql: `INSERT INTO accounts VALUES (1) ON CONFLICT (id) DO UPDATE SET balance = 0`},
+	"ON CONFLICT DO UPDATE, in vain": {sql: `INSERT INTO accounts VALUES (1) ON CONFLICT (id) DO UPDATE SET balance = 0 WHERE false`, noRow: true},
+	"UPDATE":                         {short: "o", sql: `UPDATE accounts SET balance = 0`},
+	"UPDATE of zero rows": {short: "a", rows: true, sql: `UPDATE accounts SET balance = 0 WHERE id = 5`,
+		noRow: true},
+	"UPDATE FROM another table": {rows: true,
+		sql: `UPDATE accounts a SET balance = o.balance FROM other o WHERE a.id = o.id`},
+	"UPDATE RETURNING":           {sql: `UPDATE accounts SET balance = 0 WHERE id = 1 RETURNING balance`},
+	"UPDATE of the key":          {short: "a", rows: true, sql: `UPDATE accounts SET id = 11 WHERE id = 1`},
+	"DELETE":                     {short: "o", sql: `DELETE FROM accounts WHERE id = 1`},
+	"DELETE of zero rows":        {sql: `DELETE FROM accounts WHERE id = 5`, noRow: true},
+	"DELETE USING another table": {rows: true, sql: `DELETE FROM accounts a USING other o WHERE a.id = o.id`},
+	"DELETE RETURNING":           {rows: true, sql: `DELETE FROM accounts RETURNING *`},
+	"TRUNCATE":                   {short: "o", sql: `TRUNCATE accounts`},
+	"TRUNCATE of two tables":     {short: "a", rows: true, sql: `TRUNCATE other, accounts`},
+	"TRUNCATE CASCADE by a foreign key": {short: "o",
+		setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers`, sql: `TRUNCATE customers CASCADE`},
+	"TRUNCATE ONLY RESTART IDENTITY": {rows: true, sql: `TRUNCATE ONLY accounts RESTART IDENTITY`},
 
-	"COPY in text":       {short: "o", do: copyIn(`COPY accounts FROM STDIN`, "3\t9\t1\n")},
-	"COPY in CSV":        {rows: true, do: copyIn(`COPY accounts (id, balance) FROM STDIN WITH (FORMAT csv)`, "3,1\n")},
-	"COPY in binary":     {do: copyIn(`COPY accounts (id) FROM STDIN WITH (FORMAT binary)`, "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x04\x00\x00\x00\x03\xff\xff")},
+	"COPY in text": {short: "o", do: copyIn(`COPY accounts FROM STDIN`, "3\t9\t1\n")},
+	"COPY in CSV":  {rows: true, do: copyIn(`COPY accounts (id, balance) FROM STDIN WITH (FORMAT csv)`, "3,1\n")},
+	"COPY in binary": {do: copyIn(`COPY accounts (id) FROM STDIN WITH (FORMAT binary)`,
+		"PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x04\x00\x00\x00\x03\xff\xff")},
 	"COPY of no rows":    {do: copyIn(`COPY accounts FROM STDIN`, ""), noRow: true},
 	"CopyFrom of pgx":    {short: "a", rows: true, do: copyFrom},
 	"COPY a query to it": {rows: true, sql: `COPY (UPDATE accounts SET balance = 0 RETURNING id) TO STDOUT`},
 
-	"MERGE that inserts": {since: 150000, sql: `MERGE INTO accounts a USING (VALUES (3, 1)) s (id, balance) ON a.id = s.id WHEN NOT MATCHED THEN INSERT VALUES (s.id, 9, s.balance)`},
-	"MERGE that updates": {short: "a", rows: true, since: 150000, sql: `MERGE INTO accounts a USING other o ON a.id = o.id WHEN MATCHED THEN UPDATE SET balance = 0`},
-	"MERGE that deletes": {rows: true, since: 150000, sql: `MERGE INTO accounts a USING other o ON a.id = o.id WHEN MATCHED THEN DELETE`},
+	"MERGE that inserts": {since: 150000,
+		sql: `MERGE INTO accounts a USING (VALUES (3, 1)) s (id, balance) ON a.id = s.id WHEN NOT MATCHED THEN INSERT VALUES (s.id, 9, s.balance)`},
+	"MERGE that updates": {short: "a", rows: true, since: 150000,
+		sql: `MERGE INTO accounts a USING other o ON a.id = o.id WHEN MATCHED THEN UPDATE SET balance = 0`},
+	"MERGE that deletes": {rows: true, since: 150000,
+		sql: `MERGE INTO accounts a USING other o ON a.id = o.id WHEN MATCHED THEN DELETE`},
 
-	"CTE":                         {sql: `WITH w AS (UPDATE accounts SET balance = 0 RETURNING id) SELECT count(*) FROM w`},
-	"CTE that nobody reads":       {short: "a", rows: true, sql: `WITH w AS (DELETE FROM accounts) SELECT 1`},
-	"CTE in the write of another": {rows: true, sql: `WITH w AS (DELETE FROM accounts RETURNING id, balance) INSERT INTO other SELECT * FROM w`},
-	"several statements in one":   {sql: `INSERT INTO other VALUES (2, 2); UPDATE accounts SET balance = 0; SELECT 1`},
-	"writable view":               {short: "o", setup: `CREATE VIEW v AS SELECT id, balance FROM accounts WHERE balance > 0`, sql: `UPDATE v SET balance = 5 WHERE id = 1`},
-	"INSERT through a view":       {rows: true, setup: `CREATE VIEW v AS SELECT * FROM accounts`, sql: `INSERT INTO v VALUES (3)`},
-	"view of a view":              {rows: true, setup: `CREATE VIEW v AS SELECT id, balance FROM accounts; CREATE VIEW w AS SELECT * FROM v WITH CHECK OPTION`, sql: `DELETE FROM w`},
+	"CTE":                   {sql: `WITH w AS (UPDATE accounts SET balance = 0 RETURNING id) SELECT count(*) FROM w`},
+	"CTE that nobody reads": {short: "a", rows: true, sql: `WITH w AS (DELETE FROM accounts) SELECT 1`},
+	"CTE in the write of another": {rows: true,
+		sql: `WITH w AS (DELETE FROM accounts RETURNING id, balance) INSERT INTO other SELECT * FROM w`},
+	"several statements in one": {sql: `INSERT INTO other VALUES (2, 2); UPDATE accounts SET balance = 0; SELECT 1`},
+	"writable view": {short: "o",
+		setup: `CREATE VIEW v AS SELECT id, balance FROM accounts WHERE balance > 0`,
+		sql:   `UPDATE v SET balance = 5 WHERE id = 1`},
+	"INSERT through a view": {rows: true, setup: `CREATE VIEW v AS SELECT * FROM accounts`,
+		sql: `INSERT INTO v VALUES (3)`},
+	"view of a view": {rows: true,
+		setup: `CREATE VIEW v AS SELECT id, balance FROM accounts; CREATE VIEW w AS SELECT * FROM v WITH CHECK OPTION`,
+		sql:   `DELETE FROM w`},
 	"view with a trigger of its own": {setup: fmt.Sprintf(writeFunction, ``) + `CREATE VIEW v AS SELECT 1 AS change;
 		CREATE FUNCTION instead() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM write(NEW.change); RETURN NEW; END $$;
-		CREATE TRIGGER i INSTEAD OF INSERT ON v FOR EACH ROW EXECUTE FUNCTION instead()`, sql: `INSERT INTO v VALUES (5)`},
+		CREATE TRIGGER i INSTEAD OF INSERT ON v FOR EACH ROW EXECUTE FUNCTION instead()`,
+		sql: `INSERT INTO v VALUES (5)`},
 
-	"foreign key ON DELETE CASCADE":     {short: "a", rows: true, setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers ON DELETE CASCADE`, sql: `DELETE FROM customers WHERE id = 7`},
-	"foreign key ON DELETE SET NULL":    {rows: true, setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers ON DELETE SET NULL`, sql: `DELETE FROM customers WHERE id = 7`},
+	"foreign key ON DELETE CASCADE": {short: "a", rows: true,
+		setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers ON DELETE CASCADE`,
+		sql:   `DELETE FROM customers WHERE id = 7`},
+	"foreign key ON DELETE SET NULL": {rows: true,
+		setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers ON DELETE SET NULL`,
+		sql:   `DELETE FROM customers WHERE id = 7`},
 	"foreign key ON DELETE SET DEFAULT": {setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers ON DELETE SET DEFAULT`, sql: `DELETE FROM customers WHERE id = 7`},
 	"foreign key ON UPDATE CASCADE":     {setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers ON UPDATE CASCADE`, sql: `UPDATE customers SET id = 70 WHERE id = 7`},
-	"foreign key of nobody":             {rows: true, setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers ON DELETE CASCADE`, sql: `DELETE FROM customers WHERE id = 9`, noRow: true},
-	"foreign key that cascades over a table between": {rows: true, setup: `CREATE TABLE branches (id int PRIMARY KEY, customer int REFERENCES customers ON DELETE CASCADE); INSERT INTO branches VALUES (7, 9);
-		ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES branches ON DELETE CASCADE NOT VALID`, sql: `DELETE FROM customers WHERE id = 9`},
+	"foreign key of nobody": {rows: true,
+		setup: `ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES customers ON DELETE CASCADE`,
+		sql:   `DELETE FROM customers WHERE id = 9`, noRow: true},
+	"foreign key that cascades over a table between": {rows: true,
+		setup: `CREATE TABLE branches (id int PRIMARY KEY, customer int REFERENCES customers ON DELETE CASCADE); INSERT INTO branches VALUES (7, 9);
+		ALTER TABLE accounts ADD FOREIGN KEY (owner) REFERENCES branches ON DELETE CASCADE NOT VALID`,
+		sql: `DELETE FROM customers WHERE id = 9`},
 
-	"function":                          {setup: fmt.Sprintf(writeFunction, ``), sql: `SELECT write(5)`},
-	"SECURITY DEFINER function":         {short: "a", rows: true, setup: fmt.Sprintf(writeFunction, `SECURITY DEFINER`), sql: `SELECT write(5)`},
-	"function in the WHERE of a SELECT": {setup: fmt.Sprintf(writeFunction, ``), sql: `SELECT FROM other WHERE write(5) > 0`},
-	"function in a default":             {rows: true, setup: fmt.Sprintf(writeFunction, ``) + `ALTER TABLE other ADD changed int; ALTER TABLE other ALTER changed SET DEFAULT write(5)`, sql: `INSERT INTO other VALUES (3)`},
-	"DO block":                          {rows: true, sql: `DO $$ BEGIN EXECUTE 'UPDATE accounts SET balance = 0'; END $$`},
-	"procedure":                         {setup: `CREATE PROCEDURE p() LANGUAGE plpgsql AS $$ BEGIN UPDATE accounts SET balance = 0; END $$`, sql: `CALL p()`},
-	"trigger of another table": {rows: true, setup: fmt.Sprintf(writeFunction, ``) + `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM write(5); RETURN NEW; END $$;
-		CREATE TRIGGER f BEFORE INSERT ON other FOR EACH ROW EXECUTE FUNCTION f()`, sql: `INSERT INTO other VALUES (3)`},
-	"rule DO ALSO":    {rows: true, setup: `CREATE RULE r AS ON INSERT TO other DO ALSO UPDATE accounts SET balance = NEW.balance`, sql: `INSERT INTO other VALUES (3, 3)`},
-	"rule DO INSTEAD": {setup: `CREATE RULE r AS ON DELETE TO other DO INSTEAD DELETE FROM accounts WHERE id = OLD.id`, sql: `DELETE FROM other`},
+	"function": {setup: fmt.Sprintf(writeFunction, ``), sql: `SELECT write(5)`},
+	"SECURITY DEFINER function": {short: "a", rows: true, setup: fmt.Sprintf(writeFunction, `SECURITY DEFINER`),
+		sql: `SELECT write(5)`},
+	"function in the WHERE of a SELECT": {setup: fmt.Sprintf(writeFunction, ``),
+		sql: `SELECT FROM other WHERE write(5) > 0`},
+	"function in a default": {rows: true, setup: fmt.Sprintf(writeFunction, ``) +
+		`ALTER TABLE other ADD changed int; ALTER TABLE other ALTER changed SET DEFAULT write(5)`,
+		sql: `INSERT INTO other VALUES (3)`},
+	"DO block": {rows: true, sql: `DO $$ BEGIN EXECUTE 'UPDATE accounts SET balance = 0'; END $$`},
+	"procedure": {setup: `CREATE PROCEDURE p() LANGUAGE plpgsql AS $$ BEGIN UPDATE accounts SET balance = 0; END $$`,
+		sql: `CALL p()`},
+	"trigger of another table": {rows: true, setup: fmt.Sprintf(writeFunction, ``) +
+		`CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM write(5); RETURN NEW; END $$;
+		CREATE TRIGGER f BEFORE INSERT ON other FOR EACH ROW EXECUTE FUNCTION f()`,
+		sql: `INSERT INTO other VALUES (3)`},
+	"rule DO ALSO": {rows: true,
+		setup: `CREATE RULE r AS ON INSERT TO other DO ALSO UPDATE accounts SET balance = NEW.balance`,
+		sql:   `INSERT INTO other VALUES (3, 3)`},
+	"rule DO INSTEAD": {setup: `CREATE RULE r AS ON DELETE TO other DO INSTEAD DELETE FROM accounts WHERE id = OLD.id`,
+		sql: `DELETE FROM other`},
 
 	"cursor, UPDATE WHERE CURRENT OF": {sql: `DECLARE c CURSOR FOR SELECT * FROM accounts FOR UPDATE; FETCH c; UPDATE accounts SET balance = 0 WHERE CURRENT OF c`},
-	"cursor, DELETE WHERE CURRENT OF": {short: "a", rows: true, sql: `DECLARE c CURSOR FOR SELECT * FROM accounts; FETCH c; DELETE FROM accounts WHERE CURRENT OF c`},
-	"PREPARE and EXECUTE":             {rows: true, do: preparedByHand},
-	"prepared by the driver":          {do: preparedUpdate},
-	"constraints immediate":           {rows: true, sql: `SET CONSTRAINTS ALL IMMEDIATE; UPDATE accounts SET balance = 0`},
-	"constraints deferred":            {short: "o", sql: `SET CONSTRAINTS ALL DEFERRED; UPDATE accounts SET balance = 0`},
-	"released savepoint":              {short: "a", rows: true, sql: `SAVEPOINT s; UPDATE accounts SET balance = 0; RELEASE s`},
+	"cursor, DELETE WHERE CURRENT OF": {short: "a", rows: true,
+		sql: `DECLARE c CURSOR FOR SELECT * FROM accounts; FETCH c; DELETE FROM accounts WHERE CURRENT OF c`},
+	"PREPARE and EXECUTE":    {rows: true, do: preparedByHand},
+	"prepared by the driver": {do: preparedUpdate},
+	"constraints immediate":  {rows: true, sql: `SET CONSTRAINTS ALL IMMEDIATE; UPDATE accounts SET balance = 0`},
+	"constraints deferred":   {short: "o", sql: `SET CONSTRAINTS ALL DEFERRED; UPDATE accounts SET balance = 0`},
+	"released savepoint":     {short: "a", rows: true, sql: `SAVEPOINT s; UPDATE accounts SET balance = 0; RELEASE s`},
 
-	"replica role, INSERT":   {rows: true, sql: `SET LOCAL session_replication_role = replica; INSERT INTO accounts VALUES (3)`},
-	"replica role, UPDATE":   {short: "o", sql: `SET LOCAL session_replication_role = replica; UPDATE accounts SET balance = 0`},
-	"replica role, DELETE":   {short: "a", rows: true, sql: `SET LOCAL session_replication_role = replica; DELETE FROM accounts`},
+	"replica role, INSERT": {rows: true,
+		sql: `SET LOCAL session_replication_role = replica; INSERT INTO accounts VALUES (3)`},
+	"replica role, UPDATE": {short: "o",
+		sql: `SET LOCAL session_replication_role = replica; UPDATE accounts SET balance = 0`},
+	"replica role, DELETE": {short: "a", rows: true,
+		sql: `SET LOCAL session_replication_role = replica; DELETE FROM accounts`},
 	"replica role, TRUNCATE": {short: "o", sql: `SET LOCAL session_replication_role = replica; TRUNCATE accounts`},
-	"local role, UPDATE":     {rows: true, sql: `SET LOCAL session_replication_role = local; UPDATE accounts SET balance = 0`},
+	"local role, UPDATE": {rows: true,
+		sql: `SET LOCAL session_replication_role = local; UPDATE accounts SET balance = 0`},
 }
 
 func copyIn(sql, data string) func(ctx context.Context, p *peer) error {
@@ -301,10 +343,13 @@ func TestReadsAndLocksOfAGuardedTableNeedNoFence(t *testing.T) {
 			v.guard(t)
 			p := v.program(t)
 			for _, sql := range []string{
-				`SELECT * FROM accounts`, `SELECT * FROM accounts FOR UPDATE`, `SELECT * FROM accounts FOR NO KEY UPDATE`,
+				`SELECT * FROM accounts`, `SELECT * FROM accounts FOR UPDATE`,
+				`SELECT * FROM accounts FOR NO KEY UPDATE`,
 				`SELECT * FROM accounts FOR SHARE`, `SELECT * FROM accounts FOR KEY SHARE SKIP LOCKED`,
-				`BEGIN; LOCK TABLE accounts IN ACCESS EXCLUSIVE MODE; COMMIT`, `COPY accounts TO STDOUT`, `TABLE accounts`,
-				`EXPLAIN DELETE FROM accounts`, `PREPARE s AS DELETE FROM accounts`, `ANALYZE accounts`, `VACUUM accounts`, `REINDEX TABLE accounts`,
+				`BEGIN; LOCK TABLE accounts IN ACCESS EXCLUSIVE MODE; COMMIT`, `COPY accounts TO STDOUT`,
+				`TABLE accounts`,
+				`EXPLAIN DELETE FROM accounts`, `PREPARE s AS DELETE FROM accounts`, `ANALYZE accounts`,
+				`VACUUM accounts`, `REINDEX TABLE accounts`,
 				`INSERT INTO customers VALUES (10)`, `UPDATE other SET balance = 2`, `TRUNCATE other`,
 			} {
 				if _, err := p.Exec(t.Context(), sql); err != nil {

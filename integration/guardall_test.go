@@ -55,7 +55,8 @@ func (p *peer) releaseAll(ctx context.Context, gs ...grant) error {
 func (p *peer) place(t *testing.T, name string) grant {
 	t.Helper()
 	g := grant{name: name, id: uuid.New()}
-	if err := p.QueryRow(t.Context(), `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 hour', p_mode => 'limit', p_capacity => 2)`,
+	if err := p.QueryRow(t.Context(),
+		`SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 hour', p_mode => 'limit', p_capacity => 2)`,
 		name, g.id.String(), p.key.String()).Scan(&g.granted, &g.token); err != nil || !g.granted {
 		t.Fatal(g, err)
 	}
@@ -118,7 +119,8 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 					mu.Unlock()
 					switch {
 					case err == nil:
-					case errors.Is(err, pglock.ErrReleased), errors.Is(err, pglock.ErrLost), errors.Is(err, context.Canceled):
+					case errors.Is(err, pglock.ErrReleased), errors.Is(err, pglock.ErrLost), errors.Is(err,
+						context.Canceled):
 						return // the client has been closed
 					default:
 						t.Errorf("I25: %v", err)
@@ -147,8 +149,8 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 	}
 }
 
-// seal holds the leases in the order in which release_leases ends them: by name and slot, not by token, and not in the order of
-// the fences; so that a COMMIT and a release of the same leases do not wait for each other in a circle.
+// seal holds the leases in the order in which release_leases ends them: by name and slot, not by token, and not in the
+// order of the fences; so that a COMMIT and a release of the same leases do not wait for each other in a circle.
 func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -181,10 +183,12 @@ func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 					gs = []grant{second, first}
 				}
 				holder.exec(t, `BEGIN`)
-				holder.exec(t, two, gs[0].name, gs[1].name, gs[0].token, gs[1].token, gs[0].id.String(), gs[1].id.String())
+				holder.exec(t, two, gs[0].name, gs[1].name, gs[0].token, gs[1].token, gs[0].id.String(),
+					gs[1].id.String())
 				liftLimits(t, holder)
 				blocker.exec(t, `BEGIN`)
-				blocker.exec(t, `SELECT FROM pglock.locks WHERE name = $1 AND grant_id = $2 FOR UPDATE`, first.name, first.id.String())
+				blocker.exec(t, `SELECT FROM pglock.locks WHERE name = $1 AND grant_id = $2 FOR UPDATE`, first.name,
+					first.id.String())
 				answers := make(chan error, 2)
 				go func() { answers <- closing.releaseAll(context.Background(), gs...) }()
 				closing.awaitBlocked(t, look)
@@ -202,7 +206,8 @@ func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 						t.Errorf("I25: %v", err)
 					}
 				}
-				if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 0 {
+				if n := one[int](t, look,
+					`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 0 {
 					t.Errorf("%d leases are not released", n)
 				}
 			})
@@ -215,7 +220,8 @@ func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 func TestI25_FencesAreTakenInByteOrder(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	look, holder, waiter, third := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	look, holder, waiter, third := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t,
+		db.URL())
 	g := holder.mustAcquire(t, "lock", time.Hour)
 	resources := []string{"é", "a", "Z", "z", "B/1", "_"} // in byte order B/1 Z _ a z é
 	fenceAll := `SELECT FROM pglock.fence_all(array_fill($1::text, ARRAY[$2::int]), array_fill($3::bigint, ARRAY[$2::int]), array_fill($4::text::uuid, ARRAY[$2::int]), $5, p_allow_same_token => true)`
@@ -229,7 +235,8 @@ func TestI25_FencesAreTakenInByteOrder(t *testing.T) {
 	}()
 	waiter.awaitBlocked(t, look)
 	third.exec(t, `SET lock_timeout = '2s'`)
-	third.exec(t, fenceAll, g.name, len(resources)-1, g.token, g.id.String(), []string{"é", "a", "Z", "z", "_"}) // waits for nobody
+	// waits for nobody
+	third.exec(t, fenceAll, g.name, len(resources)-1, g.token, g.id.String(), []string{"é", "a", "Z", "z", "_"})
 	holder.exec(t, `COMMIT`)
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -256,7 +263,9 @@ func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
 					for n := range 3 {
 						fences = append(fences, fencedstore.Fence{Lease: mustTry(t, c, fmt.Sprint(i, when, which, n))})
 					}
-					breakIt := func() { look.exec(t, `SELECT FROM pglock.break_lock($1, 'test', 'test')`, fences[which].Lease.Name()) }
+					breakIt := func() {
+						look.exec(t, `SELECT FROM pglock.break_lock($1, 'test', 'test')`, fences[which].Lease.Name())
+					}
 					if when == "before" {
 						breakIt()
 					}
@@ -273,10 +282,12 @@ func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
 						if state(err) != "40001" {
 							t.Errorf("I4: %v", err)
 						}
-					} else if !errors.As(err, &lost) || lost.Name != fences[which].Lease.Name() || lost.Token != fences[which].Lease.Token() || lost.Reason != pglock.ReasonBroken {
+					} else if !errors.As(err, &lost) || lost.Name != fences[which].Lease.Name() ||
+						lost.Token != fences[which].Lease.Token() || lost.Reason != pglock.ReasonBroken {
 						t.Errorf("I4: %v, want the loss of %s", err, fences[which].Lease)
 					}
-					if n := one[int](t, look, `SELECT (SELECT count(*) FROM pglock.fences) + (SELECT count(*) FROM ledger)`); n != 0 {
+					if n := one[int](t, look,
+						`SELECT (SELECT count(*) FROM pglock.fences) + (SELECT count(*) FROM ledger)`); n != 0 {
 						t.Errorf("I3: %d fences and rows", n)
 					}
 				})
@@ -298,34 +309,44 @@ func TestRefusalOfOneOfManyFencesNamesIt(t *testing.T) {
 				id := fmt.Sprint(which, what)
 				plain := mustTry(t, c, id+" plain")
 				next := plain.Token() + 3 // of the last of them
-				for i, name := range []string{fmt.Sprintf("%s token %d ", id, plain.Token()), fmt.Sprintf("%s with token %d is lost: released", id, next), fmt.Sprintf("%s 'token %d ' \\", id, plain.Token()+1)} {
-					fences = append(fences, fencedstore.Fence{Lease: mustTry(t, c, name), Resource: fmt.Sprintf("%s\\ token %d it's %d", id, plain.Token(), i)})
+				for i, name := range []string{fmt.Sprintf("%s token %d ", id, plain.Token()),
+					fmt.Sprintf("%s with token %d is lost: released", id, next),
+					fmt.Sprintf("%s 'token %d ' \\", id, plain.Token()+1)} {
+					fences = append(fences, fencedstore.Fence{Lease: mustTry(t, c, name),
+						Resource: fmt.Sprintf("%s\\ token %d it's %d", id, plain.Token(), i)})
 				}
-				fences = append(fences, fencedstore.Fence{Lease: plain, Resource: fmt.Sprintf("%s 'r\\' token %d ", id, next)})
+				fences = append(fences, fencedstore.Fence{Lease: plain, Resource: fmt.Sprintf("%s 'r\\' token %d ", id,
+					next)})
 				refused := fences[which]
 				rand.Shuffle(len(fences), func(i, j int) { fences[i], fences[j] = fences[j], fences[i] })
 				greater := mustTry(t, c, id+" greater")
 				switch what {
 				case "stale":
-					if err := store.Write(t.Context(), greater, func(context.Context, pgx.Tx) error { return nil }, fencedstore.WithResource(refused.Resource)); err != nil {
+					if err := store.Write(t.Context(), greater, func(context.Context, pgx.Tx) error {
+						return nil
+					}, fencedstore.WithResource(refused.Resource)); err != nil {
 						t.Fatal(err)
 					}
 				case "lost":
 					look.exec(t, `SELECT FROM pglock.break_lock($1, 'test', 'test')`, refused.Lease.Name())
 				}
 				err := store.WriteAll(t.Context(), fences, func(context.Context, pgx.Tx) error {
-					look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`, refused.Lease.Name())
+					look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`,
+						refused.Lease.Name())
 					return nil
 				})
 				var stale *fencedstore.StaleTokenError
 				var lost *pglock.LostError
 				if what != "stale" {
-					if !errors.As(err, &lost) || lost.Name != refused.Lease.Name() || lost.Token != refused.Lease.Token() {
+					if !errors.As(err, &lost) || lost.Name != refused.Lease.Name() ||
+						lost.Token != refused.Lease.Token() {
 						t.Errorf("%v, want the loss of %s", err, refused.Lease)
 					}
 					return
 				}
-				if !errors.As(err, &stale) || *stale != (fencedstore.StaleTokenError{Resource: refused.Resource, Token: refused.Lease.Token(), LastToken: greater.Token()}) {
+				if !errors.As(err, &stale) ||
+					*stale != (fencedstore.StaleTokenError{Resource: refused.Resource, Token: refused.Lease.Token(),
+						LastToken: greater.Token()}) {
 					t.Errorf("%v, want %s to be stale at %q", err, refused.Lease, refused.Resource)
 				}
 			})
@@ -338,10 +359,13 @@ func TestI16_ManyFencesAreBoundedByTheLeaseThatEndsFirst(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Database(t).Pool(t)
 	c := newClient(t, pool)
-	fences := []fencedstore.Fence{{Lease: mustTry(t, c, "c", pglock.WithTTL(time.Hour))}, {Lease: mustTry(t, c, "b", pglock.WithTTL(10*time.Second))}, {Lease: mustTry(t, c, "a", pglock.WithTTL(time.Hour))}}
+	fences := []fencedstore.Fence{{Lease: mustTry(t, c, "c", pglock.WithTTL(time.Hour))},
+		{Lease: mustTry(t, c, "b", pglock.WithTTL(10*time.Second))},
+		{Lease: mustTry(t, c, "a", pglock.WithTTL(time.Hour))}}
 	if err := fencedstore.New(pool).WriteAll(t.Context(), fences, func(ctx context.Context, tx pgx.Tx) error {
 		var ms int
-		if err := tx.QueryRow(ctx, `SELECT max(setting::int) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')`).Scan(&ms); err != nil {
+		if err := tx.QueryRow(ctx,
+			`SELECT max(setting::int) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')`).Scan(&ms); err != nil {
 			return err
 		}
 		if ms < 1 || ms > 10_001 {
@@ -353,13 +377,14 @@ func TestI16_ManyFencesAreBoundedByTheLeaseThatEndsFirst(t *testing.T) {
 	}
 }
 
-// The order in which COMMIT locks leases is kept in a setting of the session: whatever a program writes there, it can lock
-// nobody else's lease.
+// The order in which COMMIT locks leases is kept in a setting of the session: whatever a program writes there, it can
+// lock nobody else's lease.
 func TestI5_AForgedOrderLocksNobodyElsesLease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	other := newPeer(t, db.URL())
-	for _, forged := range []string{`[{"name": "victim", "token": %d}]`, `["victim"]`, `["own", "victim"]`, `[{"resource": "victim", "x": %d}]`} {
+	for _, forged := range []string{`[{"name": "victim", "token": %d}]`, `["victim"]`, `["own", "victim"]`,
+		`[{"resource": "victim", "x": %d}]`} {
 		p := newPeer(t, db.URL())
 		victim, own := other.mustAcquire(t, "victim", time.Hour), p.mustAcquire(t, "own", time.Hour)
 		if err := other.fence(t.Context(), victim, "victim"); err != nil {
@@ -367,7 +392,8 @@ func TestI5_AForgedOrderLocksNobodyElsesLease(t *testing.T) {
 		}
 		p.exec(t, `BEGIN`)
 		p.mustPassAll(t, own)
-		p.exec(t, `SELECT set_config('pglock.together', $1, true)`, strings.ReplaceAll(forged, "%d", fmt.Sprint(victim.token)))
+		p.exec(t, `SELECT set_config('pglock.together', $1, true)`,
+			strings.ReplaceAll(forged, "%d", fmt.Sprint(victim.token)))
 		_, _ = p.Exec(t.Context(), `SET CONSTRAINTS ALL IMMEDIATE`) // may fail
 		other.exec(t, `SET lock_timeout = '200ms'`)
 		if released, err := other.release(t.Context(), victim); err != nil || !released {
@@ -391,28 +417,32 @@ func TestI11_FenceAllRefusesWrongArrays(t *testing.T) {
 		names, tokens, ids, resources any
 		want, says                    string
 	}{
-		"all NULL":             {nil, nil, nil, nil, "22023", "0, 0, 0, 0, 0 elements"},
-		"empty":                {[]string{}, []int64{}, []string{}, nil, "22023", "0, 0, 0, 0, 0 elements"},
-		"fewer tokens":         {names, tokens[:1], ids, nil, "22023", "2, 1, 2, 2, 2 elements"},
-		"fewer grant IDs":      {names, tokens, ids[:1], nil, "22023", "2, 2, 1, 2, 2 elements"},
-		"NULL tokens":          {names, nil, ids, nil, "22023", "2, 0, 2, 2, 2 elements"},
-		"fewer resources":      {names, tokens, ids, []string{"r"}, "22023", "2, 2, 2, 1, 2 elements"},
-		"empty resources":      {names, tokens, ids, []string{}, "22023", "2, 2, 2, 0, 2 elements"},
-		"too many":             {many, make([]int64, 1001), many, nil, "22P02", ""},
-		"one twice":            {[]string{"a", "a"}, []int64{a.token, a.token}, []string{ids[0], ids[0]}, nil, "22023", "resource 'a' is named twice"},
+		"all NULL":        {nil, nil, nil, nil, "22023", "0, 0, 0, 0, 0 elements"},
+		"empty":           {[]string{}, []int64{}, []string{}, nil, "22023", "0, 0, 0, 0, 0 elements"},
+		"fewer tokens":    {names, tokens[:1], ids, nil, "22023", "2, 1, 2, 2, 2 elements"},
+		"fewer grant IDs": {names, tokens, ids[:1], nil, "22023", "2, 2, 1, 2, 2 elements"},
+		"NULL tokens":     {names, nil, ids, nil, "22023", "2, 0, 2, 2, 2 elements"},
+		"fewer resources": {names, tokens, ids, []string{"r"}, "22023", "2, 2, 2, 1, 2 elements"},
+		"empty resources": {names, tokens, ids, []string{}, "22023", "2, 2, 2, 0, 2 elements"},
+		"too many":        {many, make([]int64, 1001), many, nil, "22P02", ""},
+		"one twice": {[]string{"a", "a"}, []int64{a.token, a.token}, []string{ids[0], ids[0]}, nil, "22023",
+			"resource 'a' is named twice"},
 		"one resource twice":   {names, tokens, ids, []string{"r", "r"}, "22023", "resource 'r' is named twice"},
 		"by default and named": {names, tokens, ids, []*string{nil, &names[0]}, "22023", "resource 'a' is named twice"},
-		"NULL name":            {[]*string{nil, &names[1]}, tokens, ids, nil, "22023", "name, token and grant_id are NULL"},
-		"NULL token":           {names, []*int64{&tokens[0], nil}, ids, nil, "22023", "'b', NULL and given"},
-		"NULL grant ID":        {names, tokens, []*string{&ids[0], nil}, nil, "22023", "and NULL: none of them"},
-		"token 0":              {names, []int64{tokens[0], 0}, ids, nil, "22023", "must be positive"},
-		"negative token":       {names, []int64{tokens[0], -5}, ids, nil, "22023", "'b', -5 and given"},
-		"empty resource":       {names, tokens, ids, []string{"r", ""}, "22023", "resource is 0 bytes"},
-		"long resource":        {names, tokens, ids, []string{"r", strings.Repeat("x", 513)}, "22023", "resource is 513 bytes"},
-		"foreign grant ID":     {names, tokens, []string{ids[0], uuid.NewString()}, nil, "LK003", "lock 'b'"},
-		"grant IDs exchanged":  {names, tokens, []string{ids[1], ids[0]}, nil, "LK003", "lock 'a'"},
+		"NULL name": {[]*string{nil, &names[1]}, tokens, ids, nil, "22023", "name, token and grant_id are " +
+			"NULL"},
+		"NULL token":     {names, []*int64{&tokens[0], nil}, ids, nil, "22023", "'b', NULL and given"},
+		"NULL grant ID":  {names, tokens, []*string{&ids[0], nil}, nil, "22023", "and NULL: none of them"},
+		"token 0":        {names, []int64{tokens[0], 0}, ids, nil, "22023", "must be positive"},
+		"negative token": {names, []int64{tokens[0], -5}, ids, nil, "22023", "'b', -5 and given"},
+		"empty resource": {names, tokens, ids, []string{"r", ""}, "22023", "resource is 0 bytes"},
+		"long resource": {names, tokens, ids, []string{"r", strings.Repeat("x", 513)}, "22023",
+			"resource is 513 bytes"},
+		"foreign grant ID":    {names, tokens, []string{ids[0], uuid.NewString()}, nil, "LK003", "lock 'b'"},
+		"grant IDs exchanged": {names, tokens, []string{ids[1], ids[0]}, nil, "LK003", "lock 'a'"},
 	} {
-		_, err := p.Exec(t.Context(), `SELECT FROM pglock.fence_all($1, $2, $3::text[]::uuid[], $4)`, c.names, c.tokens, c.ids, c.resources)
+		_, err := p.Exec(t.Context(), `SELECT FROM pglock.fence_all($1, $2, $3::text[]::uuid[], $4)`, c.names, c.tokens,
+			c.ids, c.resources)
 		if state(err) != c.want || !strings.Contains(fmt.Sprint(err), c.says) {
 			t.Errorf("%s: %v, want %s that says %q", what, err, c.want, c.says)
 		}
@@ -435,7 +465,8 @@ func TestI17_ManyFencesLeaveAReceipt(t *testing.T) {
 			[]int64{a.token, b.token}, []uuid.UUID{a.id, b.id}, receipt, write)
 		p.exec(t, end)
 		var committed bool
-		if err := p.QueryRow(t.Context(), `SELECT coalesce(pglock.outcome($1, $2), false)`, receipt, write).Scan(&committed); err != nil || committed != (end == "COMMIT") {
+		if err := p.QueryRow(t.Context(), `SELECT coalesce(pglock.outcome($1, $2), false)`, receipt,
+			write).Scan(&committed); err != nil || committed != (end == "COMMIT") {
 			t.Errorf("I17: after %s the outcome is %v, %v", end, committed, err)
 		}
 	}

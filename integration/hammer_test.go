@@ -19,8 +19,8 @@ import (
 
 func init() { roles["hammer"] = hammer }
 
-// hammer takes the lock again and again, makes one fenced read-modify-write in each tenure, and reports every write that
-// was acknowledged. Like a careless program it does not look at lease.Valid: the fence has to save it.
+// hammer takes the lock again and again, makes one fenced read-modify-write in each tenure, and reports every write
+// that was acknowledged. Like a careless program it does not look at lease.Valid: the fence has to save it.
 func hammer(ctx context.Context, url string, say func(report)) error {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
@@ -34,7 +34,8 @@ func hammer(ctx context.Context, url string, say func(report)) error {
 	store := fencedstore.New(pool)
 	say(report{Event: "ready"})
 	for {
-		lease, err := c.TryAcquire(ctx, "x", pglock.WithTTL(250*time.Millisecond)) // a queue would hand it to the stopped
+		// a queue would hand it to the stopped
+		lease, err := c.TryAcquire(ctx, "x", pglock.WithTTL(250*time.Millisecond))
 		if errors.Is(err, pglock.ErrHeld) {
 			time.Sleep(rand.N(10 * time.Millisecond))
 			continue
@@ -126,10 +127,12 @@ func TestTenProcessesUnderStopAndKill(t *testing.T) {
 	wg.Wait()
 
 	grants := checkGrants(t, look)
-	if n := one[int](t, look, `SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`); n != 0 {
+	if n := one[int](t, look,
+		`SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`); n != 0 {
 		t.Errorf("I3: %d writes carry a token that is not greater than the one before", n)
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM (SELECT read, row_number() OVER (ORDER BY n) - 1 AS balance FROM ledger) l WHERE read <> balance`); n != 0 {
+	if n := one[int](t, look,
+		`SELECT count(*) FROM (SELECT read, row_number() OVER (ORDER BY n) - 1 AS balance FROM ledger) l WHERE read <> balance`); n != 0 {
 		t.Errorf("I3: %d writes were made from a stale read", n)
 	}
 	writes := one[int](t, look, `SELECT count(*) FROM ledger`)

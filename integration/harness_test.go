@@ -129,7 +129,8 @@ type grant struct {
 func (p *peer) acquire(ctx context.Context, name string, id uuid.UUID, ttl time.Duration, retry bool) (grant, error) {
 	g := grant{name: name, id: id}
 	var token, us *int64
-	err := p.QueryRow(ctx, `SELECT granted, token, (more ->> 'remaining_us')::bigint FROM pglock.acquire_lease($1, $2, $3, 'peer', $4, NULL, $5)`,
+	err := p.QueryRow(ctx,
+		`SELECT granted, token, (more ->> 'remaining_us')::bigint FROM pglock.acquire_lease($1, $2, $3, 'peer', $4, NULL, $5)`,
 		name, id.String(), p.key.String(), ttl, retry).Scan(&g.granted, &token, &us)
 	g.token, g.remaining = orZero(token), time.Duration(orZero(us))*time.Microsecond
 	return g, err
@@ -150,14 +151,18 @@ func (p *peer) fence(ctx context.Context, g grant, resource string) error {
 }
 
 func (p *peer) release(ctx context.Context, g grant) (released bool, err error) {
-	err = p.QueryRow(ctx, `SELECT released FROM pglock.release_lease($1, $2, $3)`, g.name, g.token, g.id.String()).Scan(&released)
+	err = p.QueryRow(ctx, `SELECT released FROM pglock.release_lease($1, $2, $3)`, g.name, g.token,
+		g.id.String()).Scan(&released)
 	return released, err
 }
 
-// renew renews a lease by its TTL, and waits for its row for so long at most. outcome is renewed, busy, or why it is lost.
+// renew renews a lease by its TTL, and waits for its row for so long at most. outcome is renewed, busy, or why it is
+// lost.
 func (p *peer) renew(ctx context.Context, g grant, wait time.Duration) (outcome string, err error) {
-	err = p.QueryRow(ctx, `SELECT outcome FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[coalesce(
-		(SELECT l.slot FROM pglock.locks l WHERE l.name = $1 AND l.grant_id = $3::uuid), 0)], $4)`, g.name, g.token, g.id.String(), wait).Scan(&outcome)
+	err = p.QueryRow(ctx,
+		`SELECT outcome FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[coalesce(
+		(SELECT l.slot FROM pglock.locks l WHERE l.name = $1 AND l.grant_id = $3::uuid), 0)], $4)`, g.name, g.token,
+		g.id.String(), wait).Scan(&outcome)
 	return outcome, err
 }
 
@@ -171,7 +176,8 @@ func (p *peer) mustRenew(t *testing.T, g grant) {
 // left is how long the lease of a grant still runs.
 func (p *peer) left(ctx context.Context, g grant) (time.Duration, error) {
 	var us int64
-	err := p.QueryRow(ctx, `SELECT (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint FROM pglock.locks WHERE name = $1 AND grant_id = $2`,
+	err := p.QueryRow(ctx,
+		`SELECT (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint FROM pglock.locks WHERE name = $1 AND grant_id = $2`,
 		g.name, g.id.String()).Scan(&us)
 	return time.Duration(us) * time.Microsecond, err
 }
@@ -220,8 +226,8 @@ func state(err error) string {
 	return ""
 }
 
-// logGrants makes the database keep a log of every change of every lock row, numbered while the row is locked. A hand-over
-// ends one lease and grants the next in one row version: ended_at says when.
+// logGrants makes the database keep a log of every change of every lock row, numbered while the row is locked. A
+// hand-over ends one lease and grants the next in one row version: ended_at says when.
 func logGrants(t *testing.T, p *peer) {
 	t.Helper()
 	p.exec(t, `
@@ -268,7 +274,8 @@ func (w *waits) Observe(_ context.Context, e pglock.Event) {
 	}
 }
 
-// patientCalls takes the limits away that calls for many have for their waits, so that a circle of waiters would be one.
+// patientCalls takes the limits away that calls for many have for their waits, so that a circle of waiters would be
+// one.
 func patientCalls(t *testing.T, p *peer) {
 	t.Helper()
 	for _, function := range []string{"acquire_otherwise", "release_otherwise", "give_up"} {
@@ -279,7 +286,9 @@ func patientCalls(t *testing.T, p *peer) {
 // change replaces a piece of the text of a function.
 func (p *peer) change(t *testing.T, function, old, replacement string) {
 	t.Helper()
-	text := one[string](t, p, `SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND proname = $1`, function)
+	text := one[string](t, p,
+		`SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND proname = $1`,
+		function)
 	changed := strings.Replace(text, old, replacement, 1)
 	if changed == text {
 		t.Fatalf("this test does not fit %s", function)

@@ -24,7 +24,8 @@ type handed struct {
 
 func (p *peer) handing(t *testing.T, sql string, args ...any) (h handed) {
 	t.Helper()
-	if err := p.QueryRow(t.Context(), `SELECT ARRAY(SELECT json_array_elements_text(h -> 'hints')), ARRAY(SELECT json_array_elements_text(h -> 'slots')::int)
+	if err := p.QueryRow(t.Context(),
+		`SELECT ARRAY(SELECT json_array_elements_text(h -> 'hints')), ARRAY(SELECT json_array_elements_text(h -> 'slots')::int)
 		FROM (`+sql+`) AS a (h)`, args...).Scan(&h.hints, &h.slots); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
@@ -48,8 +49,8 @@ func (p *peer) hear(t *testing.T) string {
 	return n.Payload
 }
 
-// wantHint compares a payload with the grant that stands: a digest of the rest and the grant's ID, then ticket, token, slot, and
-// what is left.
+// wantHint compares a payload with the grant that stands: a digest of the rest and the grant's ID, then ticket, token,
+// slot, and what is left.
 func wantHint(t *testing.T, look *peer, payload string, g grant, ticket int64) {
 	t.Helper()
 	digest, rest, _ := strings.Cut(payload, " ")
@@ -68,8 +69,8 @@ func wantHint(t *testing.T, look *peer, payload string, g grant, ticket int64) {
 	}
 }
 
-// Every way in which a waiter comes to its grant tells it: through announce, or in the answer of who serves it where that is its
-// own session.
+// Every way in which a waiter comes to its grant tells it: through announce, or in the answer of who serves it where
+// that is its own session.
 func TestAWaiterIsToldOfItsGrant(t *testing.T) {
 	pgtest.Whole(t, "TestAnnounceTellsWhoHasALeaseFromTheQueue", "TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver")
 	t.Parallel()
@@ -78,13 +79,15 @@ func TestAWaiterIsToldOfItsGrant(t *testing.T) {
 	dead := func(t *testing.T, p *peer, name string) { // a session before ours that has died
 		q := newHastyPeer(t, db.URL())
 		q.mustEnqueue(t, name, "exclusive", nil)
-		p.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`, q.session().String())
+		p.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`,
+			q.session().String())
 	}
 	mode := func(mode string) func(t *testing.T, p *peer, name string) (grant, int) {
 		return func(t *testing.T, p *peer, name string) (grant, int) {
 			g := grant{name: name, id: uuid.New()}
 			var slot int
-			if err := p.QueryRow(t.Context(), `SELECT granted, token, coalesce((more ->> 'slot')::int, 0) FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min', p_mode => $4)`,
+			if err := p.QueryRow(t.Context(),
+				`SELECT granted, token, coalesce((more ->> 'slot')::int, 0) FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min', p_mode => $4)`,
 				name, g.id.String(), p.key.String(), mode).Scan(&g.granted, &g.token, &slot); err != nil || !g.granted {
 				t.Fatal(g, err)
 			}
@@ -100,26 +103,32 @@ func TestAWaiterIsToldOfItsGrant(t *testing.T) {
 		"released": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, slot int) handed {
 			return p.handing(t, release, g.name, g.token, g.id.String(), slot)
 		}},
-		"released after a dead waiter": {mode("exclusive"), dead, func(t *testing.T, p *peer, g grant, slot int) handed {
-			return p.handing(t, release, g.name, g.token, g.id.String(), slot)
-		}},
+		"released after a dead waiter": {mode("exclusive"), dead,
+			func(t *testing.T, p *peer, g grant, slot int) handed {
+				return p.handing(t, release, g.name, g.token, g.id.String(), slot)
+			}},
 		"released by a reader": {mode("shared"), nobody, func(t *testing.T, p *peer, g grant, slot int) handed {
 			return p.handing(t, release, g.name, g.token, g.id.String(), slot)
 		}},
-		"released in a transaction that does not wait for the disk": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, slot int) handed {
-			p.exec(t, `BEGIN; SET LOCAL synchronous_commit = off`)
-			defer p.exec(t, `COMMIT`)
-			return p.handing(t, release, g.name, g.token, g.id.String(), slot)
-		}},
-		"found run out by another request": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, _ int) handed {
-			endNow(t, p, g.name)
-			return p.handing(t, `SELECT more -> 'handed' FROM pglock.acquire_lease($1, gen_random_uuid(), $2, 'peer', '1 min', p_wait => true)`, g.name, p.key.String())
-		}},
+		"released in a transaction that does not wait for the disk": {mode("exclusive"), nobody,
+			func(t *testing.T, p *peer, g grant, slot int) handed {
+				p.exec(t, `BEGIN; SET LOCAL synchronous_commit = off`)
+				defer p.exec(t, `COMMIT`)
+				return p.handing(t, release, g.name, g.token, g.id.String(), slot)
+			}},
+		"found run out by another request": {mode("exclusive"), nobody,
+			func(t *testing.T, p *peer, g grant, _ int) handed {
+				endNow(t, p, g.name)
+				return p.handing(t,
+					`SELECT more -> 'handed' FROM pglock.acquire_lease($1, gen_random_uuid(), $2, 'peer', '1 min', p_wait => true)`, g.name, p.key.String())
+			}},
 		"broken": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, _ int) handed {
-			return p.handing(t, `SELECT json_build_object('slots', handed) FROM pglock.break_lock($1, 'test', 'test')`, g.name)
+			return p.handing(t, `SELECT json_build_object('slots', handed) FROM pglock.break_lock($1, 'test', 'test')`,
+				g.name)
 		}},
 		"given up": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, _ int) handed {
-			return p.handing(t, `SELECT more -> 'handed' FROM pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid])`, p.key.String(), g.name, g.id.String())
+			return p.handing(t, `SELECT more -> 'handed' FROM pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid])`,
+				p.key.String(), g.name, g.id.String())
 		}},
 	} {
 		for _, same := range []bool{false, true} {
@@ -148,7 +157,8 @@ func TestAWaiterIsToldOfItsGrant(t *testing.T) {
 	}
 }
 
-// A lease's own token speaks for it, with the right grant ID and no other; the tokens beside it do not, nor any when it has ended.
+// A lease's own token speaks for it, with the right grant ID and no other; the tokens beside it do not, nor any when it
+// has ended.
 func TestI5_ItsTokenAndItsGrantIDSpeakForALease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -217,7 +227,8 @@ func TestI10_ABreakThatNamesATokenTakesThatLeaseAlone(t *testing.T) {
 		}
 	}
 	var token, newToken int64
-	if err := p.QueryRow(t.Context(), `SELECT token, new_token FROM pglock.break_lock('x', 'test', 'test', $1)`, now.token).Scan(&token, &newToken); err != nil ||
+	if err := p.QueryRow(t.Context(), `SELECT token, new_token FROM pglock.break_lock('x', 'test', 'test', $1)`,
+		now.token).Scan(&token, &newToken); err != nil ||
 		token != now.token || newToken <= now.token || isHeld(t, p, now) {
 		t.Errorf("I10: broken by its token: token %d, new token %d, %v", token, newToken, err)
 	}
@@ -236,7 +247,8 @@ func TestALostLeaseSaysWhyItIsLost(t *testing.T) {
 	} {
 		g := p.mustAcquire(t, want, time.Minute)
 		end(g)
-		if got := one[string](t, p, `SELECT coalesce(reason, 'held') FROM pglock.check_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`, want, g.token, g.id.String()); got != want {
+		if got := one[string](t, p,
+			`SELECT coalesce(reason, 'held') FROM pglock.check_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`, want, g.token, g.id.String()); got != want {
 			t.Errorf("%s; want %s", got, want)
 		}
 	}

@@ -31,7 +31,9 @@ func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
 	for _, level := range fewLevels() {
 		t.Run(string(level), func(t *testing.T) {
 			db := pgtest.Database(t)
-			pool := db.Pool(t, withDefault("default_transaction_isolation", string(level)), func(c *pgxpool.Config) { c.MaxConns = 6 })
+			pool := db.Pool(t, withDefault("default_transaction_isolation", string(level)), func(c *pgxpool.Config) {
+				c.MaxConns = 6
+			})
 			look := newPeer(t, db.URL())
 			logGrants(t, look)
 			least := 2 * rounds(20)
@@ -49,7 +51,8 @@ func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
 				c := newClient(t, pool)
 				wg.Go(func() {
 					for n := i; !enough(); n++ {
-						lease, err := c.TryAcquire(context.Background(), fmt.Sprint("lock", n%2), pglock.WithTTL(time.Minute))
+						lease, err := c.TryAcquire(context.Background(), fmt.Sprint("lock", n%2),
+							pglock.WithTTL(time.Minute))
 						if errors.Is(err, pglock.ErrHeld) {
 							continue
 						}
@@ -145,9 +148,13 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 	if n := one[int](t, look, `SELECT count(*) FROM ledger`); n < 20 {
 		t.Errorf("%d writes are too few to show anything", n)
 	}
-	// The static half: no function reads or writes fences but those that pass them, guard with them, or show them to an operator.
-	if got, want := one[string](t, look, `SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND prosrc ~ '\mfences\M'`),
-		"backend_pids broken_guards check_again diagnose_tokens fence guard_table guard_write list_fences list_suspects locked_by own_objects pass_first rank_fences refuse_fence require_fence seal seal_each touched_by"; got != want {
+	// The static half: no function reads or writes fences but those that pass them, guard with them, or show them to an
+	// operator.
+	if got, want := one[string](t, look,
+		`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND prosrc ~ '\mfences\M'`),
+		"backend_pids broken_guards check_again diagnose_tokens fence guard_table guard_write list_fences "+
+			"list_suspects locked_by own_objects pass_first rank_fences refuse_fence require_fence seal seal_each "+
+			"touched_by"; got != want {
 		t.Errorf("I25: %s touch fences, want %s", got, want)
 	}
 }

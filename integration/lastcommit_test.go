@@ -8,9 +8,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// A lease ends while the COMMIT of its last write is under way: nobody is granted the lock before that has ended. Meanwhile
-// whoever comes is queued, and is served in that order afterwards; none of them waits in the server with a connection of its
-// pool; and a try answers at once.
+// A lease ends while the COMMIT of its last write is under way: nobody is granted the lock before that has ended.
+// Meanwhile whoever comes is queued, and is served in that order afterwards; none of them waits in the server with a
+// connection of its pool; and a try answers at once.
 func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
 	t.Parallel()
 	for _, shared := range []bool{false, true} {
@@ -20,16 +20,20 @@ func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
 			look, writer := newPeer(t, db.URL()), newPeer(t, db.URL())
 			mode := map[bool]string{false: "exclusive", true: "shared"}[shared]
 			var token int64
-			if err := writer.QueryRow(t.Context(), `SELECT token FROM pglock.acquire_lease('x', $1, gen_random_uuid(), 'writer', '1 min', p_mode => $2)`, writer.key.String(), mode).Scan(&token); err != nil {
+			if err := writer.QueryRow(t.Context(),
+				`SELECT token FROM pglock.acquire_lease('x', $1, gen_random_uuid(), 'writer', '1 min', p_mode => $2)`,
+				writer.key.String(), mode).Scan(&token); err != nil {
 				t.Fatal(err)
 			}
 			writer.exec(t, `BEGIN`)
 			writer.exec(t, `SET LOCAL idle_in_transaction_session_timeout = 0`)
-			if _, err := writer.Exec(t.Context(), `SELECT pglock.fence('x', $1, $2)`, token, writer.key.String()); err != nil {
+			if _, err := writer.Exec(t.Context(), `SELECT pglock.fence('x', $1, $2)`, token,
+				writer.key.String()); err != nil {
 				t.Fatal(err)
 			}
 			// The commit is checked, and not yet done, like one that waits for the disk or for a standby.
-			writer.exec(t, `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout', 'statement_timeout');
+			writer.exec(t,
+				`SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout', 'statement_timeout');
 				INSERT INTO ledger (token) VALUES (1); SET CONSTRAINTS ALL IMMEDIATE`)
 			endNow(t, look, "x")
 			const clients = 3

@@ -182,7 +182,9 @@ func TestAtNoMomentTwoLeadersAct(t *testing.T) {
 			case "stopped", "cut off":
 				c.signal(syscall.SIGCONT)
 				c.line.mend()
-				e.await("the late write of the old leader", func(s said) bool { return s.Event == "late" && s.Token == now.Token })
+				e.await("the late write of the old leader", func(s said) bool {
+					return s.Event == "late" && s.Token == now.Token
+				})
 				refused++
 			}
 			now = next

@@ -68,7 +68,8 @@ func TestI2_HistoryIsLinearizable(t *testing.T) {
 			if len(history) == 3000 || end > lasting(12*time.Second) && len(history) >= 200 {
 				cancel() // enough, and the checker's work grows faster than the history
 			}
-			history = append(history, porcupine.Operation{ClientId: i, Input: in, Call: int64(start), Output: out, Return: int64(end)})
+			history = append(history, porcupine.Operation{ClientId: i, Input: in, Call: int64(start), Output: out,
+				Return: int64(end)})
 			mu.Unlock()
 			return out, true
 		}

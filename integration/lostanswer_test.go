@@ -21,11 +21,14 @@ import (
 // holdsAsGranted checks that the lease is the one that the row shows, and the only one that was ever granted.
 func holdsAsGranted(t *testing.T, look *peer, lease *pglock.Lease) {
 	t.Helper()
-	row := one[string](t, look, `SELECT grant_id || ' ' || token || ' ' || (expires_at > clock_timestamp()) FROM pglock.locks WHERE name = $1`, lease.Name())
+	row := one[string](t, look,
+		`SELECT grant_id || ' ' || token || ' ' || (expires_at > clock_timestamp()) FROM pglock.locks WHERE name = $1`,
+		lease.Name())
 	if want := fmt.Sprintf("%s %d true", exported(lease), lease.Token()); row != want {
 		t.Errorf("I6: the row shows %q, the lease is %q", row, want)
 	}
-	if grants := one[int](t, look, `SELECT count(DISTINCT new_token) FROM public.grant_log WHERE name = $1`, lease.Name()); grants != 1 {
+	if grants := one[int](t, look, `SELECT count(DISTINCT new_token) FROM public.grant_log WHERE name = $1`,
+		lease.Name()); grants != 1 {
 		t.Errorf("I6: %d grants were made for one lease", grants)
 	}
 }
@@ -52,7 +55,8 @@ func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
 	patientWaits(t, p)
 	abandon := func(id uuid.UUID) {
 		t.Helper()
-		if one[bool](t, p, `SELECT ended FROM pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid], true)`, id.String()) {
+		if one[bool](t, p, `SELECT ended FROM pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid], true)`,
+			id.String()) {
 			t.Error("abandon ended a lease that was never granted")
 		}
 	}
@@ -78,7 +82,8 @@ func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
 	}
 	told := make(chan error, 1)
 	go func() {
-		_, err := p.Exec(context.Background(), `SELECT ended FROM pglock.give_up(gen_random_uuid(), '{y}', ARRAY[$1::uuid], true)`, first.String())
+		_, err := p.Exec(context.Background(),
+			`SELECT ended FROM pglock.give_up(gen_random_uuid(), '{y}', ARRAY[$1::uuid], true)`, first.String())
 		told <- err
 	}()
 	p.awaitBlocked(t, newPeer(t, db.URL()))
@@ -92,9 +97,9 @@ func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
 	}
 }
 
-// Nobody who may use locks holds up a holder's renewals: a try locks nothing, and whoever queues, asks again or leaves the queue
-// locks nothing that a renewal needs. Whoever spends a grant ID or watches does; the server ends a transaction that forgets
-// itself after that in a second.
+// Nobody who may use locks holds up a holder's renewals: a try locks nothing, and whoever queues, asks again or leaves
+// the queue locks nothing that a renewal needs. Whoever spends a grant ID or watches does; the server ends a
+// transaction that forgets itself after that in a second.
 func TestI13_NobodyHoldsUpARenewal(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
@@ -103,10 +108,11 @@ func TestI13_NobodyHoldsUpARenewal(t *testing.T) {
 		sql  string
 		ends bool
 	}{
-		"a try":                     {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min')`, false},
-		"a second try":              {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min', p_retry => true)`, false},
-		"a ticket":                  {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min', p_wait => true)`, false},
-		"giving up":                 {`SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()])`, false},
+		"a try":        {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min')`, false},
+		"a second try": {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min', p_retry => true)`, false},
+		"a ticket":     {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min', p_wait => true)`, false},
+		"giving up": {`SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()])`,
+			false},
 		"a release without a lease": {`SELECT pglock.release_lease($1, 1, gen_random_uuid())`, false},
 		"spending":                  {`SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()], true)`, true},
 		"watching":                  {`SELECT pglock.watch($1, '1 min')`, true},
@@ -162,7 +168,8 @@ func TestI6_LostAnswerYieldsTheOneTrueGrant(t *testing.T) {
 				})
 			} else {
 				pgtest.Eventually(t, "the connection to be cut", func() bool {
-					return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`) == 0
+					return one[int](t, look,
+						`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`) == 0
 				})
 			}
 			line.mend()
@@ -185,7 +192,8 @@ func TestI6_RetryWaitsForAnAttemptUnderWay(t *testing.T) {
 		for _, use := range []string{"first use of the name", "later use"} {
 			ask := func(p *peer, id uuid.UUID, retry bool) (g grant, err error) {
 				var token *int64
-				err = p.QueryRow(context.Background(), `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min', p_mode => $1, p_retry => $4)`,
+				err = p.QueryRow(context.Background(),
+					`SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min', p_mode => $1, p_retry => $4)`,
 					mode, id.String(), p.key.String(), retry).Scan(&g.granted, &token)
 				g.name, g.id, g.token = mode, id, orZero(token)
 				return g, err
@@ -245,7 +253,8 @@ func TestI6_RetryIsConfirmedByTheStandby(t *testing.T) {
 	}()
 	waiter := func(other uint32) (pid uint32) {
 		pgtest.Eventually(t, "a grant to wait for the standby", func() bool {
-			return look.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid <> $1`, other).Scan(&pid) == nil
+			return look.QueryRow(t.Context(),
+				`SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid <> $1`, other).Scan(&pid) == nil
 		})
 		return pid
 	}
@@ -279,7 +288,8 @@ func TestTrap9_CancelledAcquireGivesTheGrantBack(t *testing.T) {
 	// A call that meets a connection of which nobody has made use yet asks nothing: then another one is tried.
 	committed := func(name string) bool {
 		for begin := time.Now(); time.Since(begin) < patience/6; time.Sleep(5 * time.Millisecond) {
-			if one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp())`, name) {
+			if one[bool](t, look,
+				`SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp())`, name) {
 				return true
 			}
 		}
@@ -302,7 +312,8 @@ func TestTrap9_CancelledAcquireGivesTheGrantBack(t *testing.T) {
 		line.mend()
 		if granted {
 			pgtest.Eventually(t, "the grant to be given back", func() bool {
-				return one[bool](t, look, `SELECT expires_at <= clock_timestamp() FROM pglock.locks WHERE name = $1`, name)
+				return one[bool](t, look, `SELECT expires_at <= clock_timestamp() FROM pglock.locks WHERE name = $1`,
+					name)
 			})
 			return
 		}
@@ -324,7 +335,8 @@ func TestTrap9_StormOfCancelledCallsLeavesNoLockHeld(t *testing.T) {
 	for range 40 {
 		wg.Go(func() {
 			for time.Now().Before(until) || grants.Load() < 50 && time.Now().Before(until.Add(patience)) {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.Float64()*rand.Float64()*rand.Float64()*float64(800*time.Millisecond)))
+				ctx, cancel := context.WithTimeout(context.Background(),
+					time.Duration(rand.Float64()*rand.Float64()*rand.Float64()*float64(800*time.Millisecond)))
 				acquire := c.TryAcquire
 				if rand.N(2) == 0 {
 					acquire = c.Acquire

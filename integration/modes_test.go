@@ -184,7 +184,9 @@ func TestSlotsHaveFencesOfTheirOwn(t *testing.T) {
 	if err := write(one1); err != nil {
 		t.Errorf("the holder of slot 1 after that of slot 2: %v", err)
 	}
-	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s' WHERE name = 'x' AND slot = 1`) // a pause that outlasts the lease
+	// a pause that outlasts the lease
+	look.exec(t,
+		`UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s' WHERE name = 'x' AND slot = 1`)
 	next := mustTry(t, newClient(t, pool), "x", pglock.WithLimit(2))
 	if next.Slot() != 1 || next.Token() <= two.Token() {
 		t.Fatalf("slot %d, token %d", next.Slot(), next.Token())
@@ -200,8 +202,8 @@ func TestSlotsHaveFencesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// I2, I9 with all modes in one queue: the log of the database shows tickets served in order, tokens strictly increasing in
-// the order of grants, readers never beside a writer or a semaphore's holders, and never more than the limit.
+// I2, I9 with all modes in one queue: the log of the database shows tickets served in order, tokens strictly increasing
+// in the order of grants, readers never beside a writer or a semaphore's holders, and never more than the limit.
 func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -220,7 +222,9 @@ func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 						cancel()
 						ctx, cancel = context.WithTimeout(t.Context(), 15*time.Millisecond) // some give up
 					}
-					err := c.Do(ctx, name, func(context.Context, *pglock.Lease) error { return nil }, options[(m+round)%4]...)
+					err := c.Do(ctx, name, func(context.Context, *pglock.Lease) error {
+						return nil
+					}, options[(m+round)%4]...)
 					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 						t.Error(err)
 					}
@@ -231,7 +235,8 @@ func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 	}
 	wg.Wait()
 	pgtest.Eventually(t, "every lock to be free and every queue empty", func() bool {
-		return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
+		return one[int](t, look,
+			`SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
 	})
 	checkModes(t, look)
 }
@@ -244,13 +249,16 @@ func checkModes(t *testing.T, p *peer) {
 			(SELECT min(coalesce(e.ended_at, e.old_expires)) FROM public.grant_log e WHERE e.name = g.name AND e.slot = g.slot AND e.n > g.n
 				AND (e.new_expires = '-infinity' OR e.new_token <> g.new_token)) AS ended
 		FROM public.grant_log g WHERE new_expires > '-infinity' AND (old_token IS NULL OR new_token <> old_token)) `
-	if n := one[int](t, p, grants+`SELECT count(*) FROM (SELECT new_token, lag(new_token) OVER (PARTITION BY name ORDER BY n) AS before FROM grants) g WHERE new_token <= before`); n != 0 {
+	if n := one[int](t, p, grants+
+		`SELECT count(*) FROM (SELECT new_token, lag(new_token) OVER (PARTITION BY name ORDER BY n) AS before FROM grants) g WHERE new_token <= before`); n != 0 {
 		t.Errorf("I2: %d grants have a token that is not greater than the one before", n)
 	}
-	if n := one[int](t, p, grants+`SELECT count(*) FROM (SELECT ticket, lag(ticket) OVER (PARTITION BY name ORDER BY n) AS before FROM grants WHERE ticket > 0 AND slot > 0) g WHERE ticket < before`); n != 0 {
+	if n := one[int](t, p, grants+
+		`SELECT count(*) FROM (SELECT ticket, lag(ticket) OVER (PARTITION BY name ORDER BY n) AS before FROM grants WHERE ticket > 0 AND slot > 0) g WHERE ticket < before`); n != 0 {
 		t.Errorf("I9: %d grants came after one with a greater ticket", n)
 	}
-	if n := one[int](t, p, grants+`SELECT count(*) FROM grants a JOIN grants b ON a.name = b.name AND a.n < b.n AND b.granted_at < coalesce(a.ended, 'infinity')
+	if n := one[int](t, p, grants+
+		`SELECT count(*) FROM grants a JOIN grants b ON a.name = b.name AND a.n < b.n AND b.granted_at < coalesce(a.ended, 'infinity')
 		WHERE a.mode = 'exclusive' OR b.mode = 'exclusive' OR a.mode <> b.mode`); n != 0 {
 		t.Errorf("I1: %d pairs of leases overlap that must not", n)
 	}
@@ -258,7 +266,8 @@ func checkModes(t *testing.T, p *peer) {
 		SELECT count(*) FROM grants b WHERE b.name = a.name AND b.mode = 'limit' AND b.n <= a.n AND coalesce(b.ended, 'infinity') > a.granted_at)`); n != 0 {
 		t.Errorf("%d grants exceed the limit", n)
 	}
-	t.Logf("%d grants, %d of them from the queue", one[int](t, p, grants+`SELECT count(*) FROM grants`), one[int](t, p, grants+`SELECT count(*) FROM grants WHERE ticket > 0`))
+	t.Logf("%d grants, %d of them from the queue", one[int](t, p, grants+`SELECT count(*) FROM grants`),
+		one[int](t, p, grants+`SELECT count(*) FROM grants WHERE ticket > 0`))
 }
 
 // I9: readers of another client that a writer's release grants the lock are notified, even if the release expects
@@ -273,7 +282,8 @@ func TestI9_ReadersAreToldOfTheirGrants(t *testing.T) {
 	took := make(map[int][]time.Duration) // for each kind of readers
 	for n := range rounds {
 		first := mustTry(t, b, "x")
-		acquireInBackground(t.Context(), a, n, "x", got) // so that a's lease was waited for, and b's release went to another
+		// so that a's lease was waited for, and b's release went to another
+		acquireInBackground(t.Context(), a, n, "x", got)
 		awaitQueue(t, look, "x", 1)
 		mustRelease(t, first)
 		writer := await(t, got)

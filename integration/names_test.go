@@ -110,7 +110,8 @@ func holdMany(t *testing.T, c *pglock.Client, leases []*pglock.Lease) {
 	for caller := range 16 {
 		wg.Go(func() {
 			for n := caller; n < len(leases); n += 16 {
-				lease, err := c.TryAcquire(t.Context(), fmt.Sprintf("names/held/%08d", n), pglock.WithTTL(10*time.Minute))
+				lease, err := c.TryAcquire(t.Context(), fmt.Sprintf("names/held/%08d", n),
+					pglock.WithTTL(10*time.Minute))
 				if err != nil {
 					t.Error(err)
 					return
@@ -173,7 +174,8 @@ func TestAWaiterCostsNoGoroutineButItsCallersAndLessThanTwoKiB(t *testing.T) {
 	holder := newClient(t, openPool(t, db, 2))
 	holdMany(t, holder, make([]*pglock.Lease, many))
 	waits := newClient(t, openPool(t, db, 2)) // each connection keeps buffers for what was sent at once
-	for range 3 {                             // the runtime keeps what the callers' goroutines needed, and maps have grown
+	// the runtime keeps what the callers' goroutines needed, and maps have grown
+	for range 3 {
 		waitFor(t, waits, look, many)
 	}
 	before := weigh(t)
@@ -214,7 +216,9 @@ func waitFor(t *testing.T, c *pglock.Client, look *peer, n int) footprint {
 			}
 		})
 	}
-	pgtest.Eventually(t, "all to be queued", func() bool { return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == n })
+	pgtest.Eventually(t, "all to be queued", func() bool {
+		return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == n
+	})
 	weight := weigh(t)
 	cancel()
 	wg.Wait()

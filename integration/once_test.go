@@ -36,7 +36,8 @@ func job(key, worker string) func(context.Context, pgx.Tx) error {
 }
 
 // onceAt is Once at an isolation level. A transaction of SERIALIZABLE may fail for its neighbours' sake: then again.
-func onceAt(ctx context.Context, store *fencedstore.Store, lease *pglock.Lease, key string, work func(context.Context, pgx.Tx) error, level pgx.TxIsoLevel) error {
+func onceAt(ctx context.Context, store *fencedstore.Store, lease *pglock.Lease, key string,
+	work func(context.Context, pgx.Tx) error, level pgx.TxIsoLevel) error {
 	for {
 		err := store.Once(ctx, lease, key, work, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
 		if state(err) != "40001" || level != pgx.Serializable {
@@ -112,7 +113,8 @@ func TestOnceIsOnceWhoeverAsks(t *testing.T) {
 			t.Fatalf("key %q: done by nobody", key)
 		}
 		done.Range(func(_, value any) bool {
-			if d := value.(*fencedstore.DoneError); d.Key != key || d.Lock != first.Load().Name() || d.Token != first.Load().Token() || time.Since(d.At).Abs() > time.Minute {
+			if d := value.(*fencedstore.DoneError); d.Key != key || d.Lock != first.Load().Name() ||
+				d.Token != first.Load().Token() || time.Since(d.At).Abs() > time.Minute {
 				t.Errorf("key %q: %+v, want %s", key, d, first.Load())
 			}
 			return true
@@ -147,10 +149,13 @@ func TestOnceWaitsForWhoIsAtWork(t *testing.T) {
 							return err
 						}
 						asked.Do(func() {
-							go func() { second <- onceAt(context.Background(), store, b, key, job(key, "second"), level) }()
+							go func() {
+								second <- onceAt(context.Background(), store, b, key, job(key, "second"), level)
+							}()
 						})
 						pgtest.Eventually(t, "the second to wait for the first", func() bool {
-							return one[bool](t, look, `SELECT EXISTS (SELECT FROM pg_stat_activity a WHERE $1 = ANY (pg_blocking_pids(a.pid)))`, tx.Conn().PgConn().PID())
+							return one[bool](t, look,
+								`SELECT EXISTS (SELECT FROM pg_stat_activity a WHERE $1 = ANY (pg_blocking_pids(a.pid)))`, tx.Conn().PgConn().PID())
 						})
 						return end
 					}, level)
@@ -212,7 +217,9 @@ func TestI17_OnceIsRepeatedAfterALostAnswer(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			lease, key := mustTry(t, leases, what), what
 			store := fencedstore.New(newPool(t, line.url, maxConnections(1)))
-			if err := store.Once(t.Context(), lease, key+" before", func(context.Context, pgx.Tx) error { return nil }); err != nil {
+			if err := store.Once(t.Context(), lease, key+" before", func(context.Context, pgx.Tx) error {
+				return nil
+			}); err != nil {
 				t.Fatal(err)
 			}
 			var pid uint32
@@ -224,14 +231,16 @@ func TestI17_OnceIsRepeatedAfterALostAnswer(t *testing.T) {
 				pgtest.Group(t).Go(func() {
 					defer close(mended)
 					pgtest.Eventually(t, "the COMMIT to be cut off", func() bool {
-						return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`, pid) == 0
+						return one[int](t, look,
+							`SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`, pid) == 0
 					})
 					line.mend()
 				})
 				return err
 			})
 			<-mended
-			if rows := one[int](t, look, `SELECT count(*) FROM jobs WHERE key = $1`, key); (err == nil) != (rows == 1) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
+			if rows := one[int](t, look, `SELECT count(*) FROM jobs WHERE key = $1`,
+				key); (err == nil) != (rows == 1) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
 				t.Errorf("I17: answered %v, and the work was done %d times", err, rows)
 			}
 			again := store.Once(t.Context(), lease, key, job(key, "again"))
@@ -256,13 +265,17 @@ func TestOnceRefusesKeysThatAreOlderThanTheyAreKept(t *testing.T) {
 		return store.Once(t.Context(), lease, key, job(key, "x"), fencedstore.WithRetention(of, keep))
 	}
 	for what, err := range map[string]error{
-		"long ago": once("long ago", now.Add(-2*time.Hour), time.Hour), "just now": once("just now", now.Add(-time.Hour), time.Hour), "a second ago": once("a second ago", now.Add(-time.Second), time.Second),
+		"long ago":     once("long ago", now.Add(-2*time.Hour), time.Hour),
+		"just now":     once("just now", now.Add(-time.Hour), time.Hour),
+		"a second ago": once("a second ago", now.Add(-time.Second), time.Second),
 	} {
-		if !errors.Is(err, fencedstore.ErrKeyTooOld) || errors.Is(err, fencedstore.ErrDone) || errors.Is(err, pglock.ErrInvalid) || state(err) != "LK012" {
+		if !errors.Is(err, fencedstore.ErrKeyTooOld) || errors.Is(err, fencedstore.ErrDone) ||
+			errors.Is(err, pglock.ErrInvalid) || state(err) != "LK012" {
 			t.Errorf("a key whose time was over %s: %v", what, err)
 		}
 	}
-	for key, of := range map[string]time.Time{"soon over": now.Add(-time.Hour + time.Minute), "now": now, "to come": now.Add(24 * time.Hour)} {
+	for key, of := range map[string]time.Time{"soon over": now.Add(-time.Hour + time.Minute), "now": now,
+		"to come": now.Add(24 * time.Hour)} {
 		if err := once(key, of, time.Hour); err != nil {
 			t.Errorf("a key that is %s: %v", key, err)
 		}
@@ -281,8 +294,8 @@ func TestOnceRefusesKeysThatAreOlderThanTheyAreKept(t *testing.T) {
 	}
 }
 
-// Sweeping removes keys that have been over for a day, the oldest first; a clock that is set back by less than a day brings
-// nothing back. Nothing else removes any.
+// Sweeping removes keys that have been over for a day, the oldest first; a clock that is set back by less than a day
+// brings nothing back. Nothing else removes any.
 func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -290,18 +303,23 @@ func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
 	pool := db.Pool(t)
 	c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Hour)), fencedstore.New(pool)
 	lease := mustTry(t, c, "x")
-	look.exec(t, `INSERT INTO pglock.done_keys SELECT 'over for a day ' || n, 'x', 1, now(), now() - interval '24 hours 1 second' - n * interval '1 s' FROM generate_series(1, 25) n
+	look.exec(t,
+		`INSERT INTO pglock.done_keys SELECT 'over for a day ' || n, 'x', 1, now(), now() - interval '24 hours 1 second' - n * interval '1 s' FROM generate_series(1, 25) n
 		UNION ALL SELECT 'over for less ' || n, 'x', 1, now(), now() - interval '23 hours 59 minutes' FROM generate_series(1, 5) n
 		UNION ALL SELECT 'for ever ' || n, 'x', 1, '2000-01-01', NULL FROM generate_series(1, 5) n`)
 	counts := func() string {
-		return one[string](t, look, `SELECT concat_ws(' ', count(*) FILTER (WHERE key LIKE 'over for a day%'), count(*) FILTER (WHERE key LIKE 'over for less%'), count(*) FILTER (WHERE key LIKE 'for ever%')) FROM pglock.done_keys`)
+		return one[string](t, look,
+			`SELECT concat_ws(' ', count(*) FILTER (WHERE key LIKE 'over for a day%'), count(*) FILTER (WHERE key LIKE 'over for less%'), count(*) FILTER (WHERE key LIKE 'for ever%')) FROM pglock.done_keys`)
 	}
 	nothing := func(context.Context, pgx.Tx) error { return nil }
-	if err := store.Once(t.Context(), lease, "for ever 1", nothing); !errors.Is(err, fencedstore.ErrDone) || counts() != "25 5 5" {
+	if err := store.Once(t.Context(), lease, "for ever 1", nothing); !errors.Is(err, fencedstore.ErrDone) ||
+		counts() != "25 5 5" {
 		t.Errorf("a call that finds its key: %v, %s", err, counts())
 	}
 	for n, key := range []string{"ends", "never ends"} {
-		if err := store.Once(t.Context(), lease, key, nothing, [][]fencedstore.FenceOption{{fencedstore.WithRetention(time.Now(), time.Hour)}, nil}[n]...); err != nil || counts() != "25 5 5" {
+		if err := store.Once(t.Context(), lease, key, nothing,
+			[][]fencedstore.FenceOption{{fencedstore.WithRetention(time.Now(), time.Hour)}, nil}[n]...); err != nil ||
+			counts() != "25 5 5" {
 			t.Errorf("a call for a key that %s: %v, %s are left", key, err, counts())
 		}
 	}
@@ -310,7 +328,9 @@ func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
 		if counts() != want {
 			t.Errorf("%s are left, want %s", counts(), want)
 		}
-		if n == 0 && one[int](t, look, `SELECT count(*) FROM pglock.done_keys WHERE key IN ('over for a day 16', 'over for a day 25')`) != 0 {
+		if n == 0 &&
+			one[int](t, look,
+				`SELECT count(*) FROM pglock.done_keys WHERE key IN ('over for a day 16', 'over for a day 25')`) != 0 {
 			t.Error("the oldest are not the first to go")
 		}
 	}
@@ -321,7 +341,8 @@ func TestI25_SweepingWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look, a, b := newPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
-	look.exec(t, `INSERT INTO pglock.done_keys SELECT 'old ' || n, 'x', 1, now(), now() - interval '2 days' FROM generate_series(1, 40) n;
+	look.exec(t,
+		`INSERT INTO pglock.done_keys SELECT 'old ' || n, 'x', 1, now(), now() - interval '2 days' FROM generate_series(1, 40) n;
 		INSERT INTO pglock.sessions SELECT gen_random_uuid(), 'dead', clock_timestamp() - interval '1 hour', clock_timestamp() - interval '1 hour' FROM generate_series(1, 40);
 		INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), clock_timestamp() - interval '2 hours' FROM generate_series(1, 40);
 		INSERT INTO pglock.receipts SELECT gen_random_uuid(), gen_random_uuid(), clock_timestamp() - interval '8 days' FROM generate_series(1, 40);
@@ -346,7 +367,8 @@ func TestOnceInSQL(t *testing.T) {
 	g := p.mustAcquire(t, "x", time.Hour)
 	ask := func(key string, more string) string {
 		t.Helper()
-		return one[string](t, p, `SELECT concat_ws('|', is_first, xact IS NOT NULL, lock_name, token = $2, done_at BETWEEN now() - interval '1 minute' AND clock_timestamp())
+		return one[string](t, p,
+			`SELECT concat_ws('|', is_first, xact IS NOT NULL, lock_name, token = $2, done_at BETWEEN now() - interval '1 minute' AND clock_timestamp())
 			FROM pglock.once($1, 'x', $2, $3::text::uuid`+more+`)`, key, g.token, g.id.String())
 	}
 	if got := ask("k", ""); got != "t|t|x|t|t" {
@@ -381,8 +403,8 @@ func TestOnceInSQL(t *testing.T) {
 	}
 }
 
-// A key whose commit the synchronous standby may not have is not said to be done: a failover could lose it. Whoever asks
-// is told so when the standby has it.
+// A key whose commit the synchronous standby may not have is not said to be done: a failover could lose it. Whoever
+// asks is told so when the standby has it.
 func TestI17_AKeyIsSaidToBeDoneWhenTheStandbyHasIt(t *testing.T) {
 	t.Parallel()
 	server := migrated(t, nil)
@@ -401,7 +423,8 @@ func TestI17_AKeyIsSaidToBeDoneWhenTheStandbyHasIt(t *testing.T) {
 		},
 	}
 	for how, once := range ways {
-		first, second := mustTry(t, c, how+"1", pglock.WithTTL(10*time.Minute)), mustTry(t, c, how+"2", pglock.WithTTL(10*time.Minute))
+		first, second := mustTry(t, c, how+"1", pglock.WithTTL(10*time.Minute)), mustTry(t, c, how+"2",
+			pglock.WithTTL(10*time.Minute))
 		syncStandby(t, look, "nobody")
 		done := make(chan error, 1)
 		go func() { done <- once(t.Context(), first, how) }()

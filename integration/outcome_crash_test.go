@@ -12,11 +12,14 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// After a crash the server gives out transaction IDs once more whose log was never flushed. Another transaction that takes the
-// ID of a write, and commits, is no evidence for the write: it was rolled back, and Write says so.
+// After a crash the server gives out transaction IDs once more whose log was never flushed. Another transaction that
+// takes the ID of a write, and commits, is no evidence for the write: it was rolled back, and Write says so.
 func TestI17_ACrashThatReusesTheTransactionIDIsNoCommit(t *testing.T) {
-	t.Parallel()                                                                                                                          // it has a server of its own
-	server := migrated(t, map[string]string{"wal_writer_delay": "10s", "autovacuum": "off", "bgwriter_lru_maxpages": "0", "fsync": "on"}) // nothing is flushed but by a commit
+	// it has a server of its own
+	t.Parallel()
+	// nothing is flushed but by a commit
+	server := migrated(t, map[string]string{"wal_writer_delay": "10s", "autovacuum": "off",
+		"bgwriter_lru_maxpages": "0", "fsync": "on"})
 	look := newPeer(t, server.URL())
 	look.exec(t, `CREATE TABLE ledger (token bigint)`)
 	look.exec(t, `CREATE TABLE numbers AS SELECT 0 AS n`)
@@ -41,7 +44,8 @@ func TestI17_ACrashThatReusesTheTransactionIDIsNoCommit(t *testing.T) {
 			}
 			look = newPeer(t, server.URL())
 			for xact := int64(0); xact < mine; { // one of them renews, as another client would
-				if err := look.QueryRow(ctx, `SELECT pg_current_xact_id()::text::bigint FROM pglock.renew_leases('{other}', ARRAY[$1::bigint], ARRAY[$2::uuid], '{0}') WHERE outcome = 'renewed'`, other.token, other.id.String()).Scan(&xact); err != nil {
+				if err := look.QueryRow(ctx,
+					`SELECT pg_current_xact_id()::text::bigint FROM pglock.renew_leases('{other}', ARRAY[$1::bigint], ARRAY[$2::uuid], '{0}') WHERE outcome = 'renewed'`, other.token, other.id.String()).Scan(&xact); err != nil {
 					return err
 				}
 				if xact == mine {

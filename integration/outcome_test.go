@@ -38,7 +38,9 @@ func syncStandby(t *testing.T, look *peer, name string) {
 			done <- err
 		}()
 		pgtest.Eventually(t, "the setting to be in force", func() bool {
-			inForce = one[bool](t, look, `SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`, probe.PgConn().PID())
+			inForce = one[bool](t, look,
+				`SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`,
+				probe.PgConn().PID())
 			return inForce || len(done) == 1
 		})
 		if inForce {
@@ -112,7 +114,9 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 			look.exec(t, `DELETE FROM ledger`)
 			store := fencedstore.New(newPool(t, line.url, maxConnections(1)))
 			nothing := func(context.Context, pgx.Tx) error { return nil }
-			if err := store.Write(t.Context(), lease, nothing, fencedstore.WithResource("first"), fencedstore.WithSameToken()); err != nil { // COMMIT is prepared then
+			// COMMIT is prepared then
+			if err := store.Write(t.Context(), lease, nothing, fencedstore.WithResource("first"),
+				fencedstore.WithSameToken()); err != nil {
 				t.Fatal(err)
 			}
 			mended := make(chan struct{})
@@ -122,7 +126,8 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 				pgtest.Group(t).Go(func() { // the line comes back when the connection of the COMMIT is gone
 					defer close(mended)
 					pgtest.Eventually(t, "the COMMIT to be cut off", func() bool {
-						return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+						return one[int](t, look,
+							`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 							AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`) == 0
 					})
 					line.mend()
@@ -141,15 +146,18 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 	}
 }
 
-// The same through database/sql, where the last check and COMMIT are two round trips: the line is cut while COMMIT is under way.
+// The same through database/sql, where the last check and COMMIT are two round trips: the line is cut while COMMIT is
+// under way.
 func TestI17_LostAnswerToCommitOfWriteSQLIsResolved(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	look, gate := newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE gate AS SELECT 1 AS n`)
-	look.exec(t, `CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM FROM gate FOR UPDATE; RETURN NULL; END $$`)
-	look.exec(t, `CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`)
+	look.exec(t,
+		`CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM FROM gate FOR UPDATE; RETURN NULL; END $$`)
+	look.exec(t,
+		`CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`)
 	line := newLine(t, db.URL())
 	c := newClient(t, newPool(t, db.URL()))
 	config, err := pgx.ParseConfig(line.url)
@@ -165,18 +173,22 @@ func TestI17_LostAnswerToCommitOfWriteSQLIsResolved(t *testing.T) {
 			gate.exec(t, `BEGIN`)
 			gate.exec(t, `SELECT FROM gate FOR UPDATE`)
 			done := writeSQL(through, mustTry(t, c, what))
-			pgtest.Eventually(t, "COMMIT to wait at the gate", func() bool { return one[int](t, look, `SELECT count(*) `+under) == 1 })
+			pgtest.Eventually(t, "COMMIT to wait at the gate", func() bool {
+				return one[int](t, look, `SELECT count(*) `+under) == 1
+			})
 			line.cut(t, "downstream")
 			if what == "rolled back" {
 				look.exec(t, `SELECT pg_terminate_backend(pid) `+under)
 			}
 			gate.exec(t, `ROLLBACK`)
 			pgtest.Eventually(t, "the COMMIT to be cut off", func() bool {
-				return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'commit%'`) == 0
+				return one[int](t, look,
+					`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'commit%'`) == 0
 			})
 			line.mend()
 			err := <-done
-			if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != rows || (err == nil) != (rows == 1) || errors.Is(err, pglock.ErrOutcomeUnknown) {
+			if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != rows || (err == nil) != (rows == 1) ||
+				errors.Is(err, pglock.ErrOutcomeUnknown) {
 				t.Errorf("I17: WriteSQL answered %v and the ledger has %d rows, want %d", err, n, rows)
 			}
 		})
@@ -205,7 +217,8 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 				continue // five seconds, as after that of Write
 			}
 			t.Run(how+", "+end, func(t *testing.T) {
-				lease, err := c.TryAcquire(t.Context(), how+end, pglock.WithTTL(10*time.Minute)) // no renewal waits for the standby too
+				// no renewal waits for the standby too
+				lease, err := c.TryAcquire(t.Context(), how+end, pglock.WithTTL(10*time.Minute))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -229,10 +242,12 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 					}
 					mustRelease(t, next)
 				}
-				if outcome, err := store.Outcome(t.Context(), unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
+				if outcome, err := store.Outcome(t.Context(),
+					unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
 					t.Errorf("I17: the write of %v resolves to %q, %v", unknown, outcome, err)
 				}
-				if outcome, err := fencedstore.OutcomeSQL(t.Context(), db, unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
+				if outcome, err := fencedstore.OutcomeSQL(t.Context(), db,
+					unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
 					t.Errorf("I17: the write of %v resolves to %q, %v through database/sql", unknown, outcome, err)
 				}
 			})
@@ -240,8 +255,8 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 	}
 }
 
-// A commit of the application's own that the standby has not confirmed, on a connection of the pool, says nothing of the
-// confirmed writes and grants that come after it.
+// A commit of the application's own that the standby has not confirmed, on a connection of the pool, says nothing of
+// the confirmed writes and grants that come after it.
 func TestI17_UnconfirmedCommitOfTheApplicationIsNotTakenForAWrite(t *testing.T) {
 	t.Parallel()
 	server := migrated(t, nil)
@@ -295,13 +310,17 @@ func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
 	began := ""
 	for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
 		var pid uint32
-		pgtest.Eventually(t, "the grant to wait for the standby", func() bool { // in another statement than the one before
-			err := look.QueryRow(t.Context(), `SELECT pid, query_start::text FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start::text <> $1`, began).Scan(&pid, &began)
+		// in another statement than the one before
+		pgtest.Eventually(t, "the grant to wait for the standby", func() bool {
+			err := look.QueryRow(t.Context(),
+				`SELECT pid, query_start::text FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start::text <> $1`, began).Scan(&pid, &began)
 			return err == nil
 		})
 		look.exec(t, `SELECT `+end+`($1)`, pid)
 	}
-	pgtest.Eventually(t, "the third attempt to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+	pgtest.Eventually(t, "the third attempt to wait for the standby", func() bool {
+		return waiting(t, look, "SyncRep") == 1
+	})
 	if len(done) != 0 {
 		t.Fatalf("I17: a grant that no standby has was answered: %+v", <-done)
 	}
@@ -317,7 +336,8 @@ func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
 func TestI17_WriteLostInAFailoverNeverHappened(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	outcome, err := fencedstore.New(db.Pool(t)).Outcome(t.Context(), fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()})
+	outcome, err := fencedstore.New(db.Pool(t)).Outcome(t.Context(),
+		fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()})
 	if outcome != fencedstore.OutcomeRolledBack || err != nil {
 		t.Fatalf("%q, %v", outcome, err)
 	}

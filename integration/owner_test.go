@@ -34,14 +34,17 @@ func TestI5_OnlyTheOwnerRenewsAndReleases(t *testing.T) {
 	} {
 		args := []any{forged.name, forged.token, forged.id.String()}
 		for _, wait := range []string{"NULL", "'1 s'"} {
-			if outcome := one[string](t, p, `SELECT outcome FROM pglock.renew_leases(ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}', `+wait+`)`, args...); outcome == "renewed" || outcome == "busy" {
+			if outcome := one[string](t, p,
+				`SELECT outcome FROM pglock.renew_leases(ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}', `+
+					wait+`)`, args...); outcome == "renewed" || outcome == "busy" {
 				t.Errorf("renew with %s: %s", what, outcome)
 			}
 		}
 		if released, err := p.release(t.Context(), forged); err != nil || released {
 			t.Errorf("release with %s: %v, %v", what, released, err)
 		}
-		if n := one[int](t, p, `SELECT count(*) FILTER (WHERE released) FROM pglock.release_leases(ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`, args...); n != 0 {
+		if n := one[int](t, p,
+			`SELECT count(*) FILTER (WHERE released) FROM pglock.release_leases(ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`, args...); n != 0 {
 			t.Errorf("release_leases with %s released", what)
 		}
 		if row() != before {
@@ -106,7 +109,8 @@ func TestI10_BreakStays(t *testing.T) {
 			}, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
 			if err == nil {
 				t.Error("I10: a fenced transaction committed after the break")
-			} else if level == pgx.ReadCommitted && !errors.Is(err, pglock.ErrLost) || level != pgx.ReadCommitted && state(err) != "40001" {
+			} else if level == pgx.ReadCommitted && !errors.Is(err, pglock.ErrLost) || level != pgx.ReadCommitted &&
+				state(err) != "40001" {
 				t.Errorf("I10: the refusal is %v", err)
 			}
 			if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != 0 {

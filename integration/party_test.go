@@ -159,7 +159,8 @@ func letPass(t *testing.T, look *peer, d time.Duration) {
 	look.exec(t, `DO $$ DECLARE change text; BEGIN
 		SET LOCAL session_replication_role = replica; -- nobody has done anything
 		FOR change IN SELECT format('UPDATE pglock.%I SET %s', c.relname, string_agg(format('%1$I = %1$I - interval ''`+
-		fmt.Sprint(d.Milliseconds())+` ms''', a.attname), ', ')) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+		fmt.Sprint(d.Milliseconds())+
+		` ms''', a.attname), ', ')) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 			WHERE c.relnamespace = 'pglock'::regnamespace AND c.relkind = 'r'
 				AND a.atttypid = 'timestamptz'::regtype AND NOT a.attisdropped
 				AND (c.relname, a.attname) <> ('installation', 'started') -- which tells one process of the server from another

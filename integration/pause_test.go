@@ -59,12 +59,14 @@ func pausee(ctx context.Context, url string, say func(report)) error {
 	<-lease.Context().Done()
 	say(report{Event: "told", Err: context.Cause(lease.Context()).Error()})
 	for overtaken := false; !overtaken; { // the pause may have been that of a busy machine, before the test's
-		if err := pool.QueryRow(ctx, `SELECT token > $1 FROM pglock.locks WHERE name = 'x'`, int64(lease.Token())).Scan(&overtaken); err != nil {
+		if err := pool.QueryRow(ctx, `SELECT token > $1 FROM pglock.locks WHERE name = 'x'`,
+			int64(lease.Token())).Scan(&overtaken); err != nil {
 			return err
 		}
 		time.Sleep(2 * time.Millisecond) // between two looks
 	}
-	_, err = pool.Exec(ctx, `SELECT FROM pglock.fence($1, $2, $3)`, lease.Name(), int64(lease.Token()), exported(lease).String())
+	_, err = pool.Exec(ctx, `SELECT FROM pglock.fence($1, $2, $3)`, lease.Name(), int64(lease.Token()),
+		exported(lease).String())
 	say(report{Event: "written", Err: fmt.Sprint(err)})
 	return nil
 }
@@ -148,7 +150,8 @@ func TestI16_Trap10_HungTransactionEndsWithItsLease(t *testing.T) {
 		for _, stopped := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/stopped=%v", mode, stopped), func(t *testing.T) {
 				if mode == "dripping" && !stopped && version < 170000 {
-					t.Skipf("only transaction_timeout ends a transaction that drips short statements, and server version %d has none", version)
+					t.Skipf("only transaction_timeout ends a transaction that drips short statements, and server "+
+						"version %d has none", version)
 				}
 				look.exec(t, `DELETE FROM pglock.locks`)
 				look.exec(t, `DELETE FROM pglock.fences`)
@@ -156,7 +159,8 @@ func TestI16_Trap10_HungTransactionEndsWithItsLease(t *testing.T) {
 				pid := z.await("fenced").PID
 				if mode == "in a query" {
 					pgtest.Eventually(t, "the zombie's query, or its end", func() bool {
-						return one[bool](t, look, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep')
+						return one[bool](t, look,
+							`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep')
 							OR expires_at <= clock_timestamp() FROM pglock.locks WHERE name = 'x'`, pid)
 					})
 				}
@@ -251,7 +255,9 @@ func TestI16_WaitAtTheFenceIsBoundedByTheOwnLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = fencedstore.New(pool).Write(t.Context(), lease, func(context.Context, pgx.Tx) error { return nil }, fencedstore.WithResource("account"))
+	err = fencedstore.New(pool).Write(t.Context(), lease, func(context.Context, pgx.Tx) error {
+		return nil
+	}, fencedstore.WithResource("account"))
 	if err == nil || errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("a write past the zombie's open transaction answered %v", err)
 	}

@@ -22,14 +22,16 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// A connection keeps the plan of a prepared statement, and of one in PL/pgSQL: the first five are for the values at hand,
-// and then the server keeps one for all values, unless those for the values at hand look cheaper. It drops a plan that
-// was made for another search_path, and plans an SQL function that it does not inline in each transaction that calls it.
+// A connection keeps the plan of a prepared statement, and of one in PL/pgSQL: the first five are for the values at
+// hand, and then the server keeps one for all values, unless those for the values at hand look cheaper. It drops a plan
+// that was made for another search_path, and plans an SQL function that it does not inline in each transaction that
+// calls it.
 func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
-	if err := fencedstore.GuardTable(t.Context(), newPool(t, db.URL()), "ledger", fencedstore.WithTableResource("x")); err != nil {
+	if err := fencedstore.GuardTable(t.Context(), newPool(t, db.URL()), "ledger",
+		fencedstore.WithTableResource("x")); err != nil {
 		t.Fatal(err)
 	}
 	const clients, rounds, kept = 2, 16, 5 + 1
@@ -41,7 +43,8 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 		params["log_planner_stats"], params["client_min_messages"], params["log_min_messages"] = "on", "log", "panic"
 		config.ConnConfig.OnNotice = func(c *pgconn.PgConn, n *pgconn.Notice) {
 			in := innermost(n.Where)
-			if n.Message == "PLANNER STATISTICS" && in != "" && !strings.Contains(in, "lost_reason") { // which is rare, see there
+			// which is rare, see there
+			if n.Message == "PLANNER STATISTICS" && in != "" && !strings.Contains(in, "lost_reason") {
 				mu.Lock()
 				defer mu.Unlock()
 				planned[fmt.Sprint(c.PID(), ": ", in)]++
@@ -50,7 +53,9 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 	}
 	first, key := newPool(t, db.URL(), tell), uuid.New() // of a queue, behind a reader
 	for _, mode := range []string{"shared", "exclusive"} {
-		if _, err := first.Exec(t.Context(), `SELECT FROM pglock.acquire_lease('read', gen_random_uuid(), $1, 'h', '1 h', p_mode => $2, p_wait => true)`, key, mode); err != nil {
+		if _, err := first.Exec(t.Context(),
+			`SELECT FROM pglock.acquire_lease('read', gen_random_uuid(), $1, 'h', '1 h', p_mode => $2, p_wait => true)`,
+			key, mode); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -61,17 +66,21 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 	}
 	for range rounds {
 		var left int64
-		if err := first.QueryRow(t.Context(), `SELECT remaining_us FROM pglock.look($1, 'h', '10 s')`, key).Scan(&left); err != nil || left <= 0 {
+		if err := first.QueryRow(t.Context(), `SELECT remaining_us FROM pglock.look($1, 'h', '10 s')`,
+			key).Scan(&left); err != nil || left <= 0 {
 			t.Fatalf("the first in the queue is to ask in %d us, %v", left, err)
 		}
 		a, b := uuid.New(), uuid.New()
 		for _, id := range []uuid.UUID{a, b} {
-			if _, err := first.Exec(t.Context(), `SELECT FROM pglock.acquire_lease('turns', $1, $2, 'h', '1 h', p_wait => true)`, id, key); err != nil {
+			if _, err := first.Exec(t.Context(),
+				`SELECT FROM pglock.acquire_lease('turns', $1, $2, 'h', '1 h', p_wait => true)`, id, key); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for _, id := range []uuid.UUID{a, b} {
-			if _, err := first.Exec(t.Context(), `SELECT FROM pglock.locks l, pglock.release_lease(l.name, l.token, $1) WHERE l.name = 'turns'`, id); err != nil {
+			if _, err := first.Exec(t.Context(),
+				`SELECT FROM pglock.locks l, pglock.release_lease(l.name, l.token, $1) WHERE l.name = 'turns'`,
+				id); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := first.Exec(t.Context(), `SELECT pglock.announce('{turns}', $1)`, []int{0}); err != nil {
@@ -91,8 +100,10 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 			}
 			var prepared int
 			var anew []string
-			if err := pool.QueryRow(t.Context(), `SELECT count(*), array_agg(statement) FILTER (WHERE custom_plans >= $1)
-				FROM pg_prepared_statements`, kept).Scan(&prepared, &anew); err != nil || prepared < kept || anew != nil {
+			if err := pool.QueryRow(t.Context(),
+				`SELECT count(*), array_agg(statement) FILTER (WHERE custom_plans >= $1)
+				FROM pg_prepared_statements`, kept).Scan(&prepared, &anew); err != nil || prepared < kept ||
+				anew != nil {
 				t.Errorf("of %d prepared statements these are planned anew: %q, %v", prepared, anew, err)
 			}
 		})
@@ -118,7 +129,8 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 	}
 }
 
-// fromTheFirst are functions that have one plan for all values from the first call on: they ask for it, or their callers do.
+// fromTheFirst are functions that have one plan for all values from the first call on: they ask for it, or their
+// callers do.
 const fromTheFirst = "acquire_leases|grant_set|acquire_otherwise|decide|enqueue|touch_session|" +
 	"release_leases|end_set|release_otherwise|serve|claim|give_up|give_up_all|hand_over|" +
 	"look|announce|check_leases|fence|fence_all|seal|outcome|once"
@@ -175,7 +187,8 @@ func everyCall(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool, n, nex
 			var receipt fencedstore.Receipt
 			err := held("x")(func(l *pglock.Lease) error {
 				return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-					return errors.Join(fencedstore.Guard(ctx, tx, l, fencedstore.WithReceipt(&receipt)), fencedstore.Seal(ctx, tx, l))
+					return errors.Join(fencedstore.Guard(ctx, tx, l, fencedstore.WithReceipt(&receipt)),
+						fencedstore.Seal(ctx, tx, l))
 				})
 			})
 			_, asked := store.Outcome(ctx, receipt)

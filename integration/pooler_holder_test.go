@@ -13,8 +13,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// A process that clients share belongs to none of them: the heartbeat's is not told, and nothing is left in its session. An
-// open transaction has a process for itself, as long as it lasts.
+// A process that clients share belongs to none of them: the heartbeat's is not told, and nothing is left in its
+// session. An open transaction has a process for itself, as long as it lasts.
 func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 	t.Parallel()
 	for _, mode := range someModes(t) {
@@ -33,7 +33,9 @@ func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := lease.Deadline()
-			pgtest.Eventually(t, "the lease to be renewed through the pooler", func() bool { return lease.Deadline().After(before.Add(500 * time.Millisecond)) })
+			pgtest.Eventually(t, "the lease to be renewed through the pooler", func() bool {
+				return lease.Deadline().After(before.Add(500 * time.Millisecond))
+			})
 			admin := newAdmin(t, newPool(t, db.URL()))
 			wantBackends := func(want ...lockadmin.Backend) {
 				t.Helper()
@@ -52,7 +54,8 @@ func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if lives, err := admin.Lives(t.Context(), []pglock.LockInfo{info}); err != nil || lives[0].Life != lockadmin.LifeAlive || lives[0].Connected != nil {
+			if lives, err := admin.Lives(t.Context(), []pglock.LockInfo{info}); err != nil ||
+				lives[0].Life != lockadmin.LifeAlive || lives[0].Connected != nil {
 				t.Errorf("%+v, %v; want it alive by its renewals, and no connection known", lives, err)
 			}
 			e, err := admin.Explain(t.Context(), "report")

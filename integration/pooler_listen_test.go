@@ -16,8 +16,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// A client that has no way to LISTEN looks: the more seldom the longer it hears nothing, once for all of its waiters, and a
-// hand-over is found within about a second.
+// A client that has no way to LISTEN looks: the more seldom the longer it hears nothing, once for all of its waiters,
+// and a hand-over is found within about a second.
 func TestI20_WithoutListenHandOversAreFoundByLooking(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
@@ -173,13 +173,15 @@ func TestI20_AConnectionOfItsOwnToListenBringsTheHints(t *testing.T) {
 		times = append(times, took)
 	}
 	slices.Sort(times)
-	t.Logf("%d of %d hand-overs came with the hint alone; p50 %v, slowest %v", hints, rounds, times[rounds/2], times[rounds-1])
+	t.Logf("%d of %d hand-overs came with the hint alone; p50 %v, slowest %v", hints, rounds, times[rounds/2],
+		times[rounds-1])
 	if hints < rounds*3/4 { // a machine that stands still for most of a second looks by itself
 		t.Errorf("%d of %d hand-overs came with the hint alone", hints, rounds)
 	}
 	for _, conn := range p.both(t) {
 		var channels int
-		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_listening_channels()`).Scan(&channels); err != nil || channels != 0 {
+		if err := conn.QueryRow(t.Context(),
+			`SELECT count(*) FROM pg_listening_channels()`).Scan(&channels); err != nil || channels != 0 {
 			t.Errorf("a shared session listens to %d channels, %v", channels, err)
 		}
 	}

@@ -132,7 +132,8 @@ func (p *pooler) start(t *testing.T, program string, server *pgx.ConnConfig) boo
 	}
 }
 
-// folder writes what PgBouncer reads. Only the account that it runs as may look into it: the server's password is there.
+// folder writes what PgBouncer reads. Only the account that it runs as may look into it: the server's password is
+// there.
 func (p *pooler) folder(t *testing.T, server *pgx.ConnConfig) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "pglock-pooler-")
@@ -154,7 +155,8 @@ pool_mode = transaction
 default_pool_size = 2
 max_client_conn = 1000
 ignore_startup_parameters = extra_float_digits,search_path
-`, p.db, quoted(server.Host), server.Port, quoted(server.Database), quoted(server.User), quoted(server.Password), p.port,
+`, p.db, quoted(server.Host), server.Port, quoted(server.Database), quoted(server.User), quoted(server.Password),
+		p.port,
 		filepath.Join(folder, "users"), filepath.Join(folder, "log"))
 	users := `"` + strings.ReplaceAll(server.User, `"`, `""`) + `" ""` + "\n"
 	for name, text := range map[string]string{"pgbouncer.ini": settings, "users": users} {
@@ -167,7 +169,8 @@ ignore_startup_parameters = extra_float_digits,search_path
 
 // url leads through the pooler, with one of pgx's ways to send a statement.
 func (p *pooler) url(execMode string) string {
-	u := url.URL{Scheme: "postgres", User: url.User(p.user), Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)), Path: p.db,
+	u := url.URL{Scheme: "postgres", User: url.User(p.user), Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)),
+		Path:     p.db,
 		RawQuery: url.Values{"sslmode": {"disable"}, "default_query_exec_mode": {execMode}}.Encode()}
 	return u.String()
 }

@@ -29,7 +29,8 @@ func TestI20_EverythingButListenWorksThroughAPooler(t *testing.T) {
 				db := pgtest.Database(t)
 				look := newPeer(t, db.URL())
 				look.exec(t, `CREATE TABLE written (by text)`)
-				look.exec(t, fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_isolation = '%s'`, pgx.Identifier{db.Name()}.Sanitize(), isolation))
+				look.exec(t, fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_isolation = '%s'`,
+					pgx.Identifier{db.Name()}.Sanitize(), isolation))
 				p := newPooler(t, db)
 				waiting := new(waits)
 				s := pooled{look: look, waits: waiting, a: newClient(t, newPool(t, p.url(mode))),
@@ -40,8 +41,10 @@ func TestI20_EverythingButListenWorksThroughAPooler(t *testing.T) {
 					name string
 					run  func(pooled)
 				}{
-					{"hand-over", pooled.handOver}, {"own calls", pooled.ownCalls}, {"modes", pooled.modes}, {"all and do", pooled.allAndDo}, {"heartbeat", pooled.heartbeat},
-					{"watch and break", pooled.watchAndBreak}, {"fenced write", pooled.fencedWrite}, {"cancel", pooled.cancel}, {"close", pooled.close},
+					{"hand-over", pooled.handOver}, {"own calls", pooled.ownCalls}, {"modes", pooled.modes},
+					{"all and do", pooled.allAndDo}, {"heartbeat", pooled.heartbeat},
+					{"watch and break", pooled.watchAndBreak}, {"fenced write", pooled.fencedWrite},
+					{"cancel", pooled.cancel}, {"close", pooled.close},
 				} {
 					if !t.Run(part.name, func(t *testing.T) { s := s; s.t = t; part.run(s) }) {
 						return
@@ -131,7 +134,8 @@ func (s pooled) ownCalls() {
 		f := await(t, got)
 		l := s.must(f.lease, f.err)
 		if left, err := l.Check(t.Context()); err != nil || left <= 0 || l.Token() <= last || f.n != n {
-			t.Errorf("call %d is served as number %d, with token %d after %d: check: %v, %v", f.n, n, l.Token(), last, left, err)
+			t.Errorf("call %d is served as number %d, with token %d after %d: check: %v, %v", f.n, n, l.Token(), last,
+				left, err)
 		}
 		last = l.Token()
 		s.release(l)
@@ -246,7 +250,8 @@ func (s pooled) watchAndBreak() {
 	if events, err := lockadmin.Collect(s.admin.History(t.Context(), "seen")); err != nil || len(events) != 1 {
 		t.Errorf("events: %+v, %v", events, err)
 	}
-	if locks, err := lockadmin.Collect(s.admin.Locks(t.Context(), lockadmin.WithPrefix("seen"), lockadmin.WithFree())); err != nil || len(locks) != 1 {
+	if locks, err := lockadmin.Collect(s.admin.Locks(t.Context(), lockadmin.WithPrefix("seen"),
+		lockadmin.WithFree())); err != nil || len(locks) != 1 {
 		t.Errorf("list: %+v, %v", locks, err)
 	}
 }
@@ -279,7 +284,8 @@ func (s pooled) fencedWrite() {
 		t.Errorf("a second write with one token: %v, want ErrStaleToken", err)
 	}
 	s.release(l)
-	if got := one[string](t, s.look, `SELECT string_agg(by, ' ' ORDER BY by DESC) FROM written`); got != "old old old old new" {
+	if got := one[string](t, s.look,
+		`SELECT string_agg(by, ' ' ORDER BY by DESC) FROM written`); got != "old old old old new" {
 		t.Errorf("written: %s", got)
 	}
 }
@@ -331,7 +337,8 @@ func (s pooled) close() {
 func (p *pooler) wantNoTraces(t *testing.T) {
 	t.Helper()
 	for _, conn := range p.both(t) {
-		rows, err := conn.Query(t.Context(), `SELECT name || ' = ' || setting FROM pg_settings WHERE source = 'session' AND setting <> ''
+		rows, err := conn.Query(t.Context(),
+			`SELECT name || ' = ' || setting FROM pg_settings WHERE source = 'session' AND setting <> ''
 			AND name NOT IN ('application_name', 'client_encoding', 'DateStyle', 'TimeZone', 'standard_conforming_strings')`) // PgBouncer's own
 		if err != nil {
 			t.Fatal(err)
@@ -368,15 +375,17 @@ func TestI20_ManyAtOnceThroughAPooler(t *testing.T) {
 						<-start
 						for i := range each {
 							lock := (n + 5*k + i) % names
-							err := c.Do(t.Context(), fmt.Sprint("n", lock), func(ctx context.Context, l *pglock.Lease) error {
-								if _, err := l.Check(ctx); err != nil {
-									return err
-								}
-								return store.Write(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
-									_, err := tx.Exec(ctx, `UPDATE counter SET count = count + 1 WHERE n = $1`, lock)
-									return err
+							err := c.Do(t.Context(), fmt.Sprint("n", lock),
+								func(ctx context.Context, l *pglock.Lease) error {
+									if _, err := l.Check(ctx); err != nil {
+										return err
+									}
+									return store.Write(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
+										_, err := tx.Exec(ctx, `UPDATE counter SET count = count + 1 WHERE n = $1`,
+											lock)
+										return err
+									})
 								})
-							})
 							if err != nil {
 								t.Error(err)
 							}

@@ -35,7 +35,9 @@ func playRole(role string) int {
 		return 2
 	}
 	encoder := json.NewEncoder(os.Stdout)
-	if err := f(context.Background(), os.Getenv("PGLOCK_INTEGRATION_URL"), func(r report) { _ = encoder.Encode(r) }); err != nil {
+	if err := f(context.Background(), os.Getenv("PGLOCK_INTEGRATION_URL"), func(r report) {
+		_ = encoder.Encode(r)
+	}); err != nil {
 		_ = encoder.Encode(report{Event: "error", Err: err.Error()})
 		return 1
 	}

@@ -75,13 +75,16 @@ func TestI16_ATimeLimitMakesNoTransactionLongerThanItsLease(t *testing.T) {
 			p_time_limit => $4)`,
 		`SELECT pglock.once('key', $1, $2, $3, p_time_limit => $4)`,
 	} {
-		for limit, most := range map[time.Duration]time.Duration{time.Hour: time.Minute, 5 * time.Second: 5 * time.Second} {
+		for limit, most := range map[time.Duration]time.Duration{time.Hour: time.Minute,
+			5 * time.Second: 5 * time.Second} {
 			p.exec(t, `BEGIN`)
 			p.exec(t, call, g.name, g.token, g.id, limit)
-			for _, setting := range []string{"statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout"} {
+			for _, setting := range []string{"statement_timeout", "idle_in_transaction_session_timeout",
+				"lock_timeout"} {
 				ms := one[int64](t, p, `SELECT setting::bigint FROM pg_settings WHERE name = $1`, setting)
 				if got := time.Duration(ms) * time.Millisecond; got <= 0 || got > most+time.Millisecond {
-					t.Errorf("I16: with a time limit of %v and a lease of a minute %s is %v; %s", limit, setting, got, call)
+					t.Errorf("I16: with a time limit of %v and a lease of a minute %s is %v; %s", limit, setting, got,
+						call)
 				}
 			}
 			p.exec(t, `ROLLBACK`)
@@ -106,14 +109,17 @@ func TestI16_ATransactionUnderSeveralFencesHasUntilTheFirstLeaseEnds(t *testing.
 		var ids []uuid.UUID
 		least := long
 		for _, name := range names {
-			tokens, ids, least = append(tokens, grants[name].token), append(ids, grants[name].id), min(least, ttls[name])
+			tokens, ids, least = append(tokens, grants[name].token), append(ids, grants[name].id), min(least,
+				ttls[name])
 		}
 		p.exec(t, `BEGIN`)
 		us := one[int64](t, p, `SELECT remaining_us FROM pglock.fence_all($1, $2, $3,
 			p_allow_same_token => true)`, names, tokens, ids)
-		ms := one[int64](t, p, `SELECT setting::bigint FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'`)
+		ms := one[int64](t, p,
+			`SELECT setting::bigint FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'`)
 		for what, got := range map[string]time.Duration{
-			"it is told": time.Duration(us) * time.Microsecond, "it is limited to": time.Duration(ms) * time.Millisecond,
+			"it is told":       time.Duration(us) * time.Microsecond,
+			"it is limited to": time.Duration(ms) * time.Millisecond,
 		} {
 			if got > least+time.Millisecond || got < least-30*time.Second {
 				t.Errorf("I16: under the fences of %v %s %v, want %v", names, what, got, least)
@@ -131,7 +137,8 @@ func TestI3_TheSameTokenOfAnotherGrantIsStale(t *testing.T) {
 	p := newHastyPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)
 	again := func() error {
-		_, err := p.Exec(t.Context(), `SELECT pglock.fence($1, $2, $3, p_allow_same_token => true)`, g.name, g.token, g.id)
+		_, err := p.Exec(t.Context(), `SELECT pglock.fence($1, $2, $3, p_allow_same_token => true)`, g.name, g.token,
+			g.id)
 		return err
 	}
 	for range 2 {
@@ -167,7 +174,8 @@ func TestI3_AKeyOfATimeToComeIsKeptUntilThen(t *testing.T) {
 		letPass(t, p, at-passed)
 		passed = at
 		p.exec(t, `SELECT pglock.sweep()`)
-		if first, err := do("x", of.Add(-passed)); err != nil || first { // the clock has stood still, so of comes nearer
+		// the clock has stood still, so of comes nearer
+		if first, err := do("x", of.Add(-passed)); err != nil || first {
 			t.Errorf("I3: after %v the key is done again: %v, %v", at, first, err)
 		}
 	}

@@ -106,7 +106,8 @@ func TestI8_WhoeverEndsALeaseIsNotPassedByThoseWhoQueue(t *testing.T) {
 	look.change(t, "give_way", "'1 s'", "'1 min'")
 	ways := maps.Clone(waysToEnd)
 	ways["hand_over"] = func(t *testing.T, a *party) {
-		a.mustEnd(t, `SELECT outcome = 'handed over' FROM pglock.hand_over($1, $2, $3, 'joined')`, a.name, a.token, a.id)
+		a.mustEnd(t, `SELECT outcome = 'handed over' FROM pglock.hand_over($1, $2, $3, 'joined')`, a.name, a.token,
+			a.id)
 	}
 	ways["give_up, spent"] = func(t *testing.T, a *party) {
 		a.mustEnd(t, `SELECT ended FROM pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid], true)`, a.key, a.name, a.id)
@@ -155,8 +156,8 @@ var waysToQueue = map[string]string{
 }
 
 // Several requests for one lock in a statement let others go first once: whoever waits for the lock then waits for the
-// statement. Whoever asks again without queueing joins the head too. Whoever has been granted the lock lets nobody go first: they
-// would wait for it. Whoever was only refused still does. Whoever is granted a free lock need not.
+// statement. Whoever asks again without queueing joins the head too. Whoever has been granted the lock lets nobody go
+// first: they would wait for it. Whoever was only refused still does. Whoever is granted a free lock need not.
 func TestI8_AStatementForManyGivesWayOnceForEachLock(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, pgtest.Database(t).URL())
@@ -168,17 +169,19 @@ func TestI8_AStatementForManyGivesWayOnceForEachLock(t *testing.T) {
 		names, waits, retries string
 		want                  int
 	}{
-		"four for each of three held ones": {"x x x x y y y y z z z z", "t t t t t t t t f f f f", "f f f f f f f f t t t t", 3},
-		"tries of a held one":              {"x x", "f f", "f f", 0},
-		"one behind a try":                 {"x x", "f t", "f f", 1},
-		"one behind a grant":               {"free free", "f t", "f f", 0},
-		"free ones":                        {"free free2", "t t", "f f", 0},
+		"four for each of three held ones": {"x x x x y y y y z z z z", "t t t t t t t t f f f f",
+			"f f f f f f f f t t t t", 3},
+		"tries of a held one": {"x x", "f f", "f f", 0},
+		"one behind a try":    {"x x", "f t", "f f", 1},
+		"one behind a grant":  {"free free", "f t", "f f", 0},
+		"free ones":           {"free free2", "t t", "f f", 0},
 	} {
 		const gaveWay = `SELECT coalesce(pg_stat_get_xact_function_calls('pglock.give_way'::regproc), 0)`
 		n := len(strings.Fields(c.names))
 		p.exec(t, `BEGIN`)
 		before := one[int](t, p, gaveWay) // in transactions that the server has not collected yet
-		p.exec(t, `SELECT pglock.acquire_leases(string_to_array($1, ' '), ARRAY(SELECT gen_random_uuid() FROM generate_series(1, $5)), $2,
+		p.exec(t,
+			`SELECT pglock.acquire_leases(string_to_array($1, ' '), ARRAY(SELECT gen_random_uuid() FROM generate_series(1, $5)), $2,
 			array_fill('many'::text, ARRAY[$5::int]), array_fill(interval '1 min', ARRAY[$5]), array_fill(NULL::jsonb, ARRAY[$5]),
 			string_to_array($4, ' ')::boolean[], array_fill('exclusive'::text, ARRAY[$5]), array_fill(NULL::int, ARRAY[$5]),
 			string_to_array($3, ' ')::boolean[], '1 min', array_fill(NULL::uuid, ARRAY[$5]), array_fill(false, ARRAY[$5]))`,
@@ -276,18 +279,20 @@ func TestI9_ATicketThatIsBeingTakenBackIsPassedOver(t *testing.T) {
 		leaving.exec(t, `BEGIN`)
 		leaving.exec(t, waysToLeave["give_up"], next.key, "named", next.id)
 		const sql = `SELECT outcome FROM pglock.hand_over('named', $1, $2, 'next')`
-		if got := one[string](t, p, sql, holder.token, holder.id); got != "nobody" || heldBy(t, p, "named") != "holder" {
+		if got := one[string](t, p, sql, holder.token, holder.id); got != "nobody" ||
+			heldBy(t, p, "named") != "holder" {
 			t.Fatalf("handed to whoever is leaving: %s", got)
 		}
-		if n := one[int](t, p, `SELECT count(*) FROM pglock.break_session($1, 'test', 'test')`, next.session()); n != 0 {
+		if n := one[int](t, p, `SELECT count(*) FROM pglock.break_session($1, 'test', 'test')`,
+			next.session()); n != 0 {
 			t.Errorf("%d tickets were taken back twice", n)
 		}
 		leaving.exec(t, `COMMIT`)
 	}
 }
 
-// An operator who ends a session waits for a row of one of its leases. Meanwhile another of its leases of the same lock runs
-// out, and both places go to the next two in the queue: their leases stay, and the break succeeds.
+// An operator who ends a session waits for a row of one of its leases. Meanwhile another of its leases of the same lock
+// runs out, and both places go to the next two in the queue: their leases stay, and the break succeeds.
 func TestABreakOfASessionEndsNobodyElsesLease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -335,7 +340,8 @@ func TestThoseWhoDiedInTheQueueAreReadOnce(t *testing.T) {
 				p.party(want, "exclusive", time.Minute).mustQueue(t, name)
 			}
 			waysToEnd["release_lease"](t, holder)
-			if n := one[int](t, p, `SELECT count(*) FROM pglock.list_waiters($1)`, name); n != 0 || heldBy(t, p, name) != want {
+			if n := one[int](t, p, `SELECT count(*) FROM pglock.list_waiters($1)`, name); n != 0 ||
+				heldBy(t, p, name) != want {
 				t.Errorf("%s: %d of the dead are listed, and %q holds it", name, n, heldBy(t, p, name))
 			}
 		}
@@ -354,8 +360,8 @@ func TestThoseWhoDiedInTheQueueAreReadOnce(t *testing.T) {
 	}
 }
 
-// The limits do not end a transaction that lifts them, as any user may. The holder cannot renew meanwhile, and its release
-// waits.
+// The limits do not end a transaction that lifts them, as any user may. The holder cannot renew meanwhile, and its
+// release waits.
 func TestHole_AUserMayKeepALocksRowLocked(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -363,7 +369,8 @@ func TestHole_AUserMayKeepALocksRowLocked(t *testing.T) {
 	g := holder.mustAcquire(t, "x", time.Minute)
 	user.exec(t, `BEGIN; SELECT FROM pglock.watch('x', '1 min'); `+liftingLimits)
 	time.Sleep(1500 * time.Millisecond) // longer than the limits
-	if outcome := one[string](t, holder, `SELECT outcome FROM pglock.renew_leases(ARRAY['x'], ARRAY[$1::bigint], ARRAY[$2::uuid], '{0}')`,
+	if outcome := one[string](t, holder,
+		`SELECT outcome FROM pglock.renew_leases(ARRAY['x'], ARRAY[$1::bigint], ARRAY[$2::uuid], '{0}')`,
 		g.token, g.id); outcome != "busy" {
 		t.Errorf("a renewal is %s", outcome)
 	}
@@ -385,7 +392,8 @@ func TestI13_WhoeverHasLockedWhatOthersNeedHasASecond(t *testing.T) {
 	const requests = `(ARRAY[$1], ARRAY[gen_random_uuid()], $4, '{p}', '{1 min}', '{NULL}', '{false}',
 		'{exclusive}', '{NULL}', '{true}', '10 s', '{NULL}', '{false}'`
 	limits := func() string {
-		return one[string](t, p, `SELECT string_agg(setting, ' ' ORDER BY name <> 'idle_in_transaction_session_timeout', name)
+		return one[string](t, p,
+			`SELECT string_agg(setting, ' ' ORDER BY name <> 'idle_in_transaction_session_timeout', name)
 			FROM pg_settings
 			WHERE name IN ('idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout')`)
 	}
@@ -431,7 +439,8 @@ func TestI13_WhoeverHasLockedWhatOthersNeedHasASecond(t *testing.T) {
 			p.exec(t, `BEGIN`)
 			if own != "" {
 				p.exec(t, `SELECT set_config(name, $1, true) FROM pg_settings
-					WHERE name IN ('idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout')`, own)
+					WHERE name IN ('idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout')`,
+					own)
 				for n := range want {
 					if own == "30000" || want[n] == "0" {
 						want[n] = own

@@ -120,7 +120,8 @@ func TestALockIsWatchedForAsLongAsTheLatestRequestSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		if granted != want || ended != want {
-			t.Errorf("%s: a grant says that the lock is watched: %v, a release: %v, want %v", when, granted, ended, want)
+			t.Errorf("%s: a grant says that the lock is watched: %v, a release: %v, want %v", when, granted, ended,
+				want)
 		}
 	}
 	told("never watched", false)

@@ -81,7 +81,8 @@ func TestASuccessorHasNothingOfTheLeaseBeforeIt(t *testing.T) {
 			var fresh bool
 			if err := p.QueryRow(t.Context(), `SELECT ttl_us, remaining_us, session_id, metadata ->> 'of',
 					slowest_us IS NULL AND renewed_at >= acquired_at AND acquired_at > clock_timestamp() - interval '30 s'
-				FROM pglock.get_lock($1) WHERE held`, second.name).Scan(&ttl, &left, &session, &of, &fresh); err != nil {
+				FROM pglock.get_lock($1) WHERE held`, second.name).Scan(&ttl, &left, &session, &of,
+				&fresh); err != nil {
 				t.Fatal(err)
 			}
 			wantLeft("after the grant", time.Duration(left)*time.Microsecond)
@@ -170,7 +171,8 @@ func TestAnOwnerIsToldThatItHoldsTheLockInAnyMode(t *testing.T) {
 				same, other := p.party("same", mode, time.Minute), p.party("other", mode, time.Minute)
 				same.owner, same.nested, other.nested = first.owner, true, true
 				if err := same.ask(t, name, wait, false); state(err) != "LK004" {
-					t.Errorf("%s: the owner asks again: granted %v, ticket %d, %v; want LK004", name, same.granted, same.ticket, err)
+					t.Errorf("%s: the owner asks again: granted %v, ticket %d, %v; want LK004", name, same.granted,
+						same.ticket, err)
 				}
 				if err := other.ask(t, name, wait, false); err != nil {
 					t.Errorf("%s: another owner asks: %v", name, err)
@@ -211,7 +213,8 @@ func TestI6_Trap8_NothingRevivesALeaseThatHasEnded(t *testing.T) {
 				}
 				for _, waits := range []bool{false, true} {
 					if err := a.ask(t, name, waits, again); a.granted || state(err) != "LK008" {
-						t.Errorf("I6: %s, waits %v: the same request is granted: %v; %v, want LK008", name, waits, a.granted, err)
+						t.Errorf("I6: %s, waits %v: the same request is granted: %v; %v, want LK008", name, waits,
+							a.granted, err)
 					}
 				}
 				if outcome, _ := a.renew(t); outcome == "renewed" || outcome == "busy" {
@@ -255,7 +258,8 @@ func TestTrap9_AGrantIDThatWasGivenUpIsRefusedForAnHour(t *testing.T) {
 		for way, names := range late {
 			for name, id := range names {
 				if g, err := p.grantBy(t.Context(), way, name, id); state(err) != "LK008" {
-					t.Errorf("trap 9: %s of a lock that is %s, after %d minutes: %+v, %v; want LK008", way, name, passed*59, g, err)
+					t.Errorf("trap 9: %s of a lock that is %s, after %d minutes: %+v, %v; want LK008", way, name,
+						passed*59, g, err)
 				}
 			}
 		}
@@ -279,9 +283,9 @@ func TestTrap9_AGrantIDThatWasGivenUpIsRefusedForAnHour(t *testing.T) {
 	}
 }
 
-// After advance_epoch with a token that is known from elsewhere, as from a standby that was promoted beside another, every
-// grant has a greater one: whether that installation is further by its numbers alone, by steps that somebody took there,
-// or by far. A later call goes further, though it names no token.
+// After advance_epoch with a token that is known from elsewhere, as from a standby that was promoted beside another,
+// every grant has a greater one: whether that installation is further by its numbers alone, by steps that somebody took
+// there, or by far. A later call goes further, though it names no token.
 func TestI22_TokensAreAboveTheOneThatAdvanceEpochNames(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -116,7 +116,8 @@ func TestI14_ARenewalWaitsForNoRowOfAnother(t *testing.T) {
 	own := p.party("own", "exclusive", time.Minute).mustGet(t, "y")
 	now := p.party("now", "exclusive", time.Minute).mustGet(t, "x")
 	other.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'x' FOR UPDATE`)
-	rows, _ := p.Query(t.Context(), `SELECT outcome FROM pglock.renew_leases('{x,y}', $1, $2, '{0,0}', '5 s') ORDER BY n`,
+	rows, _ := p.Query(t.Context(),
+		`SELECT outcome FROM pglock.renew_leases('{x,y}', $1, $2, '{0,0}', '5 s') ORDER BY n`,
 		[]int64{lost.token, own.token}, []uuid.UUID{lost.id, own.id})
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || !slices.Equal(got, []string{"broken", "renewed"}) {
@@ -131,8 +132,8 @@ func TestI14_ARenewalWaitsForNoRowOfAnother(t *testing.T) {
 	other.exec(t, `ROLLBACK`)
 }
 
-// A ticket is near the front as long as fewer than eight live ones are before it. A session has one such ticket for a lock:
-// its first.
+// A ticket is near the front as long as fewer than eight live ones are before it. A session has one such ticket for a
+// lock: its first.
 func TestI8_ATicketBehindEightLiveOnesIsTold(t *testing.T) {
 	t.Parallel()
 	p := newHastyPeer(t, pgtest.Database(t).URL())
@@ -143,7 +144,8 @@ func TestI8_ATicketBehindEightLiveOnesIsTold(t *testing.T) {
 	}
 	near := func() (all string) {
 		for _, a := range queue {
-			all += one[string](t, p, `SELECT string_agg(CASE WHEN near THEN 'n' ELSE '-' END, '' ORDER BY ticket) FROM pglock.look($1, $2, '1 min')`, a.key, a.label)
+			all += one[string](t, p,
+				`SELECT string_agg(CASE WHEN near THEN 'n' ELSE '-' END, '' ORDER BY ticket) FROM pglock.look($1, $2, '1 min')`, a.key, a.label)
 		}
 		return all
 	}

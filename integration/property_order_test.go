@@ -40,8 +40,10 @@ func logOrder(t *testing.T, look *peer) {
 // commits reads the order: the place of each transaction by its ID.
 func commits(t *testing.T, look *peer) map[uint32]int64 {
 	t.Helper()
-	look.exec(t, `SELECT pg_logical_emit_message(true, 'end', '')`) // flushes what was committed before; decoding ends there
-	rows, _ := look.Query(t.Context(), `SELECT xid, n FROM pg_logical_slot_get_binary_changes('commits_of_' || current_database(), NULL, NULL,
+	// flushes what was committed before; decoding ends there
+	look.exec(t, `SELECT pg_logical_emit_message(true, 'end', '')`)
+	rows, _ := look.Query(t.Context(),
+		`SELECT xid, n FROM pg_logical_slot_get_binary_changes('commits_of_' || current_database(), NULL, NULL,
 		'proto_version', '1', 'publication_names', 'commits') WITH ORDINALITY AS c (lsn, xid, data, n) ORDER BY n`)
 	order := make(map[uint32]int64)
 	var xid uint32
@@ -68,12 +70,13 @@ type step struct {
 	Token    int64
 	GrantID  uuid.UUID
 	Again    bool
-	At       *time.Time // a version: until when the lease lasts, nil when it has ended; a write: before its last check, nil without one
+	// a version: until when the lease lasts, nil when it has ended; a write: before its last check, nil without one
+	At *time.Time
 }
 
-// checkOrder goes through all commits in their order. Each write must be under the lease that its lock had then, and that
-// one must not have ended before the check (I4, I10); the tokens of a resource must ascend (I3); each writer's answer must
-// be true, and no update may be lost.
+// checkOrder goes through all commits in their order. Each write must be under the lease that its lock had then, and
+// that one must not have ended before the check (I4, I10); the tokens of a resource must ascend (I3); each writer's
+// answer must be true, and no update may be lost.
 func (a *arena) checkOrder(t *testing.T) {
 	t.Helper()
 	look := newPeer(t, a.url)
@@ -116,17 +119,20 @@ func (a *arena) checkOrder(t *testing.T) {
 		lease := locks[s.Lock]
 		switch {
 		case lease.Token != s.Token || lease.GrantID != s.GrantID:
-			complain("I4: write %d with token %d was committed after token %d had ended its lease of lock %s", s.Write, s.Token, lease.Token, s.Lock)
+			complain("I4: write %d with token %d was committed after token %d had ended its lease of lock %s", s.Write,
+				s.Token, lease.Token, s.Lock)
 		case lease.At == nil:
 			complain("I4, I10: write %d with token %d was committed after its lease had been ended", s.Write, s.Token)
 		case s.At == nil:
 			complain("I3: write %d with token %d was committed without the fence of %s", s.Write, s.Token, s.Resource)
 		case !lease.At.After(*s.At):
-			complain("I4: write %d with token %d was committed, and its check began %v after its lease had ended", s.Write, s.Token, s.At.Sub(*lease.At))
+			complain("I4: write %d with token %d was committed, and its check began %v after its lease had ended",
+				s.Write, s.Token, s.At.Sub(*lease.At))
 		}
 		before := last[s.Resource]
 		if s.Token < before.Token || s.Token == before.Token && (!s.Again || s.GrantID != before.GrantID) {
-			complain("I3: write %d passed the fence of %s with token %d after write %d with token %d", s.Write, s.Resource, s.Token, before.Write, before.Token)
+			complain("I3: write %d passed the fence of %s with token %d after write %d with token %d", s.Write,
+				s.Resource, s.Token, before.Write, before.Token)
 		}
 		last[s.Resource] = s
 	}

@@ -40,7 +40,8 @@ func (w *writer) draw() plan {
 		return time.Duration(r.Int64N(int64(w.claim.ttl) * 3 / 2)) // often past the lease
 	}
 	w.next++
-	p := plan{id: w.next, delta: 1 + r.Int64N(9), again: one(3), before: pause(), fenced: pause(), end: pause(), lifted: one(2),
+	p := plan{id: w.next, delta: 1 + r.Int64N(9), again: one(3), before: pause(), fenced: pause(), end: pause(),
+		lifted: one(2),
 		redone: one(5), forged: r.IntN(3), last: "COMMIT"}
 	p.accounts = []string{accounts[r.IntN(len(accounts))]}
 	if second := accounts[r.IntN(len(accounts))]; w.keyed && second > p.accounts[0] {
@@ -55,7 +56,8 @@ func (w *writer) draw() plan {
 			p.settings = append(p.settings, s)
 		}
 	}
-	switch passed, holes := []string{"each", "each", "each", "together", "released savepoint", "exception block", "rolled back, and again"},
+	switch passed, holes := []string{"each", "each", "each", "together", "released savepoint", "exception block",
+		"rolled back, and again"},
 		[]string{"none", "rolled back", "undone block", "of another account"}; {
 	case w.keyed && one(8):
 		p.fence, p.hole, p.forged = "of the old key", true, 3
@@ -158,8 +160,10 @@ func (w *writer) work(ctx context.Context, q queryer, p plan, read map[string]in
 	}
 	time.Sleep(p.fenced)
 	if p.hole {
-		forgeries := []string{`UPDATE account SET balance = balance + 1000 WHERE key = $1`, `DELETE FROM account WHERE key = $1`,
-			`INSERT INTO account SELECT 'forged ' || gen_random_uuid(), 1000 WHERE $1 <> ''`, `UPDATE account SET key = key || '!' WHERE key = $1`}
+		forgeries := []string{`UPDATE account SET balance = balance + 1000 WHERE key = $1`,
+			`DELETE FROM account WHERE key = $1`,
+			`INSERT INTO account SELECT 'forged ' || gen_random_uuid(), 1000 WHERE $1 <> ''`,
+			`UPDATE account SET key = key || '!' WHERE key = $1`}
 		exec(forgeries[p.forged], p.accounts[0])
 	}
 	write := func() {

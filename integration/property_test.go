@@ -30,9 +30,9 @@ const seedVariable = "PGLOCK_INTEGRATION_SEED"
 // sets, the operator's kill. A deadlock is none of them.
 var refusals = []string{"LK001", "LK002", "LK003", "40001", "55P03", "57014", "25P03", "25P04", "57P01", "connection"}
 
-// Writers of every isolation level, with the library or with SQL alone, draw what they do: pause past their leases, pass
-// the fence in savepoints that are rolled back or not, write without it, are broken, killed, released or overtaken at any
-// point. The server's own order of commits says what came of it: see checkOrder.
+// Writers of every isolation level, with the library or with SQL alone, draw what they do: pause past their leases,
+// pass the fence in savepoints that are rolled back or not, write without it, are broken, killed, released or overtaken
+// at any point. The server's own order of commits says what came of it: see checkOrder.
 func TestI3_I4_I10_RandomInterleavingsOfWritersAtAGuardedTable(t *testing.T) {
 	pgtest.Long(t, "TestI3_EveryWayToWriteToAGuardedTableNeedsItsFence", "TestI3_TokensNeverGoDownInCommitOrder")
 	t.Parallel() // most of it is waiting
@@ -66,8 +66,9 @@ func TestI3_I4_I10_RandomInterleavingsOfWritersAtAGuardedTable(t *testing.T) {
 }
 
 // enough is how often each must have happened at least, for a round to show anything; half of it with -short.
-var enough = map[string]int{"accepted": 6, "accepted by Store": 3, "LK002": 2, "LK003": 3, "40001": 1, "LK011": 4, "rolled back": 1,
-	"broken": 5, "killed": 1}
+var enough = map[string]int{"accepted": 6, "accepted by Store": 3, "LK002": 2, "LK003": 3, "40001": 1, "LK011": 4,
+	"rolled back": 1,
+	"broken":      5, "killed": 1}
 
 // arena is a guarded table and what became of the writes to it.
 type arena struct {
@@ -86,7 +87,8 @@ var accounts = []string{"a", "b", "c"}
 // newArena makes the tables, and the logs that tell the order of commits afterwards.
 func newArena(t *testing.T, url string, keyed bool) *arena {
 	t.Helper()
-	a := &arena{url: url, keyed: keyed, locks: []string{"ledger"}, kinds: make(map[string]int), outcomes: make(map[int64]string)}
+	a := &arena{url: url, keyed: keyed, locks: []string{"ledger"}, kinds: make(map[string]int),
+		outcomes: make(map[int64]string)}
 	look := newPeer(t, url)
 	look.exec(t, `
 		CREATE TABLE account (key text PRIMARY KEY, balance bigint NOT NULL);
@@ -160,7 +162,8 @@ func (a *arena) run(t *testing.T, seed uint64, length time.Duration) {
 		var err error
 		what := "broken"
 		if choices.IntN(3) > 0 {
-			_, err = operator.Exec(bounded, `SELECT FROM pglock.break_lock($1, 'test', 'operator')`, a.locks[choices.IntN(len(a.locks))])
+			_, err = operator.Exec(bounded, `SELECT FROM pglock.break_lock($1, 'test', 'operator')`,
+				a.locks[choices.IntN(len(a.locks))])
 			done = err == nil
 		} else {
 			what = "killed"
@@ -272,7 +275,8 @@ func (w *writer) attempt(ctx context.Context) {
 	if !w.keyed { // before the fence, as in a program that computes first: only the one lock protects it
 		for _, account := range p.accounts {
 			var balance int64
-			if err := w.conn.QueryRow(ctx, `SELECT balance FROM account WHERE key = $1`, account).Scan(&balance); err != nil {
+			if err := w.conn.QueryRow(ctx, `SELECT balance FROM account WHERE key = $1`,
+				account).Scan(&balance); err != nil {
 				return // killed
 			}
 			read[account] = balance
@@ -295,7 +299,8 @@ func (w *writer) attempt(ctx context.Context) {
 
 func (w *writer) acquire(ctx context.Context) error {
 	w.claim = claim{}
-	lock, ttl := w.locks[w.rand.IntN(len(w.locks))], 100*time.Millisecond+time.Duration(w.rand.Int64N(int64(150*time.Millisecond)))
+	lock, ttl := w.locks[w.rand.IntN(len(w.locks))], 100*time.Millisecond+
+		time.Duration(w.rand.Int64N(int64(150*time.Millisecond)))
 	if w.store != nil {
 		lease, err := w.client.TryAcquire(ctx, lock, pglock.WithTTL(ttl))
 		if err == nil {
@@ -389,7 +394,8 @@ func (w *writer) transactByStore(ctx context.Context, p plan, read map[string]in
 		opts = append(opts, fencedstore.WithSameToken())
 	}
 	fn := func(ctx context.Context, tx pgx.Tx) error {
-		if err := w.work(context.WithoutCancel(ctx), tx, p, read); err != nil { // the server has to notice, not the callback
+		// the server has to notice, not the callback
+		if err := w.work(context.WithoutCancel(ctx), tx, p, read); err != nil {
 			return err
 		}
 		if p.last == "ROLLBACK" {

@@ -48,7 +48,8 @@ func (l *line) silence(t *testing.T, direction string) {
 func (l *line) toxic(t *testing.T, kind, direction, attributes string) {
 	t.Helper()
 	_, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
-		`{"name": %q, "type": %q, "stream": %q, "toxicity": 1, "attributes": %s}`, kind+direction, kind, direction, attributes)))
+		`{"name": %q, "type": %q, "stream": %q, "toxicity": 1, "attributes": %s}`, kind+direction, kind, direction,
+		attributes)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,8 @@ func (p *peer) prune(t *testing.T) {
 	})
 }
 
-// A pruner that never rests, against 3 clients that never rest: tokens still strictly increase, and fences keep what they saw.
+// A pruner that never rests, against 3 clients that never rest: tokens still strictly increase, and fences keep what
+// they saw.
 func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -92,8 +93,10 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 	if _, err := look.release(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Eventually(t, "the row to be pruned", func() bool { // for so many changes the server may be tidying the table up
-		if _, err := look.Exec(t.Context(), `SELECT removed FROM pglock.prune_locks('0')`); err != nil && state(err) != "55P03" {
+	// for so many changes the server may be tidying the table up
+	pgtest.Eventually(t, "the row to be pruned", func() bool {
+		if _, err := look.Exec(t.Context(), `SELECT removed FROM pglock.prune_locks('0')`); err != nil &&
+			state(err) != "55P03" {
 			t.Fatal(err)
 		}
 		return one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name = 'y'`) == 0
@@ -110,8 +113,8 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 	}
 }
 
-// B has drawn the token of its INSERT and waits for A's; A is granted again, with a greater token, and prunes. Without the
-// table lock the row would be gone when B goes on, and B would be granted the lower token.
+// B has drawn the token of its INSERT and waits for A's; A is granted again, with a greater token, and prunes. Without
+// the table lock the row would be gone when B goes on, and B would be granted the lower token.
 func TestI21_PruneWaitsForAnInsertUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -129,7 +132,8 @@ func TestI21_PruneWaitsForAnInsertUnderWay(t *testing.T) {
 }
 
 // Two that prune at once come one after the other: the second waits for the table and gives up, and neither ends in a
-// deadlock. Both would write before they lock the table, if prune wrote anything there: this holds them up at that point.
+// deadlock. Both would write before they lock the table, if prune wrote anything there: this holds them up at that
+// point.
 func TestI25_PrunesAtOnceDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -138,19 +142,23 @@ func TestI25_PrunesAtOnceDoNotDeadlock(t *testing.T) {
 		look.mustAcquire(t, name, time.Minute)
 		look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp(), ended_at = NULL WHERE name = $1`, name)
 	}
-	look.exec(t, `CREATE FUNCTION public.held_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
+	look.exec(t,
+		`CREATE FUNCTION public.held_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
 		CREATE TRIGGER held_up BEFORE UPDATE ON pglock.locks FOR EACH ROW EXECUTE FUNCTION public.held_up();
 		ALTER FUNCTION pglock.prune_locks SET lock_timeout = '1min'`)
 	gate.exec(t, `SELECT pg_advisory_lock(1)`)
 	pruners, done := []*peer{newPeer(t, db.URL()), newPeer(t, db.URL())}, make(chan error, 2)
 	for n, p := range pruners {
 		go func() {
-			_, err := p.Exec(t.Context(), `SELECT pglock.prune_locks('0', 1, $1)`, []string{"", "a"}[n]) // each has a name to itself
+			// each has a name to itself
+			_, err := p.Exec(t.Context(), `SELECT pglock.prune_locks('0', 1, $1)`, []string{"", "a"}[n])
 			done <- err
 		}()
 	}
 	pgtest.Eventually(t, "both to be held up, or to be done", func() bool {
-		return len(done)+one[int](t, look, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (
+		return len(done)+
+			one[int](t, look,
+				`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (
 			SELECT oid FROM pg_database WHERE datname = current_database())`) == 2
 	})
 	gate.exec(t, `SELECT pg_advisory_unlock(1)`)
@@ -166,7 +174,8 @@ func TestI25_PrunesAtOnceDoNotDeadlock(t *testing.T) {
 	look.exec(t, `ALTER FUNCTION pglock.prune_locks SET lock_timeout = '1ms'`)
 	pruners[0].exec(t, `BEGIN`)
 	look.mustAcquire(t, "c", time.Minute)
-	look.exec(t, `ALTER TABLE pglock.locks DISABLE TRIGGER held_up; UPDATE pglock.locks SET expires_at = clock_timestamp()`)
+	look.exec(t,
+		`ALTER TABLE pglock.locks DISABLE TRIGGER held_up; UPDATE pglock.locks SET expires_at = clock_timestamp()`)
 	pruners[0].exec(t, `SELECT pglock.prune_locks('0')`)
 	if _, err := pruners[1].Exec(t.Context(), `SELECT pglock.prune_locks('0')`); state(err) != "55P03" {
 		t.Errorf("I25: beside another one: %v; want 55P03", err)
@@ -185,16 +194,18 @@ func TestPruneLeavesHeldAndRecentLocks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '2 h', ended_at = NULL WHERE name = 'expired long ago'`)
+	p.exec(t,
+		`UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '2 h', ended_at = NULL WHERE name = 'expired long ago'`)
 	p.exec(t, `UPDATE pglock.locks SET ended_at = clock_timestamp() - interval '2 h' WHERE name = 'released long ago'`)
 	p.exec(t, `SELECT removed FROM pglock.prune_locks('1 h')`)
-	if left := one[string](t, p, `SELECT string_agg(name, ',' ORDER BY name) FROM pglock.locks`); left != "held,recent" {
+	if left := one[string](t, p,
+		`SELECT string_agg(name, ',' ORDER BY name) FROM pglock.locks`); left != "held,recent" {
 		t.Errorf("after the prune there are %s", left)
 	}
 }
 
-// I1, I21: a lock with slots that is pruned while a request waits for its head is granted once, to one caller, and nobody
-// is left in a loop.
+// I1, I21: a lock with slots that is pruned while a request waits for its head is granted once, to one caller, and
+// nobody is left in a loop.
 func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"exclusive", "shared", "limit"} {
@@ -226,7 +237,8 @@ func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
 			if w.err != nil || !w.granted {
 				t.Fatalf("%+v; want a grant", w)
 			}
-			if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 1 {
+			if n := one[int](t, look,
+				`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 1 {
 				t.Errorf("%d leases, want 1", n)
 			}
 			if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 0 {
@@ -236,8 +248,8 @@ func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
 	}
 }
 
-// Callers of all modes, some of which give up, beside an operator who prunes whatever is free, sweeps, and breaks locks: the
-// log shows no overlap, nobody hangs, and nothing is left behind.
+// Callers of all modes, some of which give up, beside an operator who prunes whatever is free, sweeps, and breaks
+// locks: the log shows no overlap, nobody hangs, and nothing is left behind.
 func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -255,8 +267,12 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 						wait = 10 * time.Millisecond // some give up
 					}
 					o := append([]pglock.AcquireOption{pglock.WithMaxWait(wait)}, options[(m+round)%3]...)
-					err := c.Do(t.Context(), fmt.Sprint("n", (n+m+round)%3), func(context.Context, *pglock.Lease) error { return nil }, o...)
-					if err != nil && !errors.Is(err, pglock.ErrLost) && !(wait < patience && errors.Is(err, context.DeadlineExceeded)) {
+					err := c.Do(t.Context(), fmt.Sprint("n", (n+m+round)%3),
+						func(context.Context, *pglock.Lease) error {
+							return nil
+						}, o...)
+					if err != nil && !errors.Is(err, pglock.ErrLost) &&
+						!(wait < patience && errors.Is(err, context.DeadlineExceeded)) {
 						t.Error(err)
 					}
 				}
@@ -268,7 +284,8 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 	pruned := 0
 	for pruning := true; pruning; {
 		var n int
-		if err := pruner.QueryRow(t.Context(), `SELECT removed FROM pglock.prune_locks('0')`).Scan(&n); err != nil && state(err) != "55P03" {
+		if err := pruner.QueryRow(t.Context(), `SELECT removed FROM pglock.prune_locks('0')`).Scan(&n); err != nil &&
+			state(err) != "55P03" {
 			t.Fatal(err)
 		}
 		pruned += n
@@ -289,7 +306,8 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 	}
 	<-done
 	pgtest.Eventually(t, "every queue to be empty and every lock free", func() bool {
-		return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
+		return one[int](t, look,
+			`SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
 	})
 	checkModes(t, look)
 	t.Logf("%d rows pruned", pruned)
@@ -312,7 +330,8 @@ func TestI21_PruneKeepsTheFloorWhereTheSequenceIsBehind(t *testing.T) {
 	}
 }
 
-// A request for a name that prune removes at that moment draws its token after prune, and so after every token that was pruned.
+// A request for a name that prune removes at that moment draws its token after prune, and so after every token that was
+// pruned.
 func TestI21_RequestThatWaitsForPruneDrawsItsTokenAfterIt(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -327,7 +346,9 @@ func TestI21_RequestThatWaitsForPruneDrawsItsTokenAfterIt(t *testing.T) {
 			done <- err
 		}()
 		pgtest.Eventually(t, "the request to wait for the table", func() bool {
-			return len(done) > 0 || one[bool](t, look, `SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'pglock.locks'::regclass AND NOT granted)`)
+			return len(done) > 0 ||
+				one[bool](t, look,
+					`SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'pglock.locks'::regclass AND NOT granted)`)
 		})
 		pruned := prune.mustAcquire(t, "x", time.Minute)
 		prune.exec(t, `DELETE FROM pglock.locks; COMMIT`)
@@ -341,9 +362,9 @@ func TestI21_RequestThatWaitsForPruneDrawsItsTokenAfterIt(t *testing.T) {
 	}
 }
 
-// Prune leaves a lock that somebody queues for, one that a reader holds or has just released, and one with a grant ID that was
-// given up and may yet arrive; one that somebody watches, who would not hear of its next grant; and one of which a reader's
-// COMMIT is under way.
+// Prune leaves a lock that somebody queues for, one that a reader holds or has just released, and one with a grant ID
+// that was given up and may yet arrive; one that somebody watches, who would not hear of its next grant; and one of
+// which a reader's COMMIT is under way.
 func TestI21_PruneLeavesWhatIsStillNeeded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -358,7 +379,8 @@ func TestI21_PruneLeavesWhatIsStillNeeded(t *testing.T) {
 		p.mustAsk(t, "under way", "shared")
 	}
 	p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = 'under way' AND slot > 0`)
-	waits.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'under way' AND slot = 1 FOR KEY SHARE`) // as the check inside COMMIT
+	// as the check inside COMMIT
+	waits.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'under way' AND slot = 1 FOR KEY SHARE`)
 	freed(t, p, "watched")
 	p.exec(t, `SELECT pglock.watch('watched', '1 h')`)
 	freed(t, p, "no longer watched")
@@ -366,14 +388,18 @@ func TestI21_PruneLeavesWhatIsStillNeeded(t *testing.T) {
 	p.exec(t, `UPDATE pglock.locks SET watched_until = clock_timestamp() WHERE name = 'no longer watched'`)
 	freed(t, p, "free")
 	p.exec(t, `SELECT pglock.prune_locks('0')`)
-	if got := one[string](t, p, `SELECT string_agg(DISTINCT name, ', ' ORDER BY name) FROM pglock.locks`); got != "given up, queued for, read, under way, watched" {
+	if got := one[string](t, p,
+		`SELECT string_agg(DISTINCT name, ', ' ORDER BY name) FROM pglock.locks`); got != "given up, queued for, "+
+		"read, under way, watched" {
 		t.Errorf("I21: prune has left %s", got)
 	}
 	waits.exec(t, `COMMIT`)
-	if !one[bool](t, p, `SELECT more ->> 'watched' = 'true' FROM pglock.acquire_lease('watched', gen_random_uuid(), gen_random_uuid(), 'p', '1 min')`) {
+	if !one[bool](t, p,
+		`SELECT more ->> 'watched' = 'true' FROM pglock.acquire_lease('watched', gen_random_uuid(), gen_random_uuid(), 'p', '1 min')`) {
 		t.Error("nobody tells those who watch of the next grant")
 	}
-	p.exec(t, `SELECT pglock.release_lease(name, token, grant_id, slot) FROM pglock.locks WHERE name = 'read' AND slot > 0`)
+	p.exec(t,
+		`SELECT pglock.release_lease(name, token, grant_id, slot) FROM pglock.locks WHERE name = 'read' AND slot > 0`)
 	p.exec(t, `SELECT pglock.prune_locks('1 h')`)
 	if n := one[int](t, p, `SELECT count(*) FROM pglock.locks WHERE name = 'read'`); n == 0 {
 		t.Error("I21: prune has removed a lock that was read a moment ago")

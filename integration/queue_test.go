@@ -29,7 +29,8 @@ type fetched struct {
 }
 
 // acquireInBackground starts a waiting call.
-func acquireInBackground(ctx context.Context, c *pglock.Client, n int, name string, got chan<- fetched, opts ...pglock.AcquireOption) {
+func acquireInBackground(ctx context.Context, c *pglock.Client, n int, name string, got chan<- fetched,
+	opts ...pglock.AcquireOption) {
 	go func() {
 		l, err := c.Acquire(ctx, name, opts...)
 		got <- fetched{n, l, err}
@@ -123,7 +124,8 @@ func TestThousandsWaitWithFourConnections(t *testing.T) {
 	})
 	t.Logf("%d queued in %v", names*each, time.Since(began))
 	pgtest.Eventually(t, "the connections to be few", func() bool {
-		return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`) <= 6
+		return one[int](t, look,
+			`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`) <= 6
 	})
 	began = time.Now()
 	for _, l := range holders {
@@ -141,7 +143,8 @@ func maxConnections(n int32) func(*pgxpool.Config) {
 }
 
 // I9: a release wakes one waiter, and each acquisition is one request to the server: to be queued. With 20 calls of two
-// clients waiting, the server counts one acquire a call, one release a lease, and no more announcements than hand-overs.
+// clients waiting, the server counts one acquire a call, one release a lease, and no more announcements than
+// hand-overs.
 func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	t.Parallel()
 	server := migrated(t, map[string]string{"track_functions": "all"})
@@ -149,7 +152,9 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	pools := []*pgxpool.Pool{newPool(t, server.URL()), newPool(t, server.URL())}
 	clients := []*pglock.Client{newClient(t, pools[0]), newClient(t, pools[1])}
 	calls := func(function string) int {
-		return one[int](t, look, `SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = 'pglock' AND funcname = $1`, function)
+		return one[int](t, look,
+			`SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = 'pglock' AND funcname = $1`,
+			function)
 	}
 	const waiters = 20
 	holder := mustTry(t, clients[0], "x")
@@ -177,7 +182,8 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	}
 	// A connection reports what it has counted before it leaves the server's list.
 	pgtest.Eventually(t, "the clients' connections to be gone", func() bool {
-		return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`) == 0
+		return one[int](t, look,
+			`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`) == 0
 	})
 	pgtest.Eventually(t, "the server to have counted every call", func() bool {
 		return calls("release_lease") == waiters+1 && calls("acquire_lease") > waiters
@@ -193,8 +199,8 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	}
 }
 
-// A release stands when nobody can be told of it, as when the server's queue of notifications is full: the lock is handed
-// over, the releaser hears of no failure, and the next holder finds its grant by looking.
+// A release stands when nobody can be told of it, as when the server's queue of notifications is full: the lock is
+// handed over, the releaser hears of no failure, and the next holder finds its grant by looking.
 func TestReleaseStandsWhenNotificationsFail(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
@@ -210,7 +216,8 @@ func TestReleaseStandsWhenNotificationsFail(t *testing.T) {
 		acquireInBackground(t.Context(), waits, n, "x", got)
 		awaitQueue(t, look, "x", 1)
 		if n == 2 {
-			look.exec(t, `CREATE OR REPLACE FUNCTION pglock.announce(p_names text[], p_slots int[]) RETURNS bigint LANGUAGE plpgsql
+			look.exec(t,
+				`CREATE OR REPLACE FUNCTION pglock.announce(p_names text[], p_slots int[]) RETURNS bigint LANGUAGE plpgsql
 					AS $$ BEGIN RAISE EXCEPTION 'too many notifications' USING ERRCODE = '57014'; END $$`)
 		}
 		if err := holder.Release(t.Context()); err != nil {

@@ -23,7 +23,8 @@ func (p *peer) enqueue(ctx context.Context, name string, id uuid.UUID, mode stri
 	q := queued{grant: grant{name: name, id: id}}
 	var token, ticket, place, us *int64
 	var first *bool
-	err := p.QueryRow(ctx, `SELECT granted, token, (more ->> 'ticket')::bigint, (more ->> 'place')::bigint, (more ->> 'first')::boolean, (more ->> 'remaining_us')::bigint
+	err := p.QueryRow(ctx,
+		`SELECT granted, token, (more ->> 'ticket')::bigint, (more ->> 'place')::bigint, (more ->> 'first')::boolean, (more ->> 'remaining_us')::bigint
 			FROM pglock.acquire_lease($1, $2, $3, 'peer', '30 s',
 			p_mode => $4, p_capacity => $5, p_wait => true)`, name, id.String(), p.key.String(), mode, capacity).
 		Scan(&q.granted, &token, &ticket, &place, &first, &us)
@@ -60,8 +61,8 @@ func orZero[T any](p *T) (v T) {
 	return v
 }
 
-// I8: no wake-up is missed between looking and waiting. A waiter that has found the lock held, and not yet committed its
-// ticket, is waited for by the release, which then hands the lock over to it.
+// I8: no wake-up is missed between looking and waiting. A waiter that has found the lock held, and not yet committed
+// its ticket, is waited for by the release, which then hands the lock over to it.
 func TestI8_ReleaseWaitsForATicketThatIsBeingWritten(t *testing.T) {
 	t.Parallel()
 	for _, lock := range []struct {
@@ -85,14 +86,16 @@ func TestI8_ReleaseWaitsForATicketThatIsBeingWritten(t *testing.T) {
 			released := make(chan error, 1)
 			go func() {
 				var ok bool
-				released <- holder.QueryRow(t.Context(), `SELECT released FROM pglock.release_lease('x', $1, $2, $3)`, held.token, held.id.String(), lock.slot).Scan(&ok)
+				released <- holder.QueryRow(t.Context(), `SELECT released FROM pglock.release_lease('x', $1, $2, $3)`,
+					held.token, held.id.String(), lock.slot).Scan(&ok)
 			}()
 			holder.awaitBlocked(t, look)
 			waiter.exec(t, "COMMIT")
 			if err := <-released; err != nil {
 				t.Fatal(err)
 			}
-			if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name = 'x' AND grant_id = $1 AND expires_at > clock_timestamp()`, w.id.String()); n != 1 {
+			if n := one[int](t, look,
+				`SELECT count(*) FROM pglock.locks WHERE name = 'x' AND grant_id = $1 AND expires_at > clock_timestamp()`, w.id.String()); n != 1 {
 				t.Error("the waiter has not been granted the lock")
 			}
 			if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 0 {
@@ -102,8 +105,8 @@ func TestI8_ReleaseWaitsForATicketThatIsBeingWritten(t *testing.T) {
 	}
 }
 
-// I8, the other order: a release that has not committed yet is waited for by who looks, and who then finds the lock free is told
-// to ask again at once.
+// I8, the other order: a release that has not committed yet is waited for by who looks, and who then finds the lock
+// free is told to ask again at once.
 func TestI8_WaiterLooksAgainAfterAReleaseUnderWay(t *testing.T) {
 	t.Parallel()
 	for _, lock := range []struct {
@@ -151,7 +154,8 @@ func TestI8_LostHintsCostALook(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, look *peer){
 		"no listener ever": func(*testing.T, *peer) {},
 		"the connection that listens is ended before every release": func(t *testing.T, look *peer) {
-			look.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %'`)
+			look.exec(t,
+				`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %'`)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -44,13 +44,15 @@ func TestOperationsAreOneRoundTripEach(t *testing.T) {
 		t.Run(string(level), func(t *testing.T) {
 			db := pgtest.Database(t)
 			var trips atomic.Int64
-			pool := db.Pool(t, oneConnection, withDefault("default_transaction_isolation", string(level)), func(c *pgxpool.Config) {
-				c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // that would be one more
-				c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-					conn, err := new(net.Dialer).DialContext(ctx, network, address)
-					return &countingConn{Conn: conn, trips: &trips}, err
-				}
-			})
+			pool := db.Pool(t, oneConnection, withDefault("default_transaction_isolation", string(level)),
+				func(c *pgxpool.Config) {
+					// that would be one more
+					c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+					c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+						conn, err := new(net.Dialer).DialContext(ctx, network, address)
+						return &countingConn{Conn: conn, trips: &trips}, err
+					}
+				})
 			c, store := newClient(t, pool), fencedstore.New(pool)
 			var lease *pglock.Lease
 			steps := []struct {

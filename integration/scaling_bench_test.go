@@ -19,8 +19,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// BenchmarkScaling prints how the cost grows with the leases that are held, the names that the table knows, the waiters, and
-// the databases on one server: docs/scaling.md. Run it with -benchtime 300x; with less it measures small sizes, to see that it works.
+// BenchmarkScaling prints how the cost grows with the leases that are held, the names that the table knows, the
+// waiters, and the databases on one server: docs/scaling.md. Run it with -benchtime 300x; with less it measures small
+// sizes, to see that it works.
 func BenchmarkScaling(b *testing.B) {
 	var table strings.Builder
 	lines := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -56,9 +57,11 @@ func fillLocks(b *testing.B, pool *pgxpool.Pool, prefix string, n int, held bool
 	if held {
 		expires = "clock_timestamp() + interval '1 h'"
 	}
-	if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at)
+	if _, err := pool.Exec(b.Context(),
+		`INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at)
 		SELECT $1 || n, 'bench', gen_random_uuid(), gen_random_uuid(), token, '1 h', clock_timestamp(), clock_timestamp(), `+expires+`
-		FROM (SELECT n, nextval('pglock.fencing_token_seq') AS token FROM generate_series(1, $2::int) n OFFSET 0) g`, prefix, n); err != nil {
+		FROM (SELECT n, nextval('pglock.fencing_token_seq') AS token FROM generate_series(1, $2::int) n OFFSET 0) g`,
+		prefix, n); err != nil {
 		b.Fatal(err)
 	}
 	if _, err := pool.Exec(b.Context(), `VACUUM ANALYZE pglock.locks`); err != nil {
@@ -78,7 +81,8 @@ func walOf(b *testing.B, pool *pgxpool.Pool, f func()) int64 {
 	before := position()
 	f()
 	var bytes int64
-	if err := pool.QueryRow(b.Context(), `SELECT pg_wal_lsn_diff($1::pg_lsn, $2::pg_lsn)::bigint`, position(), before).Scan(&bytes); err != nil {
+	if err := pool.QueryRow(b.Context(), `SELECT pg_wal_lsn_diff($1::pg_lsn, $2::pg_lsn)::bigint`, position(),
+		before).Scan(&bytes); err != nil {
 		b.Fatal(err)
 	}
 	return bytes
@@ -94,7 +98,8 @@ func scaleHeld(b *testing.B, lines *tabwriter.Writer, whole bool) {
 		var names, grantIDs []string
 		var tokens []int64
 		var slots []int
-		if err := pool.QueryRow(b.Context(), `SELECT array_agg(name), array_agg(token), array_agg(grant_id::text), array_agg(slot) FROM pglock.locks
+		if err := pool.QueryRow(b.Context(),
+			`SELECT array_agg(name), array_agg(token), array_agg(grant_id::text), array_agg(slot) FROM pglock.locks
 			WHERE name LIKE $1`, fmt.Sprint("held", n, "-%")).Scan(&names, &tokens, &grantIDs, &slots); err != nil {
 			b.Fatal(err)
 		}
@@ -105,7 +110,8 @@ func scaleHeld(b *testing.B, lines *tabwriter.Writer, whole bool) {
 			bytes += walOf(b, pool, func() {
 				began := time.Now()
 				var renewed int
-				if err := pool.QueryRow(b.Context(), `SELECT count(*) FROM pglock.renew_leases($1, $2, $3::text[]::uuid[], $4) WHERE outcome = 'renewed'`,
+				if err := pool.QueryRow(b.Context(),
+					`SELECT count(*) FROM pglock.renew_leases($1, $2, $3::text[]::uuid[], $4) WHERE outcome = 'renewed'`,
 					names, tokens, grantIDs, slots).Scan(&renewed); err != nil || renewed != n {
 					b.Fatal(renewed, err)
 				}
@@ -115,13 +121,15 @@ func scaleHeld(b *testing.B, lines *tabwriter.Writer, whole bool) {
 		counted += beats * n
 		var hot float64
 		for updates, tries := 0, 0; updates < counted && tries < 200; tries++ { // the server counts with a delay
-			if err := pool.QueryRow(b.Context(), `SELECT n_tup_upd, 100.0 * n_tup_hot_upd / greatest(n_tup_upd, 1) FROM pg_stat_user_tables
+			if err := pool.QueryRow(b.Context(),
+				`SELECT n_tup_upd, 100.0 * n_tup_hot_upd / greatest(n_tup_upd, 1) FROM pg_stat_user_tables
 				WHERE schemaname = 'pglock' AND relname = 'locks'`).Scan(&updates, &hot); err != nil {
 				b.Fatal(err)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
-		fmt.Fprintf(lines, "%d\t%.1f ms\t%.1f µs\t%d\t%.1f %%\t\n", n, milliseconds(took)/beats, milliseconds(took)/beats*1000/float64(n), bytes/int64(beats*n), hot)
+		fmt.Fprintf(lines, "%d\t%.1f ms\t%.1f µs\t%d\t%.1f %%\t\n", n, milliseconds(took)/beats,
+			milliseconds(took)/beats*1000/float64(n), bytes/int64(beats*n), hot)
 	}
 }
 
@@ -136,10 +144,12 @@ func scaleNames(b *testing.B, lines *tabwriter.Writer, whole bool) {
 		var done int
 		bytes := walOf(b, pool, func() { done = pairs(b, []*pgxpool.Pool{pool}, 64, whole) })
 		var size string
-		if err := pool.QueryRow(b.Context(), `SELECT pg_size_pretty(pg_total_relation_size('pglock.locks'))`).Scan(&size); err != nil {
+		if err := pool.QueryRow(b.Context(),
+			`SELECT pg_size_pretty(pg_total_relation_size('pglock.locks'))`).Scan(&size); err != nil {
 			b.Fatal(err)
 		}
-		fmt.Fprintf(lines, "%d\t%.0f\t%d\t%s\t\n", n, float64(done)/pairsLast(whole).Seconds(), bytes/int64(max(done, 1)), size)
+		fmt.Fprintf(lines, "%d\t%.0f\t%d\t%s\t\n", n, float64(done)/pairsLast(whole).Seconds(),
+			bytes/int64(max(done, 1)), size)
 	}
 }
 
@@ -201,10 +211,12 @@ func scaleWaiters(b *testing.B, lines *tabwriter.Writer, whole bool) {
 			key := uuid.NewString()
 			prefix := fmt.Sprintf("w%d-%d-", n, queues)
 			fillLocks(b, pool, prefix, queues, true)
-			if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.sessions VALUES (pglock.session_of($1::text::uuid), 'bench', clock_timestamp() + interval '1 h')`, key); err != nil {
+			if _, err := pool.Exec(b.Context(),
+				`INSERT INTO pglock.sessions VALUES (pglock.session_of($1::text::uuid), 'bench', clock_timestamp() + interval '1 h')`, key); err != nil {
 				b.Fatal(err)
 			}
-			if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
+			if _, err := pool.Exec(b.Context(),
+				`INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
 				SELECT $1 || (n % $3 + 1), nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), pglock.session_of($2::text::uuid), false, 'bench', '1 h', clock_timestamp()
 				FROM generate_series(1, $4::int) n`, prefix, key, queues, n); err != nil {
 				b.Fatal(err)
@@ -217,17 +229,21 @@ func scaleWaiters(b *testing.B, lines *tabwriter.Writer, whole bool) {
 			for range times {
 				began := time.Now()
 				var seen int
-				if err := pool.QueryRow(b.Context(), `SELECT count(*) FROM pglock.look($1::text::uuid, 'bench', '1 h')`, key).Scan(&seen); err != nil || seen < n-times {
+				if err := pool.QueryRow(b.Context(), `SELECT count(*) FROM pglock.look($1::text::uuid, 'bench', '1 h')`,
+					key).Scan(&seen); err != nil || seen < n-times {
 					b.Fatal(seen, err)
 				}
 				look += time.Since(began)
 				var name, grantID string
 				var token int64
-				if err := pool.QueryRow(b.Context(), `SELECT name, token, grant_id::text FROM pglock.locks WHERE name = $1`, prefix+"1").Scan(&name, &token, &grantID); err != nil {
+				if err := pool.QueryRow(b.Context(),
+					`SELECT name, token, grant_id::text FROM pglock.locks WHERE name = $1`, prefix+"1").Scan(&name,
+					&token, &grantID); err != nil {
 					b.Fatal(err)
 				}
 				began = time.Now()
-				if _, err := pool.Exec(b.Context(), `SELECT * FROM pglock.release_lease($1, $2, $3::text::uuid)`, name, token, grantID); err != nil {
+				if _, err := pool.Exec(b.Context(), `SELECT * FROM pglock.release_lease($1, $2, $3::text::uuid)`, name,
+					token, grantID); err != nil {
 					b.Fatal(err)
 				}
 				hand += time.Since(began)
@@ -239,7 +255,8 @@ func scaleWaiters(b *testing.B, lines *tabwriter.Writer, whole bool) {
 			if queues > 1 {
 				done = 1
 			}
-			fmt.Fprintf(lines, "%d\t%d\t%.1f ms\t%.2f ms\t\n", n, queues, milliseconds(look)/float64(done), milliseconds(hand)/float64(done))
+			fmt.Fprintf(lines, "%d\t%d\t%.1f ms\t%.2f ms\t\n", n, queues, milliseconds(look)/float64(done),
+				milliseconds(hand)/float64(done))
 		}
 	}
 }

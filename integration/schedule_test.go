@@ -41,7 +41,8 @@ func holdAgain(ctx context.Context, c *pglock.Client, name string, ttl time.Dura
 // A lease of 100 ms has to be renewed thirty times a second, on the connection that renews thousands of long ones. A
 // server has to be slow for them, so fewer would show nothing.
 func TestThousandsOfLongLeasesAndAShortOneKeepEachOther(t *testing.T) {
-	pgtest.Long(t, "TestThousandsOfLongLeasesCostNoShortOne") // and alone on the machine, as far as that can be: a lease of 100 ms needs it
+	// and alone on the machine, as far as that can be: a lease of 100 ms needs it
+	pgtest.Long(t, "TestThousandsOfLongLeasesCostNoShortOne")
 	db := pgtest.Database(t)
 	c := newClient(t, db.Pool(t))
 	alone := newClient(t, db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 2 }))
@@ -91,7 +92,8 @@ func TestThousandsOfLongLeasesAndAShortOneKeepEachOther(t *testing.T) {
 	cancel()
 	holding.Wait()
 	// On a machine that stands still both are lost.
-	t.Logf("a lease of %v was lost %d times beside %d others, and %d times alone", pglock.MinTTL, beside, len(leases), control)
+	t.Logf("a lease of %v was lost %d times beside %d others, and %d times alone", pglock.MinTTL, beside, len(leases),
+		control)
 	if beside > 3*control+5 {
 		t.Error("its loss is not the machine's doing")
 	}

@@ -26,7 +26,8 @@ func newMany(t *testing.T, url string) *many {
 }
 
 func (m *many) request(name string, wait bool) protocol.Request {
-	return protocol.Request{RequestID: protocol.RequestID{Name: name, GrantID: uuid.New()}, Holder: "p", TTL: time.Minute, Mode: "exclusive",
+	return protocol.Request{RequestID: protocol.RequestID{Name: name, GrantID: uuid.New()}, Holder: "p",
+		TTL: time.Minute, Mode: "exclusive",
 		Session: protocol.Session{Key: m.key, Holder: "p", TTL: time.Minute}, Owner: m.key, Wait: wait}
 }
 
@@ -37,7 +38,9 @@ func (m *many) acquire(t *testing.T, requests []protocol.Request) ([]protocol.An
 		answers[i].Token = unanswered
 	}
 	err := m.Run(t.Context(), m.Conn, m.Acquire(requests, answers))
-	if i := slices.IndexFunc(answers, func(a protocol.Answer) bool { return a.Token == unanswered }); err == nil && i >= 0 {
+	if i := slices.IndexFunc(answers, func(a protocol.Answer) bool {
+		return a.Token == unanswered
+	}); err == nil && i >= 0 {
 		t.Errorf("no answer for %q", requests[i].Name)
 	}
 	return answers, err
@@ -111,7 +114,8 @@ func TestI1_I2_StatementsForManyThatCrossGrantEachLockOnce(t *testing.T) {
 				for i, a := range answers {
 					if name := requests[i].Name; a.Granted {
 						if held[name] || a.Token <= last[name] {
-							t.Errorf("%q was granted with token %d while held: %v; the last token was %d", name, a.Token, held[name], last[name])
+							t.Errorf("%q was granted with token %d while held: %v; the last token was %d", name,
+								a.Token, held[name], last[name])
 						}
 						held[name], last[name] = true, a.Token
 						claims = append(claims, claimOf(requests[i], a))
@@ -134,8 +138,8 @@ func TestI1_I2_StatementsForManyThatCrossGrantEachLockOnce(t *testing.T) {
 	}
 }
 
-// A row that somebody changes while a statement for many is under way costs that statement nothing: each request has its
-// answer, what is free is granted, and what is held is released.
+// A row that somebody changes while a statement for many is under way costs that statement nothing: each request has
+// its answer, what is free is granted, and what is held is released.
 func TestAStatementForManyWhoseLocksChangeAnswersEachRequest(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -153,7 +157,8 @@ func TestAStatementForManyWhoseLocksChangeAnswersEachRequest(t *testing.T) {
 				return
 			default:
 			}
-			other.exec(t, "UPDATE pglock.locks SET watched_until = NULL WHERE name = $1", last) // as by somebody who watches
+			// as by somebody who watches
+			other.exec(t, "UPDATE pglock.locks SET watched_until = NULL WHERE name = $1", last)
 		}
 	})
 	for range 30 {
@@ -186,7 +191,8 @@ func TestAStatementForManyWhoseLocksChangeAnswersEachRequest(t *testing.T) {
 					return
 				default:
 				}
-				if err := third.Run(t.Context(), third.Conn, third.RenewAll(c, map[protocol.Claim]protocol.Verdict{})); err != nil {
+				if err := third.Run(t.Context(), third.Conn,
+					third.RenewAll(c, map[protocol.Claim]protocol.Verdict{})); err != nil {
 					t.Error(err)
 					return
 				}
@@ -203,7 +209,8 @@ func TestAStatementForManyWhoseLocksChangeAnswersEachRequest(t *testing.T) {
 	}
 }
 
-// I8: whoever has queued before the statement for many ends the lease is served by it, also if that statement began before.
+// I8: whoever has queued before the statement for many ends the lease is served by it, also if that statement began
+// before.
 func TestI8_AStatementThatEndsManySeesWhoeverHasQueued(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -244,7 +251,8 @@ func TestI8_AStatementThatEndsManySeesWhoeverHasQueued(t *testing.T) {
 		work.Wait()
 		var owner uuid.UUID
 		var token int64
-		if err := look.QueryRow(t.Context(), `SELECT grant_id, token FROM pglock.locks WHERE name = $1 AND slot = 0 AND expires_at > '-infinity'`,
+		if err := look.QueryRow(t.Context(),
+			`SELECT grant_id, token FROM pglock.locks WHERE name = $1 AND slot = 0 AND expires_at > '-infinity'`,
 			last).Scan(&owner, &token); err != nil || owner != wait[0].GrantID {
 			t.Fatalf("round %d: the waiter got %+v; the lock is held by %v, %v", round, queued, owner, err)
 		}
@@ -271,12 +279,14 @@ func TestAStatementForManyThatWaitsHasLockedNothingElse(t *testing.T) {
 	done := make(chan error, 1)
 	pgtest.Group(t).Go(func() {
 		var err error
-		answers, err = m.acquire(t, []protocol.Request{m.request(names[0], true), m.request(names[1], true), m.request(names[2], true)})
+		answers, err = m.acquire(t, []protocol.Request{m.request(names[0], true), m.request(names[1], true),
+			m.request(names[2], true)})
 		done <- err
 	})
 	m.awaitBlocked(t, look)
 	for _, name := range names {
-		n := one[int](t, look, "SELECT count(*) FROM (SELECT FROM pglock.locks WHERE name = $1 FOR UPDATE SKIP LOCKED) l", name)
+		n := one[int](t, look, "SELECT count(*) FROM (SELECT FROM pglock.locks WHERE name = $1 FOR UPDATE SKIP "+
+			"LOCKED) l", name)
 		if n == 0 != (name == names[1]) {
 			t.Errorf("%q: %d rows can be locked", name, n)
 		}

@@ -72,7 +72,8 @@ func TestI8_AConnectionThatDiesInSilenceCostsALook(t *testing.T) {
 			})
 			awaitQueue(t, look, "x", 1)
 			pgtest.Eventually(t, "the client is seen", func() bool { // its connection is marked by the first look
-				return one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.sessions s JOIN pglock.waiters q USING (session_id) WHERE s.pid IS NOT NULL)`)
+				return one[bool](t, look,
+					`SELECT EXISTS (SELECT FROM pglock.sessions s JOIN pglock.waiters q USING (session_id) WHERE s.pid IS NOT NULL)`)
 			})
 			behind, err := pglock.New(t.Context(), db.Pool(t))
 			if err != nil {
@@ -80,7 +81,9 @@ func TestI8_AConnectionThatDiesInSilenceCostsALook(t *testing.T) {
 			}
 			defer behind.Close(context.WithoutCancel(t.Context()))
 			next := make(chan error, 1)
-			go func() { next <- behind.Do(t.Context(), "x", func(context.Context, *pglock.Lease) error { return nil }) }()
+			go func() {
+				next <- behind.Do(t.Context(), "x", func(context.Context, *pglock.Lease) error { return nil })
+			}()
 			awaitQueue(t, look, "x", 2)
 			if tc.holdsPool {
 				conn, err := pool.Acquire(t.Context())

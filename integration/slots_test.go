@@ -17,8 +17,10 @@ func (p *peer) ask(t *testing.T, name, mode string, wait bool) (grant, error) {
 	t.Helper()
 	g := grant{name: name, id: uuid.New()}
 	var token *int64
-	err := p.QueryRow(t.Context(), `SELECT granted, CASE WHEN granted THEN token END FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min',
-		p_mode => split_part($4, ' ', 1), p_capacity => nullif(split_part($4, ' ', 2), '')::int, p_wait => $5)`, name, g.id.String(), p.key.String(), mode, wait).Scan(&g.granted, &token)
+	err := p.QueryRow(t.Context(),
+		`SELECT granted, CASE WHEN granted THEN token END FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min',
+		p_mode => split_part($4, ' ', 1), p_capacity => nullif(split_part($4, ' ', 2), '')::int, p_wait => $5)`, name,
+		g.id.String(), p.key.String(), mode, wait).Scan(&g.granted, &token)
 	g.token = orZero(token)
 	return g, err
 }
@@ -39,9 +41,10 @@ var keepsWaiting = map[string][]string{
 	"limit 1":   {"exclusive", "shared", "limit 1"},
 }
 
-// A lease of any mode whose renewal is under way, in a transaction that commits after the expiry that others see, is not
-// granted to anybody: not to a try, not to a waiter, and not by whoever gives up or releases beside it. None of them waits for
-// it, though the renewal of an exclusive lease has the head locked; but whoever is the first to name a limit does.
+// A lease of any mode whose renewal is under way, in a transaction that commits after the expiry that others see, is
+// not granted to anybody: not to a try, not to a waiter, and not by whoever gives up or releases beside it. None of
+// them waits for it, though the renewal of an exclusive lease has the head locked; but whoever is the first to name a
+// limit does.
 func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -56,7 +59,8 @@ func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 				holder.exec(t, `ROLLBACK`) // of a case before that failed
 				g := holder.mustAsk(t, t.Name(), held)
 				for renewed := false; !renewed; { // the time was too short, on a busy machine
-					look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '200 ms' WHERE name = $1 AND grant_id = $2`, g.name, g.id.String())
+					look.exec(t,
+						`UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '200 ms' WHERE name = $1 AND grant_id = $2`, g.name, g.id.String())
 					holder.exec(t, `BEGIN`)
 					outcome, err := holder.renew(t.Context(), g, patience)
 					if err != nil {
@@ -67,22 +71,31 @@ func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 					}
 				}
 				pgtest.Eventually(t, "the expiry that others see to pass", func() bool {
-					return one[bool](t, look, `SELECT expires_at <= clock_timestamp() FROM pglock.locks WHERE name = $1 AND grant_id = $2`, g.name, g.id.String())
+					return one[bool](t, look,
+						`SELECT expires_at <= clock_timestamp() FROM pglock.locks WHERE name = $1 AND grant_id = $2`,
+						g.name, g.id.String())
 				})
 				for _, wait := range []bool{false, true, false} {
 					names := wait && held == "exclusive" && strings.HasPrefix(mode, "limit")
-					if other, err := waiter.ask(t, g.name, mode, wait); (state(err) == "55P03") != names || err != nil && !names || other.granted {
-						t.Errorf("I1: %s, waiting %v, beside %s that is being renewed: %+v, %v", mode, wait, held, other, err)
+					if other, err := waiter.ask(t, g.name, mode, wait); (state(err) == "55P03") != names ||
+						err != nil && !names || other.granted {
+						t.Errorf("I1: %s, waiting %v, beside %s that is being renewed: %+v, %v", mode, wait, held,
+							other, err)
 					}
 				}
-				if _, err := look.Exec(t.Context(), `SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()])`, g.name); err != nil {
+				if _, err := look.Exec(t.Context(),
+					`SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()])`,
+					g.name); err != nil {
 					t.Errorf("giving up: %v", err)
 				}
 				holder.exec(t, `COMMIT`)
-				if !one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.check_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[NULL::int]) WHERE reason IS NULL)`, g.name, g.token, g.id.String()) {
+				if !one[bool](t, look,
+					`SELECT EXISTS (SELECT FROM pglock.check_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[NULL::int]) WHERE reason IS NULL)`, g.name, g.token, g.id.String()) {
 					t.Error("I1: the renewed lease is lost")
 				}
-				if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()`, g.name); n != 1 {
+				if n := one[int](t, look,
+					`SELECT count(*) FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()`,
+					g.name); n != 1 {
 					t.Errorf("I1: %d leases at once", n)
 				}
 			})
@@ -90,8 +103,8 @@ func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 	}
 }
 
-// A fenced transaction of a lease that was prepared holds the lock in any mode until it is committed: nobody is granted it who
-// would not see the write.
+// A fenced transaction of a lease that was prepared holds the lock in any mode until it is committed: nobody is granted
+// it who would not see the write.
 func TestI4_NoGrantOverAPreparedTransactionInAnyMode(t *testing.T) {
 	t.Parallel() // it has a server of its own
 	server := migrated(t, map[string]string{"max_prepared_transactions": "10"})
@@ -111,16 +124,20 @@ func TestI4_NoGrantOverAPreparedTransactionInAnyMode(t *testing.T) {
 					}
 					holder.exec(t, `INSERT INTO ledger VALUES ($1)`, g.token)
 					holder.exec(t, `PREPARE TRANSACTION 'p'`)
-					look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1 AND grant_id = $2`, g.name, g.id.String())
+					look.exec(t,
+						`UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1 AND grant_id = $2`,
+						g.name, g.id.String())
 					for _, wait := range []bool{false, true} {
 						if other, err := look.ask(t, g.name, mode, wait); err != nil || other.granted {
-							t.Errorf("I4: %s, waiting %v, over a prepared transaction of %s: %+v, %v", mode, wait, held, other, err)
+							t.Errorf("I4: %s, waiting %v, over a prepared transaction of %s: %+v, %v", mode, wait, held,
+								other, err)
 						}
 					}
 					look.exec(t, `COMMIT PREPARED 'p'`)
 					look.exec(t, `SELECT pglock.end_session($1)`, look.key.String()) // the ticket above
 					next := look.mustAsk(t, g.name, mode)
-					if n := one[int](t, look, `SELECT count(*) FROM ledger WHERE token = $1`, g.token); n != 1 || next.token <= g.token {
+					if n := one[int](t, look, `SELECT count(*) FROM ledger WHERE token = $1`, g.token); n != 1 ||
+						next.token <= g.token {
 						t.Errorf("I4: token %d after %d, and %d writes", next.token, g.token, n)
 					}
 				})
@@ -153,7 +170,9 @@ func TestI1_ASemaphoreIsNeverHeldByMoreThanItsLimit(t *testing.T) {
 							t.Errorf("I1: %s: round %d, %d hold it: %+v, %v", name, round, n, g, err)
 						}
 					}
-					if n := one[int](t, p, `SELECT count(*) FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()`, name); n != limit {
+					if n := one[int](t, p,
+						`SELECT count(*) FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()`,
+						name); n != limit {
 						t.Errorf("I1: %s: %d hold it", name, n)
 					}
 					p.exec(t, `SELECT pglock.end_session($1)`, p.key.String()) // the tickets
@@ -164,8 +183,8 @@ func TestI1_ASemaphoreIsNeverHeldByMoreThanItsLimit(t *testing.T) {
 	}
 }
 
-// Two limits are never in use at once: whoever names another while the first is being granted or queued for waits for that,
-// and is refused.
+// Two limits are never in use at once: whoever names another while the first is being granted or queued for waits for
+// that, and is refused.
 func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -199,7 +218,8 @@ func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
 				if err := <-answered; state(err) != "LK010" {
 					t.Errorf("I1: %s beside %s: %v, want LK010", limits[1], limits[0], err)
 				}
-				if n := one[int](t, look, `SELECT count(DISTINCT capacity) FROM (SELECT name, capacity FROM pglock.locks WHERE expires_at > clock_timestamp()
+				if n := one[int](t, look,
+					`SELECT count(DISTINCT capacity) FROM (SELECT name, capacity FROM pglock.locks WHERE expires_at > clock_timestamp()
 					UNION ALL SELECT name, capacity FROM pglock.waiters) u WHERE name = $1`, t.Name()); n > 1 {
 					t.Errorf("I1: %d limits are in use", n)
 				}
@@ -208,9 +228,9 @@ func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
 	}
 }
 
-// Two that join the queue of a writer at once see nothing of each other, so neither is refused, if one of them names the
-// limit that the head has noted. The later of their tickets is not granted beside the other's lease, and whoever asks
-// again for it is told of the limit.
+// Two that join the queue of a writer at once see nothing of each other, so neither is refused, if one of them names
+// the limit that the head has noted. The later of their tickets is not granted beside the other's lease, and whoever
+// asks again for it is told of the limit.
 func TestI1_TwoLimitsThatWereQueuedForAtOnceAreNotGrantedTogether(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -219,7 +239,8 @@ func TestI1_TwoLimitsThatWereQueuedForAtOnceAreNotGrantedTogether(t *testing.T) 
 	for _, limits := range [][2]string{{"limit 1", "limit 10"}, {"limit 10", "limit 1"}} {
 		for n := range 4 {
 			noted, between := limits[n%2], n >= 2
-			name := fmt.Sprintf("%s before %s, %s noted, a writer between them %v", limits[0], limits[1], noted, between)
+			name := fmt.Sprintf("%s before %s, %s noted, a writer between them %v", limits[0], limits[1], noted,
+				between)
 			waysToEnd["release_lease"](t, look.party("before", noted, time.Minute).mustGet(t, name))
 			writer := look.party("writer", "exclusive", time.Minute).mustGet(t, name)
 			first, second := a.party("first", limits[0], time.Minute), b.party("second", limits[1], time.Minute)
@@ -244,7 +265,8 @@ func TestI1_TwoLimitsThatWereQueuedForAtOnceAreNotGrantedTogether(t *testing.T) 
 			first.find(t)
 			waysToEnd["release_lease"](t, first)
 			if err := second.ask(t, name, true, true); err != nil || !second.granted {
-				t.Errorf("%s: the first has released, and the second asks again: granted %v, %v", name, second.granted, err)
+				t.Errorf("%s: the first has released, and the second asks again: granted %v, %v", name, second.granted,
+					err)
 			}
 		}
 	}
@@ -258,7 +280,8 @@ func TestWhatAWriterHasLeftIsShared(t *testing.T) {
 	for _, mode := range []string{"shared", "limit 2"} {
 		freed(t, p, mode)
 		first, second := p.mustAsk(t, mode, mode), p.mustAsk(t, mode, mode)
-		if other, err := p.ask(t, mode, "exclusive", false); err != nil || other.granted || !isHeld(t, p, first) || !isHeld(t, p, second) {
+		if other, err := p.ask(t, mode, "exclusive", false); err != nil || other.granted || !isHeld(t, p, first) ||
+			!isHeld(t, p, second) {
 			t.Errorf("I1: a writer beside two of %q: %+v, %v", mode, other, err)
 		}
 	}
@@ -295,11 +318,13 @@ func TestI5_OnlyTheOwnerReleasesASlot(t *testing.T) {
 			"another name's grant IDs": {name: mode + " not", token: g.token, id: g.id},
 		} {
 			for way := range releaseWays {
-				if released, err := p.releaseBy(t.Context(), way, forged); err != nil || released || !isHeld(t, p, g) || !isHeld(t, p, other) {
+				if released, err := p.releaseBy(t.Context(), way, forged); err != nil || released || !isHeld(t, p, g) ||
+					!isHeld(t, p, other) {
 					t.Errorf("I5: %s of %s with %s: %v, %v", way, mode, what, released, err)
 				}
 			}
-			if one[bool](t, p, `SELECT released FROM pglock.release_lease($1, $2, $3, 1)`, forged.name, forged.token, forged.id.String()) || !isHeld(t, p, g) || !isHeld(t, p, other) {
+			if one[bool](t, p, `SELECT released FROM pglock.release_lease($1, $2, $3, 1)`, forged.name, forged.token,
+				forged.id.String()) || !isHeld(t, p, g) || !isHeld(t, p, other) {
 				t.Errorf("I5: slot 1 of %s was released with %s", mode, what)
 			}
 		}
@@ -315,7 +340,9 @@ func TestNoSlotIsAboveItsLimit(t *testing.T) {
 		for range 3 {
 			p.mustAsk(t, before, before)
 		}
-		p.exec(t, `SELECT pglock.release_lease(name, token, grant_id, slot) FROM pglock.locks WHERE name = $1 AND slot > 0`, before)
+		p.exec(t,
+			`SELECT pglock.release_lease(name, token, grant_id, slot) FROM pglock.locks WHERE name = $1 AND slot > 0`,
+			before)
 		look.exec(t, `BEGIN`)
 		look.exec(t, `SELECT FROM pglock.locks WHERE name = $1 AND slot = 1 FOR KEY SHARE`, before)
 		limit := map[string]string{"shared": "limit 1", "limit 3": "limit 3"}[before]
@@ -330,7 +357,8 @@ func TestNoSlotIsAboveItsLimit(t *testing.T) {
 	}
 }
 
-// A slot whose row somebody has locked, such as a COMMIT that comes too late, holds nobody up: the next slot is granted.
+// A slot whose row somebody has locked, such as a COMMIT that comes too late, holds nobody up: the next slot is
+// granted.
 func TestI13_ASlotWhoseRowIsLockedIsPassedOver(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -341,7 +369,8 @@ func TestI13_ASlotWhoseRowIsLockedIsPassedOver(t *testing.T) {
 	}
 	look.exec(t, `BEGIN`)
 	look.exec(t, `SELECT FROM pglock.locks WHERE name = 'x' AND slot = 1 FOR SHARE`)
-	if g := p.place(t, "x"); one[int](t, look, `SELECT slot FROM pglock.locks WHERE grant_id = $1`, g.id.String()) != 2 {
+	if g := p.place(t, "x"); one[int](t, look, `SELECT slot FROM pglock.locks WHERE grant_id = $1`,
+		g.id.String()) != 2 {
 		t.Error("the slot that is locked was granted")
 	}
 	look.exec(t, `ROLLBACK`)

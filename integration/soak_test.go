@@ -34,7 +34,9 @@ const (
 var soakLocks = []string{"x0", "x1", "x2", "x3", "x4", "x5", "readers", "three"}
 
 func soakOptions(name string) []pglock.AcquireOption {
-	opts := []pglock.AcquireOption{pglock.WithTTL(1500*time.Millisecond + 250*time.Millisecond*rand.N[time.Duration](3))} // of which calls share a ticket
+	// of which calls share a ticket
+	opts := []pglock.AcquireOption{pglock.WithTTL(1500*time.Millisecond +
+		250*time.Millisecond*rand.N[time.Duration](3))}
 	switch {
 	case name == "three":
 		opts = append(opts, pglock.WithLimit(3))
@@ -59,7 +61,8 @@ func soak(ctx context.Context, url string, say func(report)) error {
 		return err
 	}
 	defer pool.Close()
-	c, err := pglock.New(ctx, pool, pglock.WithDefaultHolder(os.Getenv(soakLabel)), pglock.WithSessionTTL(soakSessionTTL))
+	c, err := pglock.New(ctx, pool, pglock.WithDefaultHolder(os.Getenv(soakLabel)),
+		pglock.WithSessionTTL(soakSessionTTL))
 	if err != nil {
 		return err
 	}
@@ -122,7 +125,8 @@ func soakOnce(ctx context.Context, c *pglock.Client, name string, lost func(erro
 	if rand.N(10) == 0 {
 		time.Sleep(rand.N(20 * time.Millisecond)) // work of random length: the chaos of this test, not its clock
 	}
-	if err := l.Release(ctx); err != nil && !lost(err) && !errors.Is(err, context.DeadlineExceeded) { // stopped meanwhile
+	// stopped meanwhile
+	if err := l.Release(ctx); err != nil && !lost(err) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return nil
@@ -184,7 +188,8 @@ func TestSoak_HundredsWaitWhileProcessesAndConnectionsDie(t *testing.T) {
 					continue
 				}
 				_ = p.Signal(syscall.SIGSTOP)
-				time.Sleep(rand.N(2 * soakSessionTTL / time.Duration(1+rand.N(4)))) // often past a lease, at times past the session
+				// often past a lease, at times past the session
+				time.Sleep(rand.N(2 * soakSessionTTL / time.Duration(1+rand.N(4))))
 				_ = p.Signal(syscall.SIGCONT)
 				stops.Add(1)
 			}
@@ -195,7 +200,8 @@ func TestSoak_HundredsWaitWhileProcessesAndConnectionsDie(t *testing.T) {
 
 	// Calm: nothing but the cancelled contexts goes on. What was granted to the dead runs out first.
 	pgtest.Eventually(t, "the sessions of the dead to end", func() bool {
-		return one[bool](t, look, `SELECT NOT EXISTS (SELECT FROM pglock.sessions WHERE alive_until > clock_timestamp() AND holder <> ALL ($1))`, labels)
+		return one[bool](t, look,
+			`SELECT NOT EXISTS (SELECT FROM pglock.sessions WHERE alive_until > clock_timestamp() AND holder <> ALL ($1))`, labels)
 	})
 	calmToken := one[int64](t, look, `SELECT max(token) FROM pglock.locks`)
 	time.Sleep(calm) // of load, not for anything to happen
@@ -219,7 +225,8 @@ func TestSoak_HundredsWaitWhileProcessesAndConnectionsDie(t *testing.T) {
 		t.Errorf("%d of %d workers came to their end", n, workers)
 	}
 
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters JOIN pglock.sessions USING (session_id) WHERE alive_until > clock_timestamp()`); n != 0 {
+	if n := one[int](t, look,
+		`SELECT count(*) FROM pglock.waiters JOIN pglock.sessions USING (session_id) WHERE alive_until > clock_timestamp()`); n != 0 {
 		t.Errorf("%d tickets were left in the queues", n)
 	}
 	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 0 {
@@ -236,16 +243,18 @@ func TestSoak_HundredsWaitWhileProcessesAndConnectionsDie(t *testing.T) {
 	}
 	checkGrants(t, look)
 	seen := checkQueue(t, look)
-	t.Logf("%d grants, %d through the queue, %d given up, %d passed over, %d asked again, at most %d queued for one lock; %d told of a loss; "+
-		"%d kills, %d stops, %d connections cut; %d grants in the calm",
-		seen.grants, seen.served, seen.left, seen.passed, seen.requeued, seen.longest, len(lost), kills.Load(), stops.Load(), cuts, lastToken-calmToken)
-	if seen.served < int(chaos/time.Second)*10 || seen.left == 0 || kills.Load()+stops.Load() == 0 || cuts == 0 || lastToken == calmToken {
+	t.Logf("%d grants, %d through the queue, %d given up, %d passed over, %d asked again, at most %d queued for one "+
+		"lock; %d told of a loss; %d kills, %d stops, %d connections cut; %d grants in the calm",
+		seen.grants, seen.served, seen.left, seen.passed, seen.requeued, seen.longest, len(lost), kills.Load(),
+		stops.Load(), cuts, lastToken-calmToken)
+	if seen.served < int(chaos/time.Second)*10 || seen.left == 0 || kills.Load()+stops.Load() == 0 || cuts == 0 ||
+		lastToken == calmToken {
 		t.Error("too little happened to show anything")
 	}
 }
 
-// cutConnections ends the clients' own connections, which listen and renew, for a while: a few at a time, mostly one that
-// has just begun to listen.
+// cutConnections ends the clients' own connections, which listen and renew, for a while: a few at a time, mostly one
+// that has just begun to listen.
 func cutConnections(t *testing.T, look *peer, until time.Time) (cuts int) {
 	t.Helper()
 	const cut = `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
@@ -341,8 +350,8 @@ type tally struct{ grants, served, left, passed, requeued, longest int }
 
 // checkQueue reads the logs as they were written. For every lock: tickets are served in increasing order, tokens
 // strictly increase over all slots, and by the server's clock no two leases are held at one time that the modes forbid
-// together. Tickets that a transaction removes are gone before its grants. Only a ticket that its call takes back may be
-// overtaken, also if that is rolled back and tried again: it is never served, and its call never asks again.
+// together. Tickets that a transaction removes are gone before its grants. Only a ticket that its call takes back may
+// be overtaken, also if that is rolled back and tried again: it is never served, and its call never asks again.
 func checkQueue(t *testing.T, p *peer) (seen tally) {
 	t.Helper()
 	rows, _ := p.Query(t.Context(), `
@@ -450,7 +459,8 @@ func checkQueue(t *testing.T, p *peer) (seen tally) {
 			held = slices.DeleteFunc(held, func(h *span) bool { return !h.end.After(*s.Granted) })
 			for _, h := range held {
 				if h.Mode != s.Mode || s.Mode == "exclusive" {
-					complain("I1: lock %s: %s token %d was granted while %s token %d was held", name, s.Mode, s.Token, h.Mode, h.Token)
+					complain("I1: lock %s: %s token %d was granted while %s token %d was held", name, s.Mode, s.Token,
+						h.Mode, h.Token)
 				}
 			}
 			if held = append(held, s); s.Mode == "limit" && len(held) > s.Places {

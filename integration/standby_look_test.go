@@ -97,7 +97,8 @@ func TestI23_AStandbyShowsThePastAndSaysSo(t *testing.T) {
 		p_wait => true)`)
 	look.exec(t, `UPDATE pglock.locks
 		SET acquired_at = acquired_at - interval '1 min', renewed_at = renewed_at - interval '1 min' WHERE name = 'gone'`)
-	look.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() - interval '1 min' WHERE holder = 'waiter'`)
+	look.exec(t,
+		`UPDATE pglock.sessions SET alive_until = clock_timestamp() - interval '1 min' WHERE holder = 'waiter'`)
 	look.exec(t, `INSERT INTO pglock.sessions (session_id, holder, alive_until, seen_at, version, pid, mark)
 		SELECT session_id, holder, clock_timestamp() + interval '1 h', clock_timestamp() - interval '50 s', 'v1', 1, 4711
 		FROM pglock.locks WHERE name = 'gone'
@@ -131,19 +132,23 @@ func standbyLooks(t *testing.T, there, here commandOf, session string) {
 	there.wants([]string{"why", "gone"}, "dead or cut off", "-", "standby")
 	here.wants([]string{"why", "gone"}, heading, "NOTE As far as this standby knows, gone is held by",
 		"The last sign of life that has arrived here is ", "does not see the server's processes of the primary",
-		"Ask the primary.", "1 waits; next: waiter", "-", "dead", "pglock-admin break", "If you do nothing", "PgBouncer")
+		"Ask the primary.", "1 waits; next: waiter", "-", "dead", "pglock-admin break", "If you do nothing",
+		"PgBouncer")
 	there.wants([]string{"why"}, "its holder is dead or cut off", "-", "standby")
 	here.wants([]string{"why"}, heading, "NOTE gone", "the primary alone knows", "-", "dead", "break ")
 	here.wants([]string{"why", "report"}, heading, "report is held by reporter", "-", "dead", "PgBouncer")
-	here.wants([]string{"why", "broken"}, heading, "As far as this standby knows, broken is free.", "alice", "-", "dead")
-	here.wants([]string{"why", "gome"}, heading, "the primary may know the lock by now", "Ask the primary.", "-", "Sure")
+	here.wants([]string{"why", "broken"}, heading, "As far as this standby knows, broken is free.", "alice", "-",
+		"dead")
+	here.wants([]string{"why", "gome"}, heading, "the primary may know the lock by now", "Ask the primary.", "-",
+		"Sure")
 	here.wants([]string{"history"}, heading, "break", "alice", "-", "record --level")
 	there.wants([]string{"show", "gone"}, "HOW TO END IT", "dead session")
 	here.wants([]string{"show", "gone"}, heading, "held for",
 		"A standby does not see the server's processes of the primary.",
 		"unknown: no sign of life has arrived", "-", "HOW TO END IT", "PgBouncer", "dead session")
 	there.wants([]string{"waiters"}, "dead session")
-	here.wants([]string{"waiters"}, heading, "unknown: no sign of life has arrived on this standby", "-", "dead session")
+	here.wants([]string{"waiters"}, heading, "unknown: no sign of life has arrived on this standby", "-",
+		"dead session")
 	here.wants([]string{"fences"}, heading, "gone")
 	here.wants([]string{"verify"}, heading)
 	here.wants([]string{"guard", "list"}, heading)
@@ -154,7 +159,8 @@ func standbyLooks(t *testing.T, there, here commandOf, session string) {
 		var on, off standbyField
 		there.data(&off, args...)
 		if here.data(&on, args...); off.Standby != nil || on.Standby == nil || on.Standby.Behind == nil ||
-			!on.Standby.Receiving || on.Standby.ReplayedAt.IsZero() || !strings.Contains(on.Standby.Text, "shows the past") {
+			!on.Standby.Receiving || on.Standby.ReplayedAt.IsZero() ||
+			!strings.Contains(on.Standby.Text, "shows the past") {
 			t.Errorf("%q says %+v on the primary, and %+v on the standby", args, off.Standby, on.Standby)
 		}
 	}

@@ -28,7 +28,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// node is one server of a cluster that replicates: a primary, or a standby that can be promoted. Kill is the crash of it.
+// node is one server of a cluster that replicates: a primary, or a standby that can be promoted. Kill is the crash of
+// it.
 type node struct {
 	*pgserver.Server
 	url string // of the database postgres; every node has the password of the first primary
@@ -41,8 +42,8 @@ func newPrimary(t *testing.T) *node {
 	return &node{server, server.URL()}
 }
 
-// newStandby starts a streaming standby of a primary: a server of the test's own whose data are replaced by a copy, taken
-// by the server's own backup functions, so that no client program is needed. It replicates asynchronously.
+// newStandby starts a streaming standby of a primary: a server of the test's own whose data are replaced by a copy,
+// taken by the server's own backup functions, so that no client program is needed. It replicates asynchronously.
 func newStandby(t *testing.T, primary *node) *node {
 	t.Helper()
 	server := pgtest.Dedicated(t, nil)
@@ -65,8 +66,8 @@ func newStandby(t *testing.T, primary *node) *node {
 	data.write("backup_label", one[string](t, look, `SELECT labelfile FROM `+stop))
 	to := look.Config()
 	data.write("standby.signal", "")
-	data.write("postgresql.auto.conf", fmt.Sprintf("primary_conninfo = 'host=%s port=%d user=%s password=%s sslmode=disable'\n"+
-		"wal_retrieve_retry_interval = '100ms'\n", to.Host, to.Port, to.User, to.Password))
+	data.write("postgresql.auto.conf", fmt.Sprintf("primary_conninfo = 'host=%s port=%d user=%s password=%s "+
+		"sslmode=disable'\nwal_retrieve_retry_interval = '100ms'\n", to.Host, to.Port, to.User, to.Password))
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -131,10 +132,11 @@ type dataFolder struct {
 	owner *pgprograms.User
 }
 
-// transient are what a backup leaves out: the contents of these folders, and these files. The lock file of the folder's own
-// last server stays: by it the next one finds the shared memory to clean up.
+// transient are what a backup leaves out: the contents of these folders, and these files. The lock file of the folder's
+// own last server stays: by it the next one finds the shared memory to clean up.
 var transient = struct{ folders, files []string }{
-	[]string{"pg_wal", "pg_dynshmem", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat_tmp", "pg_subtrans"},
+	[]string{"pg_wal", "pg_dynshmem", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat_tmp",
+		"pg_subtrans"},
 	[]string{"postmaster.pid", "postmaster.opts", "standby.signal", "backup_label", "backup_label.old"},
 }
 
@@ -220,8 +222,8 @@ func restore(t *testing.T, from, to *node) {
 	}
 }
 
-// clientProgram finds a client program that is not older than the server, beside the server's programs or on PATH. Where
-// there is none the test is skipped, with the reason on standard output.
+// clientProgram finds a client program that is not older than the server, beside the server's programs or on PATH.
+// Where there is none the test is skipped, with the reason on standard output.
 func clientProgram(t *testing.T, of *node, name string) string {
 	t.Helper()
 	path := name
@@ -282,10 +284,13 @@ func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
 		t.Errorf("the holder was told %v after its deadline", -left)
 	}
 	var why *pglock.LostError
-	if err := context.Cause(lost.Context()); !errors.Is(err, pglock.ErrLost) || !errors.As(err, &why) || why.Reason != pglock.ReasonUnknown {
+	if err := context.Cause(lost.Context()); !errors.Is(err, pglock.ErrLost) || !errors.As(err, &why) ||
+		why.Reason != pglock.ReasonUnknown {
 		t.Errorf("the lost lease ended with %v", err)
 	}
-	pgtest.Eventually(t, "the new primary to renew the lease that it knows", func() bool { return kept.Deadline().After(granted) })
+	pgtest.Eventually(t, "the new primary to renew the lease that it knows", func() bool {
+		return kept.Deadline().After(granted)
+	})
 	if _, err := kept.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -302,8 +307,8 @@ func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
 	}
 }
 
-// With a synchronous standby every answered grant is on the new primary, and a grant that waited for the standby when the
-// primary died is asked for again there: its holder hears of one grant, and it is the new primary's.
+// With a synchronous standby every answered grant is on the new primary, and a grant that waited for the standby when
+// the primary died is asked for again there: its holder hears of one grant, and it is the new primary's.
 func TestI17_FailoverToASynchronousStandbyLosesNoAnsweredGrant(t *testing.T) {
 	pgtest.Long(t, "TestI17_GrantWaitsForTheStandbyAgain")
 	t.Parallel() // it has servers of its own
@@ -317,7 +322,8 @@ func TestI17_FailoverToASynchronousStandbyLosesNoAnsweredGrant(t *testing.T) {
 	look.exec(t, `SELECT pg_reload_conf()`)
 	hosts := either(t, primary, standby)
 	observed := func(c *pgxpool.Config) { pglock.ObserveCommits(c.ConnConfig) }
-	c := newClient(t, newPool(t, hosts, observed, withDefault("synchronous_commit", "local")), pglock.WithDefaultTTL(time.Minute))
+	c := newClient(t, newPool(t, hosts, observed, withDefault("synchronous_commit", "local")),
+		pglock.WithDefaultTTL(time.Minute))
 	leases := make([]*pglock.Lease, 50)
 	for n := range leases {
 		var err error
@@ -357,8 +363,8 @@ func TestI17_FailoverToASynchronousStandbyLosesNoAnsweredGrant(t *testing.T) {
 	}
 }
 
-// The address of the primary leads to a standby for a while: nothing is decided there, neither a grant nor a refusal nor
-// the end of a lease, and everything works again when it is promoted.
+// The address of the primary leads to a standby for a while: nothing is decided there, neither a grant nor a refusal
+// nor the end of a lease, and everything works again when it is promoted.
 func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
@@ -385,11 +391,14 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 		"New":                   func() error { _, err := pglock.New(t.Context(), pool); return err },
 		"TryAcquire, free lock": func() error { _, err := c.TryAcquire(t.Context(), "y"); return err },
 		"TryAcquire, held lock": func() error { _, err := c.TryAcquire(t.Context(), "x"); return err },
-		"Acquire":               func() error { _, err := c.Acquire(t.Context(), "x", pglock.WithMaxWait(patience)); return err },
-		"Renew":                 func() error { return lease.Renew(t.Context()) },
-		"Check":                 func() error { _, err := lease.Check(t.Context()); return err },
-		"Write":                 func() error { return <-write(pool, lease) },
-		"Break":                 func() error { _, err := admin.Break(t.Context(), "x", "stuck"); return err },
+		"Acquire": func() error {
+			_, err := c.Acquire(t.Context(), "x", pglock.WithMaxWait(patience))
+			return err
+		},
+		"Renew": func() error { return lease.Renew(t.Context()) },
+		"Check": func() error { _, err := lease.Check(t.Context()); return err },
+		"Write": func() error { return <-write(pool, lease) },
+		"Break": func() error { _, err := admin.Break(t.Context(), "x", "stuck"); return err },
 	} {
 		if err := call(); !errors.Is(err, pglock.ErrReadOnly) {
 			t.Errorf("I23: %s on a standby answered %v", what, err)
@@ -398,7 +407,8 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 	if err := lease.Err(); err != nil {
 		t.Errorf("I23: a standby ended the lease: %v", err)
 	}
-	if _, err := newPeer(t, standby.url).acquire(t.Context(), "z", uuid.New(), time.Minute, false); state(err) != "25006" {
+	if _, err := newPeer(t, standby.url).acquire(t.Context(), "z", uuid.New(), time.Minute,
+		false); state(err) != "25006" {
 		t.Errorf("acquire on a standby answered %v", err)
 	}
 	standby.cutOff(t)

@@ -12,13 +12,15 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// crowded fills the tables as one name that everybody wants does, and has the server learn that nearly every row is of that
-// name. Nothing else is in them but what a test adds.
+// crowded fills the tables as one name that everybody wants does, and has the server learn that nearly every row is of
+// that name. Nothing else is in them but what a test adds.
 func crowded(t *testing.T, look *peer, n int) {
 	t.Helper()
 	addCrowd(t, look, 1, n)
-	look.exec(t, `VACUUM ANALYZE pglock.sessions, pglock.locks, pglock.spent_grants, pglock.fences, pglock.receipts, pglock.done_keys, pglock.events`)
-	look.exec(t, `ANALYZE pglock.waiters`) // whose rows are then read where they are, and counted: a vacuum would let the index answer alone
+	look.exec(t,
+		`VACUUM ANALYZE pglock.sessions, pglock.locks, pglock.spent_grants, pglock.fences, pglock.receipts, pglock.done_keys, pglock.events`)
+	// whose rows are then read where they are, and counted: a vacuum would let the index answer alone
+	look.exec(t, `ANALYZE pglock.waiters`)
 }
 
 // addCrowd adds the rows that have these numbers.
@@ -38,8 +40,8 @@ func addCrowd(t *testing.T, look *peer, first, last int) {
 		SELECT setval('pglock.fencing_token_seq', $N), setval('pglock.ticket_seq', $N)`))
 }
 
-// rowsRead tells how many rows of the library's tables a statement reads, by index and by reading whole tables, and which tables
-// it reads whole.
+// rowsRead tells how many rows of the library's tables a statement reads, by index and by reading whole tables, and
+// which tables it reads whole.
 func (p *peer) rowsRead(t *testing.T, sql string, args ...any) (rows int, whole string) {
 	t.Helper()
 	p.exec(t, `BEGIN`)
@@ -75,9 +77,11 @@ func readings(t *testing.T, look, p *peer) []reading {
 	const many = `array_fill('h'::text, ARRAY[32]), array_fill('1 min'::interval, ARRAY[32]), array_fill(NULL::jsonb, ARRAY[32]), array_fill(false, ARRAY[32]),
 		array_fill('%s'::text, ARRAY[32]), array_fill(%s::int, ARRAY[32]), array_fill(%v, ARRAY[32]), '10 s', array_fill(NULL::uuid, ARRAY[32]), array_fill(false, ARRAY[32])`
 	names32 := func(prefix string) string {
-		return `ARRAY(SELECT '` + prefix + `' || n FROM generate_series(1, 32) n), ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 32))`
+		return `ARRAY(SELECT '` + prefix +
+			`' || n FROM generate_series(1, 32) n), ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 32))`
 	}
-	held, reader, place := look.mustAcquire(t, "held", time.Hour), look.mustAsk(t, "read", "shared"), look.mustAsk(t, "place", "limit 3")
+	held, reader, place := look.mustAcquire(t, "held", time.Hour), look.mustAsk(t, "read", "shared"), look.mustAsk(t,
+		"place", "limit 3")
 	waited := look.mustAcquire(t, "waited for", time.Hour)
 	first := p.mustEnqueue(t, "waited for", "exclusive", nil)
 	for n := range 32 {
@@ -96,7 +100,8 @@ func readings(t *testing.T, look, p *peer) []reading {
 	leases := `ARRAY(SELECT name FROM l), ARRAY(SELECT token FROM l), ARRAY(SELECT grant_id FROM l), ARRAY(SELECT slot FROM l)`
 	const theLeases = `WITH l AS MATERIALIZED (SELECT name, token, grant_id, slot FROM pglock.locks WHERE name = ANY (ARRAY(SELECT 'held ' || n FROM generate_series(1, 32) n)) ORDER BY name) `
 	ask := func(name, more string) string {
-		return `SELECT pglock.acquire_lease('` + name + `', gen_random_uuid(), '` + p.key.String() + `', 'p', '1 min'` + more + `)`
+		return `SELECT pglock.acquire_lease('` + name + `', gen_random_uuid(), '` + p.key.String() + `', 'p', '1 min'` +
+			more + `)`
 	}
 	return []reading{
 		{"a new lock", ask(`new`, ``), 10},
@@ -112,10 +117,14 @@ func readings(t *testing.T, look, p *peer) []reading {
 		{"a lock that is read, shared", ask(`read`, `, p_mode => 'shared'`), 30},
 		{"a place", ask(`place`, `, p_mode => 'limit', p_capacity => 3`), 30},
 		{"a place with another limit", ask(`free`, `, p_mode => 'limit', p_capacity => 4`), 20},
-		{"32 new locks", `SELECT pglock.acquire_leases(` + names32("new ") + `, '` + p.key.String() + `', ` + fmt.Sprintf(many, "exclusive", "NULL", false) + `)`, 320},
-		{"32 free locks", `SELECT pglock.acquire_leases(` + names32("free ") + `, '` + p.key.String() + `', ` + fmt.Sprintf(many, "exclusive", "NULL", false) + `)`, 320},
-		{"32 held locks, queued for", `SELECT pglock.acquire_leases(` + names32("held ") + `, '` + p.key.String() + `', ` + fmt.Sprintf(many, "exclusive", "NULL", true) + `)`, 32 * 30},
-		{"32 free locks, shared", `SELECT pglock.acquire_leases(` + names32("free ") + `, '` + p.key.String() + `', ` + fmt.Sprintf(many, "shared", "NULL", true) + `)`, 32 * 30},
+		{"32 new locks", `SELECT pglock.acquire_leases(` + names32("new ") + `, '` + p.key.String() + `', ` +
+			fmt.Sprintf(many, "exclusive", "NULL", false) + `)`, 320},
+		{"32 free locks", `SELECT pglock.acquire_leases(` + names32("free ") + `, '` + p.key.String() + `', ` +
+			fmt.Sprintf(many, "exclusive", "NULL", false) + `)`, 320},
+		{"32 held locks, queued for", `SELECT pglock.acquire_leases(` + names32("held ") + `, '` + p.key.String() +
+			`', ` + fmt.Sprintf(many, "exclusive", "NULL", true) + `)`, 32 * 30},
+		{"32 free locks, shared", `SELECT pglock.acquire_leases(` + names32("free ") + `, '` + p.key.String() + `', ` +
+			fmt.Sprintf(many, "shared", "NULL", true) + `)`, 32 * 30},
 		{"a release", `SELECT pglock.release_lease(` + lease(held) + `, 0)`, 10},
 		{"a release, slot unknown", `SELECT pglock.release_lease(` + lease(reader) + `)`, 20},
 		{"a release of a place", `SELECT pglock.release_lease(` + lease(place) + `, 1)`, 20},
@@ -128,21 +137,31 @@ func readings(t *testing.T, look, p *peer) []reading {
 		{"a renewal", `SELECT pglock.renew_leases(` + array(held) + `, '{0}', '1 s')`, 10},
 		{"a renewal of a reader", `SELECT pglock.renew_leases(` + array(reader) + `, '{1}', '1 s')`, 10},
 		{"a check", `SELECT pglock.check_leases(` + array(held) + `, '{NULL}')`, 10},
-		{"a waiter gives up", `SELECT pglock.give_up('` + p.key.String() + `', '{waited for}', ARRAY['` + first.id.String() + `'::uuid])`, 30},
-		{"one of the dominant gives up", `SELECT pglock.give_up(gen_random_uuid(), '{dominant}', ARRAY[md5('2500')::uuid])`, 150},
-		{"a request given up and spent", `SELECT pglock.give_up(gen_random_uuid(), '{held}', ARRAY[gen_random_uuid()], true)`, 30},
+		{"a waiter gives up", `SELECT pglock.give_up('` + p.key.String() + `', '{waited for}', ARRAY['` +
+			first.id.String() + `'::uuid])`, 30},
+		{"one of the dominant gives up",
+			`SELECT pglock.give_up(gen_random_uuid(), '{dominant}', ARRAY[md5('2500')::uuid])`, 150},
+		{"a request given up and spent",
+			`SELECT pglock.give_up(gen_random_uuid(), '{held}', ARRAY[gen_random_uuid()], true)`, 30},
 		{"a look", `SELECT pglock.look('` + p.key.String() + `', 'p', '10 s')`, 20},
 		{"a look that extends the session", `SELECT pglock.look('` + p.key.String() + `', 'p', '1 h')`, 20},
-		{"a connection that is marked", `SELECT pglock.mark_connection('` + p.key.String() + `', pg_backend_pid(), 'p', 'v')`, 10},
-		{"a look for a circle", `SELECT pglock.look('` + p.key.String() + `', 'p', '10 s', ARRAY(SELECT ticket FROM pglock.waiters WHERE grant_id = '` + first.id.String() + `'))`, 60},
+		{"a connection that is marked", `SELECT pglock.mark_connection('` + p.key.String() +
+			`', pg_backend_pid(), 'p', 'v')`, 10},
+		{"a look for a circle", `SELECT pglock.look('` + p.key.String() +
+			`', 'p', '10 s', ARRAY(SELECT ticket FROM pglock.waiters WHERE grant_id = '` + first.id.String() + `'))`,
+			60},
 		{"a look of a session that does not wait", `SELECT pglock.look(gen_random_uuid(), 'p', '10 s')`, 10},
 		{"the end of a session", `SELECT pglock.end_session('` + p.key.String() + `')`, 10},
 		{"an announcement", `SELECT pglock.announce('{held}', '{0}')`, 10},
 		{"a watch", `SELECT pglock.watch('held', '1 min')`, 10},
-		{"a fence", `SELECT pglock.fence(` + lease(held) + `, 'dominant/77', p_receipt_id => gen_random_uuid(), p_write_id => gen_random_uuid())`, 20},
-		{"a fence that is stale", `DO $$ BEGIN PERFORM pglock.fence(` + lease(expired) + `, 'dominant/77'); EXCEPTION WHEN OTHERS THEN END $$`, 20},
-		{"a write without a fence", `DO $$ BEGIN INSERT INTO guarded DEFAULT VALUES; EXCEPTION WHEN OTHERS THEN END $$`, 10},
-		{"a seal of what was written", `DO $$ BEGIN PERFORM pglock.fence(` + lease(held) + `, 'dominant/77'); PERFORM pglock.seal('{dominant/77}'); SET CONSTRAINTS ALL IMMEDIATE; END $$`, 30},
+		{"a fence", `SELECT pglock.fence(` + lease(held) +
+			`, 'dominant/77', p_receipt_id => gen_random_uuid(), p_write_id => gen_random_uuid())`, 20},
+		{"a fence that is stale", `DO $$ BEGIN PERFORM pglock.fence(` + lease(expired) +
+			`, 'dominant/77'); EXCEPTION WHEN OTHERS THEN END $$`, 20},
+		{"a write without a fence", `DO $$ BEGIN INSERT INTO guarded DEFAULT VALUES; EXCEPTION WHEN OTHERS THEN END $$`,
+			10},
+		{"a seal of what was written", `DO $$ BEGIN PERFORM pglock.fence(` + lease(held) +
+			`, 'dominant/77'); PERFORM pglock.seal('{dominant/77}'); SET CONSTRAINTS ALL IMMEDIATE; END $$`, 30},
 		{"a seal", `WITH f AS MATERIALIZED (SELECT pglock.fence(` + lease(held) + `, 'held')) SELECT FROM f`, 20},
 		{"work done once", `SELECT pglock.once('a new key', ` + lease(held) + `)`, 30},
 		{"an outcome", `SELECT pglock.outcome(gen_random_uuid(), gen_random_uuid())`, 10},
@@ -160,13 +179,14 @@ func readings(t *testing.T, look, p *peer) []reading {
 		{"whom a lock holds up", `SELECT pglock.list_waits('waited for', 10)`, 60},
 		{"a page of the audit", `SELECT pglock.list_history('', 10)`, 20},
 		{"tickets that nobody waits for", `SELECT pglock.own_tickets('` + p.key.String() + `', ARRAY[1, 2, 3])`, 20},
-		{"several fences", `SELECT pglock.fence_all(ARRAY['held'], ARRAY[` + fmt.Sprint(held.token) + `], ARRAY['` + held.id.String() + `'::uuid])`, 20},
+		{"several fences", `SELECT pglock.fence_all(ARRAY['held'], ARRAY[` + fmt.Sprint(held.token) + `], ARRAY['` +
+			held.id.String() + `'::uuid])`, 20},
 		{"a step of a prune", `SELECT pglock.prune_locks('0', 10)`, 300},
 	}
 }
 
-// Every function reads a bounded number of rows and no table whole, whatever one long queue has made of the statistics: a
-// waiter of one lock is not in the way of other locks. Each is called often enough for a plan that is kept.
+// Every function reads a bounded number of rows and no table whole, whatever one long queue has made of the statistics:
+// a waiter of one lock is not in the way of other locks. Each is called often enough for a plan that is kept.
 func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
 	pgtest.Long(t, "TestTheWorkGrowsWithWhatIsAskedFor")
 	t.Parallel()
@@ -183,25 +203,29 @@ func (c reading) again(t *testing.T, p *peer, times int) {
 	t.Helper()
 	for call := 1; call <= times; call++ {
 		if rows, whole := p.rowsRead(t, c.sql); whole != "" || rows > c.rows {
-			t.Errorf("%s, call %d: %d rows were read, want %d at most; tables read whole: %s", c.what, call, rows, c.rows, whole)
+			t.Errorf("%s, call %d: %d rows were read, want %d at most; tables read whole: %s", c.what, call, rows,
+				c.rows, whole)
 			return
 		}
 	}
 }
 
-// A connection keeps its plans, and may have made them when nobody had used the tables yet, and the server knew it. When they
-// have filled up it reads no table whole for that.
+// A connection keeps its plans, and may have made them when nobody had used the tables yet, and the server knew it.
+// When they have filled up it reads no table whole for that.
 func TestPlansOfEmptyTablesSuitFullOnes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
-	for _, table := range []string{"locks", "sessions", "waiters", "spent_grants", "fences", "receipts", "done_keys", "events"} {
+	for _, table := range []string{"locks", "sessions", "waiters", "spent_grants", "fences", "receipts", "done_keys",
+		"events"} {
 		look.exec(t, `ALTER TABLE pglock.`+table+` SET (autovacuum_enabled = off)`)
 		look.exec(t, `VACUUM ANALYZE pglock.`+table)
 	}
 	addCrowd(t, look, 1, 1)
-	short := []string{"a free lock", "a release", "a held lock, queued for", "a place with another limit", "a hand-over", "a look that extends the session",
-		"a fence that is stale", "work done once", "whom a lock holds up", "a write without a fence", "a connection that is marked",
+	short := []string{"a free lock", "a release", "a held lock, queued for", "a place with another limit",
+		"a hand-over", "a look that extends the session",
+		"a fence that is stale", "work done once", "whom a lock holds up", "a write without a fence",
+		"a connection that is marked",
 		"the processes of a lock", "a step of a prune"}
 	all := pgtest.Some(t, readings(t, look, p), func(c reading) bool { return slices.Contains(short, c.what) })
 	for _, c := range all {
@@ -215,8 +239,8 @@ func TestPlansOfEmptyTablesSuitFullOnes(t *testing.T) {
 	}
 }
 
-// What reads everything reads it once, also if the server takes the tables for empty, because it has last counted the rows when
-// there were none.
+// What reads everything reads it once, also if the server takes the tables for empty, because it has last counted the
+// rows when there were none.
 func TestWhatReadsEverythingSuitsTablesThatWereEmpty(t *testing.T) {
 	pgtest.Long(t, "TestPlansOfEmptyTablesSuitFullOnes")
 	t.Parallel()
@@ -227,18 +251,21 @@ func TestWhatReadsEverythingSuitsTablesThatWereEmpty(t *testing.T) {
 		look.exec(t, `VACUUM ANALYZE pglock.`+table)
 	}
 	addCrowd(t, look, 1, 20_000)
-	p.exec(t, `SET statement_timeout = '10s'`) // where a fifth of a second is right, and each row with each takes more than twenty
+	// where a fifth of a second is right, and each row with each takes more than twenty
+	p.exec(t, `SET statement_timeout = '10s'`)
 	for _, sql := range []string{
-		`list_sessions(1000)`, `list_sessions(1000, p_order => 'leases')`, `rank_locks('waiting', 100)`, `rank_locks('age', 100, p_free => true)`,
-		`rank_locks('expiry', 100, p_queued => true)`, `rank_waiters(100)`, `rank_fences(100)`, `statistics(10)`, `list_locks()`, `list_waiters('')`,
+		`list_sessions(1000)`, `list_sessions(1000, p_order => 'leases')`, `rank_locks('waiting', 100)`,
+		`rank_locks('age', 100, p_free => true)`,
+		`rank_locks('expiry', 100, p_queued => true)`, `rank_waiters(100)`, `rank_fences(100)`, `statistics(10)`,
+		`list_locks()`, `list_waiters('')`,
 		`list_history('')`, `diagnose()`, `sweep()`, `break_session(gen_random_uuid(), 'test', 'test')`,
 	} {
 		p.exec(t, `SELECT FROM pglock.`+sql)
 	}
 }
 
-// What is done for many costs what they are, not their square: leaving a long queue, a hand-over to many readers, sessions that
-// are extended, and a seal where the check inside COMMIT is used up.
+// What is done for many costs what they are, not their square: leaving a long queue, a hand-over to many readers,
+// sessions that are extended, and a seal where the check inside COMMIT is used up.
 func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -250,7 +277,8 @@ func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 	for i := range ids {
 		ids[i] = uuid.New()
 	}
-	look.exec(t, `INSERT INTO pglock.waiters SELECT 'x', 1000000 + n, 'shared', NULL, ($1::uuid[])[n], '00000000-0000-4000-8000-000000000001', NULL, false, 'r', '1 min', NULL, now()
+	look.exec(t,
+		`INSERT INTO pglock.waiters SELECT 'x', 1000000 + n, 'shared', NULL, ($1::uuid[])[n], '00000000-0000-4000-8000-000000000001', NULL, false, 'r', '1 min', NULL, now()
 		FROM generate_series(1, $2::int) n`, ids, readers)
 	for what, c := range map[string]struct {
 		sql  string
@@ -258,21 +286,26 @@ func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 		each int // rows for each of n
 		n    int
 	}{
-		"1,000 readers are handed the lock": {`SELECT pglock.release_lease('x', $1, $2, 0)`, []any{held.token, held.id.String()}, 20, readers},
-		"2,000 of 10,000 leave":             {`SELECT pglock.give_up(gen_random_uuid(), array_fill('dominant'::text, ARRAY[2000]), ARRAY(SELECT grant_id FROM pglock.waiters WHERE name = 'dominant' AND ticket > 8000 ORDER BY ticket LIMIT 2000))`, nil, 120, 2000},
-		"1,000 readers give up":             {`SELECT pglock.give_up(gen_random_uuid(), array_fill('x'::text, ARRAY[$2::int]), $1)`, []any{ids, readers}, 120, readers},
-		"one more behind 10,000":            {`SELECT pglock.acquire_lease('dominant', gen_random_uuid(), '00000000-0000-4000-8000-000000000009', 'p', '1 min', p_wait => true)`, nil, 150, 1},
-		"a session is extended":             {`SELECT pglock.look('00000000-0000-4000-8000-000000000009', 'p', '20 s')`, nil, 20, 1},
-		"a session ends":                    {`SELECT pglock.end_session('00000000-0000-4000-8000-000000000009')`, nil, 20, 1},
+		"1,000 readers are handed the lock": {`SELECT pglock.release_lease('x', $1, $2, 0)`,
+			[]any{held.token, held.id.String()}, 20, readers},
+		"2,000 of 10,000 leave":  {`SELECT pglock.give_up(gen_random_uuid(), array_fill('dominant'::text, ARRAY[2000]), ARRAY(SELECT grant_id FROM pglock.waiters WHERE name = 'dominant' AND ticket > 8000 ORDER BY ticket LIMIT 2000))`, nil, 120, 2000},
+		"1,000 readers give up":  {`SELECT pglock.give_up(gen_random_uuid(), array_fill('x'::text, ARRAY[$2::int]), $1)`, []any{ids, readers}, 120, readers},
+		"one more behind 10,000": {`SELECT pglock.acquire_lease('dominant', gen_random_uuid(), '00000000-0000-4000-8000-000000000009', 'p', '1 min', p_wait => true)`, nil, 150, 1},
+		"a session is extended": {`SELECT pglock.look('00000000-0000-4000-8000-000000000009', 'p', '20 s')`, nil, 20,
+			1},
+		"a session ends": {`SELECT pglock.end_session('00000000-0000-4000-8000-000000000009')`, nil, 20, 1},
 	} {
-		if rows, whole := p.rowsRead(t, c.sql, c.args...); rows > c.each*c.n || whole != "" && !strings.Contains(what, "of 10,000") {
+		if rows, whole := p.rowsRead(t, c.sql, c.args...); rows > c.each*c.n || whole != "" &&
+			!strings.Contains(what, "of 10,000") {
 			t.Errorf("%s: %d rows were read, want %d at most; tables read whole: %s", what, rows, c.each*c.n, whole)
 		}
 	}
 	look.exec(t, `UPDATE pglock.waiters SET session_id = '00000000-0000-4000-8000-000000000002'`)
 	look.exec(t, `ANALYZE pglock.waiters`)
-	if rows, whole := newPeer(t, db.URL()).rowsRead(t, `SELECT pglock.look(gen_random_uuid(), 'p', '20 s')`); rows > 20 || whole != "" {
-		t.Errorf("a look, where all tickets are another session's: %d rows were read; tables read whole: %s", rows, whole)
+	if rows, whole := newPeer(t, db.URL()).rowsRead(t,
+		`SELECT pglock.look(gen_random_uuid(), 'p', '20 s')`); rows > 20 || whole != "" {
+		t.Errorf("a look, where all tickets are another session's: %d rows were read; tables read whole: %s", rows,
+			whole)
 	}
 	g := p.mustAcquire(t, "sealed", time.Hour)
 	p.exec(t, `BEGIN`)
@@ -288,9 +321,9 @@ func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 	p.exec(t, `ROLLBACK`)
 }
 
-// A connection plans its renewals once, perhaps when a single lock has ever been used, and under settings that forbid something to
-// the planner. The plan reads the row of each lease by its key when thousands are held, which nobody has counted yet, and what is
-// read of each that is lost does not grow with the tables either.
+// A connection plans its renewals once, perhaps when a single lock has ever been used, and under settings that forbid
+// something to the planner. The plan reads the row of each lease by its key when thousands are held, which nobody has
+// counted yet, and what is read of each that is lost does not grow with the tables either.
 func TestThePlanOfTheFirstRenewalSuitsThousands(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -301,7 +334,8 @@ func TestThePlanOfTheFirstRenewalSuitsThousands(t *testing.T) {
 	look.exec(t, `ANALYZE pglock.locks, pglock.events`)
 	const leases = `pglock.%s(ARRAY(SELECT 'n' || i FROM generate_series(1, $1::int) i), ARRAY(SELECT i + $2::int FROM generate_series(1, $1::int) i),
 		ARRAY(SELECT md5(i::text)::uuid FROM generate_series(1, $1::int) i), array_fill(0, ARRAY[$1::int]))`
-	renew, check := `SELECT outcome FROM `+fmt.Sprintf(leases, "renew_leases"), `SELECT reason FROM `+fmt.Sprintf(leases, "check_leases")
+	renew, check := `SELECT outcome FROM `+fmt.Sprintf(leases, "renew_leases"), `SELECT reason FROM `+
+		fmt.Sprintf(leases, "check_leases")
 	planned := make(map[string]*peer)
 	for _, forbidden := range []string{"seqscan", "nestloop", "tidscan", "indexscan, bitmapscan"} {
 		p := newPeer(t, db.URL())
@@ -316,20 +350,24 @@ func TestThePlanOfTheFirstRenewalSuitsThousands(t *testing.T) {
 		planned[forbidden] = p
 	}
 	const locks = 3000
-	look.exec(t, `INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
+	look.exec(t,
+		`INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
 		SELECT 'n' || i, i, md5(i::text)::uuid, gen_random_uuid(), 'h', '1 h', now(), now(), now() + interval '1 h' FROM generate_series(1, $1::int) i`, locks)
-	look.exec(t, `INSERT INTO pglock.events (kind, lock_name, token) SELECT 'takeover', 'n' || (1 + i % 2), 1000000 + i FROM generate_series(1, $1::int) i`, locks)
+	look.exec(t,
+		`INSERT INTO pglock.events (kind, lock_name, token) SELECT 'takeover', 'n' || (1 + i % 2), 1000000 + i FROM generate_series(1, $1::int) i`, locks)
 	for forbidden, p := range planned {
 		for _, c := range []struct{ n, stale, each int }{
 			{1, 0, 3}, {100, 0, 3}, {1000, 0, 3}, // a row is found, locked and written: each of these reads it
 			{2, -1, 12}, {100, -1, 12}, // lost, and a greater token says so
 		} {
 			if rows, whole := p.rowsRead(t, renew, c.n, c.stale); rows > c.each*c.n+5 || whole != "" {
-				t.Errorf("planned without %s: the renewal of %d leases (tokens %+d) has read %d rows, want %d at most; tables read whole: %s",
+				t.Errorf("planned without %s: the renewal of %d leases (tokens %+d) has read %d rows, want %d at "+
+					"most; tables read whole: %s",
 					forbidden, c.n, c.stale, rows, c.each*c.n+5, whole)
 			}
 			want := map[bool]string{true: "renewed", false: "released"}[c.stale == 0]
-			if n := one[int](t, p, `SELECT count(*)::int FROM (`+renew+`) r WHERE outcome = '`+want+`'`, c.n, c.stale); n != c.n {
+			if n := one[int](t, p, `SELECT count(*)::int FROM (`+renew+`) r WHERE outcome = '`+want+`'`, c.n,
+				c.stale); n != c.n {
 				t.Errorf("%d of %d leases are %s", n, c.n, want)
 			}
 		}

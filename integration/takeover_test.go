@@ -10,19 +10,21 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// wait asks for the lock for a minute and waits for it; again says that it has asked before, and names another time now,
-// which is not what it gets.
+// wait asks for the lock for a minute and waits for it; again says that it has asked before, and names another time
+// now, which is not what it gets.
 func (p *peer) wait(ctx context.Context, name string, id uuid.UUID, again bool) (g grant, err error) {
 	g = grant{name: name, id: id}
 	var token, us *int64
-	err = p.QueryRow(ctx, `SELECT granted, token, (more ->> 'remaining_us')::bigint FROM pglock.acquire_lease($1, $2, $3, 'peer', CASE WHEN $4 THEN '5 min'::interval ELSE '1 min' END,
-		p_retry => $4, p_wait => true, p_session_ttl => '1 min')`, name, id.String(), p.key.String(), again).Scan(&g.granted, &token, &us)
+	err = p.QueryRow(ctx,
+		`SELECT granted, token, (more ->> 'remaining_us')::bigint FROM pglock.acquire_lease($1, $2, $3, 'peer', CASE WHEN $4 THEN '5 min'::interval ELSE '1 min' END,
+		p_retry => $4, p_wait => true, p_session_ttl => '1 min')`, name, id.String(), p.key.String(),
+		again).Scan(&g.granted, &token, &us)
 	g.token, g.remaining = orZero(token), time.Duration(orZero(us))*time.Microsecond
 	return g, err
 }
 
-// A lease that has run out goes to the head of the queue when it asks, not before and to nobody else, with a token above
-// all before it and with a note of whose it was.
+// A lease that has run out goes to the head of the queue when it asks, not before and to nobody else, with a token
+// above all before it and with a note of whose it was.
 func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
 	t.Parallel()
 	for _, secondFirst := range []bool{false, true} { // asks when the lease has run out
@@ -60,7 +62,8 @@ func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
 		if !g.granted || g.token <= held.token || g.token>>36 != 3<<8+1 {
 			t.Errorf("I2, I22: the head of the queue got %+v, after %d", g, held.token)
 		}
-		if n := one[int](t, look, `SELECT count(*) FROM pglock.events WHERE kind = 'takeover' AND lock_name = 'x' AND token = $1 AND new_token = $2 AND holder = 'peer'`, held.token, g.token); n != 1 {
+		if n := one[int](t, look,
+			`SELECT count(*) FROM pglock.events WHERE kind = 'takeover' AND lock_name = 'x' AND token = $1 AND new_token = $2 AND holder = 'peer'`, held.token, g.token); n != 1 {
 			t.Errorf("%d notes of the take-over, want 1", n)
 		}
 		if left, err := a.left(t.Context(), g); err != nil || left <= 0 || left > time.Minute {
@@ -75,8 +78,8 @@ func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
 	}
 }
 
-// A renewal that is under way when the lease would end keeps the lock held. Nobody waits for it: the first in the queue is told
-// to ask again.
+// A renewal that is under way when the lease would end keeps the lock held. Nobody waits for it: the first in the queue
+// is told to ask again.
 func TestI1_NoTakeOverBesideARenewalUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// inThousands is how many there are of what comes in thousands: a fifth outside the long tier, a twentieth in the short one.
+// inThousands is how many there are of what comes in thousands: a fifth outside the long tier, a twentieth in the short
+// one.
 func inThousands(n int) int {
 	switch {
 	case pgtest.LargeLoads:
@@ -37,8 +38,8 @@ func fewLevels() []pgx.TxIsoLevel {
 	return []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable}
 }
 
-// lasting is how long there is load of a kind, at least: an eighth outside the long tier, where load ends when there was
-// enough of it to show something, and a thirtieth in the short one.
+// lasting is how long there is load of a kind, at least: an eighth outside the long tier, where load ends when there
+// was enough of it to show something, and a thirtieth in the short one.
 func lasting(d time.Duration) time.Duration {
 	switch {
 	case pgtest.LargeLoads:

@@ -105,7 +105,8 @@ func TestWatchTellsEveryChange(t *testing.T) {
 				if ch.Kind != kind || token != 0 && ch.Lease.Token != token || len(ch.Holders) != holders {
 					t.Fatalf("%+v, want %s of token %d and %d holders", ch, kind, token, holders)
 				}
-				if kind != pglock.ChangeNone && (ch.Lease.Holder != "a" || ch.Lease.AcquiredAt.IsZero() || ch.Lease.Name != "x") {
+				if kind != pglock.ChangeNone && (ch.Lease.Holder != "a" || ch.Lease.AcquiredAt.IsZero() ||
+					ch.Lease.Name != "x") {
 					t.Errorf("%+v", ch.Lease)
 				}
 			}
@@ -185,7 +186,8 @@ func TestEveryAnswerSaysThatTheLockIsWatched(t *testing.T) {
 			id := uuid.NewString()
 			const ask = `pglock.acquire_lease($1, $2, $3, 'p', '1 min', p_mode => $4)`
 			said("the grant", ask, name, id, p.key.String(), mode)
-			said("the refusal", `pglock.acquire_lease($1, $2, $3, 'p', '1 min', p_mode => 'limit', p_capacity => 3)`, name, uuid.NewString(), p.key.String())
+			said("the refusal", `pglock.acquire_lease($1, $2, $3, 'p', '1 min', p_mode => 'limit', p_capacity => 3)`,
+				name, uuid.NewString(), p.key.String())
 			token := one[int64](t, p, `SELECT token FROM pglock.locks WHERE name = $1 AND grant_id = $2`, name, id)
 			said("the release", `pglock.release_lease($1, $2, $3)`, name, token, id)
 			id = uuid.NewString()
@@ -193,13 +195,14 @@ func TestEveryAnswerSaysThatTheLockIsWatched(t *testing.T) {
 			token = one[int64](t, p, `SELECT token FROM pglock.locks WHERE name = $1 AND grant_id = $2`, name, id)
 			q := waiter.mustEnqueue(t, name, "exclusive", nil)
 			said("the hand-over", `pglock.release_lease($1, $2, $3)`, name, token, id)
-			said("giving up", `pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid])`, waiter.key.String(), name, q.id.String())
+			said("giving up", `pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid])`, waiter.key.String(), name,
+				q.id.String())
 		}
 	}
 }
 
-// Nobody pays for watching when nobody watches: a release and a grant send no statement more, and a watch that has ended
-// stops costing.
+// Nobody pays for watching when nobody watches: a release and a grant send no statement more, and a watch that has
+// ended stops costing.
 func TestWatchCostsNothingWhenNobodyWatches(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -215,10 +218,12 @@ func TestWatchCostsNothingWhenNobodyWatches(t *testing.T) {
 	cancel()
 	for range changes {
 	}
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name <> 'x' AND watched_until IS NOT NULL`); n != 0 {
+	if n := one[int](t, look,
+		`SELECT count(*) FROM pglock.locks WHERE name <> 'x' AND watched_until IS NOT NULL`); n != 0 {
 		t.Error("a lock that nobody watches is marked as watched")
 	}
-	if until := one[bool](t, look, `SELECT watched_until < clock_timestamp() + interval '61 s' FROM pglock.locks WHERE name = 'x'`); !until {
+	if until := one[bool](t, look,
+		`SELECT watched_until < clock_timestamp() + interval '61 s' FROM pglock.locks WHERE name = 'x'`); !until {
 		t.Error("the watch would cost for longer than a minute after its end")
 	}
 }
@@ -238,7 +243,8 @@ func TestWatchTellsAnErrorThatWillNotPass(t *testing.T) {
 		}, pglock.ErrSchema},
 		"pool closed": {func(_ *testing.T, _ *peer, pool *pgxpool.Pool) { pool.Close() }, puddle.ErrClosedPool},
 		"connections ended": {func(t *testing.T, look *peer, _ *pgxpool.Pool) {
-			look.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+			look.exec(t,
+				`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 		}, nil},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -29,10 +29,12 @@ func (p *peer) mustEnqueue(t *testing.T, name, mode string, capacity any) queued
 // grantOf is the token of a grant that stands, 0 when there is none.
 func grantOf(t *testing.T, look *peer, name string, id uuid.UUID) int64 {
 	t.Helper()
-	return one[int64](t, look, `SELECT coalesce(max(token), 0) FROM pglock.locks WHERE name = $1 AND grant_id = $2 AND expires_at > clock_timestamp()`, name, id.String())
+	return one[int64](t, look,
+		`SELECT coalesce(max(token), 0) FROM pglock.locks WHERE name = $1 AND grant_id = $2 AND expires_at > clock_timestamp()`, name, id.String())
 }
 
-// A ticket that is being written when the holder releases is waited for and served: nobody waits for a lock that is free.
+// A ticket that is being written when the holder releases is waited for and served: nobody waits for a lock that is
+// free.
 func TestI8_ReleaseSeesATicketThatIsBeingWritten(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -45,7 +47,8 @@ func TestI8_ReleaseSeesATicketThatIsBeingWritten(t *testing.T) {
 			q := waiter.mustEnqueue(t, t.Name(), "exclusive", nil)
 			// A release for many gives up a wait that is longer than a moment, and has done nothing.
 			if way == "release_leases" {
-				if released, err := holder.releaseBy(t.Context(), way, g); state(err) != "55P03" || released || !isHeld(t, look, g) {
+				if released, err := holder.releaseBy(t.Context(), way, g); state(err) != "55P03" || released ||
+					!isHeld(t, look, g) {
 					t.Errorf("I8: %v, %v, and held is %v", released, err, isHeld(t, look, g))
 				}
 				waiter.exec(t, `COMMIT`)
@@ -69,8 +72,8 @@ func TestI8_ReleaseSeesATicketThatIsBeingWritten(t *testing.T) {
 	}
 }
 
-// The other order: whoever would write a ticket while the holder releases waits for that, and is told to ask again, because
-// nobody queues for a lock that is free.
+// The other order: whoever would write a ticket while the holder releases waits for that, and is told to ask again,
+// because nobody queues for a lock that is free.
 func TestI8_NoTicketForALockThatIsBeingReleased(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -95,7 +98,8 @@ func TestI8_NoTicketForALockThatIsBeingReleased(t *testing.T) {
 		if a := <-answered; a.err != nil || a.granted || a.ticket != 0 {
 			t.Errorf("I8: %s: %+v; want to ask again for a lock that is free", way, a)
 		}
-		if a, err := waiter.enqueue(t.Context(), way, id, "exclusive", nil); err != nil || !a.granted || a.token <= g.token {
+		if a, err := waiter.enqueue(t.Context(), way, id, "exclusive", nil); err != nil || !a.granted ||
+			a.token <= g.token {
 			t.Errorf("I8: %s, asked again: %+v, %v; want the lock, which is free", way, a, err)
 		}
 	}
@@ -134,9 +138,11 @@ func TestI9_ReleaseServesWhoseTurnItIs(t *testing.T) {
 			waiting = append(waiting, q.mustEnqueue(t, name, mode, nil))
 			switch n {
 			case 1: // it has died
-				p.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`, q.session().String())
+				p.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`,
+					q.session().String())
 			case 2: // it has left
-				p.exec(t, `SELECT pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid])`, q.key.String(), name, waiting[n].id.String())
+				p.exec(t, `SELECT pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid])`, q.key.String(), name,
+					waiting[n].id.String())
 			}
 		}
 		for _, n := range []int{0, 3} {
@@ -150,7 +156,9 @@ func TestI9_ReleaseServesWhoseTurnItIs(t *testing.T) {
 		}
 		p.mustReleaseBy(t, way, g)
 		for _, n := range []int{4, 5} {
-			if slot := one[int](t, p, `SELECT slot FROM pglock.locks WHERE name = $1 AND grant_id = $2 AND mode = 'shared'`, name, waiting[n].id.String()); slot != n-3 {
+			if slot := one[int](t, p,
+				`SELECT slot FROM pglock.locks WHERE name = $1 AND grant_id = $2 AND mode = 'shared'`, name,
+				waiting[n].id.String()); slot != n-3 {
 				t.Errorf("reader %d has slot %d", n, slot)
 			}
 		}
@@ -160,15 +168,16 @@ func TestI9_ReleaseServesWhoseTurnItIs(t *testing.T) {
 	}
 }
 
-// A ticket has its place behind those before it, above every ticket that was served, and is the same when it is asked for
-// again.
+// A ticket has its place behind those before it, above every ticket that was served, and is the same when it is asked
+// for again.
 func TestI9_TicketsStandInOrder(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)
-	p.exec(t, `UPDATE pglock.locks SET served = 5000 WHERE name = 'x'`) // as after a failover that set the sequence back
-	p.exec(t, `SELECT setval('pglock.ticket_seq', 4998)`)               // and it is about to catch up
+	// as after a failover that set the sequence back
+	p.exec(t, `UPDATE pglock.locks SET served = 5000 WHERE name = 'x'`)
+	p.exec(t, `SELECT setval('pglock.ticket_seq', 4998)`) // and it is about to catch up
 	var tickets []queued
 	for n := range 3 {
 		q := newHastyPeer(t, db.URL())
@@ -185,9 +194,12 @@ func TestI9_TicketsStandInOrder(t *testing.T) {
 	// A session that would be dead soon says that it is alive with its next ticket.
 	q := newHastyPeer(t, db.URL())
 	tickets = append(tickets, q.mustEnqueue(t, "x", "exclusive", nil))
-	p.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() + interval '2 s' WHERE session_id = $1`, q.session().String())
+	p.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() + interval '2 s' WHERE session_id = $1`,
+		q.session().String())
 	tickets = append(tickets, q.mustEnqueue(t, "x", "exclusive", nil))
-	if !one[bool](t, p, `SELECT alive_until > clock_timestamp() + interval '5 s' FROM pglock.sessions WHERE session_id = $1`, q.session().String()) {
+	if !one[bool](t, p,
+		`SELECT alive_until > clock_timestamp() + interval '5 s' FROM pglock.sessions WHERE session_id = $1`,
+		q.session().String()) {
 		t.Error("the session counts as dead soon, in spite of its ticket")
 	}
 	for _, b := range tickets {
@@ -214,15 +226,16 @@ func TestI9_TicketsStandInOrder(t *testing.T) {
 	}
 }
 
-// A request to wait that comes to write its ticket after it was given up leaves no ticket: whichever of the two is first to
-// lock the head.
+// A request to wait that comes to write its ticket after it was given up leaves no ticket: whichever of the two is
+// first to lock the head.
 func TestTrap9_LateTicketOfARequestThatWasGivenUpIsTakenBack(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p, look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	patientWaits(t, look)
 	p.mustAcquire(t, "x", time.Minute)
-	p.exec(t, `CREATE FUNCTION public.held_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
+	p.exec(t,
+		`CREATE FUNCTION public.held_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
 		CREATE TRIGGER held_up BEFORE INSERT ON pglock.waiters FOR EACH ROW EXECUTE FUNCTION public.held_up()`)
 	look.exec(t, `SELECT pg_advisory_lock(1)`)
 	id := uuid.New()
@@ -234,7 +247,8 @@ func TestTrap9_LateTicketOfARequestThatWasGivenUpIsTakenBack(t *testing.T) {
 	waiter.awaitBlocked(t, look)
 	given := make(chan error, 1)
 	go func() {
-		_, err := p.Exec(t.Context(), `SELECT pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid], true)`, id.String())
+		_, err := p.Exec(t.Context(), `SELECT pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid], true)`,
+			id.String())
 		given <- err
 	}()
 	p.awaitBlocked(t, look)
@@ -261,9 +275,11 @@ func TestI9_NoTicketForWhoeverHoldsTheLock(t *testing.T) {
 	owner := uuid.New()
 	freed(t, p, "known")
 	for _, name := range []string{"new", "known"} {
-		p.exec(t, `SELECT pglock.acquire_lease($3, gen_random_uuid(), $1, 'peer', '1 min', p_owner_id => $2)`, p.key.String(), owner.String(), name)
+		p.exec(t, `SELECT pglock.acquire_lease($3, gen_random_uuid(), $1, 'peer', '1 min', p_owner_id => $2)`,
+			p.key.String(), owner.String(), name)
 		for _, wait := range []bool{true, false} {
-			_, err := p.Exec(t.Context(), `SELECT pglock.acquire_lease($4, gen_random_uuid(), $1, 'peer', '1 min', p_wait => $3, p_owner_id => $2, p_nested => true)`,
+			_, err := p.Exec(t.Context(),
+				`SELECT pglock.acquire_lease($4, gen_random_uuid(), $1, 'peer', '1 min', p_wait => $3, p_owner_id => $2, p_nested => true)`,
 				p.key.String(), owner.String(), wait, name)
 			if state(err) != "LK004" {
 				t.Errorf("a lock that is %s: %v, want LK004", name, err)
@@ -275,7 +291,8 @@ func TestI9_NoTicketForWhoeverHoldsTheLock(t *testing.T) {
 	}
 }
 
-// A grant waits for the disk whatever the session's default, a hand-over too; a release leaves the setting to its caller.
+// A grant waits for the disk whatever the session's default, a hand-over too; a release leaves the setting to its
+// caller.
 func TestI12_I24_AllWaysSetTheCommitAsTheyNeed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -301,7 +318,8 @@ func TestI12_I24_AllWaysSetTheCommitAsTheyNeed(t *testing.T) {
 			}
 			g := p.mustGrantBy(t, way, before+" again "+way)
 			p.exec(t, `BEGIN; SET LOCAL synchronous_commit = `+before)
-			if again, err := p.grantBy(t.Context(), way, g.name, g.id); err != nil || again.token != g.token || setting() != durable {
+			if again, err := p.grantBy(t.Context(), way, g.name, g.id); err != nil || again.token != g.token ||
+				setting() != durable {
 				t.Errorf("I12: %s: %+v again: %+v, %v; synchronous_commit is %s", way, g, again, err, setting())
 			}
 			p.exec(t, `ROLLBACK`)
@@ -353,7 +371,8 @@ func TestI12_I24_CallsAloneWaitForTheDiskWhereTheyGrant(t *testing.T) {
 			}
 			p.exec(t, `BEGIN; SET LOCAL synchronous_commit = on`)
 			handed := one[*string](t, p, call, name, uuid.NewString(), p.key.String())
-			if got := one[string](t, p, `SHOW synchronous_commit`); (handed != nil) != hands || got != map[bool]string{true: "on", false: "off"}[hands] {
+			if got := one[string](t, p, `SHOW synchronous_commit`); (handed != nil) != hands ||
+				got != map[bool]string{true: "on", false: "off"}[hands] {
 				t.Errorf("I12, I24: %s: synchronous_commit is %s where it has handed on: %v", what, got, hands)
 			}
 			p.exec(t, `COMMIT`)
@@ -369,7 +388,8 @@ func TestI13_RefusedTryInAnyWayWritesNothing(t *testing.T) {
 	p.mustAcquire(t, "x", time.Hour)
 	p.exec(t, "CHECKPOINT")
 	look := func() string {
-		return one[string](t, p, `SELECT concat_ws(' ', pg_current_wal_insert_lsn(), l.xmax, l.xmin, l.ctid, s.last_value, s.is_called,
+		return one[string](t, p,
+			`SELECT concat_ws(' ', pg_current_wal_insert_lsn(), l.xmax, l.xmin, l.ctid, s.last_value, s.is_called,
 			pg_snapshot_xmax(pg_current_snapshot())) FROM pglock.locks l, pglock.fencing_token_seq s`)
 	}
 	for way := range grantWays {
@@ -384,7 +404,8 @@ func TestI13_RefusedTryInAnyWayWritesNothing(t *testing.T) {
 		before := look()
 		refuse(100)
 		if after := look(); after != before {
-			t.Errorf("I13: %s: WAL position, row and sequence were %s, and are %s after 100 refusals", way, before, after)
+			t.Errorf("I13: %s: WAL position, row and sequence were %s, and are %s after 100 refusals", way, before,
+				after)
 		}
 	}
 }
@@ -398,7 +419,8 @@ func TestI13_RefusedTryIsTwoLookUpsAtMost(t *testing.T) {
 	for way := range grantWays {
 		p.exec(t, `BEGIN`)
 		looked := func() int {
-			return one[int](t, p, `SELECT idx_scan + 1000 * seq_scan FROM pg_stat_xact_user_tables WHERE relid = 'pglock.locks'::regclass`)
+			return one[int](t, p,
+				`SELECT idx_scan + 1000 * seq_scan FROM pg_stat_xact_user_tables WHERE relid = 'pglock.locks'::regclass`)
 		}
 		before := looked()
 		if g, err := p.grantBy(t.Context(), way, "x", uuid.New()); err != nil || g.granted {
@@ -419,14 +441,16 @@ func TestI13_RenewalsForManyWaitForNoRow(t *testing.T) {
 	p.exec(t, `SET lock_timeout = '1ms'`)
 	a, b := p.mustAcquire(t, "a", time.Minute), p.mustAcquire(t, "b", time.Minute)
 	other.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'b' FOR UPDATE`)
-	if got := one[string](t, p, `SELECT string_agg(n || ' ' || outcome, ', ' ORDER BY n) FROM pglock.renew_leases('{a,b}', $1, $2, '{0,0}')`,
+	if got := one[string](t, p,
+		`SELECT string_agg(n || ' ' || outcome, ', ' ORDER BY n) FROM pglock.renew_leases('{a,b}', $1, $2, '{0,0}')`,
 		[]int64{a.token, b.token}, []uuid.UUID{a.id, b.id}); got != "1 renewed, 2 busy" {
 		t.Errorf("renew_leases beside a lock: %s", got)
 	}
 	other.exec(t, `COMMIT`)
 }
 
-// A call for many that meets somebody who does not end gives up soon, and has done nothing: the members are asked for alone.
+// A call for many that meets somebody who does not end gives up soon, and has done nothing: the members are asked for
+// alone.
 func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -438,13 +462,17 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	acquire := `SELECT pglock.acquire_leases('{%s}', ARRAY[gen_random_uuid(), gen_random_uuid()], '` + p.key.String() + `', '{p,p}', '{1 min,1 min}', '{NULL,NULL}',
+	acquire := `SELECT pglock.acquire_leases('{%s}', ARRAY[gen_random_uuid(), gen_random_uuid()], '` + p.key.String() +
+		`', '{p,p}', '{1 min,1 min}', '{NULL,NULL}',
 		'{false,false}', '{exclusive,exclusive}', '{NULL,NULL}', '{true,true}', '10 s', '{NULL,NULL}', '{false,false}')`
 	lockB := `SELECT FROM pglock.locks WHERE name = 'b' FOR UPDATE`
 	for what, c := range map[string]struct{ held, call string }{
-		"acquire_leases": {`SELECT pglock.acquire_lease('new', gen_random_uuid(), gen_random_uuid(), 'other', '1 min')`, fmt.Sprintf(acquire, "c,new")},
-		"release_leases": {lockB, `SELECT pglock.release_leases(array_agg(name ORDER BY name), array_agg(token ORDER BY name), array_agg(grant_id ORDER BY name), '{0,0}') FROM pglock.locks WHERE name IN ('a', 'b')`},
-		"give_up":        {lockB, `SELECT pglock.give_up('` + p.key.String() + `', '{a,b}', ARRAY[gen_random_uuid(), gen_random_uuid()], true)`},
+		"acquire_leases": {`SELECT pglock.acquire_lease('new', gen_random_uuid(), gen_random_uuid(), 'other', '1 min')`,
+			fmt.Sprintf(acquire, "c,new")},
+		"release_leases": {lockB,
+			`SELECT pglock.release_leases(array_agg(name ORDER BY name), array_agg(token ORDER BY name), array_agg(grant_id ORDER BY name), '{0,0}') FROM pglock.locks WHERE name IN ('a', 'b')`},
+		"give_up": {lockB, `SELECT pglock.give_up('` + p.key.String() +
+			`', '{a,b}', ARRAY[gen_random_uuid(), gen_random_uuid()], true)`},
 	} {
 		p.exec(t, `BEGIN`) // the first call of a session takes its time
 		p.exec(t, c.call)
@@ -464,7 +492,8 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 		}
 		other.exec(t, `ROLLBACK`)
 	}
-	if n := one[int](t, p, `SELECT (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()) + (SELECT count(*) FROM pglock.waiters)`); n != len(leases) {
+	if n := one[int](t, p,
+		`SELECT (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()) + (SELECT count(*) FROM pglock.waiters)`); n != len(leases) {
 		t.Errorf("%d leases and tickets, want %d", n, len(leases))
 	}
 }
@@ -531,7 +560,8 @@ func TestI22_FirstGrantOnANewTimelineBeginsAnEpoch(t *testing.T) {
 	db := pgtest.Database(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	promoted := func() int64 { // as after a promotion, which is another process on another timeline
-		return one[int64](t, p, `UPDATE pglock.installation SET timeline = timeline - 1, started = started - interval '1 s' RETURNING epoch`)
+		return one[int64](t, p,
+			`UPDATE pglock.installation SET timeline = timeline - 1, started = started - interval '1 s' RETURNING epoch`)
 	}
 	want := func(what string, token, after, epoch int64) {
 		t.Helper()
@@ -581,8 +611,9 @@ func TestI2_TokensAscendThoughTheSequenceWasSetBack(t *testing.T) {
 	}
 }
 
-// Calls for many that name the same locks in opposite orders do not wait for each other in a circle, and neither does a call
-// that gives many up. They end a wait that is longer than a moment; here they may wait, so that a circle would be one.
+// Calls for many that name the same locks in opposite orders do not wait for each other in a circle, and neither does a
+// call that gives many up. They end a wait that is longer than a moment; here they may wait, so that a circle would be
+// one.
 func TestI25_CallsForManyInOppositeOrdersDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	t.Run("names in the order of bytes", func(t *testing.T) { oppositeOrders(t, pgtest.Database(t).URL()) })
@@ -603,7 +634,8 @@ func inALanguage(t *testing.T) string {
 	name := look.Config().Database + "_language"
 	how := `LOCALE_PROVIDER icu ICU_LOCALE 'en'`
 	if one[int](t, look, `SELECT current_setting('server_version_num')::int`) < 150000 {
-		locale := one[*string](t, look, `SELECT max(collcollate) FROM pg_collation WHERE collprovider = 'c' AND collcollate ~* '^en.*utf-?8'`)
+		locale := one[*string](t, look,
+			`SELECT max(collcollate) FROM pg_collation WHERE collprovider = 'c' AND collcollate ~* '^en.*utf-?8'`)
 		if locale == nil {
 			t.Skip("this server has no locale of a language: PostgreSQL 14 knows none of ICU's for a database")
 		}
@@ -683,7 +715,8 @@ func TestI25_NoGrantOrReleaseTouchesAFence(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p, writer := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
-	was, g := writer.mustAcquire(t, "of the writer before", time.Minute), writer.mustAcquire(t, "of the writer", time.Minute)
+	was, g := writer.mustAcquire(t, "of the writer before", time.Minute), writer.mustAcquire(t, "of the writer",
+		time.Minute)
 	for way := range grantWays {
 		freed(t, p, way)
 		if err := writer.fence(t.Context(), was, way); err != nil { // there is a fence that others see
@@ -734,8 +767,8 @@ func TestI23_StandbyAnswersNoCallForMany(t *testing.T) {
 	}
 }
 
-// The same grant ID in the hands of a caller that has it from an answer that was lost is granted once, by whichever way it
-// asks again, for the whole TTL from then on; and not at all when its lease has run out meanwhile.
+// The same grant ID in the hands of a caller that has it from an answer that was lost is granted once, by whichever way
+// it asks again, for the whole TTL from then on; and not at all when its lease has run out meanwhile.
 func TestI6_AGrantOfAnyWayIsAnsweredAgain(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -754,11 +787,14 @@ func TestI6_AGrantOfAnyWayIsAnsweredAgain(t *testing.T) {
 			g := p.mustGrantBy(t, way, name)
 			hows := append(slices.Sorted(maps.Keys(grantWays)), "as a retry", "as a retry")
 			for _, how := range hows {
-				p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '20 s' WHERE name = $1`, name) // so much was left
+				// so much was left
+				p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '20 s' WHERE name = $1`,
+					name)
 				again, err := askAgain(how, g)
 				left, leftErr := p.left(t.Context(), g)
 				if err != nil || leftErr != nil || !again.granted || again.token != g.token || left < 30*time.Second {
-					t.Errorf("I6: %s: %+v again, %s: %+v, %v; it lasts for %v, %v", name, g, how, again, err, left, leftErr)
+					t.Errorf("I6: %s: %+v again, %s: %+v, %v; it lasts for %v, %v", name, g, how, again, err, left,
+						leftErr)
 				}
 			}
 			endNow(t, p, name)
@@ -774,8 +810,8 @@ func TestI6_AGrantOfAnyWayIsAnsweredAgain(t *testing.T) {
 	}
 }
 
-// noteCommits makes the database note, inside COMMIT, with which synchronous_commit each transaction commits that has granted
-// a lock, ended a lease, or written a ticket.
+// noteCommits makes the database note, inside COMMIT, with which synchronous_commit each transaction commits that has
+// granted a lock, ended a lease, or written a ticket.
 func noteCommits(t *testing.T, p *peer) {
 	t.Helper()
 	p.exec(t, `
@@ -797,8 +833,8 @@ func noteCommits(t *testing.T, p *peer) {
 		CREATE CONSTRAINT TRIGGER note_commit AFTER INSERT ON pglock.waiters DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.note_commit()`)
 }
 
-// Every transaction of the library that grants a lock commits durably, whatever else travels in it; those that do nothing but
-// release, or queue, do not wait for the disk.
+// Every transaction of the library that grants a lock commits durably, whatever else travels in it; those that do
+// nothing but release, or queue, do not wait for the disk.
 func TestI12_I24_WhatTravelsTogetherCommitsAsItsMembersNeed(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"on", "off"} {
@@ -813,14 +849,17 @@ func TestI12_I24_WhatTravelsTogetherCommitsAsItsMembersNeed(t *testing.T) {
 				for n := range 8 * rounds(3) {
 					wg.Go(func() {
 						for round := range rounds(12) {
-							name, opts := fmt.Sprint("own ", n, " of ", m), []pglock.AcquireOption{pglock.WithMaxWait(patience)}
+							name, opts := fmt.Sprint("own ", n, " of ",
+								m), []pglock.AcquireOption{pglock.WithMaxWait(patience)}
 							if n%3 > 0 {
 								name = fmt.Sprint("shared ", (n+round)%4)
 							}
 							if n%2 == 0 {
 								opts = append(opts, pglock.WithMetadata([]byte(`{"of": "a test"}`)))
 							}
-							if err := c.Do(t.Context(), name, func(context.Context, *pglock.Lease) error { return nil }, opts...); err != nil {
+							if err := c.Do(t.Context(), name, func(context.Context, *pglock.Lease) error {
+								return nil
+							}, opts...); err != nil {
 								t.Error(err)
 							}
 						}
@@ -836,7 +875,8 @@ func TestI12_I24_WhatTravelsTogetherCommitsAsItsMembersNeed(t *testing.T) {
 			if n := one[int](t, look, kinds+`NOT granted AND setting <> 'off'`); n != 0 {
 				t.Errorf("I24: %d transactions have granted nothing and wait for the disk", n)
 			}
-			for what, where := range map[string]string{"a grant": `granted`, "a release or a ticket alone": `NOT granted`} {
+			for what, where := range map[string]string{"a grant": `granted`,
+				"a release or a ticket alone": `NOT granted`} {
 				if n := one[int](t, look, kinds+where); n == 0 {
 					t.Errorf("no transaction has had %s: this shows nothing", what)
 				}

@@ -77,7 +77,8 @@ func freed(t *testing.T, p *peer, name string) grant {
 
 func isHeld(t *testing.T, look *peer, g grant) bool {
 	t.Helper()
-	return one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1 AND token = $2 AND grant_id = $3 AND expires_at > clock_timestamp())`,
+	return one[bool](t, look,
+		`SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1 AND token = $2 AND grant_id = $3 AND expires_at > clock_timestamp())`,
 		g.name, g.token, g.id.String())
 }
 
@@ -86,7 +87,9 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 	db := pgtest.Database(t)
 	var acquire []func(p *peer) (grant, error)
 	for way := range grantWays {
-		acquire = append(acquire, func(p *peer) (grant, error) { return p.grantBy(context.Background(), way, "x", uuid.New()) })
+		acquire = append(acquire, func(p *peer) (grant, error) {
+			return p.grantBy(context.Background(), way, "x", uuid.New())
+		})
 	}
 	var release []func(p *peer, g grant) (bool, error)
 	for way := range releaseWays {
@@ -122,7 +125,8 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 			if len(history) == 3000 || end > lasting(2*time.Second) && len(history) >= enough {
 				cancel() // enough, and the checker's work grows faster than the history
 			}
-			history = append(history, porcupine.Operation{ClientId: i, Input: in, Call: int64(start), Output: out, Return: int64(end)})
+			history = append(history, porcupine.Operation{ClientId: i, Input: in, Call: int64(start), Output: out,
+				Return: int64(end)})
 			return true
 		}
 		wg.Go(func() {
@@ -153,7 +157,8 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 	}
 }
 
-// A lock that is being granted is granted to nobody else, and nobody waits to hear it; one whose grant is undone is free.
+// A lock that is being granted is granted to nobody else, and nobody waits to hear it; one whose grant is undone is
+// free.
 func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -180,7 +185,8 @@ func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
 						t.Errorf("I1: after %s: %+v, %v", ends, other, err)
 					}
 					if other.granted && (other.token <= before.token || other.token == g.token) {
-						t.Errorf("I2: token %d, after %d and one that was undone, %d", other.token, before.token, g.token)
+						t.Errorf("I2: token %d, after %d and one that was undone, %d", other.token, before.token,
+							g.token)
 					}
 				})
 			}
@@ -194,9 +200,11 @@ func TestI1_AllWaysLeaveWhatIsHeldAlone(t *testing.T) {
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	for way := range grantWays {
-		for holder, mode := range map[string]string{"exclusive": "", "shared": `, p_mode => 'shared'`, "limit": `, p_mode => 'limit', p_capacity => 2`} {
+		for holder, mode := range map[string]string{"exclusive": "", "shared": `, p_mode => 'shared'`,
+			"limit": `, p_mode => 'limit', p_capacity => 2`} {
 			name := way + " beside " + holder
-			p.exec(t, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'h', '1 min'`+mode+`)`, name)
+			p.exec(t, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'h', '1 min'`+mode+`)`,
+				name)
 			if g, err := p.grantBy(t.Context(), way, name, uuid.New()); err != nil || g.granted {
 				t.Errorf("I1: %s: %+v, %v", name, g, err)
 			}
@@ -206,7 +214,9 @@ func TestI1_AllWaysLeaveWhatIsHeldAlone(t *testing.T) {
 		old := p.mustAcquire(t, name, time.Minute)
 		endNow(t, p, name)
 		g, err := p.grantBy(t.Context(), way, name, uuid.New())
-		noted := one[int](t, p, `SELECT count(*) FROM pglock.events WHERE kind = 'takeover' AND lock_name = $1 AND token = $2`, name, old.token)
+		noted := one[int](t, p,
+			`SELECT count(*) FROM pglock.events WHERE kind = 'takeover' AND lock_name = $1 AND token = $2`, name,
+			old.token)
 		if err != nil || !g.granted || noted != 1 {
 			t.Errorf("%s: %+v, %v; %d takeovers in the audit", name, g, err, noted)
 		}
@@ -214,7 +224,8 @@ func TestI1_AllWaysLeaveWhatIsHeldAlone(t *testing.T) {
 	// Readers are granted beside readers, on a lock that was released too.
 	freed(t, p, "readers")
 	for range 2 {
-		if !one[bool](t, p, `SELECT granted FROM pglock.acquire_lease('readers', gen_random_uuid(), gen_random_uuid(), 'h', '1 min', p_mode => 'shared')`) {
+		if !one[bool](t, p,
+			`SELECT granted FROM pglock.acquire_lease('readers', gen_random_uuid(), gen_random_uuid(), 'h', '1 min', p_mode => 'shared')`) {
 			t.Error("a reader was refused")
 		}
 	}
@@ -346,16 +357,22 @@ func TestI5_ManyLeasesAreNeverMixedUp(t *testing.T) {
 		}
 	}
 	right := []any{[]int64{a.token, b.token}, []uuid.UUID{a.id, b.id}}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.check_leases('{a,b}', $1, $2, '{0,0}') WHERE remaining_us > 0`, right...); n != 2 {
+	if n := one[int](t, p, `SELECT count(*) FROM pglock.check_leases('{a,b}', $1, $2, '{0,0}') WHERE remaining_us > 0`,
+		right...); n != 2 {
 		t.Errorf("check_leases answers for %d of 2", n)
 	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.renew_leases('{a,b}', $1, $2, '{0,0}') WHERE outcome = 'renewed'`, right...); n != 2 {
+	if n := one[int](t, p,
+		`SELECT count(*) FROM pglock.renew_leases('{a,b}', $1, $2, '{0,0}') WHERE outcome = 'renewed'`,
+		right...); n != 2 {
 		t.Errorf("renew_leases renews %d of 2", n)
 	}
-	if n := one[int](t, p, `SELECT count(*) FILTER (WHERE released) FROM pglock.release_leases('{a,b}', $1, $2, '{0,0}')`, right...); n != 2 {
+	if n := one[int](t, p,
+		`SELECT count(*) FILTER (WHERE released) FROM pglock.release_leases('{a,b}', $1, $2, '{0,0}')`,
+		right...); n != 2 {
 		t.Errorf("release_leases releases %d of 2", n)
 	}
-	if n := one[int](t, p, `SELECT count(*) FILTER (WHERE reason IS DISTINCT FROM 'released') FROM pglock.check_leases('{a,b}', $1, $2, '{0,0}')`, right...); n != 0 {
+	if n := one[int](t, p,
+		`SELECT count(*) FILTER (WHERE reason IS DISTINCT FROM 'released') FROM pglock.check_leases('{a,b}', $1, $2, '{0,0}')`, right...); n != 0 {
 		t.Errorf("check_leases answers for %d of 2 that were released", n)
 	}
 }
@@ -368,9 +385,11 @@ func TestI7_AllWaysKnowWhenALeaseHasRunOut(t *testing.T) {
 	for slot, mode := range []string{"exclusive", "shared"} {
 		g := p.mustAsk(t, mode, mode)
 		p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1 AND slot = $2`, mode, slot)
-		if n := one[int](t, p, `SELECT (SELECT count(*) FROM pglock.check_leases($1, $2, $3, $4) WHERE reason IS DISTINCT FROM 'expired')
+		if n := one[int](t, p,
+			`SELECT (SELECT count(*) FROM pglock.check_leases($1, $2, $3, $4) WHERE reason IS DISTINCT FROM 'expired')
 				+ (SELECT count(*) FROM pglock.release_leases($1, $2, $3, $4) WHERE released)
-				+ (SELECT count(*) FROM pglock.renew_leases($1, $2, $3, $4) WHERE outcome <> 'expired')`, []string{mode}, []int64{g.token}, []uuid.UUID{g.id}, []int{slot}); n != 0 {
+				+ (SELECT count(*) FROM pglock.renew_leases($1, $2, $3, $4) WHERE outcome <> 'expired')`,
+			[]string{mode}, []int64{g.token}, []uuid.UUID{g.id}, []int{slot}); n != 0 {
 			t.Errorf("%d functions take %s for a lease", n, mode)
 		}
 		if released, err := p.releaseBy(t.Context(), "release_lease", g); err != nil || released {
@@ -389,7 +408,8 @@ func TestI6_NoWayGrantsASpentID(t *testing.T) {
 		freed(t, p, known)
 		for _, name := range []string{known, unknown} {
 			spent := uuid.New()
-			p.exec(t, `SELECT pglock.give_up(gen_random_uuid(), ARRAY[$2::text], ARRAY[$1::uuid], true)`, spent.String(), name)
+			p.exec(t, `SELECT pglock.give_up(gen_random_uuid(), ARRAY[$2::text], ARRAY[$1::uuid], true)`,
+				spent.String(), name)
 			for range 2 {
 				if g, err := p.grantBy(t.Context(), way, name, spent); state(err) != "LK008" {
 					t.Errorf("I6: %s: %+v, %v", name, g, err)

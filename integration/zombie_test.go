@@ -106,7 +106,8 @@ func hungWriter(ctx context.Context, url string, say func(report)) error {
 	say(report{Event: "fenced", Token: g.token, PID: conn.PgConn().PID()})
 	hung := h.in(ctx, p, resumed)
 	tag, err := p.Exec(ctx, `COMMIT`)
-	say(report{Event: "resumed", Valid: err == nil && tag.String() == "COMMIT", Err: fmt.Sprintf("%v, then %q, %v", hung, tag, err)})
+	say(report{Event: "resumed", Valid: err == nil && tag.String() == "COMMIT",
+		Err: fmt.Sprintf("%v, then %q, %v", hung, tag, err)})
 	return nil
 }
 
@@ -124,7 +125,8 @@ type zombieWriter struct {
 func startHungWriter(t *testing.T, look *peer, url, how string, ttl time.Duration) *zombieWriter {
 	t.Helper()
 	z := &zombieWriter{name: t.Name()}
-	z.process = startProcess(t, "hung writer", url, hangVariable+"="+how, hangLockVariable+"="+z.name, hangTTLVariable+"="+ttl.String())
+	z.process = startProcess(t, "hung writer", url, hangVariable+"="+how, hangLockVariable+"="+z.name, hangTTLVariable+
+		"="+ttl.String())
 	fenced := z.await("fenced")
 	z.token, z.pid = fenced.Token, fenced.PID
 	z.awaitBackend(look, hangs[how].where)
@@ -174,8 +176,9 @@ func passed(t *testing.T, next *peer, name string) time.Time {
 }
 
 // slack is for the server to notice and to end the transaction. I16 promises a second, the interval of its looks at the
-// connection; the greatest that was seen here is 0.99 s for those, 0.8 s for tcp_user_timeout and 0.1 s for the others. The
-// rest is for a busy machine: 1.2 s were seen where nothing had to be waited for. Without its limit a case takes 20 s.
+// connection; the greatest that was seen here is 0.99 s for those, 0.8 s for tcp_user_timeout and 0.1 s for the others.
+// The rest is for a busy machine: 1.2 s were seen where nothing had to be waited for. Without its limit a case takes 20
+// s.
 const slack = 6 * time.Second
 
 func serverVersion(t *testing.T, look *peer) int {
@@ -184,9 +187,10 @@ func serverVersion(t *testing.T, look *peer) int {
 }
 
 // Whatever a holder hangs in, and whatever became of its process and its connection: the next one passes the fence when
-// the lease has ended and the server has noticed, and nothing that the hung one wrote is ever committed. Each limit of the
-// fence is there for one of the cases, and counts from when the hang begins; but from PostgreSQL 17 on transaction_timeout
-// counts from the fence, and ends all of them but those that are blocked in sending or whose client was killed.
+// the lease has ended and the server has noticed, and nothing that the hung one wrote is ever committed. Each limit of
+// the fence is there for one of the cases, and counts from when the hang begins; but from PostgreSQL 17 on
+// transaction_timeout counts from the fence, and ends all of them but those that are blocked in sending or whose client
+// was killed.
 func TestI16_A10_HungWriterIsEndedWithItsLease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -252,7 +256,8 @@ func TestI16_A10_HungWriterIsEndedWithItsLease(t *testing.T) {
 			late := passed(t, next, z.name).Sub(from)
 			t.Logf("passed %v after the end of the lease; %s ends it", late.Round(time.Millisecond), tc.endedBy)
 			if late > most {
-				t.Errorf("I16: the next holder passed the fence %v after the end of the lease, want %v at most", late, most)
+				t.Errorf("I16: the next holder passed the fence %v after the end of the lease, want %v at most", late,
+					most)
 			}
 			if l != nil {
 				l.mend()
@@ -276,16 +281,18 @@ func TestHole_I16_Before17AHangIsEndedByItsOwnLengthNotByTheLease(t *testing.T) 
 	t.Logf("it worked for %v; passed %v after the end of the lease", z.worked, late)
 	if serverVersion(t, look) >= 170000 {
 		if late > z.worked-500*time.Millisecond {
-			t.Errorf("I16: the next holder passed the fence %v after the end of the lease, in spite of transaction_timeout", late)
+			t.Errorf("I16: the next holder passed the fence %v after the end of the lease, in spite of "+
+				"transaction_timeout", late)
 		}
 	} else if late < z.worked/2 || late > z.worked+slack {
-		t.Errorf("the next holder passed the fence %v after the end of the lease, want about %v: does the documentation say so?", late, z.worked)
+		t.Errorf("the next holder passed the fence %v after the end of the lease, want about %v: does the "+
+			"documentation say so?", late, z.worked)
 	}
 	z.wantNothingCommitted(look, true)
 }
 
-// Before PostgreSQL 17 nothing ends a writer that runs one short statement after the other: the next holder waits at the
-// fence until its own lease ends. The writer commits nothing, and the fence is open when it gives up.
+// Before PostgreSQL 17 nothing ends a writer that runs one short statement after the other: the next holder waits at
+// the fence until its own lease ends. The writer commits nothing, and the fence is open when it gives up.
 func TestHole_I16_Before17ADrippingWriterKeepsTheFence(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -36,7 +36,8 @@ func TestCampaignGoesOnWhileTheServerIsAwayWithPausesThatGrow(t *testing.T) {
 			}
 		})
 		err := c.Run(ctx, func(context.Context, *pglock.Lease) error { return nil })
-		if !errors.Is(err, context.DeadlineExceeded) || err.Error() != `leader: run for lock "x": context deadline exceeded` {
+		if !errors.Is(err, context.DeadlineExceeded) ||
+			err.Error() != `leader: run for lock "x": context deadline exceeded` {
 			t.Errorf("Run: %v", err)
 		}
 		for i, moment := range (*at)[:len(*at)-1] { // the last pause ends with ctx

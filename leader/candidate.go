@@ -249,7 +249,8 @@ func (c *Candidate) call(ctx context.Context, lease *pglock.Lease, fn work) (tol
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.lease, c.stop, c.since = nil, nil, time.Now()
-		if told = working.Err() != nil; told && (errors.Is(err, working.Err()) || errors.Is(err, context.Cause(working))) {
+		if told = working.Err() != nil; told &&
+			(errors.Is(err, working.Err()) || errors.Is(err, context.Cause(working))) {
 			err = nil
 		}
 	}()

@@ -102,7 +102,8 @@ func TestNobodyElseLeadsBeforeTheWorkHasStopped(t *testing.T) {
 			e.eventually("the lease to be renewed twice", func() bool {
 				return now.lease.Deadline().After(renewed.Add(3 * time.Second))
 			})
-			if s := m.Status(); len(next.terms) != 0 || s.State != leader.StateStopping || s.Token != now.lease.Token() {
+			if s := m.Status(); len(next.terms) != 0 || s.State != leader.StateStopping ||
+				s.Token != now.lease.Token() {
 				t.Errorf("while the work has not stopped: %d others, %+v", len(next.terms), s)
 			}
 			close(now.free)
@@ -119,7 +120,8 @@ func TestNobodyElseLeadsBeforeTheWorkHasStopped(t *testing.T) {
 func TestWhatFnReturnsByItselfEndsRun(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the disk is full")
-	for name, result := range map[string]error{"nil": nil, "an error": broken, "an error of a context": context.Canceled} {
+	for name, result := range map[string]error{"nil": nil, "an error": broken,
+		"an error of a context": context.Canceled} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newElection(t)

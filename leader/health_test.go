@@ -81,7 +81,8 @@ func TestHealthBearsALeaderThatStops(t *testing.T) {
 	now.told(t)
 	e.eventually("the leader to stop", func() bool { return m.Status().State == leader.StateStopping })
 	time.Sleep(2 * time.Millisecond) // the clock moves on
-	if code, body := probe(t, m, http.MethodGet); code != http.StatusOK || body["state"] != string(leader.StateStopping) {
+	if code, body := probe(t, m, http.MethodGet); code != http.StatusOK ||
+		body["state"] != string(leader.StateStopping) {
 		t.Errorf("%d %v", code, body)
 	}
 	close(now.free)

@@ -58,7 +58,8 @@ func TestHandOverToNobodyDoesNotDisturbTheWork(t *testing.T) {
 			t.Errorf("to %s: %v", name, err)
 		}
 	}
-	if err := now.ctx.Err(); err != nil || len(m.terms)+len(other.terms) != 0 || m.Status().State != leader.StateLeading {
+	if err := now.ctx.Err(); err != nil || len(m.terms)+len(other.terms) != 0 ||
+		m.Status().State != leader.StateLeading {
 		t.Errorf("the work was disturbed: %v, %+v", err, m.Status())
 	}
 	if err := other.HandOver(t.Context(), "a"); !errors.Is(err, leader.ErrNotLeading) {

@@ -22,18 +22,20 @@ const (
 	BackendAtFence   BackendUse = "at fence"  // its transaction waits for such a one at the fence
 	BackendRow       BackendUse = "row"       // its transaction has locked the row of the lock itself
 	BackendAtRow     BackendUse = "at row"    // it waits for such a one
-	BackendBlocker   BackendUse = "blocker"   // it has nothing to do with the lock, and keeps one of the others from going on
+	// it has nothing to do with the lock, and keeps one of the others from going on
+	BackendBlocker BackendUse = "blocker"
 )
 
 // Backend is a process of the server that works for a lock or stands in its way, as pg_stat_activity shows it, or a
 // prepared transaction. The server shows PID, User and Application to everybody; the rest it shows to members of User's
 // role and of pg_read_all_stats, and Hidden says that it did not.
 type Backend struct {
-	Use         BackendUse    `json:"use"`
-	Slot        int           `json:"slot,omitempty"`     // of BackendHeartbeat: the lease's, as in pglock.LockInfo
-	Token       pglock.Token  `json:"token,omitempty"`    // of BackendHeartbeat: the lease's
-	Holder      string        `json:"holder,omitempty"`   // of BackendHeartbeat: the lease's
-	Resource    string        `json:"resource,omitempty"` // of BackendWrite and BackendAtFence: the fence's; "": see Backends
+	Use    BackendUse   `json:"use"`
+	Slot   int          `json:"slot,omitempty"`   // of BackendHeartbeat: the lease's, as in pglock.LockInfo
+	Token  pglock.Token `json:"token,omitempty"`  // of BackendHeartbeat: the lease's
+	Holder string       `json:"holder,omitempty"` // of BackendHeartbeat: the lease's
+	// of BackendWrite and BackendAtFence: the fence's; "": see Backends
+	Resource    string        `json:"resource,omitempty"`
 	PID         int           `json:"pid"`                // 0 of a prepared transaction
 	Prepared    string        `json:"prepared,omitempty"` // the identifier of a prepared transaction
 	User        string        `json:"user"`
@@ -46,8 +48,9 @@ type Backend struct {
 	Transaction time.Duration `json:"-"`                     // the age of the open transaction; 0: there is none
 	Query       time.Duration `json:"-"`                     // since when the last statement began
 	WaitsFor    string        `json:"waits_for,omitempty"`   // the type and name of the event, as in "Lock: tuple"
-	MayEnd      bool          `json:"may_end"`               // this user may call pg_terminate_backend on it, or COMMIT PREPARED
-	Statement   string        `json:"statement,omitempty"`   // the last one; of BackendHeartbeat ""
+	// this user may call pg_terminate_backend on it, or COMMIT PREPARED
+	MayEnd    bool   `json:"may_end"`
+	Statement string `json:"statement,omitempty"` // the last one; of BackendHeartbeat ""
 
 	BlockedBy         []int  `json:"blocked_by,omitempty"`          // the PIDs that it waits for
 	BlockedByPrepared string `json:"blocked_by_prepared,omitempty"` // the prepared transaction that it waits for
@@ -88,8 +91,10 @@ func scanBackend(rows pgx.Rows) (b Backend, err error) {
 	var mayEnd *bool
 	var pid *int
 	var statement, gid, blockedByGID, blockedAt *string
-	err = rows.Scan(&slot, &token, &holder, &b.Use, &resource, &pid, &user, &application, &b.Hidden, &client, &startedAt,
-		&state, &inState, &transaction, &query, &waits, &mayEnd, &statement, &gid, &b.BlockedBy, &blockedByGID, &blockedAt)
+	err = rows.Scan(&slot, &token, &holder, &b.Use, &resource, &pid, &user, &application, &b.Hidden, &client,
+		&startedAt,
+		&state, &inState, &transaction, &query, &waits, &mayEnd, &statement, &gid, &b.BlockedBy, &blockedByGID,
+		&blockedAt)
 	age := func(us *int64) time.Duration { return max(0, time.Duration(protocol.OrZero(us))*time.Microsecond) }
 	b.Slot, b.Token = protocol.OrZero(slot), protocol.OrZero(token)
 	b.Holder, b.Resource = protocol.OrZero(holder), protocol.OrZero(resource)

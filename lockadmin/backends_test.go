@@ -30,7 +30,8 @@ func hold(t *testing.T, pool *pgxpool.Pool, name string, opts ...pglock.AcquireO
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
-	l, err := c.TryAcquire(t.Context(), name, append([]pglock.AcquireOption{pglock.WithTTL(6 * time.Second)}, opts...)...)
+	l, err := c.TryAcquire(t.Context(), name, append([]pglock.AcquireOption{pglock.WithTTL(6 * time.Second)},
+		opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,18 +88,23 @@ func TestBackendsTellTheHeartbeatOfEachHolderWhileItLives(t *testing.T) {
 	all := resting(t, admin, "readers", 2)
 	for i, lease := range []*pglock.Lease{first, second} {
 		b := all[i]
-		if b.Use != lockadmin.BackendHeartbeat || b.Slot != lease.Slot() || b.Token != lease.Token() || b.Holder != lease.Holder() || b.Resource != "" {
+		if b.Use != lockadmin.BackendHeartbeat || b.Slot != lease.Slot() || b.Token != lease.Token() ||
+			b.Holder != lease.Holder() || b.Resource != "" {
 			t.Errorf("%+v, want the heartbeat of %v", b, lease)
 		}
-		if b.Hidden || !b.MayEnd || b.State != "idle" || b.User == "" || b.StartedAt.IsZero() || b.Transaction != 0 || b.InState > time.Minute {
+		if b.Hidden || !b.MayEnd || b.State != "idle" || b.User == "" || b.StartedAt.IsZero() || b.Transaction != 0 ||
+			b.InState > time.Minute {
 			t.Errorf("%+v, want what a superuser may see", b)
 		}
 		if !strings.HasPrefix(b.Application, "pglock ") || !strings.Contains(b.Application, "/lockadmin.test[") {
 			t.Errorf("the backend has the name %q", b.Application)
 		}
 		var query string
-		if err := pool.QueryRow(t.Context(), "SELECT query FROM pg_stat_activity WHERE pid = $1", b.PID).Scan(&query); err != nil ||
-			!slices.ContainsFunc([]string{"mark_connection", "renew_leases", "sweep"}, func(s string) bool { return strings.Contains(query, s) }) {
+		if err := pool.QueryRow(t.Context(), "SELECT query FROM pg_stat_activity WHERE pid = $1",
+			b.PID).Scan(&query); err != nil ||
+			!slices.ContainsFunc([]string{"mark_connection", "renew_leases", "sweep"}, func(s string) bool {
+				return strings.Contains(query, s)
+			}) {
 			t.Errorf("process %d does %q, %v; want a heartbeat", b.PID, query, err)
 		}
 	}
@@ -152,11 +158,15 @@ func TestBackendsTellOpenFencedTransactions(t *testing.T) {
 			t.Run(fmt.Sprint(resource, " ", savepoint), func(t *testing.T) {
 				guard := func(tx pgx.Tx) {
 					t.Helper()
-					if err := fencedstore.Guard(t.Context(), tx, lease, fencedstore.WithSameToken(), fencedstore.WithResource(resource)); err != nil {
+					if err := fencedstore.Guard(t.Context(), tx, lease, fencedstore.WithSameToken(),
+						fencedstore.WithResource(resource)); err != nil {
 						t.Fatal(err)
 					}
 				}
-				if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { guard(tx); return nil }); err != nil {
+				if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+					guard(tx)
+					return nil
+				}); err != nil {
 					t.Fatal(err)
 				}
 				backends(t, admin, "account", 0)
@@ -174,7 +184,8 @@ func TestBackendsTellOpenFencedTransactions(t *testing.T) {
 					guard(inner)
 				}
 				b := backends(t, admin, "account", 1)[0]
-				if b.Use != lockadmin.BackendWrite || b.PID != int(conn.PgConn().PID()) || b.Resource != resource || b.State != "idle in transaction" ||
+				if b.Use != lockadmin.BackendWrite || b.PID != int(conn.PgConn().PID()) || b.Resource != resource ||
+					b.State != "idle in transaction" ||
 					b.Transaction <= 0 || b.Transaction > time.Minute || b.Slot != 0 || b.Token != 0 {
 					t.Errorf("%+v, want the transaction of process %d", b, conn.PgConn().PID())
 				}
@@ -363,7 +374,8 @@ func TestBackendsSayWhatTheServerHidesAndWhoMayEndThem(t *testing.T) {
 	sees := func(hidden bool) {
 		t.Helper()
 		b := backends(t, admin, "report", 1)[0]
-		want := lockadmin.Backend{Use: lockadmin.BackendHeartbeat, Token: all[0].Token, Holder: all[0].Holder, PID: all[0].PID,
+		want := lockadmin.Backend{Use: lockadmin.BackendHeartbeat, Token: all[0].Token, Holder: all[0].Holder,
+			PID:  all[0].PID,
 			User: all[0].User, Application: all[0].Application, Hidden: true}
 		if hidden && !reflect.DeepEqual(b, want) {
 			t.Errorf("%+v, want %+v", b, want)
@@ -436,19 +448,23 @@ func TestMayEndIsTheRightThatTheServerAsksFor(t *testing.T) {
 	}
 }
 
-// Only who has the key of a session can say which connection is its heartbeat's. To take the same advisory locks misleads
-// nobody: neither before the session marks its connection nor while it does nor when that connection has ended.
+// Only who has the key of a session can say which connection is its heartbeat's. To take the same advisory locks
+// misleads nobody: neither before the session marks its connection nor while it does nor when that connection has
+// ended.
 func TestI5_NobodyPosesAsTheHeartbeatOfAnother(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	admin, owner := newAdmin(t, db.Pool(t)), db.Conn(t)
 	key, grant := uuid.NewString(), uuid.NewString()
-	execute(t, owner, `SELECT pglock.acquire_lease('report', $1::text::uuid, $2::text::uuid, 'holder', '1 h')`, grant, key)
+	execute(t, owner, `SELECT pglock.acquire_lease('report', $1::text::uuid, $2::text::uuid, 'holder', '1 h')`, grant,
+		key)
 	mallory := db.Conn(t)
 	poses := func(exclusive string) { // takes what can be made of the session's ID, and whatever others have taken
 		t.Helper()
-		execute(t, mallory, `SELECT pg_try_advisory_lock`+exclusive+`(('x' || left(replace(session_id::text, '-', ''), 16))::bit(64)::bigint) FROM pglock.get_lock('report')`)
-		execute(t, mallory, `SELECT pg_try_advisory_lock`+exclusive+`(classid::bigint << 32 | objid::bigint) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid <> pg_backend_pid()`)
+		execute(t, mallory, `SELECT pg_try_advisory_lock`+exclusive+
+			`(('x' || left(replace(session_id::text, '-', ''), 16))::bit(64)::bigint) FROM pglock.get_lock('report')`)
+		execute(t, mallory, `SELECT pg_try_advisory_lock`+exclusive+
+			`(classid::bigint << 32 | objid::bigint) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid <> pg_backend_pid()`)
 	}
 	shows := func(when string, pids ...int) {
 		t.Helper()
@@ -470,7 +486,8 @@ func TestI5_NobodyPosesAsTheHeartbeatOfAnother(t *testing.T) {
 	heart := db.Conn(t)
 	pid := int(heart.PgConn().PID())
 	var marked bool
-	if err := heart.QueryRow(t.Context(), `SELECT pglock.mark_connection($1::text::uuid, $2, 'holder', 'v1.0.0')`, key, pid).Scan(&marked); err != nil || !marked {
+	if err := heart.QueryRow(t.Context(), `SELECT pglock.mark_connection($1::text::uuid, $2, 'holder', 'v1.0.0')`, key,
+		pid).Scan(&marked); err != nil || !marked {
 		t.Fatalf("marked: %v, %v", marked, err)
 	}
 	shows("marked", pid)
@@ -478,7 +495,9 @@ func TestI5_NobodyPosesAsTheHeartbeatOfAnother(t *testing.T) {
 	shows("while somebody has taken the same locks", pid)
 	execute(t, owner, `SELECT pg_terminate_backend($1, 10000)`, pid)
 	shows("when the connection has ended")
-	if err := mallory.QueryRow(t.Context(), `SELECT pglock.mark_connection(session_id, $1, 'holder', 'v1.0.0') FROM pglock.get_lock('report')`, mallory.PgConn().PID()).Scan(&marked); err != nil {
+	if err := mallory.QueryRow(t.Context(),
+		`SELECT pglock.mark_connection(session_id, $1, 'holder', 'v1.0.0') FROM pglock.get_lock('report')`,
+		mallory.PgConn().PID()).Scan(&marked); err != nil {
 		t.Fatal(err)
 	}
 	found, err := admin.Backends(t.Context(), "report") // the ID is no key
@@ -503,10 +522,12 @@ func TestConnectionThatEndsAtAPoolerIsNotMarked(t *testing.T) {
 	} {
 		var marked bool
 		var locks int
-		if err := conn.QueryRow(t.Context(), "SELECT pglock.mark_connection("+tc.key+", $1)", tc.pid).Scan(&marked); err != nil {
+		if err := conn.QueryRow(t.Context(), "SELECT pglock.mark_connection("+tc.key+", $1)",
+			tc.pid).Scan(&marked); err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()").Scan(&locks); err != nil {
+		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = "+
+			"pg_backend_pid()").Scan(&locks); err != nil {
 			t.Fatal(err)
 		}
 		if marked != tc.want || (locks == 1) != tc.want {

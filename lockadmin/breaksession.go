@@ -16,8 +16,8 @@ import (
 const brokenAtOnce = 1000
 
 // BreakSession ends every lease and every ticket of the client with this session, as Break ends one lease, and returns
-// each of them, in byte order of the locks. It is for a client that is gone. One that is alive loses its leases, and its
-// waiting calls queue again, at the end; Sessions tells which it is.
+// each of them, in byte order of the locks. It is for a client that is gone. One that is alive loses its leases, and
+// its waiting calls queue again, at the end; Sessions tells which it is.
 //
 // Up to a thousand locks are one transaction: all of it is done, or nothing. Of more locks an error ends it after the
 // last thousand; then the result is what was broken, and the same call again goes on. The database user needs the role
@@ -40,14 +40,15 @@ func (a *Admin) BreakSession(ctx context.Context, id, reason string, opts ...Bre
 	for after := ""; ; {
 		var news news
 		names := 0
-		rows, err := server.List(ctx, a.db, a.db.Queries.BreakSession, []any{id, reason, r.actor, brokenAtOnce, after}, func(rows pgx.Rows) (Broken, error) {
-			b, granted, watched, err := scanBroken(rows)
-			if b.Name != after {
-				names, after = names+1, b.Name
-			}
-			news.add(b.Name, granted, watched)
-			return b, err
-		})
+		rows, err := server.List(ctx, a.db, a.db.Queries.BreakSession, []any{id, reason, r.actor, brokenAtOnce, after},
+			func(rows pgx.Rows) (Broken, error) {
+				b, granted, watched, err := scanBroken(rows)
+				if b.Name != after {
+					names, after = names+1, b.Name
+				}
+				news.add(b.Name, granted, watched)
+				return b, err
+			})
 		if err != nil {
 			return all, failed(ctx, fmt.Sprintf("break session %s", id), err)
 		}

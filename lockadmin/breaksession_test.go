@@ -23,7 +23,8 @@ func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
 	dead, other := uuid.NewString(), uuid.NewString()
 	acquire := func(key, name, mode, holder string, wait bool) {
 		t.Helper()
-		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '1 h', p_mode => $4, p_wait => $5, p_session_ttl => '1 h')`, name, key, holder, mode, wait)
+		execute(t, conn,
+			`SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '1 h', p_mode => $4, p_wait => $5, p_session_ttl => '1 h')`, name, key, holder, mode, wait)
 	}
 	acquire(dead, "a", "exclusive", "dead", false)
 	acquire(dead, "readers", "shared", "dead", false)
@@ -51,14 +52,20 @@ func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
 	if want := "a#0 false, b#0 true, readers#1 false, readers#2 false"; strings.Join(got, ", ") != want {
 		t.Errorf("broke %q, want %q", got, want)
 	}
-	held := texts(t, admin.Locks(t.Context()), func(l pglock.LockInfo) string { return fmt.Sprint(l.Name, "#", l.Slot, " ", l.Holder) })
+	held := texts(t, admin.Locks(t.Context()), func(l pglock.LockInfo) string {
+		return fmt.Sprint(l.Name, "#", l.Slot, " ", l.Holder)
+	})
 	if want := "a#0 next of a, b#0 other, readers#3 other"; strings.Join(held, ", ") != want {
 		t.Errorf("held now: %q, want %q", held, want)
 	}
-	if queue := texts(t, admin.Waiters(t.Context(), ""), func(w lockadmin.Waiter) string { return w.Holder }); fmt.Sprint(queue) != "[next of b]" {
+	if queue := texts(t, admin.Waiters(t.Context(), ""), func(w lockadmin.Waiter) string {
+		return w.Holder
+	}); fmt.Sprint(queue) != "[next of b]" {
 		t.Errorf("the queue has %q", queue)
 	}
-	if left := texts(t, admin.Sessions(t.Context()), func(s lockadmin.Session) string { return s.Holder }); len(left) != 1 {
+	if left := texts(t, admin.Sessions(t.Context()), func(s lockadmin.Session) string {
+		return s.Holder
+	}); len(left) != 1 {
 		t.Errorf("sessions left: %q", left)
 	}
 	audit := texts(t, admin.History(t.Context(), ""), func(e lockadmin.Event) string {
@@ -79,9 +86,11 @@ func TestBreakSessionServesTheQueueOfAFreeLock(t *testing.T) {
 	admin := newAdmin(t, db.Pool(t))
 	dead := uuid.NewString()
 	for n, key := range []string{uuid.NewString(), dead, uuid.NewString()} {
-		execute(t, conn, `SELECT pglock.acquire_lease('a', gen_random_uuid(), $1::text::uuid, $2, '1 h', p_wait => true, p_session_ttl => '1 h')`, key, fmt.Sprint("h", n))
+		execute(t, conn,
+			`SELECT pglock.acquire_lease('a', gen_random_uuid(), $1::text::uuid, $2, '1 h', p_wait => true, p_session_ttl => '1 h')`, key, fmt.Sprint("h", n))
 	}
-	execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s'`) // and the first waiter does not ask
+	// and the first waiter does not ask
+	execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s'`)
 	if _, err := admin.BreakSession(t.Context(), idOf(t, db, dead), "gone"); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +101,8 @@ func TestBreakSessionServesTheQueueOfAFreeLock(t *testing.T) {
 
 func idOf(t *testing.T, db *pgtest.DB, key string) (id string) {
 	t.Helper()
-	if err := db.Conn(t).QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text", key).Scan(&id); err != nil {
+	if err := db.Conn(t).QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text",
+		key).Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	return id
@@ -188,9 +198,13 @@ func TestBreakSessionRefusesBadArguments(t *testing.T) {
 	t.Parallel()
 	admin := newAdmin(t, pgtest.Database(t).Pool(t))
 	for says, call := range map[string]func() ([]lockadmin.Broken, error){
-		`session is "x"`:  func() ([]lockadmin.Broken, error) { return admin.BreakSession(t.Context(), "x", "why") },
-		`reason is empty`: func() ([]lockadmin.Broken, error) { return admin.BreakSession(t.Context(), uuid.NewString(), "") },
-		`not all blank`:   func() ([]lockadmin.Broken, error) { return admin.BreakSession(t.Context(), uuid.NewString(), " ") },
+		`session is "x"`: func() ([]lockadmin.Broken, error) { return admin.BreakSession(t.Context(), "x", "why") },
+		`reason is empty`: func() ([]lockadmin.Broken, error) {
+			return admin.BreakSession(t.Context(), uuid.NewString(), "")
+		},
+		`not all blank`: func() ([]lockadmin.Broken, error) {
+			return admin.BreakSession(t.Context(), uuid.NewString(), " ")
+		},
 		`WithToken is given`: func() ([]lockadmin.Broken, error) {
 			return admin.BreakSession(t.Context(), uuid.NewString(), "why", lockadmin.WithToken(1))
 		},

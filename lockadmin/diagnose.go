@@ -59,7 +59,8 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 	more, err := server.Rows(ctx, db, db.Queries.Diagnose, nil, scanFinding)
 	findings = append(findings, more...)
 	switch {
-	case other != nil && (err == nil || protocol.State(err) != ""): // another version may have another diagnosis, or none
+	// another version may have another diagnosis, or none
+	case other != nil && (err == nil || protocol.State(err) != ""):
 		return findings, other
 	case err != nil:
 		return nil, failed(ctx, "diagnose", err)
@@ -83,9 +84,11 @@ func scanFinding(rows pgx.Rows) (f Finding, err error) {
 
 // foundAtStart is what err says to a client that starts; nil if err says nothing about schema and server.
 func foundAtStart(schema string, version int, err error) []Finding {
-	fits := Finding{"schema", FindingOK, fmt.Sprintf("%s, version %d", schema, version), "The version that this library needs."}
+	fits := Finding{"schema", FindingOK, fmt.Sprintf("%s, version %d", schema, version),
+		"The version that this library needs."}
 	if version > pglock.SchemaVersion {
-		fits.Meaning = fmt.Sprintf("Newer than this library, which needs version %d, but it serves this library too.", pglock.SchemaVersion)
+		fits.Meaning = fmt.Sprintf("Newer than this library, which needs version %d, but it serves this library too.",
+			pglock.SchemaVersion)
 	}
 	var other *pglock.SchemaError
 	switch {
@@ -95,16 +98,18 @@ func foundAtStart(schema string, version int, err error) []Finding {
 		case other.Have == 0:
 			f.Value, f.Meaning = schema+", missing", "There are no locks here yet, and nothing more can be found out."
 		case other.Have < other.Need:
-			f.Meaning = fmt.Sprintf("Programs with this library, which needs version %d, do not start. Nothing more can be found out.", other.Need)
+			f.Meaning = fmt.Sprintf("Programs with this library, which needs version %d, do not start. Nothing more "+
+				"can be found out.", other.Need)
 		default:
 			f.Meaning = fmt.Sprintf("Programs with this library, which knows version %d, do not start.", other.Need)
 		}
 		return []Finding{f}
 	case errors.Is(err, pglock.ErrReadOnly):
-		return []Finding{fits, {"server", FindingAttention, "read-only", "It is a standby, or the session is read-only: locks are decided on the primary alone. " +
-			"Ask the primary for the timeline."}}
+		return []Finding{fits, {"server", FindingAttention, "read-only", "It is a standby, or the session is " +
+			"read-only: locks are decided on the primary alone. Ask the primary for the timeline."}}
 	case err == nil, errors.Is(err, pglock.ErrSchema): // the server itself says more about an altered sequence
-		return []Finding{fits, {"server", FindingOK, "takes writes", "A standby would not: locks are decided on the primary alone."}}
+		return []Finding{fits, {"server", FindingOK, "takes writes", "A standby would not: locks are decided on the " +
+			"primary alone."}}
 	}
 	return nil
 }

@@ -20,15 +20,16 @@
 //
 // # From a lock to its program
 //
-// Admin.Backends tells which processes of the server work for a lock or stand in its way: the heartbeats of its holders,
-// open fenced transactions, and whoever blocks them. Their client address and application_name lead to the program. Connections that the library opens itself are called
-// "pglock host/program[pid]", unless the application has a name.
+// Admin.Backends tells which processes of the server work for a lock or stand in its way: the heartbeats of its
+// holders, open fenced transactions, and whoever blocks them. Their client address and application_name lead to the
+// program. Connections that the library opens itself are called "pglock host/program[pid]", unless the application has
+// a name.
 //
 // # History
 //
-// History yields how each tenure ended, the time for which somebody held a lease. At the default level it has the leases
-// that were taken over or broken; SetHistory makes it have all. Verify replays it and reports tenures that ran at the
-// same time, and tokens that went back. docs/history.md says what its answer proves.
+// History yields how each tenure ended, the time for which somebody held a lease. At the default level it has the
+// leases that were taken over or broken; SetHistory makes it have all. Verify replays it and reports tenures that ran
+// at the same time, and tokens that went back. docs/history.md says what its answer proves.
 //
 // # Rights
 //
@@ -38,6 +39,6 @@
 // # Standbys
 //
 // On a standby everything that looks answers, with the past: Admin.Standby says how far it is behind. No client is
-// called silent or dead there, because a standby does not see the connections of its primary. Whatever writes fails with
-// pglock.ErrReadOnly.
+// called silent or dead there, because a standby does not see the connections of its primary. Whatever writes fails
+// with pglock.ErrReadOnly.
 package lockadmin

@@ -51,7 +51,8 @@ func Example() {
 		fmt.Println(lock.Name, "is held by", lock.Holder)
 		token = lock.Token
 	}
-	broken, err := admin.Break(ctx, "jobs/report", "its host is gone", lockadmin.WithToken(token), lockadmin.WithActor("ada"))
+	broken, err := admin.Break(ctx, "jobs/report", "its host is gone", lockadmin.WithToken(token),
+		lockadmin.WithActor("ada"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -159,7 +160,8 @@ func ExampleAdmin_Backends() {
 		return
 	}
 	defer client.Close(ctx)
-	if _, err := client.TryAcquire(ctx, "report", pglock.WithHolder("worker 1"), pglock.WithTTL(6*time.Second)); err != nil {
+	if _, err := client.TryAcquire(ctx, "report", pglock.WithHolder("worker 1"),
+		pglock.WithTTL(6*time.Second)); err != nil {
 		fmt.Println(err)
 		return
 	}

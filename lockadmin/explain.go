@@ -22,9 +22,9 @@ const (
 	longestLook  = 10 * time.Second
 )
 
-// Explain says why a lock is as it is: who holds it and whether that program is alive, who waits, what stands in the way,
-// and what to do next. It reads everything in one transaction on one connection, locks nothing, and waits for no row. If
-// somebody has locked a whole table of pglock it stops after two seconds, and says who it is.
+// Explain says why a lock is as it is: who holds it and whether that program is alive, who waits, what stands in the
+// way, and what to do next. It reads everything in one transaction on one connection, locks nothing, and waits for no
+// row. If somebody has locked a whole table of pglock it stops after two seconds, and says who it is.
 //
 // Errors are those of Locks. A lock that nobody has used is no error: its State is LockUnknown.
 func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
@@ -160,12 +160,14 @@ func (l *look) factsOf(i pglock.LockInfo) HolderFacts {
 func (l *look) sort() {
 	for _, b := range l.processes {
 		l.Processes = append(l.Processes, ProcessFacts{b})
-		group := map[BackendUse]*[]Backend{BackendHeartbeat: &l.heartbeats, BackendWrite: &l.writes, BackendAtFence: &l.atFence,
-			BackendRow: &l.onRow, BackendAtRow: &l.atRow, BackendBlocker: &l.blockers}[b.Use]
+		group := map[BackendUse]*[]Backend{BackendHeartbeat: &l.heartbeats, BackendWrite: &l.writes,
+			BackendAtFence: &l.atFence,
+			BackendRow:     &l.onRow, BackendAtRow: &l.atRow, BackendBlocker: &l.blockers}[b.Use]
 		if group != nil {
 			*group = append(*group, b)
 		}
-		if right := "the statements and states of other users' connections: that takes the role pg_read_all_stats"; b.Hidden && !slices.Contains(l.Unseen, right) {
+		const right = "the statements and states of other users' connections: that takes the role pg_read_all_stats"
+		if b.Hidden && !slices.Contains(l.Unseen, right) {
 			l.Unseen = append(l.Unseen, right)
 		}
 	}
@@ -192,7 +194,8 @@ func (l *look) readQueue(r reader, q *protocol.Queries, waiting int) error {
 	if waiting == 0 {
 		return nil
 	}
-	queue, err := rows(r, q.Waiters, []any{l.name, waitersRead, "", int64(0), nil, "", "", "", nil, "", nil}, scanWaiter)
+	queue, err := rows(r, q.Waiters, []any{l.name, waitersRead, "", int64(0), nil, "", "", "", nil, "", nil},
+		scanWaiter)
 	l.Queue.Read = len(queue)
 	l.Queue.Waiting = max(waiting, len(queue))
 	for _, w := range queue {
@@ -280,20 +283,24 @@ type reader struct {
 }
 
 func (a *Admin) read(ctx context.Context, f func(reader) error) error {
-	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		longest := longestLook
-		if deadline, ok := ctx.Deadline(); ok {
-			longest = max(time.Millisecond, min(longest, time.Until(deadline)))
-		}
-		ms := func(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }
-		r := reader{ctx: ctx, tx: tx}
-		at, err := rows(r, protocol.LookBriefly, []any{ms(min(patience, longest/2)), ms(longest)}, func(rows pgx.Rows) (us int64, err error) { return us, rows.Scan(&us) })
-		if err != nil {
-			return err
-		}
-		r.at = protocol.Moment(&at[0])
-		return f(r)
-	})
+	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
+		func(tx pgx.Tx) error {
+			longest := longestLook
+			if deadline, ok := ctx.Deadline(); ok {
+				longest = max(time.Millisecond, min(longest, time.Until(deadline)))
+			}
+			ms := func(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }
+			r := reader{ctx: ctx, tx: tx}
+			at, err := rows(r, protocol.LookBriefly, []any{ms(min(patience, longest/2)), ms(longest)},
+				func(rows pgx.Rows) (us int64, err error) {
+					return us, rows.Scan(&us)
+				})
+			if err != nil {
+				return err
+			}
+			r.at = protocol.Moment(&at[0])
+			return f(r)
+		})
 }
 
 // rows reads the answer of one statement. It names no prepared statement, which poolers may lose.
@@ -335,7 +342,8 @@ func scanTableLock(r pgx.Rows) (t tableLock, err error) {
 	var gid, user, application, state, statement *string
 	var us *int64
 	err = r.Scan(&t.table, &pid, &gid, &user, &application, &state, &us, &statement)
-	t.pid, t.prepared, t.user, t.application = protocol.OrZero(pid), protocol.OrZero(gid), protocol.OrZero(user), protocol.OrZero(application)
+	t.pid, t.prepared, t.user, t.application = protocol.OrZero(pid), protocol.OrZero(gid), protocol.OrZero(user),
+		protocol.OrZero(application)
 	t.state, t.statement = protocol.OrZero(state), protocol.OrZero(statement)
 	t.transaction = time.Duration(protocol.OrZero(us)) * time.Microsecond
 	return t, err
@@ -354,7 +362,8 @@ func circle(name string, waits []Wait) []Wait {
 	seen := make(map[string]bool)
 	next := func(from *step, lock, session string) {
 		for _, w := range waits {
-			if w.Holds != lock || session != "" && w.Session != session || w.inTurn() || seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] {
+			if w.Holds != lock || session != "" && w.Session != session || w.inTurn() ||
+				seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] {
 				continue
 			}
 			seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] = true

@@ -95,7 +95,9 @@ func (l *look) readNeighbours(r reader, a *Admin) error {
 		}
 		l.Elsewhere = append(l.Elsewhere, p)
 	}
-	slices.SortStableFunc(l.Elsewhere, func(a, b Elsewhere) int { return cmp.Compare(boolean(b.Holds), boolean(a.Holds)) })
+	slices.SortStableFunc(l.Elsewhere, func(a, b Elsewhere) int {
+		return cmp.Compare(boolean(b.Holds), boolean(a.Holds))
+	})
 	return nil
 }
 
@@ -126,8 +128,10 @@ func names(locks []string) (all []string) {
 
 // variants are other ways to write a name.
 func variants(name string) (all []string) {
-	for _, v := range []string{strings.ToLower(name), strings.ToUpper(name), strings.TrimSpace(name), strings.ReplaceAll(name, "_", "-"),
-		strings.ReplaceAll(name, "-", "_"), strings.ReplaceAll(name, ":", "/"), strings.ReplaceAll(name, ".", "/"), strings.Trim(name, "/")} {
+	for _, v := range []string{strings.ToLower(name), strings.ToUpper(name), strings.TrimSpace(name),
+		strings.ReplaceAll(name, "_", "-"),
+		strings.ReplaceAll(name, "-", "_"), strings.ReplaceAll(name, ":", "/"), strings.ReplaceAll(name, ".", "/"),
+		strings.Trim(name, "/")} {
 		if v != "" && v != name && len(v) <= pglock.MaxNameBytes && !slices.Contains(all, v) {
 			all = append(all, v)
 		}
@@ -149,7 +153,8 @@ func similar(name string, names []string) []string {
 		most := max(2, len(folded)/3)
 		switch {
 		case n == name:
-		case len(folded) >= 4 && strings.Contains(string(f), string(folded)), len(f) >= 4 && strings.Contains(string(folded), string(f)):
+		case len(folded) >= 4 && strings.Contains(string(f), string(folded)), len(f) >= 4 &&
+			strings.Contains(string(folded), string(f)):
 			all = append(all, near{n, 1 + abs(len(f)-len(folded))/4})
 		case abs(len(f)-len(folded)) <= most && len(n) <= longestAlike && len(name) <= longestAlike:
 			if d := distance(folded, f); d <= most {
@@ -205,10 +210,12 @@ func (l *look) unknownVerdicts() {
 	case l.names >= namesRead:
 		here = fmt.Sprintf("%d names and more are in use here", namesRead)
 	case l.names > 0:
-		here = fmt.Sprintf("%s in use here", map[bool]string{true: "1 other name is", false: fmt.Sprintf("%d other names are", l.names)}[l.names == 1])
+		here = fmt.Sprintf("%s in use here", map[bool]string{true: "1 other name is",
+			false: fmt.Sprintf("%d other names are", l.names)}[l.names == 1])
 	}
 	v := Verdict{Kind: WhyUnknown, Severity: SeverityWarning,
-		Text:    fmt.Sprintf("Nobody has used a lock named %s in schema %s of this database; %s.", l.lock(), shown.Word(l.schema), here),
+		Text: fmt.Sprintf("Nobody has used a lock named %s in schema %s of this database; %s.", l.lock(),
+			shown.Word(l.schema), here),
 		Because: "Sure, unless the lock has been free for long and prune has removed it."}
 	for _, s := range l.Similar {
 		v.Steps = append(v.Steps, again(fmt.Sprintf("Did you mean %s?", shown.Name(s)), s))
@@ -227,19 +234,23 @@ func (l *look) unknownVerdicts() {
 	for _, e := range schemas {
 		if e.Holds {
 			v.Kind = WhyAnotherSchema
-			v.Text = fmt.Sprintf("This is the wrong schema: nobody has used %s in schema %s, and schema %s of this database has a lock of that name.", l.lock(), shown.Word(l.schema), shown.Word(e.Schema))
+			v.Text = fmt.Sprintf("This is the wrong schema: nobody has used %s in schema %s, and schema %s of this "+
+				"database has a lock of that name.", l.lock(), shown.Word(l.schema), shown.Word(e.Schema))
 			v.Because = "Sure: it was found there."
-			v.Steps = append([]Step{{Do: "Look there.", Run: RunAdmin, Command: "why " + l.lock(), Schema: e.Schema}}, v.Steps...)
+			v.Steps = append([]Step{{Do: "Look there.", Run: RunAdmin, Command: "why " + l.lock(), Schema: e.Schema}},
+				v.Steps...)
 		}
 	}
 	var there []Step
 	for _, e := range databases[:min(3, len(databases))] {
-		there = append(there, Step{Do: fmt.Sprintf("Look in database %s.", shown.Word(e.Database)), Run: RunAdmin, Command: "why " + l.lock(), Database: e.Database})
+		there = append(there, Step{Do: fmt.Sprintf("Look in database %s.", shown.Word(e.Database)), Run: RunAdmin,
+			Command: "why " + l.lock(), Database: e.Database})
 	}
 	switch {
 	case v.Kind == WhyUnknown && len(l.Similar) > 0:
 		v.Text += fmt.Sprintf(" Similar to it: %s.", strings.Join(names(l.Similar), ", "))
-		v.Because = "Sure that this very name is unknown here. Probably it is misspelt, or the lock is in another database."
+		v.Because = "Sure that this very name is unknown here. Probably it is misspelt, or the lock is in another " +
+			"database."
 		v.Steps = append(v.Steps, there...)
 	case v.Kind == WhyUnknown && len(databases) > 0:
 		e := databases[0]
@@ -252,14 +263,17 @@ func (l *look) unknownVerdicts() {
 			}
 			others += " (" + strings.Join(called, ", ") + ")"
 		}
-		v.Text = fmt.Sprintf("Probably this is the wrong database: nobody has used a lock named %s here, and %s. Programs that use pglock are connected to database %s of the same server: %s.",
+		v.Text = fmt.Sprintf("Probably this is the wrong database: nobody has used a lock named %s here, and %s. "+
+			"Programs that use pglock are connected to database %s of the same server: %s.",
 			l.lock(), here, shown.Word(e.Database), others)
-		v.Because = "Sure that it is unknown here. That it is in the other database is a guess, from the names of the connections there."
+		v.Because = "Sure that it is unknown here. That it is in the other database is a guess, from the names of " +
+			"the connections there."
 		v.Steps = append(there, v.Steps...)
 	}
 	for _, e := range schemas {
 		if !e.Holds {
-			v.Steps = append(v.Steps, Step{Do: fmt.Sprintf("Schema %s has locks of pglock too.", shown.Word(e.Schema)), Run: RunAdmin, Command: "why " + l.lock(), Schema: e.Schema})
+			v.Steps = append(v.Steps, Step{Do: fmt.Sprintf("Schema %s has locks of pglock too.", shown.Word(e.Schema)),
+				Run: RunAdmin, Command: "why " + l.lock(), Schema: e.Schema})
 		}
 	}
 	v.Steps = append(v.Steps, Step{Do: "See which names are in use here.", Run: RunAdmin, Command: "list --all"})

@@ -8,27 +8,31 @@ import (
 )
 
 // Explanation says how one lock is, what is wrong with it and what to do next. Verdicts are conclusions in plain words;
-// the rest are the facts behind them. Texts in Verdicts quote and escape what comes from outside, so a terminal may show
-// them; the other fields hold names and labels as they are. Times are the server's, in UTC.
+// the rest are the facts behind them. Texts in Verdicts quote and escape what comes from outside, so a terminal may
+// show them; the other fields hold names and labels as they are. Times are the server's, in UTC.
 type Explanation struct {
 	Lock     string    `json:"lock"`
 	Standby  *Standby  `json:"standby,omitempty"` // the server is one: all this is about the past
 	At       time.Time `json:"looked_at"`
 	State    LockState `json:"state"`
 	Severity Severity  `json:"severity"` // of the first verdict
-	Verdicts []Verdict `json:"verdicts"` // the present first, then the past, and the gravest of each first; there is always one
+	// the present first, then the past, and the gravest of each first; there is always one
+	Verdicts []Verdict `json:"verdicts"`
 
-	Holders   []HolderFacts  `json:"holders"`        // held leases, by slot
-	Last      *HolderFacts   `json:"last,omitempty"` // of a lock that nobody holds: its last lease
-	Queue     QueueFacts     `json:"queue"`
-	Waits     []Wait         `json:"waits"`                   // what the holders' programs wait for, and what its holders wait for
-	Circle    []Wait         `json:"circle,omitempty"`        // the first of them that lead back to this lock
-	Processes []ProcessFacts `json:"processes"`               // of the server, and prepared transactions, that have to do with the lock
+	Holders []HolderFacts `json:"holders"`        // held leases, by slot
+	Last    *HolderFacts  `json:"last,omitempty"` // of a lock that nobody holds: its last lease
+	Queue   QueueFacts    `json:"queue"`
+	// what the holders' programs wait for, and what its holders wait for
+	Waits  []Wait `json:"waits"`
+	Circle []Wait `json:"circle,omitempty"` // the first of them that lead back to this lock
+	// of the server, and prepared transactions, that have to do with the lock
+	Processes []ProcessFacts `json:"processes"`
 	Guards    []BrokenGuard  `json:"broken_guards,omitempty"` // of tables that this lock protects
-	Events    []Event        `json:"events"`                  // the last takeovers and breaks, newest first; null without the right
-	Similar   []string       `json:"similar,omitempty"`
-	Elsewhere []Elsewhere    `json:"elsewhere,omitempty"` // of a lock that is unknown here: where clients of pglock are
-	Unseen    []string       `json:"unseen,omitempty"`    // what this user may not see, and which right it takes
+	// the last takeovers and breaks, newest first; null without the right
+	Events    []Event     `json:"events"`
+	Similar   []string    `json:"similar,omitempty"`
+	Elsewhere []Elsewhere `json:"elsewhere,omitempty"` // of a lock that is unknown here: where clients of pglock are
+	Unseen    []string    `json:"unseen,omitempty"`    // what this user may not see, and which right it takes
 }
 
 // LockState says whether somebody holds a lock.
@@ -47,8 +51,9 @@ type Severity string
 
 // The severities, the least first.
 const (
-	SeverityOK      Severity = "ok"      // as it should be
-	SeverityBusy    Severity = "busy"    // as it should be, and somebody waits: nobody knows how far the holder's work is
+	SeverityOK Severity = "ok" // as it should be
+	// as it should be, and somebody waits: nobody knows how far the holder's work is
+	SeverityBusy    Severity = "busy"
 	SeverityNote    Severity = "note"    // good to know
 	SeverityWarning Severity = "warning" // something is wrong, and nobody waits in vain yet
 	SeverityStuck   Severity = "stuck"   // somebody waits in vain, or soon will
@@ -69,11 +74,12 @@ type Verdict struct {
 
 // Step is one thing that a person can do.
 type Step struct {
-	Do      string   `json:"do"`                // what it is good for
-	Run     StepKind `json:"run,omitempty"`     // what runs Command; "" if there is no command
-	Command string   `json:"command,omitempty"` // to paste; of RunAdmin without "pglock-admin" and the flags of the connection
-	Effect  string   `json:"effect,omitempty"`  // what it does, and what it does not do
-	Needs   string   `json:"needs,omitempty"`   // the right that it takes
+	Do  string   `json:"do"`            // what it is good for
+	Run StepKind `json:"run,omitempty"` // what runs Command; "" if there is no command
+	// to paste; of RunAdmin without "pglock-admin" and the flags of the connection
+	Command string `json:"command,omitempty"`
+	Effect  string `json:"effect,omitempty"` // what it does, and what it does not do
+	Needs   string `json:"needs,omitempty"`  // the right that it takes
 
 	Database string `json:"database,omitempty"` // of RunAdmin: another database of the server
 	Schema   string `json:"schema,omitempty"`   // of RunAdmin: another schema
@@ -94,16 +100,18 @@ type VerdictKind string
 
 // The kinds of verdicts.
 const (
-	WhyHeld            VerdictKind = "held"             // its holder renews it: all is well
-	WhySlow            VerdictKind = "slow"             // all is well, and others wait
-	WhyHandedPast      VerdictKind = "handed past"      // all is well, and holders hand the lock over past those who wait
-	WhyLate            VerdictKind = "late"             // a renewal is late
-	WhyGone            VerdictKind = "gone"             // the holder does not renew, and its connection is closed
-	WhyStopped         VerdictKind = "stopped"          // the holder does not renew, and its connection is open
-	WhySilent          VerdictKind = "silent"           // the holder does not renew, and nobody can see its connection
-	WhyHeartbeat       VerdictKind = "heartbeat"        // a renewal hangs in the server
-	WhyRow             VerdictKind = "row"              // somebody has locked the lock's row
-	WhyPrepared        VerdictKind = "prepared"         // a prepared transaction has locked the lock's row, or its fence
+	WhyHeld VerdictKind = "held" // its holder renews it: all is well
+	WhySlow VerdictKind = "slow" // all is well, and others wait
+	// all is well, and holders hand the lock over past those who wait
+	WhyHandedPast VerdictKind = "handed past"
+	WhyLate       VerdictKind = "late"      // a renewal is late
+	WhyGone       VerdictKind = "gone"      // the holder does not renew, and its connection is closed
+	WhyStopped    VerdictKind = "stopped"   // the holder does not renew, and its connection is open
+	WhySilent     VerdictKind = "silent"    // the holder does not renew, and nobody can see its connection
+	WhyHeartbeat  VerdictKind = "heartbeat" // a renewal hangs in the server
+	WhyRow        VerdictKind = "row"       // somebody has locked the lock's row
+	// a prepared transaction has locked the lock's row, or its fence
+	WhyPrepared        VerdictKind = "prepared"
 	WhyBlocked         VerdictKind = "blocked"          // a write of the holder waits for somebody in PostgreSQL
 	WhyIdle            VerdictKind = "idle"             // a write of the holder is open and does nothing
 	WhyFence           VerdictKind = "fence"            // a write waits at the fence for an older one
@@ -138,7 +146,8 @@ type HolderFacts struct {
 	HeldFor      time.Duration `json:"-"`
 	SinceRenewal time.Duration `json:"-"` // since the grant, if it has not been renewed yet
 	Renewed      bool          `json:"renewed"`
-	Heartbeat    int           `json:"heartbeat_pid,omitempty"` // the server's process of its heartbeat; 0 if none is known
+	// the server's process of its heartbeat; 0 if none is known
+	Heartbeat int `json:"heartbeat_pid,omitempty"`
 	HolderLife
 }
 
@@ -153,7 +162,8 @@ func (h HolderFacts) MarshalJSON() ([]byte, error) {
 		SinceRenewal int64 `json:"since_renewal_ms"`
 		Slowest      int64 `json:"slowest_renewal_ms"`
 		Silent       int64 `json:"silent_ms"`
-	}{plain(h), h.TTL.Milliseconds(), h.Remaining.Milliseconds(), h.HeldFor.Milliseconds(), h.SinceRenewal.Milliseconds(),
+	}{plain(h), h.TTL.Milliseconds(), h.Remaining.Milliseconds(), h.HeldFor.Milliseconds(),
+		h.SinceRenewal.Milliseconds(),
 		h.SlowestRenewal.Milliseconds(), h.Silent.Milliseconds()})
 }
 
@@ -206,13 +216,14 @@ func (p ProcessFacts) MarshalJSON() ([]byte, error) {
 
 // Wait is a ticket of a program that holds a lock: Waiter holds Holds, and waits for For, which Holder holds.
 type Wait struct {
-	Waiter        string        `json:"waiter"`
-	Session       string        `json:"session"`
-	Holds         string        `json:"holds"`
-	For           string        `json:"for"`
-	Ticket        int64         `json:"ticket"`
-	Waiting       time.Duration `json:"-"`
-	SameOwner     bool          `json:"same_owner"` // the line of work that holds also waits; otherwise another one of its program does
+	Waiter  string        `json:"waiter"`
+	Session string        `json:"session"`
+	Holds   string        `json:"holds"`
+	For     string        `json:"for"`
+	Ticket  int64         `json:"ticket"`
+	Waiting time.Duration `json:"-"`
+	// the line of work that holds also waits; otherwise another one of its program does
+	SameOwner     bool          `json:"same_owner"`
 	Holder        string        `json:"holder,omitempty"`
 	HolderSession string        `json:"holder_session,omitempty"`
 	Token         pglock.Token  `json:"token,omitempty"` // of Holder's lease

@@ -25,7 +25,8 @@ const (
 	EventExpired  EventKind = "expired"  // the lease ran out, and Prune removed the lock
 	EventRelease  EventKind = "release"  // the holder ended the lease; only at HistoryAll
 	EventHandover EventKind = "handover" // the holder ended the lease and chose the next; only at HistoryAll
-	EventOverlap  EventKind = "overlap"  // the lock was granted again before its lease was over, which must never happen
+	// the lock was granted again before its lease was over, which must never happen
+	EventOverlap EventKind = "overlap"
 
 	EventBypass EventKind = "bypass" // an operator wrote past the guards of tables
 	EventEpoch  EventKind = "epoch"  // every later token is greater than Token
@@ -34,7 +35,8 @@ const (
 
 // EventKinds returns all kinds of events, those of tenures first.
 func EventKinds() []EventKind {
-	return []EventKind{EventTakeover, EventBreak, EventExpired, EventRelease, EventHandover, EventOverlap, EventBypass, EventEpoch, EventLevel}
+	return []EventKind{EventTakeover, EventBreak, EventExpired, EventRelease, EventHandover, EventOverlap, EventBypass,
+		EventEpoch, EventLevel}
 }
 
 // Event is an entry of the history: something that the server has done. Times are the server's, in UTC.
@@ -81,7 +83,8 @@ func WithKinds(kinds ...EventKind) ListOption {
 	return func(l *listing) error {
 		for _, k := range kinds {
 			if !slices.Contains(EventKinds(), k) {
-				return &pglock.ArgumentError{Field: "kind", Value: fmt.Sprintf("%q", string(k)), Rule: "be one of " + strings.Join(texts(EventKinds()), ", ")}
+				return &pglock.ArgumentError{Field: "kind", Value: fmt.Sprintf("%q", string(k)), Rule: "be one of " +
+					strings.Join(texts(EventKinds()), ", ")}
 			}
 		}
 		l.given = append(l.given, "WithKinds")
@@ -137,7 +140,8 @@ func (a *Admin) History(ctx context.Context, name string, opts ...ListOption) it
 			before = last.ID
 		}
 		events, err := server.List(ctx, a.db, a.db.Queries.History,
-			[]any{name, size, nullID(before), l.events.kinds, nullTime(l.events.since), nullTime(l.events.until)}, scanEvent)
+			[]any{name, size, nullID(before), l.events.kinds, nullTime(l.events.since), nullTime(l.events.until)},
+			scanEvent)
 		if err != nil {
 			return nil, failed(ctx, "list the history", err)
 		}
@@ -169,8 +173,10 @@ func scanEvent(rows pgx.Rows) (e Event, err error) {
 	err = rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource,
 		&session, &slot, &mode, &capacity, &grantedAt, &endedAt, &number)
 	e.At, e.NewToken = protocol.Moment(at), protocol.OrZero(newToken)
-	e.Holder, e.Actor, e.Reason, e.Resource = protocol.OrZero(holder), protocol.OrZero(actor), protocol.OrZero(reason), protocol.OrZero(resource)
-	e.Session, e.Slot, e.Mode, e.Limit = protocol.OrZero(session), protocol.OrZero(slot), protocol.OrZero(mode), protocol.OrZero(capacity)
+	e.Holder, e.Actor, e.Reason, e.Resource = protocol.OrZero(holder), protocol.OrZero(actor), protocol.OrZero(reason),
+		protocol.OrZero(resource)
+	e.Session, e.Slot, e.Mode, e.Limit = protocol.OrZero(session), protocol.OrZero(slot), protocol.OrZero(mode),
+		protocol.OrZero(capacity)
 	e.GrantedAt, e.EndedAt, e.Number = protocol.Moment(grantedAt), protocol.Moment(endedAt), protocol.OrZero(number)
 	return e, err
 }

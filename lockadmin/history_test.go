@@ -27,8 +27,10 @@ type lease struct {
 func grant(t *testing.T, conn *pgx.Conn, name, holder, ttl, more string) lease {
 	t.Helper()
 	l := lease{name: name}
-	if err := conn.QueryRow(t.Context(), `SELECT g::text, a.token, coalesce((a.more ->> 'slot')::int, 0) FROM gen_random_uuid() g,
-		pglock.acquire_lease($1, g, g, $2, $3::text::interval`+more+`) a WHERE a.granted`, name, holder, ttl).Scan(&l.grantID, &l.token, &l.slot); err != nil {
+	if err := conn.QueryRow(t.Context(),
+		`SELECT g::text, a.token, coalesce((a.more ->> 'slot')::int, 0) FROM gen_random_uuid() g,
+		pglock.acquire_lease($1, g, g, $2, $3::text::interval`+more+`) a WHERE a.granted`, name, holder,
+		ttl).Scan(&l.grantID, &l.token, &l.slot); err != nil {
 		t.Fatalf("lock %s for %s: %v", name, holder, err)
 	}
 	return l
@@ -37,7 +39,8 @@ func grant(t *testing.T, conn *pgx.Conn, name, holder, ttl, more string) lease {
 func (l lease) release(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	var released bool
-	if err := conn.QueryRow(t.Context(), `SELECT released FROM pglock.release_lease($1, $2, $3::text::uuid, $4)`, l.name, l.token, l.grantID, l.slot).Scan(&released); err != nil || !released {
+	if err := conn.QueryRow(t.Context(), `SELECT released FROM pglock.release_lease($1, $2, $3::text::uuid, $4)`,
+		l.name, l.token, l.grantID, l.slot).Scan(&released); err != nil || !released {
 		t.Fatalf("release of %+v: %t, %v", l, released, err)
 	}
 }
@@ -45,7 +48,8 @@ func (l lease) release(t *testing.T, conn *pgx.Conn) {
 // runOut sets the expiry of a lease to the present.
 func (l lease) runOut(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
-	execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1 AND slot = $2`, l.name, l.slot)
+	execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1 AND slot = $2`, l.name,
+		l.slot)
 }
 
 func setHistory(t *testing.T, admin *lockadmin.Admin, opts ...lockadmin.HistoryOption) lockadmin.HistorySettings {
@@ -86,14 +90,18 @@ func everyEnd(t *testing.T, conn *pgx.Conn) {
 	grant(t, conn, "a", "one", "1 h", "").release(t, conn)
 	grant(t, conn, "a", "two", "1 h", "").runOut(t, conn)
 	three := grant(t, conn, "a", "three", "1 h", "")
-	execute(t, conn, `SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'four', '1 h', p_wait => true, p_session_ttl => '1 h')`)
+	execute(t, conn,
+		`SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'four', '1 h', p_wait => true, p_session_ttl => '1 h')`)
 	execute(t, conn, `SELECT pglock.hand_over('a', $1, $2::text::uuid, 'four')`, three.token, three.grantID)
-	execute(t, conn, `SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'five', '1 h', p_wait => true, p_session_ttl => '1 h')`)
+	execute(t, conn,
+		`SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'five', '1 h', p_wait => true, p_session_ttl => '1 h')`)
 	execute(t, conn, `SELECT pglock.break_lock('a', 'stuck', 'me')`) // five has it now
-	execute(t, conn, `SELECT pglock.give_up(k, '{a}', ARRAY[g]) FROM (SELECT l.grant_id AS g, gen_random_uuid() AS k FROM pglock.locks l WHERE l.name = 'a') l`)
+	execute(t, conn,
+		`SELECT pglock.give_up(k, '{a}', ARRAY[g]) FROM (SELECT l.grant_id AS g, gen_random_uuid() AS k FROM pglock.locks l WHERE l.name = 'a') l`)
 	grant(t, conn, "a", "six", "1 h", "").release(t, conn)
 
-	one, two := grant(t, conn, "readers", "r1", "1 h", ", p_mode => 'shared'"), grant(t, conn, "readers", "r2", "1 h", ", p_mode => 'shared'")
+	one, two := grant(t, conn, "readers", "r1", "1 h", ", p_mode => 'shared'"), grant(t, conn, "readers", "r2", "1 h",
+		", p_mode => 'shared'")
 	two.runOut(t, conn)
 	grant(t, conn, "readers", "r3", "1 h", ", p_mode => 'shared'").release(t, conn)
 	one.release(t, conn)
@@ -121,17 +129,21 @@ func TestAtLevelAllEveryTenureIsInTheHistoryOnce(t *testing.T) {
 	setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll))
 	everyEnd(t, conn)
 	for name, want := range map[string][]string{
-		"a": {"release of one exclusive/0 number 1", "takeover of two exclusive/0 number 2 by three", "handover of three exclusive/0 number 3 by four",
-			"break of four exclusive/0 number 4 by me", "release of five exclusive/0 number 5", "release of six exclusive/0 number 6"},
-		"readers": {"takeover of r2 shared/2 number 1 by r3", "release of r3 shared/2 number 2", "release of r1 shared/1 number 1"},
-		"places":  {"break of p1 limit/1 number 1 by me"},
-		"gone":    {"expired of last exclusive/0 number 1"},
+		"a": {"release of one exclusive/0 number 1", "takeover of two exclusive/0 number 2 by three",
+			"handover of three exclusive/0 number 3 by four",
+			"break of four exclusive/0 number 4 by me", "release of five exclusive/0 number 5",
+			"release of six exclusive/0 number 6"},
+		"readers": {"takeover of r2 shared/2 number 1 by r3", "release of r3 shared/2 number 2",
+			"release of r1 shared/1 number 1"},
+		"places": {"break of p1 limit/1 number 1 by me"},
+		"gone":   {"expired of last exclusive/0 number 1"},
 	} {
 		if got := events(t, admin, name); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	if v, err := admin.Verify(t.Context(), ""); err != nil || v.ViolationCount+v.GapCount+v.ClockCount != 0 || v.Tenures != 11 || v.Locks != 4 {
+	if v, err := admin.Verify(t.Context(), ""); err != nil || v.ViolationCount+v.GapCount+v.ClockCount != 0 ||
+		v.Tenures != 11 || v.Locks != 4 {
 		t.Errorf("%+v, %v; want 11 tenures of 4 locks, and nothing wrong", v, err)
 	}
 }
@@ -170,12 +182,14 @@ func TestTheTenureOfALeaseThatRanOutEndsWithItsExpiry(t *testing.T) {
 	for _, name := range []string{"taken", "pruned"} {
 		grant(t, conn, name, "late", "1 h", "")
 	}
-	execute(t, conn, `UPDATE pglock.locks SET acquired_at = '2026-01-01 10:00 UTC', expires_at = '2026-01-01 11:00 UTC'`)
+	execute(t, conn,
+		`UPDATE pglock.locks SET acquired_at = '2026-01-01 10:00 UTC', expires_at = '2026-01-01 11:00 UTC'`)
 	grant(t, conn, "taken", "next", "1 h", "")
 	execute(t, conn, `SELECT pglock.prune_locks('1 d')`)
 	want := time.Date(2026, 1, 1, 11, 0, 0, 0, time.UTC)
 	for _, name := range []string{"taken", "pruned"} {
-		if all, err := lockadmin.Collect(admin.History(t.Context(), name)); err != nil || len(all) != 1 || !all[0].EndedAt.Equal(want) || !all[0].GrantedAt.Equal(want.Add(-time.Hour)) {
+		if all, err := lockadmin.Collect(admin.History(t.Context(), name)); err != nil || len(all) != 1 ||
+			!all[0].EndedAt.Equal(want) || !all[0].GrantedAt.Equal(want.Add(-time.Hour)) {
 			t.Errorf("%s: %+v, %v; want the end %v", name, all, err, want)
 		}
 	}
@@ -189,7 +203,9 @@ func TestALeaseThatExpiredAndWasPrunedIsExpired(t *testing.T) {
 	l.runOut(t, conn)
 	execute(t, conn, `SELECT pglock.prune_locks('0 s')`)
 	for range 2 { // also when somebody has the lock again
-		if got := column(t, conn, fmt.Sprintf(`SELECT outcome FROM pglock.renew_leases('{gone}', '{%d}', '{%s}', '{0}')`, l.token, l.grantID)); !slices.Equal(got, []string{"expired"}) {
+		if got := column(t, conn,
+			fmt.Sprintf(`SELECT outcome FROM pglock.renew_leases('{gone}', '{%d}', '{%s}', '{0}')`, l.token,
+				l.grantID)); !slices.Equal(got, []string{"expired"}) {
 			t.Errorf("%q, want expired", got)
 		}
 		grant(t, conn, "gone", "next", "1 h", "").release(t, conn)
@@ -220,7 +236,11 @@ func TestHistoryIsChosenByKindTimeAndPlace(t *testing.T) {
 		{"a", []lockadmin.ListOption{lockadmin.WithBefore(9), lockadmin.WithLimit(2)}, "8 6"},
 	} {
 		for _, size := range []int{1, 2, 1000} {
-			got := strings.Join(texts(t, admin.History(t.Context(), tc.name, append(slices.Clone(tc.opts), lockadmin.WithPageSize(size))...), func(e lockadmin.Event) string { return fmt.Sprint(e.ID) }), " ")
+			got := strings.Join(texts(t,
+				admin.History(t.Context(), tc.name, append(slices.Clone(tc.opts), lockadmin.WithPageSize(size))...),
+				func(e lockadmin.Event) string {
+					return fmt.Sprint(e.ID)
+				}), " ")
 			if got != tc.want {
 				t.Errorf("%q %v, %d at a time: %q, want %q", tc.name, tc.opts, size, got, tc.want)
 			}
@@ -277,7 +297,8 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
-	if s, err := admin.HistorySettings(t.Context()); err != nil || s != (lockadmin.HistorySettings{Level: lockadmin.HistoryLosses, Keep: lockadmin.DefaultKeep}) {
+	if s, err := admin.HistorySettings(t.Context()); err != nil ||
+		s != (lockadmin.HistorySettings{Level: lockadmin.HistoryLosses, Keep: lockadmin.DefaultKeep}) {
 		t.Fatalf("%+v, %v; want the defaults", s, err)
 	}
 	slow, err := conn.Begin(t.Context()) // somebody who has written to the table, and does not end
@@ -319,21 +340,27 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := time.Now().Add(-time.Minute)
-	s := setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll), lockadmin.WithKeep(48*time.Hour), lockadmin.WithChanger("me"))
+	s := setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll), lockadmin.WithKeep(48*time.Hour),
+		lockadmin.WithChanger("me"))
 	if s.Level != lockadmin.HistoryAll || s.Keep != 48*time.Hour || s.Since.Before(before) || !s.Pruned.IsZero() {
 		t.Errorf("%+v, want level all since now, kept for two days", s)
 	}
 	if again := setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll)); again != s {
 		t.Errorf("%+v, want %+v as before", again, s)
 	}
-	if s := setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryLosses)); s.Level != lockadmin.HistoryLosses || !s.Since.IsZero() || s.Keep != 48*time.Hour {
+	if s := setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryLosses)); s.Level != lockadmin.HistoryLosses ||
+		!s.Since.IsZero() || s.Keep != 48*time.Hour {
 		t.Errorf("%+v, want level losses", s)
 	}
-	got := texts(t, admin.History(t.Context(), "", lockadmin.WithKinds(lockadmin.EventLevel)), func(e lockadmin.Event) string { return e.Reason })
+	got := texts(t, admin.History(t.Context(), "", lockadmin.WithKinds(lockadmin.EventLevel)),
+		func(e lockadmin.Event) string {
+			return e.Reason
+		})
 	if want := []string{"level losses, kept for 2 days", "level all, kept for 2 days"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	for _, o := range []lockadmin.HistoryOption{lockadmin.WithLevel("most"), lockadmin.WithKeep(time.Hour), lockadmin.WithKeep(-1), lockadmin.WithChanger("")} {
+	for _, o := range []lockadmin.HistoryOption{lockadmin.WithLevel("most"), lockadmin.WithKeep(time.Hour),
+		lockadmin.WithKeep(-1), lockadmin.WithChanger("")} {
 		if _, err := admin.SetHistory(t.Context(), o); !errors.Is(err, pglock.ErrInvalid) {
 			t.Errorf("%v, want ErrInvalid", err)
 		}
@@ -362,11 +389,13 @@ func TestAReleaseGoesOnWhenTheHistoryCannotBeWritten(t *testing.T) {
 	if err := locked.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := events(t, admin, "a"), []string{"release of one exclusive/0 number 1", "release of three exclusive/0 number 3"}; !slices.Equal(got, want) {
+	if got, want := events(t, admin, "a"), []string{"release of one exclusive/0 number 1",
+		"release of three exclusive/0 number 3"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	v, err := admin.Verify(t.Context(), "a")
-	if err != nil || v.ViolationCount != 0 || v.MissingUnknown != 2 || len(v.Gaps) != 2 || v.Gaps[0].Cause != lockadmin.GapUnknown || v.Gaps[0].Missing != 1 || v.Gaps[1].Before != 0 {
+	if err != nil || v.ViolationCount != 0 || v.MissingUnknown != 2 || len(v.Gaps) != 2 ||
+		v.Gaps[0].Cause != lockadmin.GapUnknown || v.Gaps[0].Missing != 1 || v.Gaps[1].Before != 0 {
 		t.Errorf("%+v, %v; want two gaps that nothing explains", v, err)
 	}
 }
@@ -386,14 +415,17 @@ func TestTheHistoryIsPrunedByItsAgeInSteps(t *testing.T) {
 	}
 	setHistory(t, admin, lockadmin.WithKeep(48*time.Hour))
 	var removed, next int64
-	if err := conn.QueryRow(t.Context(), `SELECT removed, next FROM pglock.prune_history(p_limit => 1000)`).Scan(&removed, &next); err != nil || removed != 1000 || next == 0 {
+	if err := conn.QueryRow(t.Context(),
+		`SELECT removed, next FROM pglock.prune_history(p_limit => 1000)`).Scan(&removed, &next); err != nil ||
+		removed != 1000 || next == 0 {
 		t.Errorf("a step removed %d, %d is next, %v", removed, next, err)
 	}
 	p, err := admin.Prune(t.Context())
 	if err != nil || p.Events != 1500 || p.EventAge != 48*time.Hour {
 		t.Errorf("%+v, %v; want 1500 more pruned", p, err)
 	}
-	if s, err := admin.HistorySettings(t.Context()); err != nil || s.Pruned.IsZero() || time.Since(s.Pruned) < 47*time.Hour {
+	if s, err := admin.HistorySettings(t.Context()); err != nil || s.Pruned.IsZero() ||
+		time.Since(s.Pruned) < 47*time.Hour {
 		t.Errorf("%+v, %v; want the time up to which it was pruned", s, err)
 	}
 	fill() // every client prunes too
@@ -426,7 +458,9 @@ func TestLocksTellTheirGrantsAndTheirSlowestRenewal(t *testing.T) {
 		renew := func(gap string, want time.Duration) {
 			t.Helper()
 			execute(t, conn, `UPDATE pglock.locks SET renewed_at = clock_timestamp() - $1::text::interval`, gap)
-			execute(t, conn, `SELECT * FROM pglock.renew_leases('{a}', ARRAY[$1::bigint], ARRAY[$2::text::uuid], '{0}')`, l.token, l.grantID)
+			execute(t, conn,
+				`SELECT * FROM pglock.renew_leases('{a}', ARRAY[$1::bigint], ARRAY[$2::text::uuid], '{0}')`, l.token,
+				l.grantID)
 			if i := info(); i.SlowestRenewal < want || i.SlowestRenewal > want+5*time.Second {
 				t.Errorf("%v after a gap of %s, want %v", i.SlowestRenewal, gap, want)
 			}

@@ -20,8 +20,9 @@ type HistoryLevel string
 
 // The levels of the history.
 const (
-	HistoryLosses HistoryLevel = "losses" // those that ended without their holder: taken over, broken, or expired and pruned
-	HistoryAll    HistoryLevel = "all"    // also those that their holder released or handed over
+	// those that ended without their holder: taken over, broken, or expired and pruned
+	HistoryLosses HistoryLevel = "losses"
+	HistoryAll    HistoryLevel = "all" // also those that their holder released or handed over
 )
 
 // How long the history may be kept, and is by default.
@@ -33,8 +34,9 @@ const (
 
 // HistorySettings says what the history has. Times are the server's, in UTC.
 type HistorySettings struct {
-	Level  HistoryLevel  `json:"level"`
-	Keep   time.Duration `json:"-"`               // older events are removed, a thousand at a time, by every client and by Prune
+	Level HistoryLevel `json:"level"`
+	// older events are removed, a thousand at a time, by every client and by Prune
+	Keep   time.Duration `json:"-"`
 	Since  time.Time     `json:"since,omitzero"`  // of HistoryAll: since when every tenure that ends is in it
 	Pruned time.Time     `json:"pruned,omitzero"` // what ended before may have been removed; zero: nothing was
 }
@@ -92,8 +94,8 @@ func (a *Admin) HistorySettings(ctx context.Context) (HistorySettings, error) {
 // leaves alone what no option names, and returns the settings. It writes an event of EventLevel.
 //
 // A change of the level needs the table of locks for a moment. It waits for those who write to the table for at most a
-// tenth of a second, while others queue behind it, and then tries again until ctx ends. The database user needs the role
-// pglock_admin.
+// tenth of a second, while others queue behind it, and then tries again until ctx ends. The database user needs the
+// role pglock_admin.
 //
 // Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure.
 func (a *Admin) SetHistory(ctx context.Context, opts ...HistoryOption) (HistorySettings, error) {
@@ -127,14 +129,19 @@ func (a *Admin) setHistory(ctx context.Context, c historyChange) (s HistorySetti
 		if err != nil {
 			return err
 		}
-		s, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (HistorySettings, error) { return scanSettings(row) })
+		s, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (HistorySettings, error) {
+			return scanSettings(row)
+		})
 		return err
 	})
 	return s, err
 }
 
 func (a *Admin) historySettings(ctx context.Context) (HistorySettings, error) {
-	rows, err := server.Rows(ctx, a.db, a.db.Queries.HistorySettings, nil, func(rows pgx.Rows) (HistorySettings, error) { return scanSettings(rows) })
+	rows, err := server.Rows(ctx, a.db, a.db.Queries.HistorySettings, nil,
+		func(rows pgx.Rows) (HistorySettings, error) {
+			return scanSettings(rows)
+		})
 	if err == nil && len(rows) != 1 {
 		err = fmt.Errorf("the server answered with %d rows", len(rows))
 	}

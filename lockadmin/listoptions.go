@@ -25,12 +25,14 @@ type Order string
 // The orders of lists. Only OrderName has pages: it walks an index. Any other order reads the whole table once, and
 // yields at most WithLimit entries, DefaultPageSize without it.
 const (
-	OrderName    Order = "name"    // byte order of names; of Sessions the order of their labels
-	OrderAge     Order = "age"     // the longest held, longest waiting, longest unused fence or longest silent session first
-	OrderRecent  Order = "recent"  // the lock that was granted last first
-	OrderWaiting Order = "waiting" // the lock that somebody has waited for longest first; of Sessions the one with the most tickets
-	OrderExpiry  Order = "expiry"  // the lease that ends next first
-	OrderLeases  Order = "leases"  // the session with the most leases first
+	OrderName Order = "name" // byte order of names; of Sessions the order of their labels
+	// the longest held, longest waiting, longest unused fence or longest silent session first
+	OrderAge    Order = "age"
+	OrderRecent Order = "recent" // the lock that was granted last first
+	// the lock that somebody has waited for longest first; of Sessions the one with the most tickets
+	OrderWaiting Order = "waiting"
+	OrderExpiry  Order = "expiry" // the lease that ends next first
+	OrderLeases  Order = "leases" // the session with the most leases first
 )
 
 // ListOption configures one list. A list refuses an option that does not apply to it, with pglock.ErrInvalid.
@@ -64,13 +66,14 @@ func WithPrefix(text string) ListOption {
 }
 
 // WithMatch chooses entries that contain the text in a name or in the label of a holder, in upper and lower case as
-// given, 1 to pglock.MaxNameBytes bytes: in the name of a lock, a resource or a session's ID. Locks, Waiters, Fences and
-// Sessions take it.
+// given, 1 to pglock.MaxNameBytes bytes: in the name of a lock, a resource or a session's ID. Locks, Waiters, Fences
+// and Sessions take it.
 func WithMatch(text string) ListOption {
 	return texted("WithMatch", "match", text, pglock.MaxNameBytes, func(l *listing) *string { return &l.match })
 }
 
-// WithHolder chooses entries with exactly this label, 1 to pglock.MaxHolderBytes bytes. Locks, Waiters and Sessions take it.
+// WithHolder chooses entries with exactly this label, 1 to pglock.MaxHolderBytes bytes. Locks, Waiters and Sessions
+// take it.
 func WithHolder(label string) ListOption {
 	return texted("WithHolder", "holder", label, pglock.MaxHolderBytes, func(l *listing) *string { return &l.holder })
 }
@@ -136,8 +139,9 @@ func WithOlder(d time.Duration) ListOption {
 
 const mostOlder = 10 * 365 * 24 * time.Hour
 
-// WithOrder chooses the order. Defaults to OrderName. Locks has OrderName, OrderAge, OrderRecent, OrderWaiting and OrderExpiry;
-// Waiters and Fences have OrderName and OrderAge; Sessions has OrderName, OrderAge, OrderWaiting and OrderLeases.
+// WithOrder chooses the order. Defaults to OrderName. Locks has OrderName, OrderAge, OrderRecent, OrderWaiting and
+// OrderExpiry; Waiters and Fences have OrderName and OrderAge; Sessions has OrderName, OrderAge, OrderWaiting and
+// OrderLeases.
 func WithOrder(o Order) ListOption {
 	return func(l *listing) error {
 		l.given = append(l.given, "WithOrder")
@@ -165,7 +169,8 @@ func WithPageSize(n int) ListOption {
 	return func(l *listing) error {
 		l.given = append(l.given, "WithPageSize")
 		if n < 1 || n > MaxPageSize {
-			return &pglock.ArgumentError{Field: "page size", Value: fmt.Sprint(n), Rule: fmt.Sprintf("be from 1 to %d", MaxPageSize)}
+			return &pglock.ArgumentError{Field: "page size", Value: fmt.Sprint(n),
+				Rule: fmt.Sprintf("be from 1 to %d", MaxPageSize)}
 		}
 		l.page = n
 		return nil
@@ -181,10 +186,13 @@ type kind struct {
 
 var (
 	ofLocks = kind{"Locks", []Order{OrderName, OrderAge, OrderRecent, OrderWaiting, OrderExpiry},
-		[]string{"WithPrefix", "WithMatch", "WithHolder", "WithSession", "WithMode", "WithFree", "WithQueued", "WithOlder", "WithOrder", "WithAfter"}}
+		[]string{"WithPrefix", "WithMatch", "WithHolder", "WithSession", "WithMode", "WithFree", "WithQueued",
+			"WithOlder", "WithOrder", "WithAfter"}}
 	ofWaiters = kind{"Waiters", []Order{OrderName, OrderAge},
-		[]string{"WithPrefix", "WithMatch", "WithHolder", "WithSession", "WithMode", "WithOlder", "WithOrder", "WithAfter"}}
-	ofFences   = kind{"Fences", []Order{OrderName, OrderAge}, []string{"WithPrefix", "WithMatch", "WithOlder", "WithOrder", "WithAfter"}}
+		[]string{"WithPrefix", "WithMatch", "WithHolder", "WithSession", "WithMode", "WithOlder", "WithOrder",
+			"WithAfter"}}
+	ofFences = kind{"Fences", []Order{OrderName, OrderAge}, []string{"WithPrefix", "WithMatch", "WithOlder",
+		"WithOrder", "WithAfter"}}
 	ofSessions = kind{"Sessions", []Order{OrderName, OrderAge, OrderWaiting, OrderLeases},
 		[]string{"WithMatch", "WithHolder", "WithSession", "WithOlder", "WithOrder", "WithAfter"}}
 	ofHistory = kind{list: "History", takes: []string{"WithKinds", "WithSince", "WithUntil", "WithBefore"}}
@@ -215,7 +223,8 @@ func newListing(k kind, name string, opts []ListOption) (listing, error) {
 	case l.after != "" && name != "" && k.list == ofWaiters.list:
 		return l, &pglock.ArgumentError{Field: "WithAfter", Value: "given", Rule: "be given for all locks only"}
 	case l.ranked() && l.limit > MaxPageSize:
-		return l, &pglock.ArgumentError{Field: "limit", Value: fmt.Sprint(l.limit), Rule: fmt.Sprintf("be from 1 to %d in the order %s", MaxPageSize, l.order)}
+		return l, &pglock.ArgumentError{Field: "limit", Value: fmt.Sprint(l.limit),
+			Rule: fmt.Sprintf("be from 1 to %d in the order %s", MaxPageSize, l.order)}
 	case name != "":
 		return l, checkText("name", name, pglock.MaxNameBytes)
 	}
@@ -243,13 +252,15 @@ func oneOf[T ~string](field string, value T, some ...T) error {
 		texts[i] = string(one)
 	}
 	last := len(texts) - 1
-	return &pglock.ArgumentError{Field: field, Value: fmt.Sprintf("%q", string(value)), Rule: "be " + strings.Join(texts[:last], ", ") + " or " + texts[last]}
+	return &pglock.ArgumentError{Field: field, Value: fmt.Sprintf("%q", string(value)), Rule: "be " +
+		strings.Join(texts[:last], ", ") + " or " + texts[last]}
 }
 
 // checkSession refuses what cannot be a session's ID.
 func checkSession(field, id string) error {
 	if parsed, err := uuid.Parse(id); err != nil || len(id) != 36 || parsed.String() != strings.ToLower(id) {
-		return &pglock.ArgumentError{Field: field, Value: argument.Shorten(id), Rule: "be the ID of a session, as in 3b241101-e2bb-4255-8caf-4136c566a962"}
+		return &pglock.ArgumentError{Field: field, Value: argument.Shorten(id), Rule: "be the ID of a session, as in " +
+			"3b241101-e2bb-4255-8caf-4136c566a962"}
 	}
 	return nil
 }

@@ -17,19 +17,21 @@ import (
 
 // Waiter is one place in the queue of a lock. Times are the server's, in UTC.
 type Waiter struct {
-	Lock     string          `json:"lock"`
-	Ticket   int64           `json:"ticket"`
-	Place    int             `json:"place"` // 1 is next
-	Mode     pglock.Mode     `json:"mode"`
-	Limit    int             `json:"limit,omitempty"` // of pglock.ModeLimit
-	Holder   string          `json:"holder"`          // the label that its lease will have
-	Session  string          `json:"session"`
-	Alive    bool            `json:"alive"` // false: its session gives no sign of life (on a standby: none has arrived), and the queue will skip it
-	TTL      time.Duration   `json:"-"`
-	Since    time.Time       `json:"since"`
-	Waiting  time.Duration   `json:"-"`                // at the answer
-	Behind   string          `json:"behind"`           // the label of the waiter before it, or of the holder
-	Before   int64           `json:"before,omitempty"` // the ticket of the waiter before it; 0 if it waits for the holder
+	Lock    string      `json:"lock"`
+	Ticket  int64       `json:"ticket"`
+	Place   int         `json:"place"` // 1 is next
+	Mode    pglock.Mode `json:"mode"`
+	Limit   int         `json:"limit,omitempty"` // of pglock.ModeLimit
+	Holder  string      `json:"holder"`          // the label that its lease will have
+	Session string      `json:"session"`
+	// false: its session gives no sign of life (on a standby: none has arrived), and the queue will skip it
+	Alive   bool          `json:"alive"`
+	TTL     time.Duration `json:"-"`
+	Since   time.Time     `json:"since"`
+	Waiting time.Duration `json:"-"`      // at the answer
+	Behind  string        `json:"behind"` // the label of the waiter before it, or of the holder
+	// the ticket of the waiter before it; 0 if it waits for the holder
+	Before   int64           `json:"before,omitempty"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
@@ -106,7 +108,8 @@ func (a *Admin) Fences(ctx context.Context, name string, opts ...ListOption) ite
 }
 
 // pages reads one page after another, until one is not full or the list has reached its limit. read is told the last
-// entry before the page, zero for the first page, and how many entries the page may have; a page of locks may have more.
+// entry before the page, zero for the first page, and how many entries the page may have; a page of locks may have
+// more.
 func pages[T any](l listing, refused error, read func(last T, size int) ([]T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var last, none T
@@ -150,9 +153,11 @@ func scanWaiter(rows pgx.Rows) (w Waiter, err error) {
 	var ttl, waiting int64
 	var since, before *int64
 	var behind, metadata *string
-	err = rows.Scan(&w.Lock, &w.Ticket, &w.Place, &w.Mode, &capacity, &w.Holder, &w.Session, &w.Alive, &ttl, &since, &waiting,
+	err = rows.Scan(&w.Lock, &w.Ticket, &w.Place, &w.Mode, &capacity, &w.Holder, &w.Session, &w.Alive, &ttl, &since,
+		&waiting,
 		&before, &behind, &metadata)
-	w.Limit, w.Since, w.Before, w.Behind = protocol.OrZero(capacity), protocol.Moment(since), protocol.OrZero(before), protocol.OrZero(behind)
+	w.Limit, w.Since, w.Before, w.Behind = protocol.OrZero(capacity), protocol.Moment(since), protocol.OrZero(before),
+		protocol.OrZero(behind)
 	w.TTL, w.Waiting = time.Duration(ttl)*time.Microsecond, time.Duration(waiting)*time.Microsecond
 	if metadata != nil {
 		w.Metadata = json.RawMessage(*metadata)

@@ -41,12 +41,15 @@ func crowded(t *testing.T) *lockadmin.Admin {
 	t.Helper()
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
-	execute(t, conn, `SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'h', '1 h') FROM unnest('{a,b,c}'::text[]) n`)
+	execute(t, conn,
+		`SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'h', '1 h') FROM unnest('{a,b,c}'::text[]) n`)
 	for range 3 {
-		execute(t, conn, `SELECT pglock.acquire_lease('readers', gen_random_uuid(), gen_random_uuid(), 'r', '1 h', p_mode => 'shared')`)
+		execute(t, conn,
+			`SELECT pglock.acquire_lease('readers', gen_random_uuid(), gen_random_uuid(), 'r', '1 h', p_mode => 'shared')`)
 	}
 	for i := range 7 {
-		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 h', p_wait => true, p_session_ttl => '1 h')`,
+		execute(t, conn,
+			`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 h', p_wait => true, p_session_ttl => '1 h')`,
 			[]string{"a", "b"}[i%2], fmt.Sprint("w", i))
 	}
 	for i := range 5 {
@@ -65,7 +68,9 @@ func TestEveryListIsTheSameFromPagesOfAnySize(t *testing.T) {
 		list   func(opts ...lockadmin.ListOption) []string
 	}{
 		"locks": {6, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.Locks(t.Context(), opts...), func(l pglock.LockInfo) string { return fmt.Sprint(l.Name, l.Slot, l.Token, l.Waiting) })
+			return texts(t, admin.Locks(t.Context(), opts...), func(l pglock.LockInfo) string {
+				return fmt.Sprint(l.Name, l.Slot, l.Token, l.Waiting)
+			})
 		}},
 		"waiters": {7, func(opts ...lockadmin.ListOption) []string {
 			return texts(t, admin.Waiters(t.Context(), "", opts...), func(w lockadmin.Waiter) string {
@@ -73,19 +78,29 @@ func TestEveryListIsTheSameFromPagesOfAnySize(t *testing.T) {
 			})
 		}},
 		"waiters of a lock": {4, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.Waiters(t.Context(), "a", opts...), func(w lockadmin.Waiter) string { return fmt.Sprint(w.Ticket, w.Place) })
+			return texts(t, admin.Waiters(t.Context(), "a", opts...), func(w lockadmin.Waiter) string {
+				return fmt.Sprint(w.Ticket, w.Place)
+			})
 		}},
 		"events": {5, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.History(t.Context(), "", opts...), func(e lockadmin.Event) string { return fmt.Sprint(e.ID, e.Kind, e.Reason) })
+			return texts(t, admin.History(t.Context(), "", opts...), func(e lockadmin.Event) string {
+				return fmt.Sprint(e.ID, e.Kind, e.Reason)
+			})
 		}},
 		"events of a lock": {5, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.History(t.Context(), "c", opts...), func(e lockadmin.Event) string { return fmt.Sprint(e.ID, e.Kind, e.Reason) })
+			return texts(t, admin.History(t.Context(), "c", opts...), func(e lockadmin.Event) string {
+				return fmt.Sprint(e.ID, e.Kind, e.Reason)
+			})
 		}},
 		"fences": {5, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.Fences(t.Context(), "", opts...), func(f lockadmin.FenceInfo) string { return fmt.Sprint(f.Resource, f.LastToken, f.Lock) })
+			return texts(t, admin.Fences(t.Context(), "", opts...), func(f lockadmin.FenceInfo) string {
+				return fmt.Sprint(f.Resource, f.LastToken, f.Lock)
+			})
 		}},
 		"fences of a lock": {5, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.Fences(t.Context(), "c", opts...), func(f lockadmin.FenceInfo) string { return fmt.Sprint(f.Resource, f.LastToken, f.Lock) })
+			return texts(t, admin.Fences(t.Context(), "c", opts...), func(f lockadmin.FenceInfo) string {
+				return fmt.Sprint(f.Resource, f.LastToken, f.Lock)
+			})
 		}},
 	}
 	for name, l := range lists {
@@ -99,7 +114,9 @@ func TestEveryListIsTheSameFromPagesOfAnySize(t *testing.T) {
 			}
 		}
 	}
-	places := texts(t, admin.Waiters(t.Context(), "", lockadmin.WithPageSize(3)), func(w lockadmin.Waiter) string { return fmt.Sprint(w.Lock, w.Place) })
+	places := texts(t, admin.Waiters(t.Context(), "", lockadmin.WithPageSize(3)), func(w lockadmin.Waiter) string {
+		return fmt.Sprint(w.Lock, w.Place)
+	})
 	if want := []string{"a1", "a2", "a3", "a4", "b1", "b2", "b3"}; !slices.Equal(places, want) {
 		t.Errorf("places %q, want %q", places, want)
 	}

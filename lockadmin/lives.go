@@ -17,19 +17,21 @@ type Life string
 
 // The lives of clients.
 const (
-	LifeAlive   Life = "alive"   // it gave a sign within 15 s
-	LifeSilent  Life = "silent"  // it gave none; its connection is open, or cannot be seen
-	LifeDead    Life = "dead"    // it gave none, and its connection has ended
-	LifeUnknown Life = "unknown" // nobody can tell yet: its lease is new, or its connection has just ended; on a standby: no sign
-	LifeIdle    Life = "idle"    // it holds nothing and waits for nothing, so it need give no sign
+	LifeAlive  Life = "alive"  // it gave a sign within 15 s
+	LifeSilent Life = "silent" // it gave none; its connection is open, or cannot be seen
+	LifeDead   Life = "dead"   // it gave none, and its connection has ended
+	// nobody can tell yet: its lease is new, or its connection has just ended; on a standby: no sign
+	LifeUnknown Life = "unknown"
+	LifeIdle    Life = "idle" // it holds nothing and waits for nothing, so it need give no sign
 )
 
 // HolderLife is what the server knows of the holder of a lease.
 type HolderLife struct {
-	Life      Life          `json:"life"`
-	SignedAt  time.Time     `json:"signed_at,omitzero"`  // its last sign of life; zero: none yet
-	Silent    time.Duration `json:"-"`                   // since then, at the answer
-	Connected *bool         `json:"connected,omitempty"` // its own connection is open, or has ended; nil: none is known, as on a standby
+	Life     Life          `json:"life"`
+	SignedAt time.Time     `json:"signed_at,omitzero"` // its last sign of life; zero: none yet
+	Silent   time.Duration `json:"-"`                  // since then, at the answer
+	// its own connection is open, or has ended; nil: none is known, as on a standby
+	Connected *bool `json:"connected,omitempty"`
 }
 
 // livesAsked is how many leases one statement asks about.

@@ -23,25 +23,37 @@ func TestLifeFollowsFromSignsAndTheConnection(t *testing.T) {
 		overIt        bool
 		want          lockadmin.Life
 	}{
-		"a sign":                                             {ago(14 * time.Second), ago(time.Hour), true, &yes, true, lockadmin.LifeAlive},
-		"a sign, and no connection known":                    {ago(14 * time.Second), ago(time.Hour), true, nil, false, lockadmin.LifeAlive},
-		"a sign over a connection that ended":                {ago(time.Second), ago(time.Hour), true, &no, true, lockadmin.LifeUnknown},
-		"a sign over another connection":                     {ago(time.Second), ago(time.Hour), true, &no, false, lockadmin.LifeAlive},
-		"none, and connected":                                {ago(16 * time.Second), ago(time.Hour), true, &yes, true, lockadmin.LifeSilent},
-		"none, and not connected":                            {ago(16 * time.Second), ago(time.Hour), true, &no, true, lockadmin.LifeDead},
-		"none, and no connection known":                      {ago(16 * time.Second), ago(time.Hour), true, nil, false, lockadmin.LifeSilent},
-		"none since it began to hold":                        {nil, ago(14 * time.Second), true, nil, false, lockadmin.LifeUnknown},
-		"none for longer":                                    {nil, ago(16 * time.Second), true, nil, false, lockadmin.LifeSilent},
-		"its old connection ended, and it has begun to hold": {ago(time.Minute), ago(time.Second), true, &no, true, lockadmin.LifeUnknown},
-		"its tickets count no more":                          {ago(2 * time.Second), ago(time.Minute), false, &yes, true, lockadmin.LifeSilent},
-		"its tickets count no more, and not connected":       {ago(2 * time.Second), ago(3 * time.Second), false, &no, true, lockadmin.LifeDead},
-		"it holds nothing":                                   {ago(16 * time.Second), nil, true, &yes, true, lockadmin.LifeIdle},
-		"it holds nothing, and is not connected":             {ago(16 * time.Second), nil, true, &no, true, lockadmin.LifeIdle},
-		"it holds nothing, and gave a sign":                  {ago(time.Second), nil, true, &yes, true, lockadmin.LifeAlive},
+		"a sign": {ago(14 * time.Second), ago(time.Hour), true, &yes, true,
+			lockadmin.LifeAlive},
+		"a sign, and no connection known": {ago(14 * time.Second), ago(time.Hour), true, nil, false,
+			lockadmin.LifeAlive},
+		"a sign over a connection that ended": {ago(time.Second), ago(time.Hour), true, &no, true,
+			lockadmin.LifeUnknown},
+		"a sign over another connection": {ago(time.Second), ago(time.Hour), true, &no, false,
+			lockadmin.LifeAlive},
+		"none, and connected": {ago(16 * time.Second), ago(time.Hour), true, &yes, true,
+			lockadmin.LifeSilent},
+		"none, and not connected": {ago(16 * time.Second), ago(time.Hour), true, &no, true,
+			lockadmin.LifeDead},
+		"none, and no connection known": {ago(16 * time.Second), ago(time.Hour), true, nil, false,
+			lockadmin.LifeSilent},
+		"none since it began to hold": {nil, ago(14 * time.Second), true, nil, false,
+			lockadmin.LifeUnknown},
+		"none for longer": {nil, ago(16 * time.Second), true, nil, false, lockadmin.LifeSilent},
+		"its old connection ended, and it has begun to hold": {ago(time.Minute), ago(time.Second), true, &no, true,
+			lockadmin.LifeUnknown},
+		"its tickets count no more": {ago(2 * time.Second), ago(time.Minute), false, &yes, true,
+			lockadmin.LifeSilent},
+		"its tickets count no more, and not connected": {ago(2 * time.Second), ago(3 * time.Second), false, &no, true,
+			lockadmin.LifeDead},
+		"it holds nothing":                       {ago(16 * time.Second), nil, true, &yes, true, lockadmin.LifeIdle},
+		"it holds nothing, and is not connected": {ago(16 * time.Second), nil, true, &no, true, lockadmin.LifeIdle},
+		"it holds nothing, and gave a sign":      {ago(time.Second), nil, true, &yes, true, lockadmin.LifeAlive},
 	} {
 		var got lockadmin.Life
 		err := conn.QueryRow(t.Context(), `SELECT pglock.life_of(clock_timestamp() - $1::float8 * interval '1 s',
-			clock_timestamp() - $2::float8 * interval '1 s', $3, $4, $5)`, c.signed, c.since, c.counts, c.connected, c.overIt).Scan(&got)
+			clock_timestamp() - $2::float8 * interval '1 s', $3, $4, $5)`, c.signed, c.since, c.counts, c.connected,
+			c.overIt).Scan(&got)
 		if err != nil || got != c.want {
 			t.Errorf("%s: %s, %v; want %s", name, got, err, c.want)
 		}
@@ -55,10 +67,12 @@ func TestASignOfLifeKeepsNoTicket(t *testing.T) {
 	conn := db.Conn(t)
 	key := uuid.NewString()
 	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'holder', '1 h')`)
-	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), $1::text::uuid, 'waiter', '1 h', p_wait => true, p_session_ttl => '100 ms')`, key)
+	execute(t, conn,
+		`SELECT pglock.acquire_lease('report', gen_random_uuid(), $1::text::uuid, 'waiter', '1 h', p_wait => true, p_session_ttl => '100 ms')`, key)
 	admin := newAdmin(t, db.Pool(t))
 	pgtest.Eventually(t, "the ticket to count no more, whatever signs", func() bool {
-		execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, pg_backend_pid(), 'waiter', 'v1.0.0', '1 h')`, key)
+		execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, pg_backend_pid(), 'waiter', 'v1.0.0', '1 h')`,
+			key)
 		waiters, err := lockadmin.Collect(admin.Waiters(t.Context(), "report"))
 		if err != nil || len(waiters) != 1 {
 			t.Fatal(waiters, err)
@@ -85,7 +99,8 @@ func TestLooksAreNotedEveryFewSeconds(t *testing.T) {
 		execute(t, conn, `SELECT pglock.look($1::text::uuid, 'waiter', '1 h')`, key)
 		execute(t, conn, `UPDATE pglock.sessions SET seen_at = clock_timestamp() - $1::text::interval`, c.age)
 		execute(t, conn, `SELECT pglock.look($1::text::uuid, 'waiter', '1 h')`, key)
-		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pglock.sessions WHERE seen_at > clock_timestamp() - interval '3 s'`).Scan(&writes); err != nil || writes != c.want {
+		if err := conn.QueryRow(t.Context(),
+			`SELECT count(*) FROM pglock.sessions WHERE seen_at > clock_timestamp() - interval '3 s'`).Scan(&writes); err != nil || writes != c.want {
 			t.Errorf("%d, %v; want %d for a look %s after the last", writes, err, c.want, c.age)
 		}
 	}
@@ -99,7 +114,9 @@ func TestASignTellsWhetherTheConnectionIsMarked(t *testing.T) {
 	key := uuid.NewString()
 	sign := func(pid any) (marked bool) {
 		t.Helper()
-		if err := conn.QueryRow(t.Context(), `SELECT pglock.mark_connection($1::text::uuid, $2, 'holder', 'v1.0.0', '1 h')`, key, pid).Scan(&marked); err != nil {
+		if err := conn.QueryRow(t.Context(),
+			`SELECT pglock.mark_connection($1::text::uuid, $2, 'holder', 'v1.0.0', '1 h')`, key,
+			pid).Scan(&marked); err != nil {
 			t.Fatal(err)
 		}
 		return marked
@@ -124,7 +141,8 @@ func TestAConnectionThatIsMarkedAgainKeepsOneMark(t *testing.T) {
 	key := uuid.NewString()
 	mark := func() (marked *bool) {
 		t.Helper()
-		if err := conn.QueryRow(t.Context(), `SELECT pglock.mark_connection($1::text::uuid, $2, 'holder', 'v1.0.0')`, key, conn.PgConn().PID()).Scan(&marked); err != nil {
+		if err := conn.QueryRow(t.Context(), `SELECT pglock.mark_connection($1::text::uuid, $2, 'holder', 'v1.0.0')`,
+			key, conn.PgConn().PID()).Scan(&marked); err != nil {
 			t.Fatal(err)
 		}
 		return marked
@@ -132,7 +150,8 @@ func TestAConnectionThatIsMarkedAgainKeepsOneMark(t *testing.T) {
 	wantOne := func() {
 		t.Helper()
 		var n int
-		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()`).Scan(&n); err != nil || n != 1 {
+		if err := conn.QueryRow(t.Context(),
+			`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()`).Scan(&n); err != nil || n != 1 {
 			t.Errorf("%d marks, %v; want one", n, err)
 		}
 	}

@@ -102,8 +102,10 @@ func awaitLife(t *testing.T, admin *lockadmin.Admin, want lockadmin.Life) {
 func quiet(t *testing.T, db *pgtest.DB, d time.Duration) {
 	t.Helper()
 	conn := db.Conn(t)
-	execute(t, conn, `UPDATE pglock.sessions SET seen_at = seen_at - $1::float8 * interval '1 s', alive_until = alive_until - $1::float8 * interval '1 s'`, d.Seconds())
-	execute(t, conn, `UPDATE pglock.locks SET acquired_at = acquired_at - $1::float8 * interval '1 s', renewed_at = renewed_at - $1::float8 * interval '1 s'`, d.Seconds())
+	execute(t, conn,
+		`UPDATE pglock.sessions SET seen_at = seen_at - $1::float8 * interval '1 s', alive_until = alive_until - $1::float8 * interval '1 s'`, d.Seconds())
+	execute(t, conn,
+		`UPDATE pglock.locks SET acquired_at = acquired_at - $1::float8 * interval '1 s', renewed_at = renewed_at - $1::float8 * interval '1 s'`, d.Seconds())
 }
 
 func TestLifeOfAHolderThatIsKilled(t *testing.T) {

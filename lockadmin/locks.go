@@ -54,7 +54,8 @@ type Broken struct {
 	Token     pglock.Token `json:"token,omitempty"`
 	NewToken  pglock.Token `json:"new_token,omitempty"` // it fences the old holder off
 	ExpiresAt time.Time    `json:"expires_at,omitzero"`
-	Ticket    int64        `json:"ticket,omitempty"` // of BreakSession: the place in the queue that it ended; 0 for a lease
+	// of BreakSession: the place in the queue that it ended; 0 for a lease
+	Ticket int64 `json:"ticket,omitempty"`
 }
 
 // BreakOption configures one Break.
@@ -87,8 +88,8 @@ func WithActor(who string) BreakOption {
 }
 
 // Break ends somebody else's lease: its next renewal, release and fenced write fail, and the lock goes to the next in
-// the queue, if there is one. Break draws a new token and writes an event of the history with the reason. The database user
-// needs the role pglock_admin.
+// the queue, if there is one. Break draws a new token and writes an event of the history with the reason. The database
+// user needs the role pglock_admin.
 //
 // Errors: ErrNotHeld if there is nothing to break, or it has another token; pglock.ErrInvalid, ErrPermission,
 // ErrReadOnly.
@@ -102,14 +103,15 @@ func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOpt
 	}
 	var granted []int
 	var watched bool
-	rows, err := server.Rows(ctx, a.db, a.db.Queries.BreakLock, []any{name, reason, r.actor, r.token}, func(rows pgx.Rows) (Broken, error) {
-		b := Broken{Name: name}
-		var expiresAt *int64
-		var seen *bool
-		err := rows.Scan(&b.Holder, &b.Token, &b.NewToken, &expiresAt, &granted, &seen)
-		b.ExpiresAt, watched = protocol.Moment(expiresAt), protocol.OrZero(seen)
-		return b, err
-	})
+	rows, err := server.Rows(ctx, a.db, a.db.Queries.BreakLock, []any{name, reason, r.actor, r.token},
+		func(rows pgx.Rows) (Broken, error) {
+			b := Broken{Name: name}
+			var expiresAt *int64
+			var seen *bool
+			err := rows.Scan(&b.Holder, &b.Token, &b.NewToken, &expiresAt, &granted, &seen)
+			b.ExpiresAt, watched = protocol.Moment(expiresAt), protocol.OrZero(seen)
+			return b, err
+		})
 	if err == nil && len(rows) != 1 {
 		err = fmt.Errorf("the server answered with %d rows", len(rows))
 	}
@@ -129,12 +131,14 @@ func newBreak(reason string, opts []BreakOption) (breakRequest, error) {
 		return r, err
 	}
 	if strings.TrimSpace(reason) == "" {
-		return r, &pglock.ArgumentError{Field: "reason", Value: argument.Shorten(reason), Rule: fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes)}
+		return r, &pglock.ArgumentError{Field: "reason", Value: argument.Shorten(reason),
+			Rule: fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes)}
 	}
 	return r, apply(&r, opts)
 }
 
-// news is what a break has to tell others: of each lock the slots that it granted; nil of a slot only tells the watchers.
+// news is what a break has to tell others: of each lock the slots that it granted; nil of a slot only tells the
+// watchers.
 type news struct {
 	names []string
 	slots []*int

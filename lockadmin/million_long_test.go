@@ -28,19 +28,23 @@ func multitude(t *testing.T) *pgtest.DB {
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	began := time.Now()
-	execute(t, conn, `ALTER TABLE pglock.locks SET (autovacuum_enabled = off); ALTER TABLE pglock.waiters SET (autovacuum_enabled = off);
+	execute(t, conn,
+		`ALTER TABLE pglock.locks SET (autovacuum_enabled = off); ALTER TABLE pglock.waiters SET (autovacuum_enabled = off);
 		ALTER TABLE pglock.fences SET (autovacuum_enabled = off); ALTER TABLE pglock.sessions SET (autovacuum_enabled = off)`)
-	execute(t, conn, `INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
+	execute(t, conn,
+		`INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
 		SELECT 'lock/' || lpad(i::text, 7, '0'), i, gen_random_uuid(), pglock.session_of(lpad((i % 10000)::text, 32, '0')::uuid), 'holder ' || i % 10000, '1 h',
 			clock_timestamp() - i * interval '1 s', clock_timestamp() - i * interval '1 ms', clock_timestamp() + interval '1 h' + i * interval '1 ms'
 		FROM generate_series(1, $1::int) i`, million)
-	execute(t, conn, `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
+	execute(t, conn,
+		`INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
 		SELECT CASE WHEN i <= $1 / 2 THEN 'lock/' || lpad(i::text, 7, '0') ELSE 'lock/0000500' END, i, 'exclusive', gen_random_uuid(),
 			pglock.session_of(lpad((i % 10000)::text, 32, '0')::uuid), false, 'waiter ' || i % 10000, '30 s', clock_timestamp() - ($1 - i) * interval '1 ms'
 		FROM generate_series(1, $1::int) i`, million)
 	execute(t, conn, `INSERT INTO pglock.sessions (session_id, holder, alive_until, version)
 		SELECT pglock.session_of(lpad(i::text, 32, '0')::uuid), 'client ' || i, clock_timestamp() + interval '1 h', 'v1.0.0' FROM generate_series(0, 9999) i`)
-	execute(t, conn, `INSERT INTO pglock.fences (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
+	execute(t, conn,
+		`INSERT INTO pglock.fences (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
 		SELECT 'row/' || lpad(i::text, 7, '0'), i, 'lock/' || lpad((i % 1000)::text, 7, '0'), 0, gen_random_uuid(), '3', clock_timestamp() - i * interval '1 s'
 		FROM generate_series(1, $1::int) i`, million)
 	t.Logf("filled in %s", time.Since(began).Round(time.Second))
@@ -81,10 +85,13 @@ func TestAMillionLocksAndWaitersDoNoHarm(t *testing.T) {
 	pgtest.Long(t, "TestEveryListIsTheSameFromPagesOfAnySize")
 	db := multitude(t)
 	admin := newAdmin(t, db.Pool(t))
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute) // so each list may take longer than the library's ten seconds
+	// so each list may take longer than the library's ten seconds
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
-	const aPage, aScan, everything = 500 * time.Millisecond, 30 * time.Second, 5 * time.Minute // on a machine that does other things, too
-	age, waiting, expiry := lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithOrder(lockadmin.OrderWaiting), lockadmin.WithOrder(lockadmin.OrderExpiry)
+	// on a machine that does other things, too
+	const aPage, aScan, everything = 500 * time.Millisecond, 30 * time.Second, 5 * time.Minute
+	age, waiting, expiry := lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithOrder(lockadmin.OrderWaiting),
+		lockadmin.WithOrder(lockadmin.OrderExpiry)
 	leases, hundred := lockadmin.WithOrder(lockadmin.OrderLeases), lockadmin.WithLimit(100)
 	for _, tc := range []struct {
 		name  string
@@ -93,29 +100,49 @@ func TestAMillionLocksAndWaitersDoNoHarm(t *testing.T) {
 		list  func(sample func()) int
 	}{
 		{"the first locks", aPage, 100, func(s func()) int { return drain(t, admin.Locks(ctx, hundred), s) }},
-		{"locks from the middle", aPage, 100, func(s func()) int { return drain(t, admin.Locks(ctx, hundred, lockadmin.WithAfter("lock/0500000")), s) }},
-		{"locks with a prefix", aPage, 10, func(s func()) int { return drain(t, admin.Locks(ctx, lockadmin.WithPrefix("lock/055555")), s) }},
+		{"locks from the middle", aPage, 100, func(s func()) int {
+			return drain(t, admin.Locks(ctx, hundred, lockadmin.WithAfter("lock/0500000")), s)
+		}},
+		{"locks with a prefix", aPage, 10, func(s func()) int {
+			return drain(t, admin.Locks(ctx, lockadmin.WithPrefix("lock/055555")), s)
+		}},
 		{"the first waiters", aPage, 100, func(s func()) int { return drain(t, admin.Waiters(ctx, "", hundred), s) }},
-		{"the head of the longest queue", aPage, 100, func(s func()) int { return drain(t, admin.Waiters(ctx, "lock/0000500", hundred), s) }},
+		{"the head of the longest queue", aPage, 100, func(s func()) int {
+			return drain(t, admin.Waiters(ctx, "lock/0000500", hundred), s)
+		}},
 		{"waiters after the longest queue", aPage, 100, func(s func()) int {
 			return drain(t, admin.Waiters(ctx, "", hundred, lockadmin.WithAfter("lock/0000500")), s)
 		}},
 		{"the first fences", aPage, 100, func(s func()) int { return drain(t, admin.Fences(ctx, "", hundred), s) }},
-		{"fences of a lock", aPage, 100, func(s func()) int { return drain(t, admin.Fences(ctx, "lock/0000077", hundred), s) }},
-		{"locks that match", aScan, 1, func(s func()) int { return drain(t, admin.Locks(ctx, lockadmin.WithMatch("k/0999999")), s) }},
-		{"locks that match nothing", aScan, 0, func(s func()) int { return drain(t, admin.Locks(ctx, lockadmin.WithMatch("nothing")), s) }},
+		{"fences of a lock", aPage, 100, func(s func()) int {
+			return drain(t, admin.Fences(ctx, "lock/0000077", hundred), s)
+		}},
+		{"locks that match", aScan, 1, func(s func()) int {
+			return drain(t, admin.Locks(ctx, lockadmin.WithMatch("k/0999999")), s)
+		}},
+		{"locks that match nothing", aScan, 0, func(s func()) int {
+			return drain(t, admin.Locks(ctx, lockadmin.WithMatch("nothing")), s)
+		}},
 		{"locks of a session", aScan, 100, func(s func()) int {
 			return drain(t, admin.Locks(ctx, lockadmin.WithHolder("holder 77")), s)
 		}},
 		{"locks by age", aScan, 100, func(s func()) int { return drain(t, admin.Locks(ctx, age, hundred), s) }},
 		{"locks by waiting", aScan, 100, func(s func()) int { return drain(t, admin.Locks(ctx, waiting, hundred), s) }},
-		{"locks by expiry", aScan, 10_000, func(s func()) int { return drain(t, admin.Locks(ctx, expiry, lockadmin.WithLimit(10_000)), s) }},
+		{"locks by expiry", aScan, 10_000, func(s func()) int {
+			return drain(t, admin.Locks(ctx, expiry, lockadmin.WithLimit(10_000)), s)
+		}},
 		{"waiters by age", aScan, 100, func(s func()) int { return drain(t, admin.Waiters(ctx, "", age, hundred), s) }},
-		{"waiters that match", aScan, 100, func(s func()) int { return drain(t, admin.Waiters(ctx, "", lockadmin.WithHolder("waiter 77")), s) }},
+		{"waiters that match", aScan, 100, func(s func()) int {
+			return drain(t, admin.Waiters(ctx, "", lockadmin.WithHolder("waiter 77")), s)
+		}},
 		{"fences by age", aScan, 100, func(s func()) int { return drain(t, admin.Fences(ctx, "", age, hundred), s) }},
-		{"fences that match", aScan, 1, func(s func()) int { return drain(t, admin.Fences(ctx, "", lockadmin.WithMatch("w/0999999")), s) }},
+		{"fences that match", aScan, 1, func(s func()) int {
+			return drain(t, admin.Fences(ctx, "", lockadmin.WithMatch("w/0999999")), s)
+		}},
 		{"sessions", aScan, 100, func(s func()) int { return drain(t, admin.Sessions(ctx, hundred), s) }},
-		{"sessions by leases", aScan, 100, func(s func()) int { return drain(t, admin.Sessions(ctx, leases, hundred), s) }},
+		{"sessions by leases", aScan, 100, func(s func()) int {
+			return drain(t, admin.Sessions(ctx, leases, hundred), s)
+		}},
 		{"all locks", everything, million, func(s func()) int { return drain(t, admin.Locks(ctx), s) }},
 		{"all waiters", everything, million, func(s func()) int { return drain(t, admin.Waiters(ctx, ""), s) }},
 		{"all fences", everything, million, func(s func()) int { return drain(t, admin.Fences(ctx, ""), s) }},
@@ -129,7 +156,8 @@ func TestAMillionLocksAndWaitersDoNoHarm(t *testing.T) {
 		}
 		t.Logf("%-32s %7d rows in %8s, heap %5.1f MB", tc.name, n, took.Round(time.Millisecond), float64(heap)/1e6)
 		if n != tc.want || took > tc.limit || heap > 64<<20 {
-			t.Errorf("%s: %d rows in %s with %d bytes of heap; want %d within %s and 64 MB", tc.name, n, took, heap, tc.want, tc.limit)
+			t.Errorf("%s: %d rows in %s with %d bytes of heap; want %d within %s and 64 MB", tc.name, n, took, heap,
+				tc.want, tc.limit)
 		}
 	}
 	if infos, err := admin.Holders(ctx, "lock/0000500"); err != nil || infos[0].Waiting != million/2+1 {
@@ -208,8 +236,10 @@ func explained(t *testing.T, db *pgtest.DB, call string) (all []node) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.WithoutCancel(t.Context()))
-	for _, sql := range []string{"LOAD 'auto_explain'", "SET auto_explain.log_min_duration = 0", "SET auto_explain.log_nested_statements = on", "SET auto_explain.log_analyze = on",
-		"SET auto_explain.log_timing = off", "SET auto_explain.log_format = json", "SET auto_explain.log_level = notice"} {
+	for _, sql := range []string{"LOAD 'auto_explain'", "SET auto_explain.log_min_duration = 0",
+		"SET auto_explain.log_nested_statements = on", "SET auto_explain.log_analyze = on",
+		"SET auto_explain.log_timing = off", "SET auto_explain.log_format = json",
+		"SET auto_explain.log_level = notice"} {
 		execute(t, conn, sql)
 	}
 	execute(t, conn, "SELECT count(*) FROM pglock."+call)
@@ -243,7 +273,8 @@ func TestAListThatNobodyWaitsForEndsOnTheServer(t *testing.T) {
 	}
 	pgtest.Eventually(t, "the end of the statement", func() bool {
 		var n int
-		err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%list_sessions%' AND pid <> pg_backend_pid()").Scan(&n)
+		err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND "+
+			"query LIKE '%list_sessions%' AND pid <> pg_backend_pid()").Scan(&n)
 		return err == nil && n == 0
 	})
 }

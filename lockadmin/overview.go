@@ -44,20 +44,21 @@ type Overview struct {
 const overviewMost = 1000
 
 // Overview finds the locks that are not well, and says of each what Explain says first: those of SeverityNote and
-// graver. limit is how many it looks at closely, from 1 to 1,000; an overview that is cheap enough to be asked for every
-// second has some twenty.
+// graver. limit is how many it looks at closely, from 1 to 1,000; an overview that is cheap enough to be asked for
+// every second has some twenty.
 //
-// Of up to a thousand locks it finds all. Of more it finds, without reading them: those that somebody waits for; those of
-// holders that give no sign of life, when they have given one before (which a client does within ten seconds, if its
+// Of up to a thousand locks it finds all. Of more it finds, without reading them: those that somebody waits for; those
+// of holders that give no sign of life, when they have given one before (which a client does within ten seconds, if its
 // leases are longer than half a minute); locks of living holders whose rows or fences an open transaction keeps; and
 // those with a broken guard, or broken within ten minutes. So there it does not find a holder that nobody waits for and
-// that has died within ten seconds of its grant, or whose lease ends within half a minute. It looks at 20,000 tickets, 1,000 queues and 1,000 locks of clients; Partly says
-// that there was more. Held and Known count to 1,000.
+// that has died within ten seconds of its grant, or whose lease ends within half a minute. It looks at 20,000 tickets,
+// 1,000 queues and 1,000 locks of clients; Partly says that there was more. Held and Known count to 1,000.
 //
 // Errors are those of Locks.
 func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 	if limit < 1 || limit > overviewMost {
-		return Overview{}, &pglock.ArgumentError{Field: "limit", Value: strconv.Itoa(limit), Rule: fmt.Sprintf("be from 1 to %d", overviewMost)}
+		return Overview{}, &pglock.ArgumentError{Field: "limit", Value: strconv.Itoa(limit),
+			Rule: fmt.Sprintf("be from 1 to %d", overviewMost)}
 	}
 	var o Overview
 	err := a.read(ctx, func(r reader) error {
@@ -65,7 +66,8 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 		if err != nil {
 			return err
 		}
-		o = Overview{At: r.at, Locks: []Summary{}, More: found.all - len(found.names), Busy: found.queues, Held: found.held,
+		o = Overview{At: r.at, Locks: []Summary{}, More: found.all - len(found.names), Busy: found.queues,
+			Held:  found.held,
 			Known: found.known, Partly: found.partly}
 		for _, name := range found.names {
 			s, err := a.summary(r, name)
@@ -93,7 +95,8 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 	}
 	o.Busy = max(0, o.Busy)
 	slices.SortStableFunc(o.Locks, func(a, b Summary) int {
-		return cmp.Or(cmp.Compare(rank[b.Severity], rank[a.Severity]), a.Since.Compare(b.Since), cmp.Compare(a.Lock, b.Lock))
+		return cmp.Or(cmp.Compare(rank[b.Severity], rank[a.Severity]), a.Since.Compare(b.Since),
+			cmp.Compare(a.Lock, b.Lock))
 	})
 	return o, nil
 }
@@ -101,8 +104,8 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 // summariesLooked is how many locks Summaries looks at closely.
 const summariesLooked = 50
 
-// Summaries says of the lock of each lease what Explain says first. It looks closely at those that may not be well, fifty
-// at most; a Summary of others is Hidden. Errors are those of Locks.
+// Summaries says of the lock of each lease what Explain says first. It looks closely at those that may not be well,
+// fifty at most; a Summary of others is Hidden. Errors are those of Locks.
 func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summary, error) {
 	names := make([]string, 0, len(leases))
 	for _, l := range leases {
@@ -170,7 +173,8 @@ func (a *Admin) summary(r reader, name string) (Summary, error) {
 
 func (l *look) summary() Summary {
 	v := l.Verdicts[0]
-	s := Summary{Lock: l.name, Severity: v.Severity, Kind: v.Kind, Text: inWords[v.Kind], Who: v.Who, Since: v.Since, Waiting: l.Queue.Waiting}
+	s := Summary{Lock: l.name, Severity: v.Severity, Kind: v.Kind, Text: inWords[v.Kind], Who: v.Who, Since: v.Since,
+		Waiting: l.Queue.Waiting}
 	if len(v.Steps) > 0 && v.Steps[0].Command != "" {
 		s.Next = v.Steps[0]
 	}

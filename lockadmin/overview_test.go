@@ -38,13 +38,16 @@ func TestTheOverviewFindsWhoIsIllAmongManyLocks(t *testing.T) {
 	admin := newAdmin(t, db.Pool(t))
 	acquire := func(name, holder string, key uuid.UUID, wait bool) {
 		t.Helper()
-		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '1 h', p_wait => $4, p_session_ttl => '1 h')`,
+		execute(t, conn,
+			`SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '1 h', p_wait => $4, p_session_ttl => '1 h')`,
 			name, key.String(), holder, wait)
 	}
-	execute(t, conn, `INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, ended_at)
+	execute(t, conn,
+		`INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, ended_at)
 		SELECT 'a' || n, n, gen_random_uuid(), gen_random_uuid(), 'former', '1 h', now(), now(), '-infinity', now() FROM generate_series(1, 2000) n`)
 	dead, named, busy, writer, broken := uuid.New(), uuid.New(), uuid.New(), uuid.New(), uuid.New()
-	for lock, key := range map[string]uuid.UUID{"dead": dead, "named": named, "busy": busy, "fenced": writer, "first": writer, "row": writer, "broken": broken, "well": writer} {
+	for lock, key := range map[string]uuid.UUID{"dead": dead, "named": named, "busy": busy, "fenced": writer,
+		"first": writer, "row": writer, "broken": broken, "well": writer} {
 		acquire(lock, "holder of "+lock, key, false)
 	}
 	acquire("dead", "waiter", uuid.New(), true)
@@ -52,7 +55,8 @@ func TestTheOverviewFindsWhoIsIllAmongManyLocks(t *testing.T) {
 	acquire("circle", "holder of circle", uuid.New(), false)
 	sign := func(key uuid.UUID, names ...string) {
 		t.Helper()
-		execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, 0, 'holder', 'v1', '1 h', $2)`, key.String(), names)
+		execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, 0, 'holder', 'v1', '1 h', $2)`, key.String(),
+			names)
 	}
 	sign(dead)
 	sign(named, "named", "gone", "busy")
@@ -63,7 +67,8 @@ func TestTheOverviewFindsWhoIsIllAmongManyLocks(t *testing.T) {
 		t.Errorf("all are well, and the overview has %s: %+v", got, all)
 	}
 
-	execute(t, conn, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min' WHERE name IN ('dead', 'named', 'busy')`)
+	execute(t, conn,
+		`UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min' WHERE name IN ('dead', 'named', 'busy')`)
 	execute(t, conn, `UPDATE pglock.sessions SET seen_at = clock_timestamp() - interval '20 s' WHERE session_id IN (
 		SELECT session_id FROM pglock.locks WHERE name IN ('dead', 'named'))`)
 	if got, _ := illOf(t, admin, 20); got != "dead silent, named silent" {
@@ -86,8 +91,10 @@ func TestTheOverviewFindsWhoIsIllAmongManyLocks(t *testing.T) {
 	open(`SELECT FROM pglock.locks WHERE name = 'row' FOR UPDATE`)
 	pgtest.Eventually(t, "the open transactions to be found", func() bool {
 		got, all := illOf(t, admin, 20)
-		return len(all.Locks) == 6 && all.Locks[0].Lock == "dead" && all.Locks[0].Severity == lockadmin.SeverityStuck && all.Busy == 1 &&
-			strings.Contains(got, "named silent") && strings.Contains(got, "broken broken") && strings.Contains(got, "fenced idle") &&
+		return len(all.Locks) == 6 && all.Locks[0].Lock == "dead" && all.Locks[0].Severity == lockadmin.SeverityStuck &&
+			all.Busy == 1 &&
+			strings.Contains(got, "named silent") && strings.Contains(got, "broken broken") &&
+			strings.Contains(got, "fenced idle") &&
 			strings.Contains(got, "first idle") && strings.Contains(got, "row row")
 	})
 	if got, all := illOf(t, admin, 1); got != "dead silent" || all.More != 5 {
@@ -107,13 +114,15 @@ func TestTheOverviewOfFewLocksFindsADeadHolderThatNeverGaveASign(t *testing.T) {
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
-	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1/reporter[4711]', '1 h')`)
+	execute(t, conn,
+		`SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1/reporter[4711]', '1 h')`)
 	if got, all := illOf(t, admin, 20); got != "" || all.Held != 1 || all.Known != 1 {
 		t.Errorf("of a lease that is young: %s, %+v", got, all)
 	}
 	execute(t, conn, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min'`)
 	got, all := illOf(t, admin, 20)
-	if got != "report silent" || all.Locks[0].Who != "app-1/reporter[4711]" || all.Locks[0].Next.Command != "ps -o pid,stat,etime,args -p 4711" ||
+	if got != "report silent" || all.Locks[0].Who != "app-1/reporter[4711]" ||
+		all.Locks[0].Next.Command != "ps -o pid,stat,etime,args -p 4711" ||
 		all.At.Sub(all.Locks[0].Since).Round(time.Minute) != time.Minute {
 		t.Errorf("%s: %+v", got, all.Locks)
 	}
@@ -125,8 +134,10 @@ func TestSummariesSaysWhatItHasNotLookedAt(t *testing.T) {
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
-	execute(t, conn, `SELECT pglock.acquire_lease('lock ' || n, gen_random_uuid(), gen_random_uuid(), 'holder', '1 h') FROM generate_series(1, 60) n`)
-	execute(t, conn, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min' WHERE name <> 'lock 7'`)
+	execute(t, conn,
+		`SELECT pglock.acquire_lease('lock ' || n, gen_random_uuid(), gen_random_uuid(), 'holder', '1 h') FROM generate_series(1, 60) n`)
+	execute(t, conn,
+		`UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min' WHERE name <> 'lock 7'`)
 	var leases []pglock.LockInfo
 	for l, err := range admin.Locks(t.Context()) {
 		if err != nil {
@@ -156,11 +167,13 @@ func TestASignOfLifeNamesFewLocks(t *testing.T) {
 	conn := pgtest.Database(t).Conn(t)
 	key := uuid.NewString()
 	sign := func(names []string) error {
-		_, err := conn.Exec(t.Context(), `SELECT pglock.mark_connection($1::text::uuid, 0, 'holder', 'v1', '1 h', $2)`, key, names)
+		_, err := conn.Exec(t.Context(), `SELECT pglock.mark_connection($1::text::uuid, 0, 'holder', 'v1', '1 h', $2)`,
+			key, names)
 		return err
 	}
 	for _, names := range [][]string{make([]string, 21), {strings.Repeat("x", 10241)}} {
-		if err := sign(names); err == nil || !strings.Contains(err.Error(), "it must be at most 20 names of 512 bytes") {
+		if err := sign(names); err == nil ||
+			!strings.Contains(err.Error(), "it must be at most 20 names of 512 bytes") {
 			t.Errorf("%d names: %v", len(names), err)
 		}
 	}

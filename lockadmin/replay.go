@@ -20,8 +20,8 @@ const maxActive = 10_000
 // the lock of a row gets a greater token than all before. So this is the order of the grants too, or else a token went
 // back.
 //
-// Two clocks order tenures besides tokens. The server's clock orders all of a lock. The IDs of events order those of one
-// slot, whatever the clock says: a row has one tenure at a time, and each draws its ID when it ends.
+// Two clocks order tenures besides tokens. The server's clock orders all of a lock. The IDs of events order those of
+// one slot, whatever the clock says: a row has one tenure at a time, and each draws its ID when it ends.
 type replay struct {
 	found Verification
 	steps []clockStep
@@ -68,8 +68,8 @@ func (r *replay) span(t Tenure) {
 	}
 }
 
-// tokens compares a tenure with the one before it in its slot, and with the one that the clock says was granted last. It
-// reports whether a token went back.
+// tokens compares a tenure with the one before it in its slot, and with the one that the clock says was granted last.
+// It reports whether a token went back.
 func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
 	switch {
 	case known && t.Token <= before.Token:
@@ -78,7 +78,8 @@ func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
 			Detail: fmt.Sprintf("%v was granted after %v: the same token twice", t, before)})
 	case known && t.ID < before.ID && t.Number <= before.Number:
 		back = true
-		r.report(Violation{Kind: ViolationToken, First: t, Second: before, By: max(0, before.GrantedAt.Sub(t.GrantedAt)),
+		r.report(Violation{Kind: ViolationToken, First: t, Second: before,
+			By:     max(0, before.GrantedAt.Sub(t.GrantedAt)),
 			Detail: fmt.Sprintf("%v was granted after %v: tokens went back", before, t)})
 	case known && before.Kind == EventBreak && t.Token <= before.NewToken:
 		back = true
@@ -146,16 +147,21 @@ func (r *replay) cause(known bool, since time.Time) GapCause {
 func (r *replay) alone(t Tenure) {
 	switch {
 	case t.Kind == EventOverlap:
-		r.report(Violation{Kind: ViolationOverlap, First: t, Second: Tenure{Token: t.NewToken, Slot: t.Slot, GrantedAt: t.at},
-			By: max(0, t.EndedAt.Sub(t.at)), Detail: fmt.Sprintf("token %d was granted when %v was not over", t.NewToken, t)})
+		r.report(Violation{Kind: ViolationOverlap, First: t, Second: Tenure{Token: t.NewToken, Slot: t.Slot,
+			GrantedAt: t.at},
+			By: max(0, t.EndedAt.Sub(t.at)), Detail: fmt.Sprintf("token %d was granted when %v was not over",
+				t.NewToken, t)})
 	case (t.Kind == EventTakeover || t.Kind == EventExpired) && t.at.Before(t.EndedAt):
-		r.judge(Violation{Kind: ViolationOverlap, First: t, Second: Tenure{Token: t.NewToken, Slot: t.Slot, GrantedAt: t.at},
-			By: t.EndedAt.Sub(t.at), Detail: fmt.Sprintf("%v was taken for expired before its expiry", t)}, t.EndedAt, t)
+		r.judge(Violation{Kind: ViolationOverlap, First: t, Second: Tenure{Token: t.NewToken, Slot: t.Slot,
+			GrantedAt: t.at},
+			By: t.EndedAt.Sub(t.at), Detail: fmt.Sprintf("%v was taken for expired before its expiry", t)}, t.EndedAt,
+			t)
 	case t.EndedAt.Before(t.GrantedAt):
 		if len(r.steps) < 2*maxClockSteps {
 			r.steps = append(r.steps, clockStep{id: t.ID, from: t.GrantedAt, to: t.EndedAt})
 		}
-		r.note(Violation{First: t, Second: t, By: t.GrantedAt.Sub(t.EndedAt), Detail: fmt.Sprintf("%v ended before it began", t)})
+		r.note(Violation{First: t, Second: t, By: t.GrantedAt.Sub(t.EndedAt),
+			Detail: fmt.Sprintf("%v ended before it began", t)})
 	}
 }
 
@@ -176,15 +182,19 @@ func (r *replay) together(t Tenure) {
 				other = o
 			}
 		case o.Mode == pglock.ModeShared && t.Mode == pglock.ModeShared && o.Slot != t.Slot:
-		case o.NewToken == t.Token && (o.Kind == EventOverlap || o.Kind == EventTakeover && o.at.Before(o.EndedAt)): // alone has told it
+		// alone has told it
+		case o.NewToken == t.Token && (o.Kind == EventOverlap || o.Kind == EventTakeover && o.at.Before(o.EndedAt)):
 		default:
-			r.judge(Violation{Kind: ViolationOverlap, First: o, Second: t, By: earlier(o.EndedAt, t.EndedAt).Sub(later(o.GrantedAt, t.GrantedAt)),
+			r.judge(Violation{Kind: ViolationOverlap, First: o, Second: t,
+				By:     earlier(o.EndedAt, t.EndedAt).Sub(later(o.GrantedAt, t.GrantedAt)),
 				Detail: fmt.Sprintf("%v was granted before %v had ended", t, o)}, o.EndedAt, t)
 		}
 	}
 	if limited >= limit && limited > 0 {
-		r.judge(Violation{Kind: ViolationLimit, First: other, Second: t, By: earlier(other.EndedAt, t.EndedAt).Sub(t.GrantedAt),
-			Detail: fmt.Sprintf("%v was the tenure number %d to run at once: the limit is %d", t, limited+1, limit)}, other.EndedAt, t)
+		r.judge(Violation{Kind: ViolationLimit, First: other, Second: t,
+			By:     earlier(other.EndedAt, t.EndedAt).Sub(t.GrantedAt),
+			Detail: fmt.Sprintf("%v was the tenure number %d to run at once: the limit is %d", t, limited+1, limit)},
+			other.EndedAt, t)
 	}
 	if r.active = append(r.active, t); len(r.active) > maxActive {
 		first := slices.MinFunc(r.active, func(a, b Tenure) int { return a.EndedAt.Compare(b.EndedAt) })

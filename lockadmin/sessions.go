@@ -15,18 +15,19 @@ import (
 // connection is open, or that gave a sign of life within a minute. So a program that has ended and that had let go of
 // everything is soon none. Times are the server's, in UTC.
 type Session struct {
-	ID      string `json:"id"`
-	Holder  string `json:"holder"`            // the client's label; of one that has only ever held, a lease's
-	Version string `json:"version,omitempty"` // of its library, "(devel)" where the build did not tell; "": not known yet
-	Leases  int    `json:"leases"`            // that it holds
-	Tickets int    `json:"tickets"`           // its places in queues
+	ID     string `json:"id"`
+	Holder string `json:"holder"` // the client's label; of one that has only ever held, a lease's
+	// of its library, "(devel)" where the build did not tell; "": not known yet
+	Version string `json:"version,omitempty"`
+	Leases  int    `json:"leases"`  // that it holds
+	Tickets int    `json:"tickets"` // its places in queues
 
 	Life          Life          `json:"life"`
 	LastHeartbeat time.Time     `json:"last_heartbeat,omitzero"` // its last sign of life, or the last grant of a lease
 	Silent        time.Duration `json:"-"`                       // since LastHeartbeat, at the answer
 
-	// The server's process of its heartbeat, as in Backend. It has none before the first heartbeat, and behind a pooler:
-	// then PID is 0. The server shows Client and State to members of User's role and of pg_read_all_stats.
+	// The server's process of its heartbeat, as in Backend. It has none before the first heartbeat, and behind a
+	// pooler: then PID is 0. The server shows Client and State to members of User's role and of pg_read_all_stats.
 	PID         int    `json:"pid,omitempty"`
 	User        string `json:"user,omitempty"`
 	Application string `json:"application_name,omitempty"`
@@ -64,7 +65,8 @@ func scanSession(rows pgx.Rows) (s Session, err error) {
 	var seenAt, silent *int64
 	var pid *int
 	var life string
-	err = rows.Scan(&s.ID, &s.Holder, &version, &life, &seenAt, &silent, &s.Leases, &s.Tickets, &pid, &user, &application,
+	err = rows.Scan(&s.ID, &s.Holder, &version, &life, &seenAt, &silent, &s.Leases, &s.Tickets, &pid, &user,
+		&application,
 		&client, &state)
 	s.Version, s.Life, s.PID = protocol.OrZero(version), Life(life), protocol.OrZero(pid)
 	s.LastHeartbeat = protocol.Moment(seenAt)

@@ -43,7 +43,8 @@ func TestSessionsTellWhatEachClientHoldsAndWaitsFor(t *testing.T) {
 	defer func() { cancel(); <-done; _ = waiter.Close(context.WithoutCancel(t.Context())) }()
 
 	var all []lockadmin.Session
-	// The process is seen as soon as the heartbeat's connection is marked, the version when that transaction has committed.
+	// The process is seen as soon as the heartbeat's connection is marked, the version when that transaction has
+	// committed.
 	pgtest.Eventually(t, "two sessions with a heartbeat", func() bool {
 		if all, err = lockadmin.Collect(admin.Sessions(t.Context())); err != nil {
 			t.Fatal(err)
@@ -56,7 +57,8 @@ func TestSessionsTellWhatEachClientHoldsAndWaitsFor(t *testing.T) {
 		leases, tickets int
 	}{{"holder", 2, 0}, {"waiter", 0, 1}} {
 		s := all[i]
-		if s.Holder != want.holder || s.Leases != want.leases || s.Tickets != want.tickets || s.Life != lockadmin.LifeAlive {
+		if s.Holder != want.holder || s.Leases != want.leases || s.Tickets != want.tickets ||
+			s.Life != lockadmin.LifeAlive {
 			t.Errorf("%+v, want %+v, alive", s, want)
 		}
 		if s.Version != "(devel)" || s.LastHeartbeat.IsZero() || s.Silent > 10*time.Second {
@@ -114,12 +116,16 @@ func TestSweepKeepsTheSessionOfAnOpenHeartbeat(t *testing.T) {
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	marked, gone := uuid.NewString(), uuid.NewString()
-	execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, $2, 'marked', 'v1.0.0')`, marked, conn.PgConn().PID())
+	execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, $2, 'marked', 'v1.0.0')`, marked,
+		conn.PgConn().PID())
 	execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, 0, 'gone', 'v1.0.0')`, gone) // behind a pooler
-	execute(t, conn, `UPDATE pglock.sessions SET alive_until = clock_timestamp() - interval '2 min', seen_at = clock_timestamp() - interval '2 min'`)
+	execute(t, conn,
+		`UPDATE pglock.sessions SET alive_until = clock_timestamp() - interval '2 min', seen_at = clock_timestamp() - interval '2 min'`)
 	execute(t, conn, `SELECT pglock.sweep()`)
 	var got string
-	if err := conn.QueryRow(t.Context(), "SELECT string_agg(holder || ' ' || version, ', ') FROM pglock.sessions").Scan(&got); err != nil || got != "marked v1.0.0" {
+	if err := conn.QueryRow(t.Context(),
+		"SELECT string_agg(holder || ' ' || version, ', ') FROM pglock.sessions").Scan(&got); err != nil ||
+		got != "marked v1.0.0" {
 		t.Errorf("%q, %v; want the marked one alone", got, err)
 	}
 }
@@ -137,7 +143,8 @@ func TestSessionsDoNotShowWhoHasEndedAndHoldsNothing(t *testing.T) {
 		}
 		execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, $2, $3, 'v1.0.0', '10 h')`, key, pid, holder)
 		if holder == "holds" || holder == "waits" {
-			execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), $1::text::uuid, $2, '1 h', p_wait => true, p_session_ttl => '1 h')`, key, holder)
+			execute(t, conn,
+				`SELECT pglock.acquire_lease('report', gen_random_uuid(), $1::text::uuid, $2, '1 h', p_wait => true, p_session_ttl => '1 h')`, key, holder)
 		}
 	}
 	execute(t, conn, `UPDATE pglock.sessions SET seen_at = seen_at - interval '61 s' WHERE holder <> 'young'`)
@@ -162,15 +169,21 @@ func TestSessionsAreFilteredOrderedAndPaged(t *testing.T) {
 		key := uuid.NewString()
 		id := fmt.Sprint(c.holder, n)
 		for i := range c.leases {
-			execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '1 h')`, fmt.Sprint("l", n, i), key, c.holder)
+			execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '1 h')`,
+				fmt.Sprint("l", n, i), key, c.holder)
 		}
 		for range c.tickets {
-			execute(t, conn, `SELECT pglock.acquire_lease('l0 0', gen_random_uuid(), $1::text::uuid, $2, '1 h', p_wait => true, p_session_ttl => '1 h')`, key, c.holder)
+			execute(t, conn,
+				`SELECT pglock.acquire_lease('l0 0', gen_random_uuid(), $1::text::uuid, $2, '1 h', p_wait => true, p_session_ttl => '1 h')`, key, c.holder)
 		}
-		execute(t, conn, `UPDATE pglock.locks SET renewed_at = clock_timestamp() - $2::int * interval '1 h' WHERE session_id = pglock.session_of($1::text::uuid)`, key, n)
-		execute(t, conn, `UPDATE pglock.sessions SET seen_at = clock_timestamp() - $2::int * interval '1 h' WHERE session_id = pglock.session_of($1::text::uuid)`, key, n)
-		execute(t, conn, `UPDATE pglock.waiters SET enqueued_at = clock_timestamp() - $2::int * interval '1 h' WHERE session_id = pglock.session_of($1::text::uuid)`, key, n)
-		if err := conn.QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text", key).Scan(&key); err != nil {
+		execute(t, conn,
+			`UPDATE pglock.locks SET renewed_at = clock_timestamp() - $2::int * interval '1 h' WHERE session_id = pglock.session_of($1::text::uuid)`, key, n)
+		execute(t, conn,
+			`UPDATE pglock.sessions SET seen_at = clock_timestamp() - $2::int * interval '1 h' WHERE session_id = pglock.session_of($1::text::uuid)`, key, n)
+		execute(t, conn,
+			`UPDATE pglock.waiters SET enqueued_at = clock_timestamp() - $2::int * interval '1 h' WHERE session_id = pglock.session_of($1::text::uuid)`, key, n)
+		if err := conn.QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text",
+			key).Scan(&key); err != nil {
 			t.Fatal(err)
 		}
 		keys[id] = key
@@ -195,17 +208,21 @@ func TestSessionsAreFilteredOrderedAndPaged(t *testing.T) {
 		opts []lockadmin.ListOption
 		want string
 	}{
-		"all":           {nil, "ada0:1+3 " + one + " " + two + " cyd3:0+2"},
-		"one at a time": {[]lockadmin.ListOption{lockadmin.WithPageSize(1)}, "ada0:1+3 " + one + " " + two + " cyd3:0+2"},
-		"after":         {[]lockadmin.ListOption{lockadmin.WithAfter(keys[one[:4]])}, two + " cyd3:0+2"},
-		"a holder":      {[]lockadmin.ListOption{lockadmin.WithHolder("ada")}, "ada0:1+3"},
-		"a part":        {[]lockadmin.ListOption{lockadmin.WithMatch("o")}, one + " " + two},
-		"a part of ID":  {[]lockadmin.ListOption{lockadmin.WithMatch(keys["cyd3"][3:30])}, "cyd3:0+2"},
-		"a session":     {[]lockadmin.ListOption{lockadmin.WithSession(keys["bob2"])}, "bob2:2+1"},
-		"older":         {[]lockadmin.ListOption{lockadmin.WithOlder(150 * time.Minute)}, "cyd3:0+2"},
-		"by age":        {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)}, "cyd3:0+2 bob2:2+1 bob1:3+0 ada0:1+3"},
-		"by leases":     {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderLeases), lockadmin.WithLimit(2)}, "bob1:3+0 bob2:2+1"},
-		"by tickets":    {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderWaiting), lockadmin.WithLimit(2)}, "ada0:1+3 cyd3:0+2"},
+		"all": {nil, "ada0:1+3 " + one + " " + two + " cyd3:0+2"},
+		"one at a time": {[]lockadmin.ListOption{lockadmin.WithPageSize(1)}, "ada0:1+3 " + one + " " + two +
+			" cyd3:0+2"},
+		"after":        {[]lockadmin.ListOption{lockadmin.WithAfter(keys[one[:4]])}, two + " cyd3:0+2"},
+		"a holder":     {[]lockadmin.ListOption{lockadmin.WithHolder("ada")}, "ada0:1+3"},
+		"a part":       {[]lockadmin.ListOption{lockadmin.WithMatch("o")}, one + " " + two},
+		"a part of ID": {[]lockadmin.ListOption{lockadmin.WithMatch(keys["cyd3"][3:30])}, "cyd3:0+2"},
+		"a session":    {[]lockadmin.ListOption{lockadmin.WithSession(keys["bob2"])}, "bob2:2+1"},
+		"older":        {[]lockadmin.ListOption{lockadmin.WithOlder(150 * time.Minute)}, "cyd3:0+2"},
+		"by age": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)},
+			"cyd3:0+2 bob2:2+1 bob1:3+0 ada0:1+3"},
+		"by leases": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderLeases), lockadmin.WithLimit(2)},
+			"bob1:3+0 bob2:2+1"},
+		"by tickets": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderWaiting), lockadmin.WithLimit(2)},
+			"ada0:1+3 cyd3:0+2"},
 	} {
 		if got := list(tc.opts...); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)

@@ -59,7 +59,8 @@ func (s Standby) String() string {
 	default:
 		text += ". How far it is behind the primary cannot be known: it receives nothing from there."
 		if !s.ReplayedAt.IsZero() {
-			text += fmt.Sprintf(" The last transaction that it shows is %s old.", shown.Age(max(0, s.at.Sub(s.ReplayedAt))))
+			text += fmt.Sprintf(" The last transaction that it shows is %s old.",
+				shown.Age(max(0, s.at.Sub(s.ReplayedAt))))
 		}
 	}
 	return text + " A lease that was renewed since then may look as if it had run out."

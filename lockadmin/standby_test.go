@@ -30,7 +30,8 @@ func TestAStandbySaysHowFarItIsBehind(t *testing.T) {
 				"it has replayed no transaction since it started. " + ranOut, `{"behind_ms":null,"receiving":true,`},
 		{Standby{ReplayedAt: now.Add(-time.Hour), at: now},
 			"This is a standby: it shows the past. How far it is behind the " +
-				"primary cannot be known: it receives nothing from there. The last transaction that it shows is 1h old. " + ranOut,
+				"primary cannot be known: it receives nothing from there. The last transaction that it shows is 1h " +
+				"old. " + ranOut,
 			`{"behind_ms":null,"replayed_at":"2026-11-22T02:16:00Z","receiving":false,`},
 	} {
 		if got := tc.standby.String(); got != tc.text {

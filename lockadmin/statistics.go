@@ -24,15 +24,17 @@ type Statistics struct {
 	Top    []LockStatistics // the locks that wait or are held for longest, in byte order of their names
 	Others LockStatistics   // all that are not in Top, together; zero if there is no Top
 
-	Locks             int64         // how many locks are held
-	Sessions          int64         // clients that wait, or have lately waited, and are alive
-	DeadHolders       int64         // clients that hold leases and give no sign of life: no look, or no renewal for half a TTL
-	Tokens            int64         // how many tokens were drawn: at least one for each grant and for each break
-	Blocked           int64         // transactions that use pglock's tables and wait for other transactions
-	BlockedFor        time.Duration // how long the first of them has waited
-	Blockers          int64         // the processes that they wait for; all prepared transactions count as one
-	BlockingFor       time.Duration // the age of the oldest transaction of Blockers; 0 if the owner of the schema may not see it
-	NotificationQueue float64       // how full it is, from 0 to 1
+	Locks    int64 // how many locks are held
+	Sessions int64 // clients that wait, or have lately waited, and are alive
+	// clients that hold leases and give no sign of life: no look, or no renewal for half a TTL
+	DeadHolders int64
+	Tokens      int64         // how many tokens were drawn: at least one for each grant and for each break
+	Blocked     int64         // transactions that use pglock's tables and wait for other transactions
+	BlockedFor  time.Duration // how long the first of them has waited
+	Blockers    int64         // the processes that they wait for; all prepared transactions count as one
+	// the age of the oldest transaction of Blockers; 0 if the owner of the schema may not see it
+	BlockingFor       time.Duration
+	NotificationQueue float64 // how full it is, from 0 to 1
 }
 
 // LockStatistics has the numbers of one lock, or of several together.
@@ -52,16 +54,18 @@ type LockStatistics struct {
 // Errors are those of Locks.
 func (a *Admin) Statistics(ctx context.Context, top int) (Statistics, error) {
 	if top < 0 || top > MaxTop {
-		return Statistics{}, &pglock.ArgumentError{Field: "top", Value: fmt.Sprint(top), Rule: fmt.Sprintf("be from 0 to %d", MaxTop)}
+		return Statistics{}, &pglock.ArgumentError{Field: "top", Value: fmt.Sprint(top),
+			Rule: fmt.Sprintf("be from 0 to %d", MaxTop)}
 	}
 	type number struct {
 		item  string
 		lock  *string
 		value float64
 	}
-	numbers, err := server.Rows(ctx, a.db, a.db.Queries.Statistics, []any{top}, func(rows pgx.Rows) (n number, err error) {
-		return n, rows.Scan(&n.item, &n.lock, &n.value)
-	})
+	numbers, err := server.Rows(ctx, a.db, a.db.Queries.Statistics, []any{top},
+		func(rows pgx.Rows) (n number, err error) {
+			return n, rows.Scan(&n.item, &n.lock, &n.value)
+		})
 	if err != nil {
 		return Statistics{}, failed(ctx, "count", err)
 	}
@@ -138,12 +142,13 @@ type RecentEvent struct {
 //
 // Errors are those of Locks.
 func (a *Admin) RecentEvents(ctx context.Context, after int64) (events []RecentEvent, greatest int64, err error) {
-	rows, err := server.Rows(ctx, a.db, a.db.Queries.RecentEvents, []any{after}, func(rows pgx.Rows) (e RecentEvent, err error) {
-		var kind *EventKind
-		err = rows.Scan(&e.ID, &kind)
-		e.Kind = protocol.OrZero(kind)
-		return e, err
-	})
+	rows, err := server.Rows(ctx, a.db, a.db.Queries.RecentEvents, []any{after},
+		func(rows pgx.Rows) (e RecentEvent, err error) {
+			var kind *EventKind
+			err = rows.Scan(&e.ID, &kind)
+			e.Kind = protocol.OrZero(kind)
+			return e, err
+		})
 	if err != nil {
 		return nil, 0, failed(ctx, "list recent events", err)
 	}
@@ -162,8 +167,8 @@ func (a *Admin) Diagnose(ctx context.Context) ([]Finding, error) {
 	return Diagnose(ctx, a.pool, WithSchema(a.schema))
 }
 
-// Ping asks the server whether the schema exists and fits, as New does, and whether it takes writes. Errors are those of
-// New, and pglock.ErrReadOnly.
+// Ping asks the server whether the schema exists and fits, as New does, and whether it takes writes. Errors are those
+// of New, and pglock.ErrReadOnly.
 func (a *Admin) Ping(ctx context.Context) error {
 	_, err := hooks.Start(ctx, a.db.Queries, a.db.Query, a.schema)
 	return failure.At(ctx, err, "lockadmin: look at the schema")

@@ -11,8 +11,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// conclude draws the verdicts from the facts: the present first, then the past, and the gravest of each first. Among equals,
-// what causes comes before what follows.
+// conclude draws the verdicts from the facts: the present first, then the past, and the gravest of each first. Among
+// equals, what causes comes before what follows.
 func (l *look) conclude() {
 	switch {
 	case l.Standby != nil && l.State != LockUnknown:
@@ -45,7 +45,8 @@ func (l *look) conclude() {
 		l.askPrimary()
 	}
 	slices.SortStableFunc(l.Verdicts, func(a, b Verdict) int {
-		return cmp.Or(cmp.Compare(boolean(besides[a.Kind]), boolean(besides[b.Kind])), cmp.Compare(rank[b.Severity], rank[a.Severity]))
+		return cmp.Or(cmp.Compare(boolean(besides[a.Kind]), boolean(besides[b.Kind])),
+			cmp.Compare(rank[b.Severity], rank[a.Severity]))
 	})
 	for i, v := range l.Verdicts {
 		if v.Steps == nil {
@@ -138,10 +139,12 @@ func signDue(h HolderFacts) time.Duration { return min(due(h), 10*time.Second) }
 
 // breakStep takes the lock away from a holder.
 func (l *look) breakStep(name string, token pglock.Token, holder, reason string) Step {
-	effect := fmt.Sprintf("Takes the lock away at once. It stops no program: if %s still runs, it goes on until it notices. The fence "+
-		"refuses its later writes; what it does without a fence, such as files and mails, nothing refuses.", shown.Text(holder))
+	effect := fmt.Sprintf("Takes the lock away at once. It stops no program: if %s still runs, it goes on until it "+
+		"notices. The fence refuses its later writes; what it does without a fence, such as files and mails, nothing "+
+		"refuses.", shown.Text(holder))
 	if name == l.name && l.Queue.Alive != nil {
-		effect = strings.Replace(effect, "at once.", fmt.Sprintf("at once and gives it to %s.", shown.Text(l.Queue.Alive.Holder)), 1)
+		effect = strings.Replace(effect, "at once.", fmt.Sprintf("at once and gives it to %s.",
+			shown.Text(l.Queue.Alive.Holder)), 1)
 	}
 	return Step{Do: "Take the lock away from this holder.", Run: RunAdmin,
 		Command: fmt.Sprintf("break %s --token %d --reason %s", shown.Name(name), int64(token), shown.Argument(reason)),
@@ -181,7 +184,8 @@ func labelParts(label string) (host, pid string) {
 	host, rest, found := strings.Cut(label, "/")
 	_, pid, bracket := strings.Cut(rest, "[")
 	pid, closed := strings.CutSuffix(pid, "]")
-	if !found || !bracket || !closed || pid == "" || strings.Trim(pid, "0123456789") != "" || len(pid) > 10 || shown.Argument(host) != host {
+	if !found || !bracket || !closed || pid == "" || strings.Trim(pid, "0123456789") != "" || len(pid) > 10 ||
+		shown.Argument(host) != host {
 		return "", ""
 	}
 	return host, pid
@@ -191,10 +195,12 @@ func labelParts(label string) (host, pid string) {
 func (l *look) find(h HolderFacts, effect string) Step {
 	host, pid := labelParts(h.Holder)
 	if pid == "" {
-		return Step{Do: "Find the program. Its label is " + shown.Text(h.Holder) + ".", Effect: strings.TrimSpace(l.connection(h) + " " + effect)}
+		return Step{Do: "Find the program. Its label is " + shown.Text(h.Holder) + ".",
+			Effect: strings.TrimSpace(l.connection(h) + " " + effect)}
 	}
-	return Step{Do: fmt.Sprintf("Look at the program. Run this on host %s.", host), Run: RunShell, Command: "ps -o pid,stat,etime,args -p " + pid,
-		Effect: strings.TrimSpace("No process there means that the program is dead. " + effect)}
+	return Step{Do: fmt.Sprintf("Look at the program. Run this on host %s.", host), Run: RunShell,
+		Command: "ps -o pid,stat,etime,args -p " + pid,
+		Effect:  strings.TrimSpace("No process there means that the program is dead. " + effect)}
 }
 
 // pulseVerdict is about a holder that does not renew in time, or gives no sign of life.
@@ -207,14 +213,16 @@ func (l *look) pulseVerdict(h HolderFacts) {
 	left := fmt.Sprintf("In %s the lease ends; %s.", shown.Age(h.Remaining), l.next())
 	of := fmt.Sprintf("it has not renewed for %s; it should every %s", since, shown.Age(due(h)))
 	if !h.Renewed {
-		of = fmt.Sprintf("it has never renewed since it got the lock %s ago; it should every %s", since, shown.Age(due(h)))
+		of = fmt.Sprintf("it has never renewed since it got the lock %s ago; it should every %s", since,
+			shown.Age(due(h)))
 	}
 	if p == onTime { // no renewal is due
 		since = shown.Age(h.Silent)
 		of = fmt.Sprintf("it has given no sign of life for %s; it should every %s", since, shown.Age(signDue(h)))
 		if h.SignedAt.IsZero() {
 			since = shown.Age(h.HeldFor)
-			of = fmt.Sprintf("it has given no sign of life since it got the lock %s ago; it should every %s", since, shown.Age(signDue(h)))
+			of = fmt.Sprintf("it has given no sign of life since it got the lock %s ago; it should every %s", since,
+				shown.Age(signDue(h)))
 		}
 	}
 	v := Verdict{Severity: l.grave(), IfNothing: left, Who: who, Since: h.RenewedAt}
@@ -241,14 +249,17 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		v.Because += "."
 		if strings.HasSuffix(b.WaitsFor, "SyncRep") {
 			v.Because += " SyncRep means: a commit waits for a standby that does not answer."
-			v.Steps = append(v.Steps, Step{Do: "Bring the standby back, or change synchronous_standby_names.", Run: RunSQL,
-				Command: "SELECT application_name, state, sync_state FROM pg_stat_replication", Effect: "Shows the standbys that are connected. It changes nothing."})
+			v.Steps = append(v.Steps, Step{Do: "Bring the standby back, or change synchronous_standby_names.",
+				Run:     RunSQL,
+				Command: "SELECT application_name, state, sync_state FROM pg_stat_replication",
+				Effect:  "Shows the standbys that are connected. It changes nothing."})
 		}
 		v.Steps = append(v.Steps, Step{Do: "See what the server is busy with.", Run: RunAdmin, Command: "doctor"}, wait)
 	case p != onTime && signedSince(h):
 		v.Kind, v.Severity = WhyLate, SeverityWarning
 		v.Text = fmt.Sprintf("%s is held by %s, which is alive, and a renewal is late: %s.", l.lock(), who, of)
-		v.Because = fmt.Sprintf("Its last sign of life came %s ago. A busy machine or server can delay renewals.", shown.Age(h.Silent))
+		v.Because = fmt.Sprintf("Its last sign of life came %s ago. A busy machine or server can delay renewals.",
+			shown.Age(h.Silent))
 		v.Steps = []Step{again("Look again in a few seconds.", l.name), wait}
 		if p == none {
 			v.Steps = append(v.Steps, l.breakStep(l.name, h.Token, h.Holder, "the holder does not renew for "+since))
@@ -257,16 +268,20 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		v.Kind, v.Severity = WhyLate, SeverityWarning
 		v.Text = fmt.Sprintf("%s is held by %s, and a renewal is late: %s.", l.lock(), who, of)
 		v.Because = "Not sure yet: a busy machine or a slow network can delay one renewal."
-		v.Steps = []Step{again("Look again in a few seconds. If it still has not renewed, it is stopped, cut off or dead.", l.name)}
+		v.Steps = []Step{again("Look again in a few seconds. If it still has not renewed, it is stopped, cut off or "+
+			"dead.", l.name)}
 	case heart >= 0:
 		v.Kind = WhyStopped
-		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped or cut off: %s. Its heartbeat connection to the server is still open.", l.lock(), who, of)
+		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped or cut off: %s. Its heartbeat connection "+
+			"to the server is still open.", l.lock(), who, of)
 		v.Because = sure + " A program that ends closes its connection; so this one probably exists and is paused " +
 			"(stopped by a signal, in a debugger, on a frozen machine), or the network lost it."
-		v.Steps = []Step{l.find(h, ifStopped(h.Holder)), l.breakStep(l.name, h.Token, h.Holder, "the holder "+does+" for "+since), wait}
+		v.Steps = []Step{l.find(h, ifStopped(h.Holder)), l.breakStep(l.name, h.Token, h.Holder, "the holder "+does+
+			" for "+since), wait}
 	case gone(h):
 		v.Kind = WhyGone
-		v.Text = fmt.Sprintf("%s is held by %s, and that program is dead or cut off: %s, and its connection to the server has ended.", l.lock(), who, of)
+		v.Text = fmt.Sprintf("%s is held by %s, and that program is dead or cut off: %s, and its connection to the "+
+			"server has ended.", l.lock(), who, of)
 		v.Because = sure + " A program that lives opens another connection within seconds, so this one was " +
 			"probably killed, or it is cut off."
 		v.Steps = []Step{l.find(h, ifDead(h.Holder)),
@@ -275,11 +290,14 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		v.Kind = WhySilent
 		if h.SignedAt.IsZero() {
 			v.Text = fmt.Sprintf("%s is held by %s, which gives no sign of life: %s.", l.lock(), who, of)
-			v.Because = "Either it ended before its first sign of life, as when it dies while it waits for the lock, or it is stopped or cut off. " +
-				"Only a program that calls the SQL functions itself, such as psql, may live and give none."
+			v.Because = "Either it ended before its first sign of life, as when it dies while it waits for the lock, " +
+				"or it is stopped or cut off. Only a program that calls the SQL functions itself, such as psql, may " +
+				"live and give none."
 		} else {
-			v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped, dead or cut off: %s.", l.lock(), who, of)
-			v.Because = sure + " It has no connection of its own that can be seen, as behind a pooler such as PgBouncer."
+			v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped, dead or cut off: %s.", l.lock(), who,
+				of)
+			v.Because = sure + " It has no connection of its own that can be seen, as behind a pooler such as " +
+				"PgBouncer."
 		}
 		v.Steps = []Step{l.find(h, ifDead(h.Holder)+" "+ifStopped(h.Holder)),
 			l.breakStep(l.name, h.Token, h.Holder, "the holder gives no sign of life for "+since), wait}
@@ -293,7 +311,8 @@ func ifStopped(label string) string {
 	if pid == "" {
 		return "STAT T means stopped: kill -CONT and the number lets it go on."
 	}
-	return fmt.Sprintf("STAT T means stopped: kill -CONT %s lets it go on. kill -9 %s ends it: what it has not committed or written to disk is lost.", pid, pid)
+	return fmt.Sprintf("STAT T means stopped: kill -CONT %s lets it go on. kill -9 %s ends it: what it has not "+
+		"committed or written to disk is lost.", pid, pid)
 }
 
 // ifDead says what a break then does; find has said before how that shows, if the label names a process.
@@ -315,22 +334,28 @@ func (l *look) heldVerdict() {
 	case len(l.Holders) > 1:
 		v.Text = fmt.Sprintf("%s has %s, and all of them renew in time.", l.lock(), count(len(l.Holders), "holder"))
 		if free := h.Limit - len(l.Holders); h.Mode == pglock.ModeLimit && free > 0 {
-			v.Text += fmt.Sprintf(" %d of %d places %s free.", free, h.Limit, map[bool]string{true: "is", false: "are"}[free == 1])
+			v.Text += fmt.Sprintf(" %d of %d places %s free.", free, h.Limit,
+				map[bool]string{true: "is", false: "are"}[free == 1])
 		}
 		for _, h := range l.Holders {
 			if h.Life == LifeUnknown && gone(h) {
-				v.Text += fmt.Sprintf(" The connection of %s has ended since its last sign of life, %s ago.", shown.Text(h.Holder), shown.Age(h.Silent))
+				v.Text += fmt.Sprintf(" The connection of %s has ended since its last sign of life, %s ago.",
+					shown.Text(h.Holder), shown.Age(h.Silent))
 			}
 		}
 	case h.Life == LifeUnknown && gone(h):
-		v.Text = fmt.Sprintf("%s is held by %s. Its last sign of life came %s ago, and its connection has ended since: it is dead, or opens another within %s.",
+		v.Text = fmt.Sprintf("%s is held by %s. Its last sign of life came %s ago, and its connection has ended "+
+			"since: it is dead, or opens another within %s.",
 			l.lock(), shown.Text(h.Holder), shown.Age(h.Silent), shown.Age(signDue(h)))
 	case signedSince(h):
-		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it gave a sign of life %s ago, as it should every %s.", l.lock(), shown.Text(h.Holder), shown.Age(h.Silent), shown.Age(signDue(h)))
+		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it gave a sign of life %s ago, as it should every %s.",
+			l.lock(), shown.Text(h.Holder), shown.Age(h.Silent), shown.Age(signDue(h)))
 	case h.Renewed:
-		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it renewed %s ago, as it should every %s.", l.lock(), shown.Text(h.Holder), shown.Age(h.SinceRenewal), shown.Age(due(h)))
+		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it renewed %s ago, as it should every %s.", l.lock(),
+			shown.Text(h.Holder), shown.Age(h.SinceRenewal), shown.Age(due(h)))
 	default:
-		v.Text = fmt.Sprintf("%s is held by %s. It got the lock %s ago and should give a sign of life every %s, so nothing shows yet whether it is alive.",
+		v.Text = fmt.Sprintf("%s is held by %s. It got the lock %s ago and should give a sign of life every %s, so "+
+			"nothing shows yet whether it is alive.",
 			l.lock(), shown.Text(h.Holder), shown.Age(h.HeldFor), shown.Age(signDue(h)))
 	}
 	if n := l.alive(); n > 0 {
@@ -342,7 +367,8 @@ func (l *look) heldVerdict() {
 		}
 	}
 	if b := l.lastBreak(); b != nil && l.At.Sub(b.At) < recently && b.Token < h.Token {
-		v.Text += fmt.Sprintf(" %s broke the lease of %s %s ago.", shown.Text(b.Actor), shown.Text(b.Holder), shown.Age(l.At.Sub(b.At)))
+		v.Text += fmt.Sprintf(" %s broke the lease of %s %s ago.", shown.Text(b.Actor), shown.Text(b.Holder),
+			shown.Age(l.At.Sub(b.At)))
 		if strings.HasPrefix(b.Reason, circleReason) {
 			v.Text += " The deadlock is gone: the holder no longer waits in a circle."
 		}
@@ -366,13 +392,16 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	}
 	v.Text += fmt.Sprintf(" %s.", waits)
 	if h.Mode == pglock.ModeShared && first.Mode == pglock.ModeExclusive {
-		v.Text += fmt.Sprintf(" Readers hold the lock, and the first in the queue, %s, wants it alone: it waits for all of them.", shown.Text(first.Holder))
+		v.Text += fmt.Sprintf(" Readers hold the lock, and the first in the queue, %s, wants it alone: it waits for "+
+			"all of them.", shown.Text(first.Holder))
 		if l.readers > 0 {
-			v.Text += fmt.Sprintf(" %s behind it.", map[bool]string{true: "1 reader waits", false: fmt.Sprintf("%d readers wait", l.readers)}[l.readers == 1])
+			v.Text += fmt.Sprintf(" %s behind it.", map[bool]string{true: "1 reader waits",
+				false: fmt.Sprintf("%d readers wait", l.readers)}[l.readers == 1])
 		}
 		v.Text += " Whoever asks to read now does not pass it either."
 	}
-	v.Because = fmt.Sprintf("Nothing in PostgreSQL blocks the holder as far as can be seen, and the queue is in order. %s has held the lock for %s.",
+	v.Because = fmt.Sprintf("Nothing in PostgreSQL blocks the holder as far as can be seen, and the queue is in "+
+		"order. %s has held the lock for %s.",
 		shown.Text(h.Holder), shown.Age(h.HeldFor))
 	v.IfNothing = "The waiters get the lock in their order."
 	if l.Queue.HandedPast {
@@ -384,15 +413,18 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 		if w.Holder != "" {
 			by = " of " + shown.Text(w.Holder)
 		}
-		v.Text += fmt.Sprintf(" %s itself has waited for lock %s%s for %s.", shown.Text(w.Waiter), shown.Name(w.For), by, shown.Age(w.Waiting))
-		v.Because += " Whether its work under this lock is what waits for the other one cannot be seen: another line of its work may wait, or " +
-			"it asked without the context of its lease."
+		v.Text += fmt.Sprintf(" %s itself has waited for lock %s%s for %s.", shown.Text(w.Waiter), shown.Name(w.For),
+			by, shown.Age(w.Waiting))
+		v.Because += " Whether its work under this lock is what waits for the other one cannot be seen: another line " +
+			"of its work may wait, or it asked without the context of its lease."
 		v.Steps = []Step{again("If it is the same work, the cause is there: look at that lock.", w.For)}
 	}
 	v.Steps = append(v.Steps,
-		again("Look again in a minute. Another holder: the queue moves. The same: its work takes long, or hangs.", l.name),
+		again("Look again in a minute. Another holder: the queue moves. The same: its work takes long, or hangs.",
+			l.name),
 		l.find(h, "See in its log what it does. If its work hangs, end the program: "+l.ends(h)),
-		Step{Do: "Do not break the lock only because it is slow: a break stops no program, and two would work at the same time."},
+		Step{Do: "Do not break the lock only because it is slow: a break stops no program, and two would work at the " +
+			"same time."},
 	)
 }
 
@@ -403,16 +435,21 @@ func (l *look) handedPast(v *Verdict, h HolderFacts) {
 	if n := l.Queue.HandOvers; n != nil {
 		v.Text += fmt.Sprintf(" Since then it was handed over %s (HandOver), also past %s.", count(*n, "time"), first)
 	} else {
-		v.Text += fmt.Sprintf(" Since then it was handed over past %s (HandOver). The history does not say how often: at level all it would.", first)
+		v.Text += fmt.Sprintf(" Since then it was handed over past %s (HandOver). The history does not say how "+
+			"often: at level all it would.", first)
 	}
-	v.Because = fmt.Sprintf("Sure: the lock was granted to a ticket that came later. Nothing in PostgreSQL blocks the holder as far as can be seen. %s has held the lock for %s.",
+	v.Because = fmt.Sprintf("Sure: the lock was granted to a ticket that came later. Nothing in PostgreSQL blocks "+
+		"the holder as far as can be seen. %s has held the lock for %s.",
 		shown.Text(h.Holder), shown.Age(h.HeldFor))
-	v.IfNothing = fmt.Sprintf("%s gets the lock when a holder releases it. As long as they hand it over, nobody knows when that is.", first)
-	v.Steps = []Step{{Do: "If that is not meant, let the programs release the lock instead. A release gives it to the first in the queue."},
+	v.IfNothing = fmt.Sprintf("%s gets the lock when a holder releases it. As long as they hand it over, nobody "+
+		"knows when that is.", first)
+	v.Steps = []Step{{Do: "If that is not meant, let the programs release the lock instead. A release gives it to " +
+		"the first in the queue."},
 		again("Look again in a minute.", l.name)}
 }
 
 // ends says when the lock is free after the holder's program has ended.
 func (l *look) ends(h HolderFacts) string {
-	return fmt.Sprintf("the lock is free at once if it closes its client, otherwise when its lease ends, in up to %s.", shown.Age(max(h.TTL, h.Remaining)))
+	return fmt.Sprintf("the lock is free at once if it closes its client, otherwise when its lease ends, in up to %s.",
+		shown.Age(max(h.TTL, h.Remaining)))
 }

@@ -21,7 +21,8 @@ func (l *look) circleVerdict() {
 	sure := !slices.ContainsFunc(l.Circle, func(w Wait) bool { return !w.SameOwner })
 	var links []string
 	for _, w := range l.Circle {
-		links = append(links, fmt.Sprintf("%s holds %s and waits for %s, which %s holds", shown.Text(w.Waiter), shown.Name(w.Holds), shown.Name(w.For), shown.Text(w.Holder)))
+		links = append(links, fmt.Sprintf("%s holds %s and waits for %s, which %s holds", shown.Text(w.Waiter),
+			shown.Name(w.Holds), shown.Name(w.For), shown.Text(w.Holder)))
 	}
 	v := Verdict{Kind: WhyCircle, Severity: SeverityStuck, Who: strings.Join(programs(l.Circle), ", ")}
 	for _, w := range l.Circle { // a deadlock lasts since its last wait began
@@ -31,15 +32,18 @@ func (l *look) circleVerdict() {
 	}
 	v.Text = fmt.Sprintf("A deadlock: %s.", strings.Join(links, "; "))
 	if len(l.Circle) == 1 {
-		v.Text = fmt.Sprintf("A deadlock: %s holds %s and waits for the same lock.", shown.Text(l.Circle[0].Waiter), l.lock())
+		v.Text = fmt.Sprintf("A deadlock: %s holds %s and waits for the same lock.", shown.Text(l.Circle[0].Waiter),
+			l.lock())
 	}
-	v.Because = "Sure: in each of these programs the line of work that holds is the one that waits. The newest waiter should have got ErrDeadlock " +
-		"within a second, so that program is probably stopped."
+	v.Because = "Sure: in each of these programs the line of work that holds is the one that waits. The newest " +
+		"waiter should have got ErrDeadlock within a second, so that program is probably stopped."
 	if !sure {
-		v.Because = "Very likely. The programs hold and wait as said. pglock does not know whether the same line of work does both, because a program has " +
-			"asked for its second lock without the context of its first lease. So nobody gets ErrDeadlock."
+		v.Because = "Very likely. The programs hold and wait as said. pglock does not know whether the same line of " +
+			"work does both, because a program has asked for its second lock without the context of its first lease. " +
+			"So nobody gets ErrDeadlock."
 	}
-	v.IfNothing = "They wait for each other until somebody gives up: for ever, if their waits have no limit. Their leases are renewed all the time."
+	v.IfNothing = "They wait for each other until somebody gives up: for ever, if their waits have no limit. Their " +
+		"leases are renewed all the time."
 	least, waiter := 0, l.Circle[0].Waiter
 	for n, w := range l.Circle {
 		if w.HeldFor <= l.Circle[least].HeldFor {
@@ -47,24 +51,29 @@ func (l *look) circleVerdict() {
 		}
 	}
 	w := l.Circle[least]
-	v.Steps = []Step{{Do: fmt.Sprintf("Choose one that may lose its work, and end that program: %s. Its lock is free within its TTL, and the others go on.",
+	v.Steps = []Step{{Do: fmt.Sprintf("Choose one that may lose its work, and end that program: %s. Its lock is free "+
+		"within its TTL, and the others go on.",
 		strings.Join(programs(l.Circle), " or "))}}
 	step := l.breakStep(w.For, w.Token, w.Holder, circleReason+waiter)
 	step.Do = "Or break one lease."
-	step.Effect = fmt.Sprintf("%s loses %s at once, and its fenced writes are refused: its work under that lock is lost and must be done again. "+
-		"%s gets the lock, ends its work, and lets go of both.", shown.Text(w.Holder), shown.Name(w.For), shown.Text(waiter))
+	step.Effect = fmt.Sprintf("%s loses %s at once, and its fenced writes are refused: its work under that lock is "+
+		"lost and must be done again. %s gets the lock, ends its work, and lets go of both.", shown.Text(w.Holder),
+		shown.Name(w.For), shown.Text(waiter))
 	if len(l.Circle) > 1 {
-		step.Do = fmt.Sprintf("Or break one lease. That of %s costs the least work, going by the time: it has held its lock for %s.", shown.Text(w.Holder), shown.Age(w.HeldFor))
+		step.Do = fmt.Sprintf("Or break one lease. That of %s costs the least work, going by the time: it has held "+
+			"its lock for %s.", shown.Text(w.Holder), shown.Age(w.HeldFor))
 		var others []string
 		for n, o := range l.Circle {
 			if n != least {
-				others = append(others, fmt.Sprintf("%s, token %d, held by %s for %s", shown.Name(o.For), int64(o.Token), shown.Text(o.Holder), shown.Age(o.HeldFor)))
+				others = append(others, fmt.Sprintf("%s, token %d, held by %s for %s", shown.Name(o.For),
+					int64(o.Token), shown.Text(o.Holder), shown.Age(o.HeldFor)))
 			}
 		}
 		step.Effect += " The others: " + strings.Join(others, "; ") + "."
 	}
 	v.Steps = append(v.Steps, step, again("Then look again, whether the deadlock is gone.", l.name))
-	v.Steps = append(v.Steps, Step{Do: "Then tell the developers: ask for the second lock with the context of the first lease, or take all locks with AcquireAll, or in one order."})
+	v.Steps = append(v.Steps, Step{Do: "Then tell the developers: ask for the second lock with the context of the " +
+		"first lease, or take all locks with AcquireAll, or in one order."})
 	l.add(v)
 }
 
@@ -91,17 +100,20 @@ func (l *look) waitsVerdict() {
 		if w.Holder != "" {
 			by = ", which " + shown.Text(w.Holder) + " holds"
 		}
-		v.Text = fmt.Sprintf("%s is held by %s, which waits itself: for lock %s%s. It has waited for %s.", l.lock(), shown.Text(w.Waiter), shown.Name(w.For), by, shown.Age(w.Waiting))
+		v.Text = fmt.Sprintf("%s is held by %s, which waits itself: for lock %s%s. It has waited for %s.", l.lock(),
+			shown.Text(w.Waiter), shown.Name(w.For), by, shown.Age(w.Waiting))
 		v.Because = "Sure: it has a ticket in the queue of that lock, and the same line of work holds this one."
-		v.IfNothing = fmt.Sprintf("%s goes on when it gets %s, and lets go of %s after its work.", shown.Text(w.Waiter), shown.Name(w.For), l.lock())
-		v.Steps = []Step{again("The cause is there: look at that lock.", w.For), again("Then at this one again.", l.name)}
+		v.IfNothing = fmt.Sprintf("%s goes on when it gets %s, and lets go of %s after its work.", shown.Text(w.Waiter),
+			shown.Name(w.For), l.lock())
+		v.Steps = []Step{again("The cause is there: look at that lock.", w.For),
+			again("Then at this one again.", l.name)}
 		l.add(v)
 		return
 	}
 }
 
-// perhapsWaits is a wait for another lock by a program that holds this one, if nobody knows whether it is the same line of
-// work; nil if there is none.
+// perhapsWaits is a wait for another lock by a program that holds this one, if nobody knows whether it is the same line
+// of work; nil if there is none.
 func (l *look) perhapsWaits() *Wait {
 	n := slices.IndexFunc(l.Waits, func(w Wait) bool {
 		return w.Holds == l.name && !w.SameOwner && !w.inTurn() && w.Waiting >= unremarkable
@@ -128,21 +140,26 @@ func (l *look) freeVerdicts() {
 	v := Verdict{Kind: WhyFree, Severity: SeverityOK, Who: shown.Text(last.Holder)}
 	switch ended, when := last.EndedAt, ""; {
 	case !ended.IsZero():
-		when = fmt.Sprintf(" The last holder was %s; its lease ended %s ago", shown.Text(last.Holder), shown.Age(l.At.Sub(ended)))
+		when = fmt.Sprintf(" The last holder was %s; its lease ended %s ago", shown.Text(last.Holder),
+			shown.Age(l.At.Sub(ended)))
 		how := "by a release"
 		if l.Events == nil { // without the right to read them, a break looks the same
 			how = "by a release or a break"
 		}
 		v.Text = fmt.Sprintf("%s is free: nobody holds it, and nobody waits for it.%s, %s.", l.lock(), when, how)
 	default:
-		v.Text = fmt.Sprintf("%s is free: nobody holds it, and nobody waits for it. The last holder was %s; its lease ran out %s ago, without a release.", l.lock(),
+		v.Text = fmt.Sprintf("%s is free: nobody holds it, and nobody waits for it. The last holder was %s; its "+
+			"lease ran out %s ago, without a release.", l.lock(),
 			shown.Text(last.Holder), shown.Age(l.At.Sub(last.ExpiresAt)))
-		v.Because = "A lease that runs out without a release means that its program died, was stopped, or lost its connection for too long."
+		v.Because = "A lease that runs out without a release means that its program died, was stopped, or lost its " +
+			"connection for too long."
 	}
 	if b := l.lastBreak(); b != nil && b.NewToken >= last.Token {
 		ago := l.At.Sub(b.At)
-		v.Text = fmt.Sprintf("%s is free: %s broke the lease of %s %s ago. Nobody holds it now, and nobody waits for it.", l.lock(), shown.Text(b.Actor), shown.Text(b.Holder), shown.Age(ago))
-		v.Because = fmt.Sprintf("The reason they gave: %s. The break stopped no program: if %s still runs, its fenced writes are refused, and whatever it does without a fence goes on.",
+		v.Text = fmt.Sprintf("%s is free: %s broke the lease of %s %s ago. Nobody holds it now, and nobody waits for "+
+			"it.", l.lock(), shown.Text(b.Actor), shown.Text(b.Holder), shown.Age(ago))
+		v.Because = fmt.Sprintf("The reason they gave: %s. The break stopped no program: if %s still runs, its "+
+			"fenced writes are refused, and whatever it does without a fence goes on.",
 			shown.Text(b.Reason), shown.Text(b.Holder))
 		if ago < recently {
 			v.Kind, v.Severity, v.Who, v.Since = WhyBroken, SeverityNote, shown.Text(b.Actor), b.At
@@ -151,7 +168,8 @@ func (l *look) freeVerdicts() {
 	if v.Kind == WhyBroken {
 		v.Steps = oldProgram(l.lastBreak().Holder)
 	}
-	v.Steps = append(v.Steps, Step{Do: "If a program cannot get it, check that it uses this database and schema.", Run: RunAdmin, Command: "list"})
+	v.Steps = append(v.Steps, Step{Do: "If a program cannot get it, check that it uses this database and schema.",
+		Run: RunAdmin, Command: "list"})
 	l.add(v)
 }
 
@@ -161,8 +179,9 @@ func oldProgram(label string) []Step {
 	if pid == "" {
 		return nil
 	}
-	return []Step{{Do: fmt.Sprintf("Make sure that the old program does no harm, on host %s.", host), Run: RunShell, Command: "ps -o pid,stat,etime,args -p " + pid,
-		Effect: "No process there means that it is dead. If it still runs and does things without a fence, end it."}}
+	return []Step{{Do: fmt.Sprintf("Make sure that the old program does no harm, on host %s.", host), Run: RunShell,
+		Command: "ps -o pid,stat,etime,args -p " + pid,
+		Effect:  "No process there means that it is dead. If it still runs and does things without a fence, end it."}}
 }
 
 // lastBreak is the newest break of the history, if nothing has come after it.
@@ -180,7 +199,9 @@ func (l *look) lastBreak() *Event {
 
 // betweenVerdict is about a lock that nobody holds although somebody waits for it.
 func (l *look) betweenVerdict() {
-	if slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return v.Kind == WhyRow || v.Kind == WhyPrepared && len(l.onRow) > 0 }) {
+	if slices.ContainsFunc(l.Verdicts, func(v Verdict) bool {
+		return v.Kind == WhyRow || v.Kind == WhyPrepared && len(l.onRow) > 0
+	}) {
 		return // that is why
 	}
 	first := l.Queue.Alive
@@ -190,15 +211,19 @@ func (l *look) betweenVerdict() {
 	}
 	since := l.At.Sub(over)
 	v := Verdict{Kind: WhyBetween, Severity: SeverityNote, Who: shown.Text(first.Holder), Since: over}
-	v.Text = fmt.Sprintf("Nobody has held %s for %s, and %s for it: it goes from one holder to the next.", l.lock(), shown.Age(since), waitWord(l.alive()))
+	v.Text = fmt.Sprintf("Nobody has held %s for %s, and %s for it: it goes from one holder to the next.", l.lock(),
+		shown.Age(since), waitWord(l.alive()))
 	v.Because = "That takes a moment, up to about a second after a lease that has run out."
 	v.Steps = []Step{again("Look again.", l.name)}
 	if since > 3*time.Second {
 		v.Kind, v.Severity = WhyTurn, SeverityStuck
-		v.Text = fmt.Sprintf("Nobody has held %s for %s, although %s for it. It is the turn of %s, which does not take it.", l.lock(), shown.Age(since), waitWord(l.alive()), shown.Text(first.Holder))
+		v.Text = fmt.Sprintf("Nobody has held %s for %s, although %s for it. It is the turn of %s, which does not "+
+			"take it.", l.lock(), shown.Age(since), waitWord(l.alive()), shown.Text(first.Holder))
 		v.Because = "That program has shown a sign of life not long ago. Probably it was stopped or cut off since then."
 		v.IfNothing = "When it gives no sign of life for 10s (by default), the queue passes over it."
-		v.Steps = []Step{again("Wait ten seconds, and look again.", l.name), l.find(HolderFacts{LockInfo: pglock.LockInfo{Holder: first.Holder}}, "STAT T means stopped. Ending it lets the next waiter go on.")}
+		v.Steps = []Step{again("Wait ten seconds, and look again.", l.name),
+			l.find(HolderFacts{LockInfo: pglock.LockInfo{Holder: first.Holder}}, "STAT T means stopped. Ending it "+
+				"lets the next waiter go on.")}
 	}
 	l.add(v)
 }
@@ -220,7 +245,8 @@ func (l *look) deadVerdict() {
 	if l.Queue.Waiting > l.Queue.Read {
 		what = fmt.Sprintf("Of the first %d, %s", l.Queue.Read, what)
 	}
-	v := Verdict{Kind: WhyDeadWaiters, Severity: SeverityOK, Text: what + " dead. That does no harm: the queue passes over them.",
+	v := Verdict{Kind: WhyDeadWaiters, Severity: SeverityOK, Text: what + " dead. That does no harm: the queue " +
+		"passes over them.",
 		Because: "Their programs have given no sign of life for longer than their session allows.",
 		Steps:   []Step{{Do: "Nothing to do. Do not delete them by hand."}}}
 	if l.has(WhyRow) || l.has(WhyPrepared) && len(l.onRow) > 0 {
@@ -238,19 +264,23 @@ func (l *look) guardVerdict() {
 	v := Verdict{Kind: WhyGuard, Severity: SeverityWarning, Who: "table " + shown.Text(g.Table)}
 	v.Text = fmt.Sprintf("The guard of table %s is broken: %s.", shown.Text(g.Table), shown.Text(g.Problem))
 	if n := len(l.Guards) - 1; n > 0 {
-		v.Text += fmt.Sprintf(" So %s of this lock.", map[bool]string{true: "is that of 1 more table", false: fmt.Sprintf("are those of %d more tables", n)}[n == 1])
+		v.Text += fmt.Sprintf(" So %s of this lock.", map[bool]string{true: "is that of 1 more table",
+			false: fmt.Sprintf("are those of %d more tables", n)}[n == 1])
 	}
-	v.Because = "Sure: the catalog has it. Somebody has changed the table, its triggers or its rights since it was put under guard."
+	v.Because = "Sure: the catalog has it. Somebody has changed the table, its triggers or its rights since it was " +
+		"put under guard."
 	v.IfNothing = "Programs without the lock, and holders that have lost it, may write to the table."
 	if strings.Contains(g.Problem, "REVOKE TRIGGER ") {
-		v.Steps = append(v.Steps, Step{Do: "As the table's owner run the REVOKE that stands above. Ask who was given the right, and why.",
+		v.Steps = append(v.Steps, Step{Do: "As the table's owner run the REVOKE that stands above. Ask who was given " +
+			"the right, and why.",
 			Effect: "Nobody else can make triggers on the table any more. Those that are there stay."})
 	}
 	command := fmt.Sprintf("guard add %s --resource %s", shown.Argument(g.Table), shown.Argument(g.Resource))
 	if g.Key != "" {
 		command += " --key " + shown.Argument(g.Key)
 	}
-	step := Step{Do: "Put the table under guard again, as its owner.", Effect: "Adds what is missing and replaces what is not as it was made. It waits for open writes."}
+	step := Step{Do: "Put the table under guard again, as its owner.", Effect: "Adds what is missing and replaces " +
+		"what is not as it was made. It waits for open writes."}
 	if shown.AllPrint(command) {
 		step.Run, step.Command = RunAdmin, command
 	}
@@ -263,10 +293,12 @@ func (l *look) pastVerdicts() {
 	for _, h := range l.Holders {
 		if h.SlowestRenewal > h.TTL*6/10 {
 			l.add(Verdict{Kind: WhyGap, Severity: SeverityWarning,
-				Text: fmt.Sprintf("%s has nearly lost %s before: once it did not renew for %s, and the lease lasts %s.", shown.Text(h.Holder), l.lock(),
+				Text: fmt.Sprintf("%s has nearly lost %s before: once it did not renew for %s, and the lease lasts %s.",
+					shown.Text(h.Holder), l.lock(),
 					shown.Age(h.SlowestRenewal), shown.Duration(h.TTL)),
 				Because: "Sure: the server measures it. The program paused, or it could not reach the server.",
-				Steps:   []Step{{Do: "Find out what paused it (garbage collection, a busy machine, the network), or use a longer TTL."}}})
+				Steps: []Step{{Do: "Find out what paused it (garbage collection, a busy machine, the network), or " +
+					"use a longer TTL."}}})
 			break
 		}
 	}
@@ -282,9 +314,12 @@ func (l *look) pastVerdicts() {
 	}
 	if hour >= 3 {
 		l.add(Verdict{Kind: WhyLosses, Severity: SeverityWarning,
-			Text:    fmt.Sprintf("%d times in the last hour a holder lost this lock because its lease ran out (%s).", hour, strings.Join(holders, ", ")),
-			Because: "Sure: the history has it. Programs crash, pause for longer than the lease lasts, or cannot reach the server.",
-			Steps:   []Step{{Do: "See why these programs ended or paused. If they pause (garbage collection, a busy machine), use a longer TTL."}}})
+			Text: fmt.Sprintf("%d times in the last hour a holder lost this lock because its lease ran out (%s).",
+				hour, strings.Join(holders, ", ")),
+			Because: "Sure: the history has it. Programs crash, pause for longer than the lease lasts, or cannot " +
+				"reach the server.",
+			Steps: []Step{{Do: "See why these programs ended or paused. If they pause (garbage collection, a busy " +
+				"machine), use a longer TTL."}}})
 	}
 }
 
@@ -296,11 +331,14 @@ func (l *look) tableVerdict() {
 	v.Steps = []Step{again("Look again.", l.name)}
 	if len(l.tables) > 0 {
 		t := l.tables[0]
-		b := Backend{PID: t.pid, Prepared: t.prepared, User: t.user, Application: t.application, State: t.state, Transaction: t.transaction, InState: t.transaction,
+		b := Backend{PID: t.pid, Prepared: t.prepared, User: t.user, Application: t.application, State: t.state,
+			Transaction: t.transaction, InState: t.transaction,
 			Query: t.transaction, Statement: t.statement, Hidden: t.state == "" && t.prepared == "", MayEnd: true}
 		v.Who, v.Since = process(b), l.since(t.transaction)
-		v.Text = fmt.Sprintf("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b), shown.Text(t.table))
-		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock so. " + does(b) + statement(b)
+		v.Text = fmt.Sprintf("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b),
+			shown.Text(t.table))
+		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock " +
+			"so. " + does(b) + statement(b)
 		v.Steps = l.endProcess(b)
 		l.Processes = []ProcessFacts{{b}}
 	}

@@ -34,9 +34,11 @@ func (l *look) preparedVerdicts() {
 			}
 		}
 		v := Verdict{Kind: WhyPrepared, Severity: l.grave(), Who: process(b), Since: l.since(b.Transaction)}
-		v.Text = fmt.Sprintf("A prepared transaction, %s of user %s, prepared %s ago, keeps %s.", shown.Text(b.Prepared), shown.Text(b.User),
+		v.Text = fmt.Sprintf("A prepared transaction, %s of user %s, prepared %s ago, keeps %s.",
+			shown.Text(b.Prepared), shown.Text(b.User),
 			shown.Age(b.Transaction), l.keeps(row, fences))
-		v.Because = "Sure: pg_prepared_xacts lists it. It was half of a two-phase commit. It belongs to no process, so it survives the program and restarts of the server."
+		v.Because = "Sure: pg_prepared_xacts lists it. It was half of a two-phase commit. It belongs to no process, " +
+			"so it survives the program and restarts of the server."
 		v.IfNothing = "It stays until somebody ends it. " + l.consequence(row, fences)
 		v.Steps = endPrepared(b)
 		l.add(v)
@@ -72,7 +74,8 @@ func (l *look) consequence(row bool, fences []string) string {
 func endPrepared(b Backend) []Step {
 	needs := fmt.Sprintf("user %s, or a superuser, in this database", shown.Text(b.User))
 	return []Step{
-		{Do: "Ask whoever runs the two-phase commits (a transaction manager, a job) which way the other half went. Both halves must end alike. Then one of:"},
+		{Do: "Ask whoever runs the two-phase commits (a transaction manager, a job) which way the other half went. " +
+			"Both halves must end alike. Then one of:"},
 		{Do: "Make its changes permanent.", Run: RunSQL, Command: "COMMIT PREPARED " + shown.SQL(b.Prepared),
 			Effect: "Keeps what it wrote. If it is fenced, its lease was checked when it was prepared.", Needs: needs},
 		{Do: "Or throw its changes away.", Run: RunSQL, Command: "ROLLBACK PREPARED " + shown.SQL(b.Prepared),
@@ -120,11 +123,13 @@ func (l *look) since(d time.Duration) time.Time { return l.At.Add(-d) }
 func does(b Backend) string {
 	switch {
 	case b.Prepared != "":
-		return fmt.Sprintf("It was prepared %s ago and waits for its COMMIT PREPARED or ROLLBACK PREPARED.", shown.Age(b.Transaction))
+		return fmt.Sprintf("It was prepared %s ago and waits for its COMMIT PREPARED or ROLLBACK PREPARED.",
+			shown.Age(b.Transaction))
 	case b.Hidden:
 		return "The server does not show this user what it does."
 	case strings.HasPrefix(b.State, "idle in transaction"):
-		return fmt.Sprintf("It has been idle in its transaction for %s: no statement runs, and nobody has ended the transaction.", shown.Age(b.InState))
+		return fmt.Sprintf("It has been idle in its transaction for %s: no statement runs, and nobody has ended the "+
+			"transaction.", shown.Age(b.InState))
 	case len(b.BlockedBy) > 0 || b.BlockedByPrepared != "":
 		return fmt.Sprintf("It waits itself, for %s.", shown.Age(b.Query))
 	case b.State == "active":
@@ -164,7 +169,10 @@ func (l *look) roots(b Backend) (ends []Backend, between int) {
 				seen[p.PID] = true
 				front = append(front, p)
 			}
-			if p.Prepared != "" && p.Prepared == at.BlockedByPrepared && !slices.ContainsFunc(ends, func(e Backend) bool { return e.Prepared == p.Prepared }) {
+			if p.Prepared != "" && p.Prepared == at.BlockedByPrepared &&
+				!slices.ContainsFunc(ends, func(e Backend) bool {
+					return e.Prepared == p.Prepared
+				}) {
 				ends = append(ends, p)
 			}
 		}
@@ -179,7 +187,8 @@ func (l *look) endProcess(b Backend) []Step {
 	}
 	needs := ""
 	if !b.MayEnd {
-		needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend (a superuser, if that role is one)", shown.Text(b.User))
+		needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend (a superuser, if that role is one)",
+			shown.Text(b.User))
 	}
 	var steps []Step
 	whose := "whoever runs it"
@@ -187,19 +196,28 @@ func (l *look) endProcess(b Backend) []Step {
 		whose = shown.Text(b.Application)
 	}
 	if strings.HasPrefix(b.State, "idle in transaction") {
-		steps = append(steps, Step{Do: fmt.Sprintf("Let user %s (%s) type COMMIT or ROLLBACK there. That is the gentle way.", shown.Text(b.User), whose)})
+		steps = append(steps,
+			Step{Do: fmt.Sprintf("Let user %s (%s) type COMMIT or ROLLBACK there. That is the gentle way.",
+				shown.Text(b.User), whose)})
 	} else if b.State == "active" && len(b.BlockedBy) == 0 {
-		steps = append(steps, Step{Do: fmt.Sprintf("Cancel the statement of process %d.", b.PID), Run: RunSQL, Command: fmt.Sprintf("SELECT pg_cancel_backend(%d)", b.PID),
-			Effect: "The statement fails, and with it what its transaction has done so far. The connection stays. If a person runs it, ask them first.", Needs: needs})
+		steps = append(steps, Step{Do: fmt.Sprintf("Cancel the statement of process %d.", b.PID), Run: RunSQL,
+			Command: fmt.Sprintf("SELECT pg_cancel_backend(%d)", b.PID),
+			Effect: "The statement fails, and with it what its transaction has done so far. The connection stays. " +
+				"If a person runs it, ask them first.", Needs: needs})
 	}
-	return append(steps, Step{Do: fmt.Sprintf("End the connection of process %d.", b.PID), Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID),
-		Effect: "Rolls its transaction back: what it has not committed is lost. Whoever waits for it goes on at once.", Needs: needs})
+	return append(steps, Step{Do: fmt.Sprintf("End the connection of process %d.", b.PID), Run: RunSQL,
+		Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID),
+		Effect:  "Rolls its transaction back: what it has not committed is lost. Whoever waits for it goes on at once.",
+		Needs:   needs})
 }
 
 // rowVerdicts are about transactions of others that have locked the lock's row.
 func (l *look) rowVerdicts() {
 	for _, b := range l.onRow {
-		if b.Prepared != "" || !b.Hidden && b.Transaction < unremarkable || slices.ContainsFunc(l.writes, func(w Backend) bool { return w.PID == b.PID }) {
+		if b.Prepared != "" || !b.Hidden && b.Transaction < unremarkable ||
+			slices.ContainsFunc(l.writes, func(w Backend) bool {
+				return w.PID == b.PID
+			}) {
 			continue // a grant, a renewal or a commit takes a moment
 		}
 		v := Verdict{Kind: WhyRow, Severity: l.grave(), Who: process(b)}
@@ -210,17 +228,21 @@ func (l *look) rowVerdicts() {
 		if !b.Hidden {
 			v.Text += fmt.Sprintf(" That transaction is %s old.", shown.Age(b.Transaction))
 		}
-		v.Because = "Sure: the row names the transaction. Programs that use pglock hold this row for milliseconds; so this is a person or a script. " + does(b) + statement(b)
+		v.Because = "Sure: the row names the transaction. Programs that use pglock hold this row for milliseconds; " +
+			"so this is a person or a script. " + does(b) + statement(b)
 		switch {
 		case l.State != LockHeld:
 			v.IfNothing = fmt.Sprintf("Nobody gets %s until that transaction ends.", l.lock())
 		case slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return pulseOf(h) != onTime }):
 			h := l.Holders[0]
 			v.Severity = SeverityStuck
-			v.Text += fmt.Sprintf(" So %s cannot renew its lease: the last time was %s ago.", shown.Text(h.Holder), shown.Age(h.SinceRenewal))
-			v.IfNothing = fmt.Sprintf("In %s %s loses the lock, although its program may be well. After that nobody gets it until that transaction ends.", shown.Age(h.Remaining), shown.Text(h.Holder))
+			v.Text += fmt.Sprintf(" So %s cannot renew its lease: the last time was %s ago.", shown.Text(h.Holder),
+				shown.Age(h.SinceRenewal))
+			v.IfNothing = fmt.Sprintf("In %s %s loses the lock, although its program may be well. After that nobody "+
+				"gets it until that transaction ends.", shown.Age(h.Remaining), shown.Text(h.Holder))
 		default:
-			v.IfNothing = fmt.Sprintf("The holder probably cannot renew. Then its lease ends in %s, and after that nobody gets the lock until that transaction ends.",
+			v.IfNothing = fmt.Sprintf("The holder probably cannot renew. Then its lease ends in %s, and after that "+
+				"nobody gets the lock until that transaction ends.",
 				shown.Age(l.Holders[0].Remaining))
 		}
 		v.Steps = append(l.endProcess(b), Step{Do: "Do not break the lock: a break would wait for the same row."})

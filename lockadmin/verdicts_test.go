@@ -13,8 +13,10 @@ import (
 func holderOf(since time.Duration) HolderFacts {
 	now := time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)
 	yes := true
-	h := HolderFacts{Renewed: true, SinceRenewal: since, HeldFor: time.Minute, Heartbeat: 20001, LockInfo: pglock.LockInfo{Name: "report", Held: true,
-		Holder: "app-1/reporter[4711]", Token: 2, TTL: 30 * time.Second, Remaining: 30*time.Second - since, AcquiredAt: now.Add(-time.Minute), Mode: pglock.ModeExclusive}}
+	h := HolderFacts{Renewed: true, SinceRenewal: since, HeldFor: time.Minute, Heartbeat: 20001,
+		LockInfo: pglock.LockInfo{Name: "report", Held: true,
+			Holder: "app-1/reporter[4711]", Token: 2, TTL: 30 * time.Second, Remaining: 30*time.Second - since,
+			AcquiredAt: now.Add(-time.Minute), Mode: pglock.ModeExclusive}}
 	h.HolderLife = HolderLife{Life: LifeAlive, SignedAt: now.Add(-since), Silent: since, Connected: &yes}
 	if since > 15*time.Second {
 		h.Life = LifeSilent
@@ -37,7 +39,8 @@ func signing(life Life, silent time.Duration, connected *bool) *look {
 }
 
 func lookAt(holders ...HolderFacts) *look {
-	l := &look{name: "report", Explanation: Explanation{Lock: "report", State: LockHeld, Holders: holders, At: time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)}}
+	l := &look{name: "report", Explanation: Explanation{Lock: "report", State: LockHeld, Holders: holders,
+		At: time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)}}
 	if len(holders) > 0 {
 		l.heartbeats = []Backend{{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "idle"}}
 		l.processes = l.heartbeats
@@ -46,7 +49,8 @@ func lookAt(holders ...HolderFacts) *look {
 }
 
 func (l *look) queued(waiting time.Duration, alive bool) *look {
-	w := WaiterFacts{Waiter{Lock: "report", Ticket: 7, Place: 1, Holder: "app-2/reporter[963]", Alive: alive, Waiting: waiting}}
+	w := WaiterFacts{Waiter{Lock: "report", Ticket: 7, Place: 1, Holder: "app-2/reporter[963]", Alive: alive,
+		Waiting: waiting}}
 	l.Queue = QueueFacts{Waiting: 1, Read: 1, First: []WaiterFacts{w}}
 	if alive {
 		l.Queue.Alive = &w
@@ -59,7 +63,8 @@ func (l *look) queued(waiting time.Duration, alive bool) *look {
 // writing is a holder whose fenced write has been idle for so long, and somebody waits.
 func writing(idle time.Duration) *look {
 	l := lookAt(holderOf(time.Second)).queued(time.Minute, true)
-	l.writes = []Backend{{Use: BackendWrite, PID: 30002, Resource: "report", State: "idle in transaction", InState: idle, Transaction: idle}}
+	l.writes = []Backend{{Use: BackendWrite, PID: 30002, Resource: "report", State: "idle in transaction",
+		InState: idle, Transaction: idle}}
 	return l
 }
 
@@ -68,8 +73,10 @@ func blockedFor(waits, remaining time.Duration) *look {
 	h := holderOf(time.Second)
 	h.Remaining = remaining
 	l := lookAt(h).queued(time.Minute, true)
-	l.writes = []Backend{{Use: BackendWrite, PID: 30002, Resource: "report", State: "active", Query: waits, Transaction: waits + time.Second, BlockedBy: []int{30003}}}
-	l.processes = append(l.writes, Backend{Use: BackendBlocker, PID: 30003, User: "alice", State: "idle in transaction", InState: time.Minute})
+	l.writes = []Backend{{Use: BackendWrite, PID: 30002, Resource: "report", State: "active", Query: waits,
+		Transaction: waits + time.Second, BlockedBy: []int{30003}}}
+	l.processes = append(l.writes, Backend{Use: BackendBlocker, PID: 30003, User: "alice", State: "idle in transaction",
+		InState: time.Minute})
 	return l
 }
 
@@ -85,7 +92,8 @@ func readers(behind int) *look {
 // brokeCircle is a holder that got the lock after a break had ended a deadlock.
 func brokeCircle() *look {
 	l := lookAt(holderOf(time.Second))
-	l.Events = []Event{{Kind: EventBreak, Holder: "app-1/reporter[4711]", Actor: "alice", Token: 1, Reason: circleReason + "app-2", At: l.At.Add(-time.Minute)}}
+	l.Events = []Event{{Kind: EventBreak, Holder: "app-1/reporter[4711]", Actor: "alice", Token: 1,
+		Reason: circleReason + "app-2", At: l.At.Add(-time.Minute)}}
 	return l
 }
 
@@ -101,81 +109,139 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 	signs := holderOf(19 * time.Second)
 	signs.Life, signs.Silent = LifeAlive, 3*time.Second
 	hangs := lookAt(holderOf(20*time.Second)).queued(time.Second, true)
-	hangs.heartbeats[0] = Backend{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "active", Query: 18 * time.Second, WaitsFor: "IPC: SyncRep"}
+	hangs.heartbeats[0] = Backend{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "active", Query: 18 * time.Second,
+		WaitsFor: "IPC: SyncRep"}
 	gap := holderOf(time.Second)
 	gap.SlowestRenewal = 25 * time.Second
 	losses := lookAt(holderOf(time.Second))
 	for n := range 3 {
-		losses.Events = append(losses.Events, Event{Kind: EventTakeover, Holder: "app-3", At: losses.At.Add(-time.Duration(n) * time.Minute)})
+		losses.Events = append(losses.Events, Event{Kind: EventTakeover, Holder: "app-3",
+			At: losses.At.Add(-time.Duration(n) * time.Minute)})
 	}
 	free := func(since time.Duration) *look {
 		l := lookAt()
 		l.State = LockFree
-		l.Last = &HolderFacts{LockInfo: pglock.LockInfo{Name: "report", Holder: "app-1", Token: 2, TTL: 30 * time.Second, ExpiresAt: l.At.Add(-since)}}
+		l.Last = &HolderFacts{LockInfo: pglock.LockInfo{Name: "report", Holder: "app-1", Token: 2,
+			TTL: 30 * time.Second, ExpiresAt: l.At.Add(-since)}}
 		return l
 	}
 	row := lookAt(holderOf(20*time.Second)).queued(time.Second, true)
-	row.onRow = []Backend{{Use: BackendRow, PID: 30001, User: "alice", State: "idle in transaction", InState: time.Minute, Transaction: time.Minute}}
+	row.onRow = []Backend{{Use: BackendRow, PID: 30001, User: "alice", State: "idle in transaction",
+		InState: time.Minute, Transaction: time.Minute}}
 	for name, c := range map[string]struct {
 		look     *look
 		kind     VerdictKind
 		severity Severity
 		says     []string
 	}{
-		"renewed a moment ago":        {lookAt(holderOf(time.Second)), WhyHeld, SeverityOK, []string{"which is alive", "renewed 1s ago"}},
+		"renewed a moment ago": {lookAt(holderOf(time.Second)), WhyHeld, SeverityOK,
+			[]string{"which is alive", "renewed 1s ago"}},
 		"renewed as late as is usual": {lookAt(holderOf(12 * time.Second)), WhyHeld, SeverityOK, nil},
-		"one renewal is missing":      {lookAt(holderOf(13 * time.Second)), WhyLate, SeverityWarning, []string{"Not sure yet"}},
-		"no renewal, connected":       {lookAt(holderOf(19 * time.Second)), WhyStopped, SeverityWarning, []string{"for 19s", "every 10s", "kill -CONT 4711", "In 11s the lease ends; then it is free"}},
-		"no renewal, somebody waits":  {lookAt(holderOf(19*time.Second)).queued(time.Second, true), WhyStopped, SeverityStuck, []string{"then app-2/reporter[963] gets it"}},
-		"no renewal, not connected":   {lookAt(gone), WhyGone, SeverityWarning, []string{"its connection to the server has ended", "--token 2", "It stops no program"}},
-		"no renewal, but signs":       {lookAt(signs), WhyLate, SeverityWarning, []string{"which is alive, and a renewal is late", "Its last sign of life came 3s ago"}},
-		"signs between renewals":      {signing(LifeAlive, 3*time.Second, &yes), WhyHeld, SeverityOK, []string{"which is alive: it gave a sign of life 3s ago, as it should every 10s"}},
-		"signs behind a pooler":       {signing(LifeAlive, 3*time.Second, nil), WhyHeld, SeverityOK, []string{"which is alive: it gave a sign of life 3s ago"}},
-		"no signs, connected":         {signing(LifeSilent, 20*time.Second, &yes), WhyStopped, SeverityWarning, []string{"no sign of life for 20s; it should every 10s", "Sure that it gives no sign of life", "still open"}},
-		"no signs, not connected":     {signing(LifeDead, 20*time.Second, &no), WhyGone, SeverityWarning, []string{"no sign of life for 20s", "its connection to the server has ended"}},
-		"no signs behind a pooler":    {signing(LifeSilent, 20*time.Second, nil), WhySilent, SeverityWarning, []string{"stopped, dead or cut off", "as behind a pooler"}},
-		"never a sign":                {signing(LifeSilent, 0, nil), WhySilent, SeverityWarning, []string{"no sign of life since it got the lock 1m ago"}},
-		"its connection just ended":   {signing(LifeUnknown, 2*time.Second, &no), WhyHeld, SeverityOK, []string{"2s ago, and its connection has ended since"}},
+		"one renewal is missing": {lookAt(holderOf(13 * time.Second)), WhyLate, SeverityWarning,
+			[]string{"Not sure yet"}},
+		"no renewal, connected": {lookAt(holderOf(19 * time.Second)), WhyStopped, SeverityWarning,
+			[]string{"for 19s", "every 10s", "kill -CONT 4711", "In 11s the lease ends; then it is free"}},
+		"no renewal, somebody waits": {lookAt(holderOf(19*time.Second)).queued(time.Second, true), WhyStopped,
+			SeverityStuck, []string{"then app-2/reporter[963] gets it"}},
+		"no renewal, not connected": {lookAt(gone), WhyGone, SeverityWarning,
+			[]string{"its connection to the server has ended", "--token 2", "It stops no program"}},
+		"no renewal, but signs": {lookAt(signs), WhyLate, SeverityWarning,
+			[]string{"which is alive, and a renewal is late", "Its last sign of life came 3s ago"}},
+		"signs between renewals": {signing(LifeAlive, 3*time.Second, &yes), WhyHeld, SeverityOK,
+			[]string{"which is alive: it gave a sign of life 3s ago, as it should every 10s"}},
+		"signs behind a pooler": {signing(LifeAlive, 3*time.Second, nil), WhyHeld, SeverityOK,
+			[]string{"which is alive: it gave a sign of life 3s ago"}},
+		"no signs, connected": {signing(LifeSilent, 20*time.Second, &yes), WhyStopped, SeverityWarning,
+			[]string{"no sign of life for 20s; it should every 10s", "Sure that it gives no sign of life",
+				"still open"}},
+		"no signs, not connected": {signing(LifeDead, 20*time.Second, &no), WhyGone, SeverityWarning,
+			[]string{"no sign of life for 20s", "its connection to the server has ended"}},
+		"no signs behind a pooler": {signing(LifeSilent, 20*time.Second, nil), WhySilent, SeverityWarning,
+			[]string{"stopped, dead or cut off", "as behind a pooler"}},
+		"never a sign": {signing(LifeSilent, 0, nil), WhySilent, SeverityWarning,
+			[]string{"no sign of life since it got the lock 1m ago"}},
+		"its connection just ended": {signing(LifeUnknown, 2*time.Second, &no), WhyHeld, SeverityOK,
+			[]string{"2s ago, and its connection has ended since"}},
 
-		"never renewed":                   {lookAt(never), WhySilent, SeverityWarning, []string{"never renewed", "dies while it waits", "STAT T", "kill -CONT 4711", "No process there means that the program is dead. The break below then harms nobody."}},
-		"never renewed, of no known host": {func() *look { h := never; h.Holder = "worker"; return lookAt(h) }(), WhySilent, SeverityWarning, []string{"If it is dead, the break below harms nobody.", "kill -CONT and the number"}},
-		"just granted":                    {lookAt(young), WhyHeld, SeverityOK, []string{"nothing shows yet"}},
-		"the renewal hangs":               {hangs, WhyHeartbeat, SeverityStuck, []string{"SyncRep", "standby"}},
-		"nearly lost":                     {lookAt(gap), WhyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},
-		"lost again and again":            {losses, WhyHeld, SeverityOK, []string{"3 times in the last hour"}},
-		"one waits":                       {lookAt(holderOf(time.Second)).queued(5*time.Second, true), WhySlow, SeverityBusy, []string{"app-2/reporter[963] has waited for it for 5s."}},
-		"one waits for long":              {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), WhySlow, SeverityBusy, []string{"waited for it for 2m.", "Do not break", "in up to 30s"}},
+		"never renewed": {lookAt(never), WhySilent, SeverityWarning,
+			[]string{"never renewed", "dies while it waits", "STAT T", "kill -CONT 4711",
+				"No process there means that the program is dead. The break below then harms nobody."}},
+		"never renewed, of no known host": {func() *look {
+			h := never
+			h.Holder = "worker"
+			return lookAt(h)
+		}(), WhySilent, SeverityWarning, []string{"If it is dead, the break below harms nobody.",
+			"kill -CONT and the number"}},
+		"just granted":         {lookAt(young), WhyHeld, SeverityOK, []string{"nothing shows yet"}},
+		"the renewal hangs":    {hangs, WhyHeartbeat, SeverityStuck, []string{"SyncRep", "standby"}},
+		"nearly lost":          {lookAt(gap), WhyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},
+		"lost again and again": {losses, WhyHeld, SeverityOK, []string{"3 times in the last hour"}},
+		"one waits": {lookAt(holderOf(time.Second)).queued(5*time.Second, true), WhySlow, SeverityBusy,
+			[]string{"app-2/reporter[963] has waited for it for 5s."}},
+		"one waits for long": {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), WhySlow, SeverityBusy,
+			[]string{"waited for it for 2m.", "Do not break", "in up to 30s"}},
 		"one waits, and the holder for another lock": {func() *look {
 			l := lookAt(holderOf(time.Second)).queued(5*time.Second, true)
-			l.Waits = []Wait{{Holds: "report", Waiter: "app-1/reporter[4711]", For: "invoices", Holder: "app-3", Waiting: 4 * time.Minute}}
+			l.Waits = []Wait{{Holds: "report", Waiter: "app-1/reporter[4711]", For: "invoices", Holder: "app-3",
+				Waiting: 4 * time.Minute}}
 			return l
-		}(), WhySlow, SeverityBusy, []string{"app-1/reporter[4711] itself has waited for lock invoices of app-3 for 4m.", "cannot be seen", "why invoices"}},
-		"one waited for earlier holders":      {lookAt(holderOf(time.Second)).queued(22*time.Minute, true), WhySlow, SeverityBusy, []string{"waited for it for 22m, mostly for earlier holders"}},
-		"readers, and a writer waits":         {readers(1), WhySlow, SeverityBusy, []string{"app-2/reporter[963], wants it alone: it waits for all of them. 1 reader waits behind it. Whoever asks to read now does not pass it either."}},
-		"just granted, one waits":             {lookAt(young).queued(5*time.Second, true), WhySlow, SeverityBusy, []string{"nothing shows yet"}},
-		"its write is idle for a second":      {writing(time.Second), WhyIdle, SeverityNote, []string{"idle for 1s", "Look again"}},
-		"its write is idle for longer":        {writing(11 * time.Second), WhyIdle, SeverityStuck, []string{"idle for 11s", "pg_terminate_backend(30002)", "in up to 30s"}},
-		"its write waits":                     {blockedFor(5*time.Second, 29*time.Second), WhyBlocked, SeverityStuck, []string{"(in 25s at the latest, unless its program has given it more time than its lease of 30s)"}},
-		"its write has waited for nearly all": {blockedFor(29*time.Second, 29*time.Second), WhyBlocked, SeverityStuck, []string{"(in 1s at the latest, unless"}},
-		"its write has waited, unrenewed":     {blockedFor(5*time.Second, 2*time.Second), WhyBlocked, SeverityStuck, []string{"(in 3s at the latest, unless"}},
-		"its write has waited for longer":     {blockedFor(40*time.Second, 29*time.Second), WhyBlocked, SeverityStuck, []string{"at the write's time limit (which its program has set: it cannot be seen)."}},
-		"its write has waited, of an hour":    {blockedFor(9*time.Second, 50*time.Minute), WhyBlocked, SeverityStuck, []string{"(in 50m1s at the latest)."}},
-		"the write of a former holder":        {blockedFor(2*time.Minute, 29*time.Second), WhyBlocked, SeverityStuck, []string{"A write of a former holder", "at the write's time limit."}},
+		}(), WhySlow, SeverityBusy,
+			[]string{"app-1/reporter[4711] itself has waited for lock invoices of app-3 for 4m.", "cannot be seen",
+				"why invoices"}},
+		"one waited for earlier holders": {lookAt(holderOf(time.Second)).queued(22*time.Minute, true), WhySlow,
+			SeverityBusy, []string{"waited for it for 22m, mostly for earlier holders"}},
+		"readers, and a writer waits": {readers(1), WhySlow, SeverityBusy,
+			[]string{"app-2/reporter[963], wants it alone: it waits for all of them. 1 reader waits behind it. " +
+				"Whoever asks to read now does not pass it either."}},
+		"just granted, one waits": {lookAt(young).queued(5*time.Second, true), WhySlow, SeverityBusy,
+			[]string{"nothing shows yet"}},
+		"its write is idle for a second": {writing(time.Second), WhyIdle, SeverityNote,
+			[]string{"idle for 1s", "Look again"}},
+		"its write is idle for longer": {writing(11 * time.Second), WhyIdle, SeverityStuck,
+			[]string{"idle for 11s", "pg_terminate_backend(30002)", "in up to 30s"}},
+		"its write waits": {blockedFor(5*time.Second, 29*time.Second), WhyBlocked, SeverityStuck,
+			[]string{"(in 25s at the latest, unless its program has given it more time than its lease of 30s)"}},
+		"its write has waited for nearly all": {blockedFor(29*time.Second, 29*time.Second), WhyBlocked, SeverityStuck,
+			[]string{"(in 1s at the latest, unless"}},
+		"its write has waited, unrenewed": {blockedFor(5*time.Second, 2*time.Second), WhyBlocked, SeverityStuck,
+			[]string{"(in 3s at the latest, unless"}},
+		"its write has waited for longer": {blockedFor(40*time.Second, 29*time.Second), WhyBlocked, SeverityStuck,
+			[]string{"at the write's time limit (which its program has set: it cannot be seen)."}},
+		"its write has waited, of an hour": {blockedFor(9*time.Second, 50*time.Minute), WhyBlocked, SeverityStuck,
+			[]string{"(in 50m1s at the latest)."}},
+		"the write of a former holder": {blockedFor(2*time.Minute, 29*time.Second), WhyBlocked, SeverityStuck,
+			[]string{"A write of a former holder", "at the write's time limit."}},
 		"a dead one, or the row lock": {func() *look {
 			l := lookAt(holderOf(20*time.Second)).queued(time.Second, false)
 			l.onRow = row.onRow
 			return l
 		}(), WhyRow, SeverityStuck, []string{"1 waiter is not heard from. The row lock may be why"}},
-		"a break has ended a deadlock":   {brokeCircle(), WhyHeld, SeverityNote, []string{"alice broke the lease of app-1/reporter[4711] 1m ago. The deadlock is gone", "the old one may still be working"}},
-		"a dead one waits":               {lookAt(holderOf(time.Second)).queued(time.Minute, false), WhyHeld, SeverityOK, []string{"which is alive", "1 waiter is dead", "no harm"}},
-		"free":                           {free(time.Hour), WhyFree, SeverityOK, []string{"ran out 1h ago, without a release"}},
-		"ended, and the history unseen":  {func() *look { l := free(time.Hour); l.Last.EndedAt = l.At.Add(-time.Hour); return l }(), WhyFree, SeverityOK, []string{"ended 1h ago, by a release or a break"}},
-		"free, the next comes":           {free(time.Second).queued(time.Minute, true), WhyBetween, SeverityNote, nil},
-		"free, the next does not come":   {free(6*time.Second).queued(time.Minute, true), WhyTurn, SeverityStuck, []string{"does not take it"}},
-		"free, but the row is locked":    {func() *look { l := free(6*time.Second).queued(time.Minute, true); l.onRow = row.onRow; return l }(), WhyRow, SeverityStuck, []string{"Nobody gets report until"}},
-		"no renewal: the row is locked":  {row, WhyRow, SeverityStuck, []string{"cannot renew", "although its program may be well", "pg_terminate_backend(30001)"}},
-		"the tables are locked":          {&look{name: "report", closed: true}, WhyTable, SeverityStuck, []string{"cannot be seen any more"}},
-		"nobody has used it, and no one": {&look{name: "report", Explanation: Explanation{State: LockUnknown}}, WhyUnknown, SeverityWarning, []string{"no lock has been used here yet"}},
+		"a break has ended a deadlock": {brokeCircle(), WhyHeld, SeverityNote,
+			[]string{"alice broke the lease of app-1/reporter[4711] 1m ago. The deadlock is gone",
+				"the old one may still be working"}},
+		"a dead one waits": {lookAt(holderOf(time.Second)).queued(time.Minute, false), WhyHeld,
+			SeverityOK, []string{"which is alive", "1 waiter is dead", "no harm"}},
+		"free": {free(time.Hour), WhyFree, SeverityOK,
+			[]string{"ran out 1h ago, without a release"}},
+		"ended, and the history unseen": {func() *look {
+			l := free(time.Hour)
+			l.Last.EndedAt = l.At.Add(-time.Hour)
+			return l
+		}(), WhyFree, SeverityOK, []string{"ended 1h ago, by a release or a break"}},
+		"free, the next comes": {free(time.Second).queued(time.Minute, true), WhyBetween, SeverityNote, nil},
+		"free, the next does not come": {free(6*time.Second).queued(time.Minute, true), WhyTurn, SeverityStuck,
+			[]string{"does not take it"}},
+		"free, but the row is locked": {func() *look {
+			l := free(6*time.Second).queued(time.Minute, true)
+			l.onRow = row.onRow
+			return l
+		}(), WhyRow, SeverityStuck, []string{"Nobody gets report until"}},
+		"no renewal: the row is locked": {row, WhyRow, SeverityStuck,
+			[]string{"cannot renew", "although its program may be well", "pg_terminate_backend(30001)"}},
+		"the tables are locked": {&look{name: "report", closed: true}, WhyTable, SeverityStuck,
+			[]string{"cannot be seen any more"}},
+		"nobody has used it, and no one": {&look{name: "report", Explanation: Explanation{State: LockUnknown}},
+			WhyUnknown, SeverityWarning, []string{"no lock has been used here yet"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -226,9 +292,12 @@ func TestASignOfLifeIsBelieved(t *testing.T) {
 		l          *look
 		says, nots []string
 	}{
-		"just signed":          {signing(LifeAlive, 500*time.Millisecond, &yes), []string{"which is alive: it gave a sign of life"}, []string{"nothing shows yet", "Look again"}},
-		"its tickets are dead": {signing(LifeSilent, 3*time.Second, &yes), nil, []string{"stopped", "cut off", "break "}},
-		"one of two has ended": {lookAt(other, ended), []string{"has 2 holders", "The connection of app-9/reporter[1] has ended"}, nil},
+		"just signed": {signing(LifeAlive, 500*time.Millisecond, &yes),
+			[]string{"which is alive: it gave a sign of life"}, []string{"nothing shows yet", "Look again"}},
+		"its tickets are dead": {signing(LifeSilent, 3*time.Second, &yes), nil,
+			[]string{"stopped", "cut off", "break "}},
+		"one of two has ended": {lookAt(other, ended),
+			[]string{"has 2 holders", "The connection of app-9/reporter[1] has ended"}, nil},
 	} {
 		c.l.conclude()
 		v := c.l.Verdicts[0]
@@ -255,21 +324,25 @@ func TestASignOfLifeIsBelieved(t *testing.T) {
 func TestCircleLeadsBackToTheLock(t *testing.T) {
 	t.Parallel()
 	wait := func(ticket int64, session, holds, wants, holder string) Wait {
-		return Wait{Waiter: session, Session: session, Holds: holds, For: wants, Ticket: ticket, Holder: holder, HolderSession: holder}
+		return Wait{Waiter: session, Session: session, Holds: holds, For: wants, Ticket: ticket, Holder: holder,
+			HolderSession: holder}
 	}
 	for name, c := range map[string]struct {
 		waits []Wait
 		want  string // the locks that are waited for
 	}{
-		"nobody waits":                    {nil, ""},
-		"a chain":                         {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "c", "C")}, ""},
-		"two":                             {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "a", "A")}, "b a"},
-		"three, and a longer way":         {[]Wait{wait(1, "A", "a", "x", "X"), wait(2, "A", "a", "b", "B"), wait(3, "X", "x", "b", "B"), wait(4, "B", "b", "c", "C"), wait(5, "C", "c", "a", "A")}, "b c a"},
-		"back to another holder of it":    {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "a", "A2")}, ""},
-		"a circle that does not touch it": {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "c", "C"), wait(3, "C", "c", "b", "B")}, ""},
-		"a lock of one's own":             {[]Wait{{Waiter: "A", Session: "A", Holds: "a", For: "a", Holder: "A", HolderSession: "A", SameOwner: true}}, "a"},
-		"the program's own queue":         {[]Wait{wait(1, "A", "a", "a", "A")}, ""},
-		"a holder who holds it no more":   {[]Wait{wait(1, "A", "a", "b", "")}, ""},
+		"nobody waits": {nil, ""},
+		"a chain":      {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "c", "C")}, ""},
+		"two":          {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "a", "A")}, "b a"},
+		"three, and a longer way": {[]Wait{wait(1, "A", "a", "x", "X"), wait(2, "A", "a", "b", "B"),
+			wait(3, "X", "x", "b", "B"), wait(4, "B", "b", "c", "C"), wait(5, "C", "c", "a", "A")}, "b c a"},
+		"back to another holder of it": {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "a", "A2")}, ""},
+		"a circle that does not touch it": {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "c", "C"),
+			wait(3, "C", "c", "b", "B")}, ""},
+		"a lock of one's own": {[]Wait{{Waiter: "A", Session: "A", Holds: "a", For: "a", Holder: "A",
+			HolderSession: "A", SameOwner: true}}, "a"},
+		"the program's own queue":       {[]Wait{wait(1, "A", "a", "a", "A")}, ""},
+		"a holder who holds it no more": {[]Wait{wait(1, "A", "a", "b", "")}, ""},
 	} {
 		var locks []string
 		for _, w := range circle("a", c.waits) {
@@ -283,7 +356,8 @@ func TestCircleLeadsBackToTheLock(t *testing.T) {
 
 func TestSimilarNamesAreThoseThatSomebodyMayHaveMeant(t *testing.T) {
 	t.Parallel()
-	all := []string{"nightly-report", "nightly-export", "invoices", "gpu", "jobs/nightly-report", "a", strings.Repeat("x", 500)}
+	all := []string{"nightly-report", "nightly-export", "invoices", "gpu", "jobs/nightly-report", "a",
+		strings.Repeat("x", 500)}
 	for name, want := range map[string][]string{
 		"nightly_report": {"nightly-report", "jobs/nightly-report", "nightly-export"},
 		"Nightly-Report": {"nightly-report", "jobs/nightly-report", "nightly-export"},
@@ -305,7 +379,8 @@ func TestSimilarNamesAreThoseThatSomebodyMayHaveMeant(t *testing.T) {
 func TestWhatProgramALabelNames(t *testing.T) {
 	t.Parallel()
 	for label, want := range map[string][2]string{
-		"app-1/reporter[4711]": {"app-1", "4711"}, "app-1/reporter": {}, "worker": {}, "": {}, "a b/c[1]": {}, "x/y[1;rm -rf /]": {}, "x/y[]": {},
+		"app-1/reporter[4711]": {"app-1", "4711"}, "app-1/reporter": {}, "worker": {}, "": {}, "a b/c[1]": {},
+		"x/y[1;rm -rf /]": {}, "x/y[]": {},
 		"$(touch pwned)/y[1]": {}, "x/y[99999999999]": {},
 	} {
 		if host, pid := labelParts(label); (host == "" || pid == "") != (want[0] == "") || pid != want[1] {

@@ -61,7 +61,8 @@ func (l *look) blockedVerdict(b Backend) {
 	}
 	if len(ends) == 0 {
 		v.Text = fmt.Sprintf("%s%s, in a circle of server processes.", whose, at)
-		v.Because = fmt.Sprintf("Sure: pg_blocking_pids says so. PostgreSQL finds such a circle after deadlock_timeout, one second by default, and ends one transaction (server process %d waits).", b.PID)
+		v.Because = fmt.Sprintf("Sure: pg_blocking_pids says so. PostgreSQL finds such a circle after "+
+			"deadlock_timeout, one second by default, and ends one transaction (server process %d waits).", b.PID)
 		v.Steps = []Step{again("Look again in a few seconds.", l.name)}
 		l.add(v)
 		return
@@ -70,18 +71,22 @@ func (l *look) blockedVerdict(b Backend) {
 	v.Who = process(end)
 	v.Text = fmt.Sprintf("%s%s: %s has locked it.", whose, at, about(end))
 	if between > 0 {
-		v.Text = fmt.Sprintf("%s%s. %s stand in between; at the end stands %s.", whose, at, count(between, "other process"), about(end))
-		v.Text = strings.ReplaceAll(strings.ReplaceAll(v.Text, "other processs", "other processes"), "1 other process stand ", "1 other process stands ")
+		v.Text = fmt.Sprintf("%s%s. %s stand in between; at the end stands %s.", whose, at,
+			count(between, "other process"), about(end))
+		v.Text = strings.ReplaceAll(strings.ReplaceAll(v.Text, "other processs", "other processes"),
+			"1 other process stand ", "1 other process stands ")
 	}
 	if len(ends) > 1 {
 		v.Text += fmt.Sprintf(" %s more block it too.", count(len(ends)-1, "process"))
 	}
 	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
-	v.IfNothing = "The write goes on when that transaction ends. Otherwise it fails at the write's time limit" + l.atTheLatest(b) + "."
+	v.IfNothing = "The write goes on when that transaction ends. Otherwise it fails at the write's time limit" +
+		l.atTheLatest(b) + "."
 	if l.alive() > 0 && present {
 		v.IfNothing += fmt.Sprintf(" Until then %s keeps the lock, and %s for it.", who, waitWord(l.alive()))
 	}
-	v.Steps = append(l.endProcess(end), Step{Do: "Do not break the lock for this: the next holder would meet the same transaction."})
+	v.Steps = append(l.endProcess(end), Step{Do: "Do not break the lock for this: the next holder would meet the " +
+		"same transaction."})
 	l.add(v)
 }
 
@@ -105,7 +110,8 @@ func (l *look) atTheLatest(b Backend) string {
 	if left <= 0 {
 		return " (which its program has set: it cannot be seen)"
 	}
-	return fmt.Sprintf(" (in %s at the latest, unless its program has given it more time than its lease of %s)", shown.Age(left), shown.Duration(h.TTL))
+	return fmt.Sprintf(" (in %s at the latest, unless its program has given it more time than its lease of %s)",
+		shown.Age(left), shown.Duration(h.TTL))
 }
 
 func waitWord(n int) string {
@@ -124,37 +130,48 @@ func (l *look) idleVerdict(b Backend) {
 		v.Severity = SeverityStuck
 	}
 	if present {
-		v.Text = fmt.Sprintf("%s is held by %s, which has left its own transaction open: it is %s old, and idle for %s.", l.lock(), who, shown.Age(b.Transaction), shown.Age(b.InState))
+		v.Text = fmt.Sprintf("%s is held by %s, which has left its own transaction open: it is %s old, and idle for "+
+			"%s.", l.lock(), who, shown.Age(b.Transaction), shown.Age(b.InState))
 	} else {
-		v.Text = fmt.Sprintf("A former holder of %s has left a transaction open that has passed %s: it is %s old, and idle for %s.", l.lock(),
+		v.Text = fmt.Sprintf("A former holder of %s has left a transaction open that has passed %s: it is %s old, "+
+			"and idle for %s.", l.lock(),
 			fenceOf(b), shown.Age(b.Transaction), shown.Age(b.InState))
 	}
-	v.Because = fmt.Sprintf("Sure: %s has passed %s and runs no statement. Its program does something else in the middle of its write, or hangs.", about(b), fenceOf(b)) + statement(b)
-	v.IfNothing = "The server ends that transaction at the write's time limit" + l.atTheLatest(b) + ". What it wrote is then rolled back."
+	v.Because = fmt.Sprintf("Sure: %s has passed %s and runs no statement. Its program does something else in the "+
+		"middle of its write, or hangs.", about(b), fenceOf(b)) + statement(b)
+	v.IfNothing = "The server ends that transaction at the write's time limit" + l.atTheLatest(b) +
+		". What it wrote is then rolled back."
 	if !present {
-		v.IfNothing = "The server ends that transaction at the write's time limit. It cannot commit any more, because its lease has ended."
+		v.IfNothing = "The server ends that transaction at the write's time limit. It cannot commit any more, " +
+			"because its lease has ended."
 	}
 	if behind > 0 {
-		v.IfNothing += fmt.Sprintf(" Until then the fence is closed: %s there.", map[bool]string{true: "1 write waits", false: fmt.Sprintf("%d writes wait", behind)}[behind == 1])
+		v.IfNothing += fmt.Sprintf(" Until then the fence is closed: %s there.", map[bool]string{true: "1 write waits",
+			false: fmt.Sprintf("%d writes wait", behind)}[behind == 1])
 	}
-	terminate := Step{Do: "End that transaction.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID),
-		Effect: "Rolls back what this transaction wrote, and opens the fence. The program keeps the lock, gets an error, and may write again."}
+	terminate := Step{Do: "End that transaction.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)",
+		b.PID),
+		Effect: "Rolls back what this transaction wrote, and opens the fence. The program keeps the lock, gets an " +
+			"error, and may write again."}
 	if !b.MayEnd {
 		terminate.Needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend", shown.Text(b.User))
 	}
 	if present && !b.Hidden && b.InState < patient {
 		v.Severity = SeverityNote
 		v.Text = fmt.Sprintf("%s is held by %s, whose write has been idle for %s.", l.lock(), who, shown.Age(b.InState))
-		v.Because = fmt.Sprintf("Server process %d has passed %s and runs no statement at this moment. Between two statements that is usual.", b.PID, fenceOf(b))
+		v.Because = fmt.Sprintf("Server process %d has passed %s and runs no statement at this moment. Between two "+
+			"statements that is usual.", b.PID, fenceOf(b))
 		v.Steps = []Step{again("Look again in ten seconds.", l.name)}
 		l.add(v)
 		return
 	}
 	if present && len(l.Holders) == 1 {
 		h := l.Holders[0]
-		v.Steps = []Step{l.find(h, "See in its log what it waits for: a call of another service, or another lock, in the middle of the transaction. If you end the program: "+l.ends(h)), terminate,
+		v.Steps = []Step{l.find(h, "See in its log what it waits for: a call of another service, or another lock, in "+
+			"the middle of the transaction. If you end the program: "+l.ends(h)), terminate,
 			l.breakStep(l.name, h.Token, h.Holder, "its transaction is idle")}
-		v.Steps[2].Effect += " Its open transaction can no longer commit, but it stays open and keeps its rows until the write's time limit."
+		v.Steps[2].Effect += " Its open transaction can no longer commit, but it stays open and keeps its rows until " +
+			"the write's time limit."
 	} else {
 		terminate.Effect = "Rolls back what this transaction wrote, and opens the fence for the present holder."
 		v.Steps = []Step{terminate, again("Or wait, and look again.", l.name)}
@@ -185,9 +202,11 @@ func (l *look) fenceVerdict(b Backend) {
 		}
 	}
 	v := Verdict{Kind: WhyFence, Severity: SeverityWarning, Who: process(end), Since: l.since(b.Query)}
-	v.Text = fmt.Sprintf("A write under %s waits at %s: %s has passed it earlier and is still open.", l.lock(), fenceOf(b), about(end))
+	v.Text = fmt.Sprintf("A write under %s waits at %s: %s has passed it earlier and is still open.", l.lock(),
+		fenceOf(b), about(end))
 	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
-	v.IfNothing = "It goes on when that transaction ends, at the latest when the lease of that transaction is over, or the time limit that its program has set."
+	v.IfNothing = "It goes on when that transaction ends, at the latest when the lease of that transaction is over, " +
+		"or the time limit that its program has set."
 	v.Steps = append(l.endProcess(end), again("Or wait, and look again.", l.name))
 	l.add(v)
 }

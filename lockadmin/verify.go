@@ -13,8 +13,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Tenure is the time for which somebody held a lease: an entry of the history, or what the row of a lock says now. Times
-// are the server's, in UTC.
+// Tenure is the time for which somebody held a lease: an entry of the history, or what the row of a lock says now.
+// Times are the server's, in UTC.
 type Tenure struct {
 	ID        int64        `json:"id,omitempty"` // of its event; 0: it is not in the history yet
 	Kind      EventKind    `json:"kind"`         // how it ended; TenureHeld, TenureOver
@@ -70,9 +70,10 @@ type GapCause string
 
 // The causes of gaps.
 const (
-	GapPruned  GapCause = "pruned"  // they are older than the history was kept
-	GapLevel   GapCause = "level"   // the level was not HistoryAll when they ended
-	GapUnknown GapCause = "unknown" // they should be there: somebody has removed them, or the server could not write them
+	GapPruned GapCause = "pruned" // they are older than the history was kept
+	GapLevel  GapCause = "level"  // the level was not HistoryAll when they ended
+	// they should be there: somebody has removed them, or the server could not write them
+	GapUnknown GapCause = "unknown"
 )
 
 // Gap is a run of tenures of a lock's row that are not in the history.
@@ -150,7 +151,8 @@ const pageOfTenures = 5000
 func (a *Admin) replay(ctx context.Context, name string, r *replay) error {
 	last := Tenure{lock: name}
 	for {
-		page, err := server.Rows(ctx, a.db, a.db.Queries.Replay, []any{name, pageOfTenures, last.lock, last.Token, last.ID}, scanTenure)
+		page, err := server.Rows(ctx, a.db, a.db.Queries.Replay, []any{name, pageOfTenures, last.lock, last.Token,
+			last.ID}, scanTenure)
 		if err != nil {
 			return err
 		}
@@ -176,7 +178,8 @@ func scanTenure(rows pgx.Rows) (t Tenure, err error) {
 		&grantedAt, &endedAt, &number)
 	t.at, t.GrantedAt, t.EndedAt = protocol.Moment(at), protocol.Moment(grantedAt), protocol.Moment(endedAt)
 	t.NewToken, t.Holder = protocol.OrZero(newToken), protocol.OrZero(holder)
-	t.Slot, t.Mode, t.Limit, t.Number = protocol.OrZero(slot), protocol.OrZero(mode), protocol.OrZero(capacity), protocol.OrZero(number)
+	t.Slot, t.Mode, t.Limit, t.Number = protocol.OrZero(slot), protocol.OrZero(mode), protocol.OrZero(capacity),
+		protocol.OrZero(number)
 	return t, err
 }
 
@@ -190,17 +193,19 @@ type clockStep struct {
 // maxClockSteps limits how many are read. A clock that is set back more often explains nothing any more.
 const maxClockSteps = 1000
 
-var errUnsteady = errors.New("the server's clock was set back more than a thousand times within the history: nothing can be told by it")
+var errUnsteady = errors.New("the server's clock was set back more than a thousand times within the history: nothing " +
+	"can be told by it")
 
 func (a *Admin) clockSteps(ctx context.Context) (steps []clockStep, err error) {
 	for after := int64(0); ; {
 		var last *int64
-		page, err := server.Rows(ctx, a.db, a.db.Queries.ClockSteps, []any{after}, func(rows pgx.Rows) (s clockStep, err error) {
-			var id, from, to *int64
-			err = rows.Scan(&id, &from, &to, &last)
-			s.id, s.from, s.to = protocol.OrZero(id), protocol.Moment(from), protocol.Moment(to)
-			return s, err
-		})
+		page, err := server.Rows(ctx, a.db, a.db.Queries.ClockSteps, []any{after},
+			func(rows pgx.Rows) (s clockStep, err error) {
+				var id, from, to *int64
+				err = rows.Scan(&id, &from, &to, &last)
+				s.id, s.from, s.to = protocol.OrZero(id), protocol.Moment(from), protocol.Moment(to)
+				return s, err
+			})
 		if err != nil {
 			return nil, err
 		}

@@ -14,7 +14,8 @@ import (
 func breakFunction(t *testing.T, conn *pgx.Conn, name, right, wrong string) {
 	t.Helper()
 	var whole string
-	if err := conn.QueryRow(t.Context(), `SELECT pg_get_functiondef(p.oid) FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.proname = $1`, name).Scan(&whole); err != nil {
+	if err := conn.QueryRow(t.Context(),
+		`SELECT pg_get_functiondef(p.oid) FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.proname = $1`, name).Scan(&whole); err != nil {
 		t.Fatal(err)
 	}
 	broken := strings.Replace(whole, right, wrong, 1)
@@ -44,7 +45,8 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			}, lockadmin.ViolationOverlap},
 		"a grant over a lease that has run out and is not over": {
 			func(t *testing.T, conn *pgx.Conn) {
-				breakFunction(t, conn, "is_free", "p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND", "p_expires_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() AND")
+				breakFunction(t, conn, "is_free", "p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND",
+					"p_expires_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() AND")
 			},
 			func(t *testing.T, conn *pgx.Conn) {
 				grant(t, conn, "a", "one", "1 h", "").runOut(t, conn)
@@ -69,8 +71,10 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			}, lockadmin.ViolationOverlap},
 		"one more than the limit": {
 			func(t *testing.T, conn *pgx.Conn) {
-				breakFunction(t, conn, "serve", "coalesce(nxt.capacity - limited, 1000)", "coalesce(nxt.capacity - limited + 1, 1000)")
-				breakFunction(t, conn, "serve", "free_slots(p_head.name, nxt.capacity,", "free_slots(p_head.name, nxt.capacity + 1,")
+				breakFunction(t, conn, "serve", "coalesce(nxt.capacity - limited, 1000)", "coalesce(nxt.capacity - "+
+					"limited + 1, 1000)")
+				breakFunction(t, conn, "serve", "free_slots(p_head.name, nxt.capacity,", "free_slots(p_head.name, "+
+					"nxt.capacity + 1,")
 				breakFunction(t, conn, "is_taken", "OR free_at(w.name, w.mode, w.capacity) IS NOT NULL", "")
 			},
 			func(t *testing.T, conn *pgx.Conn) {
@@ -90,13 +94,17 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			}, lockadmin.ViolationToken},
 		"a renewal that revives a lease": {
 			func(t *testing.T, conn *pgx.Conn) {
-				breakFunction(t, conn, "renew_leases", "AND is_running(l.expires_at, l.ended_at)\n        FOR NO KEY", "\n        FOR NO KEY")
-				breakFunction(t, conn, "renew_leases", "WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)", "WHERE l.ctid = h.at")
+				breakFunction(t, conn, "renew_leases", "AND is_running(l.expires_at, l.ended_at)\n        FOR NO KEY",
+					"\n        FOR NO KEY")
+				breakFunction(t, conn, "renew_leases", "WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)",
+					"WHERE l.ctid = h.at")
 			},
 			func(t *testing.T, conn *pgx.Conn) {
 				l := grant(t, conn, "a", "one", "1 h", "")
 				l.release(t, conn)
-				execute(t, conn, `SELECT * FROM pglock.renew_leases('{a}', ARRAY[$1::bigint], ARRAY[$2::text::uuid], '{0}')`, l.token, l.grantID)
+				execute(t, conn,
+					`SELECT * FROM pglock.renew_leases('{a}', ARRAY[$1::bigint], ARRAY[$2::text::uuid], '{0}')`,
+					l.token, l.grantID)
 				l.release(t, conn)
 			}, lockadmin.ViolationToken},
 	} {
@@ -112,7 +120,8 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			tc.breaks(t, conn)
 			tc.acts(t, conn)
 			v, err := admin.Verify(t.Context(), "")
-			if err != nil || v.ViolationCount == 0 || v.Violations[0].Kind != tc.kind || v.Violations[0].Lock != "a" || v.ClockCount != 0 {
+			if err != nil || v.ViolationCount == 0 || v.Violations[0].Kind != tc.kind || v.Violations[0].Lock != "a" ||
+				v.ClockCount != 0 {
 				t.Errorf("%+v, %v; want a violation %s", v, err, tc.kind)
 			}
 		})

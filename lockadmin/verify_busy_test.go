@@ -31,7 +31,8 @@ func (b *busy) turn(ctx context.Context) error {
 		name, mode string
 		capacity   any
 	}{
-		{"one", "exclusive", nil}, {"two", "exclusive", nil}, {"mixed", "exclusive", nil}, {"mixed", "shared", nil}, {"places", "limit", 3},
+		{"one", "exclusive", nil}, {"two", "exclusive", nil}, {"mixed", "exclusive", nil}, {"mixed", "shared", nil},
+		{"places", "limit", 3},
 		{"places", "exclusive", nil},
 	}
 	m := modes[rand.IntN(len(modes))]
@@ -39,9 +40,11 @@ func (b *busy) turn(ctx context.Context) error {
 	var grantID string
 	var token int64
 	var slot int
-	err := b.conn.QueryRow(ctx, `SELECT g::text, a.token, coalesce((a.more ->> 'slot')::int, 0) FROM gen_random_uuid() g,
+	err := b.conn.QueryRow(ctx,
+		`SELECT g::text, a.token, coalesce((a.more ->> 'slot')::int, 0) FROM gen_random_uuid() g,
 		pglock.acquire_lease($1, g, $2::text::uuid, $3, $4::text::interval, NULL, false, $5, $6, $7, '1 s', NULL, false) a WHERE a.granted`,
-		m.name, b.key, b.key[:4], fmt.Sprint(100+rand.IntN(100), " ms"), m.mode, m.capacity, rand.IntN(15) == 0).Scan(&grantID, &token, &slot)
+		m.name, b.key, b.key[:4], fmt.Sprint(100+rand.IntN(100), " ms"), m.mode, m.capacity,
+		rand.IntN(15) == 0).Scan(&grantID, &token, &slot)
 	if err != nil {
 		return err
 	}
@@ -51,17 +54,21 @@ func (b *busy) turn(ctx context.Context) error {
 	case way < 10:
 		_, err = b.conn.Exec(ctx, `SELECT pglock.release_lease($1, $2, $3::text::uuid, $4)`, args...)
 	case way < 12:
-		_, err = b.conn.Exec(ctx, `SELECT pglock.give_up($1::text::uuid, ARRAY[$2], ARRAY[$3::text::uuid])`, b.key, m.name, grantID)
+		_, err = b.conn.Exec(ctx, `SELECT pglock.give_up($1::text::uuid, ARRAY[$2], ARRAY[$3::text::uuid])`, b.key,
+			m.name, grantID)
 	case way < 14:
 		_, err = b.conn.Exec(ctx, `SELECT pglock.break_lock($1, 'play', 'player', $2)`, m.name, token)
 	case way < 16 && slot == 0:
-		if _, err = b.conn.Exec(ctx, `SELECT pglock.acquire_lease($1, g, g, 'heir', '100 ms', p_wait => true, p_session_ttl => '1 s') FROM gen_random_uuid() g`, m.name); err == nil {
+		if _, err = b.conn.Exec(ctx,
+			`SELECT pglock.acquire_lease($1, g, g, 'heir', '100 ms', p_wait => true, p_session_ttl => '1 s') FROM gen_random_uuid() g`, m.name); err == nil {
 			_, err = b.conn.Exec(ctx, `SELECT pglock.hand_over($1, $2, $3::text::uuid, 'heir')`, args[:3]...)
 		}
 	case way < 17:
 		_, err = b.conn.Exec(ctx, `SELECT pglock.prune_locks('0 s')`)
 	case way < 19:
-		_, err = b.conn.Exec(ctx, `SELECT * FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::text::uuid], ARRAY[$4::int])`, args...)
+		_, err = b.conn.Exec(ctx,
+			`SELECT * FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::text::uuid], ARRAY[$4::int])`,
+			args...)
 	}
 	return err // or the lease runs out
 }

@@ -21,7 +21,8 @@ func write(t *testing.T, conn *pgx.Conn, tenures string) {
 		var mode, kind string
 		var from, to, at float64
 		one, written, found := strings.Cut(one, " written ")
-		if _, err := fmt.Sscanf(one, "%d %d %s %d %f-%f #%d %s %d", &token, &slot, &mode, &limit, &from, &to, &number, &kind, &new); err != nil {
+		if _, err := fmt.Sscanf(one, "%d %d %s %d %f-%f #%d %s %d", &token, &slot, &mode, &limit, &from, &to, &number,
+			&kind, &new); err != nil {
 			t.Fatalf("%q: %v", one, err)
 		}
 		if at = to; found {
@@ -29,7 +30,8 @@ func write(t *testing.T, conn *pgx.Conn, tenures string) {
 				t.Fatal(err)
 			}
 		}
-		execute(t, conn, `INSERT INTO pglock.events (lock_name, holder, session_id, token, slot, mode, capacity, granted_at, ended_at, at, number, kind, new_token)
+		execute(t, conn,
+			`INSERT INTO pglock.events (lock_name, holder, session_id, token, slot, mode, capacity, granted_at, ended_at, at, number, kind, new_token)
 			SELECT 'a', 'h' || $1::int, gen_random_uuid(), $1::int, $2::int, $3, nullif($4::int, 0), m + $5::float8 * interval '1 min', m + $6::float8 * interval '1 min',
 				m + $7::float8 * interval '1 min', nullif($8::int, 0), $9, nullif($10::int, 0) FROM (SELECT timestamptz '2026-01-01 10:00 UTC' AS m) m`,
 			token, slot, mode, limit, from, to, at, number, kind, new)
@@ -137,7 +139,8 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 		"a takeover before a clock was set back over it": {`
 			1 0 exclusive 0 10-20 #1 release 0
 			2 0 exclusive 0 15-19 #2 takeover 3 written 16
-			3 0 exclusive 0 16-17 #3 release 0`, "clock of 2 and 3 by 3m0s, clock of 1 and 2 by 4m0s, clock of 1 and 3 by 1m0s"},
+			3 0 exclusive 0 16-17 #3 release 0`, "clock of 2 and 3 by 3m0s, clock of 1 and 2 by 4m0s, clock of 1 and " +
+			"3 by 1m0s"},
 		"gaps": {`
 			3 0 exclusive 0 1-2 #3 release 0
 			5 0 exclusive 0 2-4 #5 release 0
@@ -152,7 +155,8 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Join(findings(v), ", "); got != tc.want || v.Locks != 1 || v.Tenures != int64(strings.Count(tc.history, "#")) {
+			if got := strings.Join(findings(v), ", "); got != tc.want || v.Locks != 1 ||
+				v.Tenures != int64(strings.Count(tc.history, "#")) {
 				t.Errorf("%s: %q of %d tenures of %d locks, want %q", what, got, v.Tenures, v.Locks, tc.want)
 			}
 		}
@@ -190,12 +194,16 @@ func TestVerifyComparesTheHistoryWithThePresent(t *testing.T) {
 	}
 	verify("")
 	execute(t, conn, `UPDATE pglock.events SET ended_at = ended_at + interval '1 min' WHERE lock_name = 'a'`)
-	if v, err := admin.Verify(t.Context(), "a"); err != nil || len(v.Violations) != 1 || v.Violations[0].Kind != lockadmin.ViolationOverlap ||
-		v.Violations[0].Second.Kind != lockadmin.TenureHeld || v.Violations[0].Second.ID != 0 || v.Violations[0].First.ID == 0 {
+	if v, err := admin.Verify(t.Context(), "a"); err != nil || len(v.Violations) != 1 ||
+		v.Violations[0].Kind != lockadmin.ViolationOverlap ||
+		v.Violations[0].Second.Kind != lockadmin.TenureHeld || v.Violations[0].Second.ID != 0 ||
+		v.Violations[0].First.ID == 0 {
 		t.Errorf("%+v, %v; want an overlap with the present lease", v, err)
 	}
-	execute(t, conn, `UPDATE pglock.events SET ended_at = ended_at - interval '1 min', token = 1000000 WHERE lock_name = 'a'`)
-	if v, err := admin.Verify(t.Context(), ""); err != nil || len(v.Violations) != 1 || v.Violations[0].Kind != lockadmin.ViolationToken || v.Violations[0].First.Token != 1000000 {
+	execute(t, conn,
+		`UPDATE pglock.events SET ended_at = ended_at - interval '1 min', token = 1000000 WHERE lock_name = 'a'`)
+	if v, err := admin.Verify(t.Context(), ""); err != nil || len(v.Violations) != 1 ||
+		v.Violations[0].Kind != lockadmin.ViolationToken || v.Violations[0].First.Token != 1000000 {
 		t.Errorf("%+v, %v; want a token that went back", v, err)
 	}
 	execute(t, conn, `DELETE FROM pglock.events WHERE lock_name = 'a'`)
@@ -210,15 +218,19 @@ func TestVerifyComparesTenuresOfDifferentPages(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
-	execute(t, conn, `INSERT INTO pglock.events (lock_name, holder, token, slot, mode, granted_at, ended_at, at, number, kind)
+	execute(t, conn,
+		`INSERT INTO pglock.events (lock_name, holder, token, slot, mode, granted_at, ended_at, at, number, kind)
 		SELECT 'a', 'h', n, 2, 'shared', m + n * interval '1 s', m + n * interval '1 s', m + n * interval '1 s', n, 'release'
 		FROM generate_series(1, 12000) n, (SELECT timestamptz '2026-01-01 10:00 UTC') x (m)`)
-	execute(t, conn, `INSERT INTO pglock.events (lock_name, holder, token, slot, mode, granted_at, ended_at, number, kind)
+	execute(t, conn,
+		`INSERT INTO pglock.events (lock_name, holder, token, slot, mode, granted_at, ended_at, number, kind)
 		SELECT 'a', 'writer', 12001, 0, 'exclusive', m, m + interval '1 s', 1, 'release' FROM (SELECT timestamptz '2026-01-02 10:00 UTC') x (m)`)
-	execute(t, conn, `INSERT INTO pglock.locks (name, slot, token, grant_id, session_id, holder, mode, ttl, acquired_at, renewed_at, expires_at, grants)
+	execute(t, conn,
+		`INSERT INTO pglock.locks (name, slot, token, grant_id, session_id, holder, mode, ttl, acquired_at, renewed_at, expires_at, grants)
 		SELECT 'a', 1, 0, gen_random_uuid(), gen_random_uuid(), 'reader', 'shared', '1 h', '2026-01-01 10:00 UTC', now(), now() + interval '1 h', 1`)
 	v, err := admin.Verify(t.Context(), "")
-	if got, want := strings.Join(findings(v), ", "), "overlap of 0 and 12001 by 1s"; err != nil || got != want || v.Tenures != 12002 {
+	if got, want := strings.Join(findings(v), ", "), "overlap of 0 and 12001 by 1s"; err != nil || got != want ||
+		v.Tenures != 12002 {
 		t.Errorf("%q of %d, %v; want %q of 12002", got, v.Tenures, err, want)
 	}
 }

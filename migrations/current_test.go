@@ -115,21 +115,25 @@ func TestUpWithoutARightSaysWhichAndWhoHasIt(t *testing.T) {
 			}
 		}
 	}
-	wants("no schema", Up(t.Context(), app), 0, `"pglock" is missing`, `CREATE on database "`+db.Name()+`"`, `let "`+me+`" run`)
+	wants("no schema", Up(t.Context(), app), 0, `"pglock" is missing`, `CREATE on database "`+db.Name()+`"`, `let "`+me+
+		`" run`)
 	mustDo(t, conn, "CREATE SCHEMA pglock")
 	wants("empty schema", Up(t.Context(), app), 0, `"pglock" is missing`, "CREATE on it", `let "`+me+`" run`)
 	mustDo(t, conn, "DROP SCHEMA pglock")
 
 	mustUp(t, db.URL())
 	_, _, err := Version(t.Context(), app)
-	for what, err := range map[string]error{"Version": err, "Up": Up(t.Context(), app), "Down": Down(t.Context(), app), "Force": Force(t.Context(), app, Latest)} {
-		wants(what+" without any right", err, -1, "may not be looked at", "the right to use it", `GRANT pglock_user TO "`+name+`"`)
+	for what, err := range map[string]error{"Version": err, "Up": Up(t.Context(), app), "Down": Down(t.Context(), app),
+		"Force": Force(t.Context(), app, Latest)} {
+		wants(what+" without any right", err, -1, "may not be looked at", "the right to use it",
+			`GRANT pglock_user TO "`+name+`"`)
 	}
 	mustDo(t, conn, "DROP SCHEMA pglock CASCADE")
 	mustUp(t, db.URL(), ladder(t, 2, nil))
 	files := ladder(t, 3, nil)
 	mustDo(t, conn, "GRANT USAGE ON SCHEMA pglock TO "+name)
-	for what, err := range map[string]error{"Up": Up(t.Context(), app, files), "Down": Down(t.Context(), app, files), "Force": Force(t.Context(), app, 2, files)} {
+	for what, err := range map[string]error{"Up": Up(t.Context(), app, files), "Down": Down(t.Context(), app, files),
+		"Force": Force(t.Context(), app, 2, files)} {
 		wants(what, err, 2, "has version 2", `the rights of its owner "`+me+`"`, `let "`+me+`" run`)
 	}
 	wantVersion(t, db.URL(), 2, false)
@@ -140,8 +144,10 @@ func TestANewerSchemaIsLeftAlone(t *testing.T) {
 	db := pgtest.EmptyDatabase(t)
 	mustUp(t, db.URL(), ladder(t, 3, nil))
 	files := ladder(t, 2, nil)
-	for what, err := range map[string]error{"Up": Up(t.Context(), db.URL(), files), "Down": Down(t.Context(), db.URL(), files)} {
-		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "has version 3") || !strings.Contains(err.Error(), "knows 2") {
+	for what, err := range map[string]error{"Up": Up(t.Context(), db.URL(), files),
+		"Down": Down(t.Context(), db.URL(), files)} {
+		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "has version 3") ||
+			!strings.Contains(err.Error(), "knows 2") {
 			t.Errorf("%s: %v, want ErrNewer", what, err)
 		}
 	}
@@ -208,10 +214,12 @@ func TestUpTakesWhatAProgramHas(t *testing.T) {
 		noConfig *pgx.ConnConfig
 	)
 	for what, err := range map[string]error{
-		"*pgxpool.Pool": Up(t.Context(), noPool), "*pgx.Conn": Up(t.Context(), noConn), "*pgx.ConnConfig": Up(t.Context(), noConfig),
+		"*pgxpool.Pool": Up(t.Context(), noPool), "*pgx.Conn": Up(t.Context(), noConn),
+		"*pgx.ConnConfig": Up(t.Context(), noConfig),
 		"*pgxpool.Config": Up(t.Context(), &pgxpool.Config{}), "made by hand": Up(t.Context(), &pgx.ConnConfig{}),
 	} {
-		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), "it must be made by pgx") {
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), what) ||
+			!strings.Contains(err.Error(), "it must be made by pgx") {
 			t.Errorf("%s: %v, want ErrInvalid that names the rule", what, err)
 		}
 	}

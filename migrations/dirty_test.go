@@ -34,7 +34,9 @@ func TestAFailedStepLeavesNothingAndTheSameCallWorksOnceTheCauseIsMended(t *test
 				t.Errorf("golang-migrate's table says %q, want %q", got, before)
 			}
 			var half, schema bool
-			err = conn.QueryRow(t.Context(), "SELECT to_regclass($1) IS NOT NULL, to_regnamespace('pglock') IS NOT NULL", fmt.Sprint("pglock.rung", at)).Scan(&half, &schema)
+			err = conn.QueryRow(t.Context(),
+				"SELECT to_regclass($1) IS NOT NULL, to_regnamespace('pglock') IS NOT NULL",
+				fmt.Sprint("pglock.rung", at)).Scan(&half, &schema)
 			if err != nil || half || schema != (at > 1) {
 				t.Errorf("half of the step is left: %v, a schema: %v, %v", half, schema, err)
 			}
@@ -78,7 +80,8 @@ func TestADirtyMarkThatAFailedStepExplainsIsPutRight(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	conn := db.Conn(t)
-	all := []struct{ has, mark int }{{0, 1}, {1, 2}, {2, 1}, {3, 3}, {0, -1}, {1, 1}, {1, -1}, {2, 2}, {2, 3}, {3, 2}, {3, 4}}
+	all := []struct{ has, mark int }{{0, 1}, {1, 2}, {2, 1}, {3, 3}, {0, -1}, {1, 1}, {1, -1}, {2, 2}, {2, 3}, {3, 2},
+		{3, 4}}
 	if !pgtest.EveryTest {
 		all = all[:4]
 	}
@@ -120,7 +123,8 @@ func TestANoteThatNothingExplainsIsRefusedUntilItIsForced(t *testing.T) {
 	all := []struct {
 		has, note int
 		dirty     bool
-	}{{1, 2, false}, {2, 1, false}, {1, 3, true}, {0, 2, true}, {1, 3, false}, {1, 4, true}, {0, 2, false}, {0, 1, false}}
+	}{{1, 2, false}, {2, 1, false}, {1, 3, true}, {0, 2, true}, {1, 3, false}, {1, 4, true}, {0, 2, false},
+		{0, 1, false}}
 	if !pgtest.EveryTest {
 		all = all[:4]
 	}
@@ -135,14 +139,17 @@ func TestANoteThatNothingExplainsIsRefusedUntilItIsForced(t *testing.T) {
 			noteByHand(t, conn, tc.note, tc.dirty)
 			wantVersion(t, db.URL(), tc.has, true)
 			files := ladder(t, 3, nil)
-			for what, err := range map[string]error{"Up": Up(t.Context(), db.URL(), files), "Down": Down(t.Context(), db.URL(), files)} {
+			for what, err := range map[string]error{"Up": Up(t.Context(), db.URL(), files),
+				"Down": Down(t.Context(), db.URL(), files)} {
 				var dirty *DirtyError
-				if !errors.As(err, &dirty) || dirty.Version != tc.note || dirty.Before != tc.has || !strings.Contains(err.Error(), fmt.Sprint("force ", tc.has)) {
+				if !errors.As(err, &dirty) || dirty.Version != tc.note || dirty.Before != tc.has ||
+					!strings.Contains(err.Error(), fmt.Sprint("force ", tc.has)) {
 					t.Errorf("%s: %v, want a DirtyError", what, err)
 				}
 			}
 			wantVersion(t, db.URL(), tc.has, true)
-			if err := Force(t.Context(), db.URL(), (tc.has+1)%2, files); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprint("must be ", tc.has)) {
+			if err := Force(t.Context(), db.URL(), (tc.has+1)%2, files); !errors.Is(err, ErrInvalid) ||
+				!strings.Contains(err.Error(), fmt.Sprint("must be ", tc.has)) {
 				t.Errorf("Force of another version: %v, want ErrInvalid that says which", err)
 			}
 			if err := Force(t.Context(), db.URL(), tc.has, files); err != nil {
@@ -172,7 +179,8 @@ func TestUpLeavesACurrentSchemaAloneWhateverIsNotedOfIt(t *testing.T) {
 func TestAFileThatDoesNotSayItsVersionIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
-	files := ladder(t, 2, map[int]string{2: "CREATE OR REPLACE FUNCTION schema_version() RETURNS int LANGUAGE sql AS 'SELECT 1'"})
+	files := ladder(t, 2, map[int]string{2: "CREATE OR REPLACE FUNCTION schema_version() RETURNS int LANGUAGE sql AS " +
+		"'SELECT 1'"})
 	wantStep(t, Up(t.Context(), db.URL(), files), 1, 2, "schema_version() returns 1 after the file of version 2")
 	wantVersion(t, db.URL(), 1, false)
 }

@@ -65,9 +65,11 @@ func (d *driver) SetVersion(version int, dirty bool) error {
 
 // note replaces the contents of golang-migrate's table, in a form that its own driver reads.
 func note(ctx context.Context, tx pgx.Tx, table string, version int) error {
-	_, err := tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS "+table+" (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)")
+	_, err := tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS "+table+" (version bigint NOT NULL PRIMARY KEY, dirty boolean "+
+		"NOT NULL)")
 	if err == nil {
-		err = dismiss(ctx, tx, "TABLE", table, "SELECT c.relacl, c.relowner FROM pg_catalog.pg_class c WHERE c.oid = $1::pg_catalog.text::pg_catalog.regclass")
+		err = dismiss(ctx, tx, "TABLE", table, "SELECT c.relacl, c.relowner FROM pg_catalog.pg_class c WHERE c.oid = "+
+			"$1::pg_catalog.text::pg_catalog.regclass")
 	}
 	if err != nil {
 		return err
@@ -83,8 +85,10 @@ func note(ctx context.Context, tx pgx.Tx, table string, version int) error {
 // dismiss takes from everybody but its owner what default privileges have given them on a new object. The query
 // returns its rights and its owner.
 func dismiss(ctx context.Context, tx pgx.Tx, kind, name, query string) error {
-	rows, err := tx.Query(ctx, `SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::pg_catalog.regrole::pg_catalog.text END
-		FROM (`+query+`) o (acl, owner) CROSS JOIN LATERAL pg_catalog.aclexplode(o.acl) a WHERE a.grantee <> o.owner`, name)
+	rows, err := tx.Query(ctx,
+		`SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::pg_catalog.regrole::pg_catalog.text END
+		FROM (`+query+`) o (acl, owner) CROSS JOIN LATERAL pg_catalog.aclexplode(o.acl) a WHERE a.grantee <> o.owner`,
+		name)
 	if err != nil {
 		return err
 	}

@@ -78,9 +78,11 @@ type StepError struct {
 }
 
 func (e *StepError) Error() string {
-	s := fmt.Sprintf("migrations: schema %q: the change from version %d to %d failed and was rolled back: ", e.Schema, e.From, e.To)
+	s := fmt.Sprintf("migrations: schema %q: the change from version %d to %d failed and was rolled back: ", e.Schema,
+		e.From, e.To)
 	if e.Unknown {
-		s = fmt.Sprintf("migrations: schema %q: the change from version %d to %d may or may not have been done; migrate again: ", e.Schema, e.From, e.To)
+		s = fmt.Sprintf("migrations: schema %q: the change from version %d to %d may or may not have been done; "+
+			"migrate again: ", e.Schema, e.From, e.To)
 	}
 	s += failure.Bare(e.Err)
 	var pgErr *pgconn.PgError
@@ -105,6 +107,7 @@ type DirtyError struct {
 }
 
 func (e *DirtyError) Error() string {
-	return fmt.Sprintf("migrations: schema %q has version %d, and golang-migrate has noted %d: find out which was changed by hand, "+
-		"then run `pglock-admin migrate force %[2]d` or migrations.Force, and migrate again", e.Schema, e.Before, e.Version)
+	return fmt.Sprintf("migrations: schema %q has version %d, and golang-migrate has noted %d: find out which was "+
+		"changed by hand, then run `pglock-admin migrate force %[2]d` or migrations.Force, and migrate again", e.Schema,
+		e.Before, e.Version)
 }

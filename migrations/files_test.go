@@ -44,7 +44,8 @@ func TestFilesComeInPairsNumberedWithoutAGapUpToLatest(t *testing.T) {
 			t.Errorf("two files number %s: %s and %s", parts[1], other, parts[2])
 		}
 		titles[parts[1]+parts[3]] = parts[2]
-		if content, err := fs.ReadFile(migrations.Files(), name); err != nil || strings.TrimSpace(string(content)) == "" {
+		if content, err := fs.ReadFile(migrations.Files(), name); err != nil ||
+			strings.TrimSpace(string(content)) == "" {
 			t.Errorf("%s is empty, %v", name, err)
 		}
 	}
@@ -87,7 +88,8 @@ func TestFilesRefuseServersOlderThan14(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check, create := strings.Index(string(up), "server_version_num')::int < 140000"), strings.Index(string(up), "CREATE ")
+	check, create := strings.Index(string(up), "server_version_num')::int < 140000"), strings.Index(string(up),
+		"CREATE ")
 	if check < 0 || create < check {
 		t.Errorf("the check of the server's version stands at %d, the first CREATE at %d", check, create)
 	}

@@ -46,7 +46,9 @@ func TestDownIsRefusedWhileATableIsGuardedAndChangesNothing(t *testing.T) {
 				for range 2 {
 					err := migrations.Down(t.Context(), db.URL(), o)
 					var dirty *migrations.DirtyError
-					if !errors.Is(err, migrations.ErrGuarded) || errors.As(err, &dirty) || !strings.Contains(err.Error(), "public.t") || !strings.Contains(err.Error(), "pglock-admin guard drop") {
+					if !errors.Is(err, migrations.ErrGuarded) || errors.As(err, &dirty) ||
+						!strings.Contains(err.Error(), "public.t") ||
+						!strings.Contains(err.Error(), "pglock-admin guard drop") {
 						t.Fatalf("Down: %v, want ErrGuarded that names the table and the way out", err)
 					}
 					wantVersion(t, db.URL(), migrations.Latest, o)
@@ -57,10 +59,12 @@ func TestDownIsRefusedWhileATableIsGuardedAndChangesNothing(t *testing.T) {
 				}
 				var refused *pgconn.PgError
 				err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-					_, err := tx.Exec(t.Context(), "SET LOCAL search_path = "+pgx.Identifier{schema}.Sanitize()+", pg_temp;"+string(down), pgx.QueryExecModeSimpleProtocol)
+					_, err := tx.Exec(t.Context(), "SET LOCAL search_path = "+pgx.Identifier{schema}.Sanitize()+
+						", pg_temp;"+string(down), pgx.QueryExecModeSimpleProtocol)
 					return err
 				})
-				if !errors.As(err, &refused) || refused.Code != "2BP01" || !strings.Contains(refused.Message, "public.t") || !strings.Contains(refused.Hint, "guard drop") {
+				if !errors.As(err, &refused) || refused.Code != "2BP01" ||
+					!strings.Contains(refused.Message, "public.t") || !strings.Contains(refused.Hint, "guard drop") {
 					t.Errorf("the plain file: %v, want 2BP01 that names the table and the way out", err)
 				}
 				if after := catalog(t, conn, false); after != before {
@@ -103,7 +107,8 @@ func TestDownMeetsAGuardThatIsBeingMade(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- tryApply(t, goes, downFile) }()
 			pgtest.Eventually(t, "the way down to wait", func() bool {
-				return text(t, look, "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'", goes.PgConn().PID()) == "1"
+				return text(t, look, "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1 AND wait_event_type "+
+					"= 'Lock'", goes.PgConn().PID()) == "1"
 			})
 			if commits {
 				err = tx.Commit(t.Context())
@@ -146,8 +151,8 @@ func TestFilesAreASCIISoThatADatabaseOfAnyEncodingTakesThem(t *testing.T) {
 	}
 }
 
-// Other tools run a file in a savepoint, or, as psql with ON_ERROR_ROLLBACK, each of its statements: what it makes is the same,
-// down to the rights.
+// Other tools run a file in a savepoint, or, as psql with ON_ERROR_ROLLBACK, each of its statements: what it makes is
+// the same, down to the rights.
 func TestFilesDoTheSameInsideASavepoint(t *testing.T) {
 	t.Parallel()
 	make := func(how func(tx pgx.Tx, content string) error) string {
@@ -160,7 +165,8 @@ func TestFilesDoTheSameInsideASavepoint(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-				if _, err := tx.Exec(t.Context(), "SET LOCAL search_path = pglock, pg_temp; SELECT pg_current_xact_id()"); err != nil {
+				if _, err := tx.Exec(t.Context(),
+					"SET LOCAL search_path = pglock, pg_temp; SELECT pg_current_xact_id()"); err != nil {
 					return err
 				}
 				return how(tx, string(content))

@@ -39,7 +39,8 @@ func ladder(t *testing.T, height int, extra map[int]string) Option {
 			CREATE OR REPLACE FUNCTION schema_version() RETURNS int LANGUAGE sql AS 'SELECT %[1]d';
 			CREATE OR REPLACE FUNCTION start_client() RETURNS int LANGUAGE sql AS 'SELECT 1';
 			%[2]s`, n, extra[n])
-		down := fmt.Sprintf("DROP TABLE rung%d; CREATE OR REPLACE FUNCTION schema_version() RETURNS int LANGUAGE sql AS 'SELECT %d'", n, n-1)
+		down := fmt.Sprintf("DROP TABLE rung%d; CREATE OR REPLACE FUNCTION schema_version() RETURNS int LANGUAGE sql "+
+			"AS 'SELECT %d'", n, n-1)
 		if n == 1 {
 			down = "DROP TABLE rung1; DROP FUNCTION schema_version(); DROP FUNCTION start_client()"
 		}
@@ -83,7 +84,8 @@ func noted(t *testing.T, conn *pgx.Conn) string {
 		return "no table"
 	}
 	if err == nil {
-		err = conn.QueryRow(t.Context(), `SELECT coalesce(string_agg(version || CASE WHEN dirty THEN ' dirty' ELSE '' END, ', '), 'nothing')
+		err = conn.QueryRow(t.Context(),
+			`SELECT coalesce(string_agg(version || CASE WHEN dirty THEN ' dirty' ELSE '' END, ', '), 'nothing')
 			FROM pglock.pglock_schema_migrations`).Scan(&s)
 	}
 	if err != nil {
@@ -95,15 +97,18 @@ func noted(t *testing.T, conn *pgx.Conn) string {
 // noteByHand makes golang-migrate's table say this, as a killed program may have left it.
 func noteByHand(t *testing.T, conn *pgx.Conn, version int, dirty bool) {
 	t.Helper()
-	mustDo(t, conn, fmt.Sprintf(`CREATE TABLE IF NOT EXISTS pglock.pglock_schema_migrations (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL);
-		DELETE FROM pglock.pglock_schema_migrations; INSERT INTO pglock.pglock_schema_migrations VALUES (%d, %v)`, version, dirty))
+	mustDo(t, conn,
+		fmt.Sprintf(`CREATE TABLE IF NOT EXISTS pglock.pglock_schema_migrations (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL);
+		DELETE FROM pglock.pglock_schema_migrations; INSERT INTO pglock.pglock_schema_migrations VALUES (%d, %v)`,
+			version, dirty))
 }
 
 // wantStep fails unless err is a StepError between these versions that names its cause.
 func wantStep(t *testing.T, err error, from, to int, cause string) {
 	t.Helper()
 	var step *StepError
-	if !errors.As(err, &step) || step.From != from || step.To != to || step.Unknown || step.Schema != "pglock" || !strings.Contains(err.Error(), cause) {
+	if !errors.As(err, &step) || step.From != from || step.To != to || step.Unknown || step.Schema != "pglock" ||
+		!strings.Contains(err.Error(), cause) {
 		t.Fatalf("%v, want a StepError from %d to %d with %q", err, from, to, cause)
 	}
 }
@@ -116,7 +121,8 @@ func asUser(t *testing.T, db *pgtest.DB, suffix string) (address, name string) {
 	mustDo(t, conn, "CREATE ROLE "+pgx.Identifier{name}.Sanitize()+" LOGIN PASSWORD 'secret'")
 	after := context.WithoutCancel(t.Context())
 	t.Cleanup(func() {
-		if _, err := conn.Exec(after, "SET lock_timeout = '30s'; DROP OWNED BY "+pgx.Identifier{name}.Sanitize()+" CASCADE; DROP ROLE "+pgx.Identifier{name}.Sanitize()); err != nil {
+		if _, err := conn.Exec(after, "SET lock_timeout = '30s'; DROP OWNED BY "+pgx.Identifier{name}.Sanitize()+
+			" CASCADE; DROP ROLE "+pgx.Identifier{name}.Sanitize()); err != nil {
 			t.Error(err)
 		}
 	})

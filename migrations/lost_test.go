@@ -44,7 +44,8 @@ func (c *cutter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// cutAt gives a configuration whose connection is lost at the nth COMMIT; from then on nobody reaches the server if alone.
+// cutAt gives a configuration whose connection is lost at the nth COMMIT; from then on nobody reaches the server if
+// alone.
 func cutAt(t *testing.T, db *pgtest.DB, nth int, afterwards, unreachable bool) *pgx.ConnConfig {
 	t.Helper()
 	config, err := pgx.ParseConfig(db.URL())
@@ -109,7 +110,8 @@ func TestAnAnswerThatCannotBeFoundOutIsCalledUnknown(t *testing.T) {
 func TestAStepWhoseSessionIsEndedIsRolledBack(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
-	files := ladder(t, 3, map[int]string{2: "SELECT CASE WHEN to_regclass('public.spared') IS NULL THEN pg_terminate_backend(pg_backend_pid()) END;"})
+	files := ladder(t, 3, map[int]string{2: "SELECT CASE WHEN to_regclass('public.spared') IS NULL THEN " +
+		"pg_terminate_backend(pg_backend_pid()) END;"})
 	wantStep(t, Up(t.Context(), db.URL(), files), 1, 2, "57P01")
 	wantVersion(t, db.URL(), 1, false)
 	mustDo(t, db.Conn(t), "CREATE TABLE public.spared ()")

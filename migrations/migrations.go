@@ -36,8 +36,8 @@ const Latest = 1
 func Files() fs.FS { return files }
 
 // Database names the database and its user by what a program has: a connection string that pgx understands, a pool, a
-// connection, or a configuration that pgx has made. Migrations open a connection of their own, as these were opened: of a
-// pool also BeforeConnect runs, and nothing else that the pool does. They leave the pool and the connection alone.
+// connection, or a configuration that pgx has made. Migrations open a connection of their own, as these were opened: of
+// a pool also BeforeConnect runs, and nothing else that the pool does. They leave the pool and the connection alone.
 type Database interface {
 	string | *pgxpool.Pool | *pgx.Conn | *pgxpool.Config | *pgx.ConnConfig
 }
@@ -54,8 +54,10 @@ type config struct {
 // WithSchema chooses the schema, 1 to 63 bytes. Up creates it if it is missing. Defaults to "pglock".
 func WithSchema(name string) Option {
 	return func(c *config) error {
-		if name == "" || len(name) > 63 || !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 || strings.HasPrefix(name, "pg_") {
-			return fmt.Errorf("%w: schema is %q: it must have 1 to 63 bytes of UTF-8 and not begin with pg_", ErrInvalid, name)
+		if name == "" || len(name) > 63 || !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 ||
+			strings.HasPrefix(name, "pg_") {
+			return fmt.Errorf("%w: schema is %q: it must have 1 to 63 bytes of UTF-8 and not begin with pg_",
+				ErrInvalid, name)
 		}
 		c.schema = name
 		return nil

@@ -25,7 +25,8 @@ func psql(t *testing.T, url string, args ...string) (string, error) {
 		t.Skipf("psql is not in PATH: %v", err)
 	}
 	all := append([]string{"-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-d", url}, args...)
-	said, err := exec.CommandContext(t.Context(), program, all...).CombinedOutput() //nolint:gosec // psql with the test's own files
+	//nolint:gosec // psql with the test's own files
+	said, err := exec.CommandContext(t.Context(), program, all...).CombinedOutput()
 	return string(said), err
 }
 
@@ -67,7 +68,9 @@ func TestPlainFilesWorkWithPsqlAlone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.Do(t.Context(), "report", func(context.Context, *pglock.Lease) error { return nil }); err != nil {
+			if err := c.Do(t.Context(), "report", func(context.Context, *pglock.Lease) error {
+				return nil
+			}); err != nil {
 				t.Error(err)
 			}
 			if err := c.Close(t.Context()); err != nil {
@@ -78,7 +81,8 @@ func TestPlainFilesWorkWithPsqlAlone(t *testing.T) {
 			if err := migrations.Up(t.Context(), db.URL(), o); err != nil {
 				t.Errorf("Up of a schema made by psql, which has the latest version: %v", err)
 			}
-			if err := migrations.Down(t.Context(), db.URL(), o); err == nil || !strings.Contains(err.Error(), "another migration tool") {
+			if err := migrations.Down(t.Context(), db.URL(), o); err == nil ||
+				!strings.Contains(err.Error(), "another migration tool") {
 				t.Errorf("Down of a schema made by psql: %v, want a refusal that says so", err)
 			}
 			for _, name := range steps(t, "down") {
@@ -109,16 +113,20 @@ func TestPlainFileRefusesAWrongSearchPath(t *testing.T) {
 	for _, name := range names {
 		before := catalog(t, conn, false)
 		file := plainFile(t, name)
-		for _, path := range []string{"pglock", "pglock, public", "pglock, public, pg_temp", "pg_temp, pglock", "nowhere, pg_temp", "''", "pglock, pg_catalog, pg_temp"} {
+		for _, path := range []string{"pglock", "pglock, public", "pglock, public, pg_temp", "pg_temp, pglock",
+			"nowhere, pg_temp", "''", "pglock, pg_catalog, pg_temp"} {
 			if !pgtest.Among(path, "pglock, public, pg_temp", "pg_temp, pglock") {
 				continue
 			}
 			said, err := psql(t, db.URL(), "-c", "SET search_path = "+path, "-f", file)
-			if err == nil || !strings.Contains(said, "search_path is") || !strings.Contains(said, "followed by pg_temp") {
-				t.Errorf("%s with search_path %s: %v, %.200s; want a refusal that names the rule", name, path, err, said)
+			if err == nil || !strings.Contains(said, "search_path is") ||
+				!strings.Contains(said, "followed by pg_temp") {
+				t.Errorf("%s with search_path %s: %v, %.200s; want a refusal that names the rule", name, path, err,
+					said)
 			}
 			if after := catalog(t, conn, false); after != before {
-				t.Fatalf("%s with search_path %s has changed the database: %s", name, path, firstDifference(after, before))
+				t.Fatalf("%s with search_path %s has changed the database: %s", name, path,
+					firstDifference(after, before))
 			}
 		}
 		if said, err := psql(t, db.URL(), "-c", "SET search_path = pglock, pg_temp", "-f", file); err != nil {
@@ -146,13 +154,15 @@ func TestUpWithoutCREATEROLELeavesNothingAndSaysWhoCan(t *testing.T) {
 	defer inside.Close(t.Context()) //nolint:errcheck // nothing is lost
 	for range 2 {                   // the first leaves no mark, and nothing else
 		err = migrations.Up(t.Context(), app)
-		for _, says := range []string{"user app cannot create the roles pglock_user and pglock_admin", "CREATE ROLE pglock_user NOLOGIN;"} {
+		for _, says := range []string{"user app cannot create the roles pglock_user and pglock_admin",
+			"CREATE ROLE pglock_user NOLOGIN;"} {
 			if err == nil || !strings.Contains(err.Error(), says) || len(err.Error()) > 1000 {
 				t.Errorf("%v, want a short error that says %q", err, says)
 			}
 		}
 		var left bool
-		if err := inside.QueryRow(t.Context(), "SELECT to_regnamespace('pglock') IS NOT NULL").Scan(&left); err != nil || left {
+		if err := inside.QueryRow(t.Context(),
+			"SELECT to_regnamespace('pglock') IS NOT NULL").Scan(&left); err != nil || left {
 			t.Errorf("a schema is left: %v, %v", left, err)
 		}
 	}

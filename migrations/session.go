@@ -51,7 +51,8 @@ func parse[D Database](database D) (to target, err error) {
 		to = target{poolConfig.ConnConfig, poolConfig.BeforeConnect}
 	}
 	if to.config == nil || !made(to.config) {
-		return to, fmt.Errorf("%w: database is a %T that is nil or made by hand: it must be made by pgx", ErrInvalid, database)
+		return to, fmt.Errorf("%w: database is a %T that is nil or made by hand: it must be made by pgx", ErrInvalid,
+			database)
 	}
 	to.config = to.config.Copy()
 	to.config.DefaultQueryExecMode = pgx.QueryExecModeExec
@@ -167,9 +168,11 @@ func (s session) force(ctx context.Context, version int) error {
 		case err != nil && !errors.As(err, &dirty):
 			return err
 		case there.version != version && there.version == 0:
-			return fmt.Errorf("%w: version is %d: it must be 0, because schema %q is missing", ErrInvalid, version, s.schema)
+			return fmt.Errorf("%w: version is %d: it must be 0, because schema %q is missing", ErrInvalid, version,
+				s.schema)
 		case there.version != version:
-			return fmt.Errorf("%w: version is %d: it must be %d, which schema %q says it has", ErrInvalid, version, there.version, s.schema)
+			return fmt.Errorf("%w: version is %d: it must be %d, which schema %q says it has", ErrInvalid, version,
+				there.version, s.schema)
 		case !there.table:
 			return nil
 		}
@@ -197,12 +200,14 @@ func (s session) step(ctx context.Context, tx pgx.Tx, there found, by int) error
 	if err := s.prepare(ctx, tx, there); err != nil {
 		return err
 	}
-	if err := oneStep(&driver{ctx: ctx, tx: tx, table: s.quoted(versionTable), version: there.version}, s.config, by); err != nil {
+	if err := oneStep(&driver{ctx: ctx, tx: tx, table: s.quoted(versionTable), version: there.version}, s.config,
+		by); err != nil {
 		return err
 	}
 	after, err := s.look(ctx, tx)
 	if err == nil && after.version != there.version+by {
-		err = fmt.Errorf("schema_version() returns %d after the file of version %d", after.version, there.version+max(by, 0))
+		err = fmt.Errorf("schema_version() returns %d after the file of version %d", after.version, there.version+
+			max(by, 0))
 	}
 	return err
 }
@@ -246,7 +251,8 @@ func (s session) prepare(ctx context.Context, tx pgx.Tx, there found) error {
 		if _, err := tx.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
 		}
-		if err := dismiss(ctx, tx, "SCHEMA", name, "SELECT nspacl, nspowner FROM pg_catalog.pg_namespace WHERE oid = $1::pg_catalog.text::pg_catalog.regnamespace"); err != nil {
+		if err := dismiss(ctx, tx, "SCHEMA", name, "SELECT nspacl, nspowner FROM pg_catalog.pg_namespace WHERE oid = "+
+			"$1::pg_catalog.text::pg_catalog.regnamespace"); err != nil {
 			return err
 		}
 	}

@@ -59,7 +59,8 @@ func (c config) look(ctx context.Context, db querier) (found, error) {
 func (c config) lookOnce(ctx context.Context, db querier) (f found, err error) {
 	var readable bool
 	var database string
-	err = db.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &readable, &f.mayChange, &f.user, &database, &f.owner, &f.roles, &f.mayMakeRoles)
+	err = db.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &readable, &f.mayChange,
+		&f.user, &database, &f.owner, &f.roles, &f.mayMakeRoles)
 	if err != nil {
 		return found{}, err
 	}
@@ -77,7 +78,8 @@ func (c config) lookOnce(ctx context.Context, db querier) (f found, err error) {
 		}
 	}
 	if readable {
-		if err := db.QueryRow(ctx, "SELECT version, dirty FROM "+c.quoted(versionTable)+" LIMIT 1").Scan(&f.noted, &f.dirty); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		if err := db.QueryRow(ctx, "SELECT version, dirty FROM "+c.quoted(versionTable)+" LIMIT 1").Scan(&f.noted,
+			&f.dirty); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return found{}, err
 		}
 	}
@@ -120,7 +122,8 @@ func (c config) checkRoles(f found) error {
 	if f.made || f.mayMakeRoles {
 		return nil
 	}
-	return &RightError{Schema: c.schema, User: f.user, Lacks: "the right CREATEROLE, which the roles pglock_user and pglock_admin need"}
+	return &RightError{Schema: c.schema, User: f.user, Lacks: "the right CREATEROLE, which the roles pglock_user and " +
+		"pglock_admin need"}
 }
 
 // check says why a schema must not or cannot be changed.

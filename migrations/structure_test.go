@@ -17,7 +17,8 @@ func tryApply(t *testing.T, conn *pgx.Conn, name string) error {
 		return err
 	}
 	return pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), "SET LOCAL search_path = pglock, pg_temp;"+string(content), pgx.QueryExecModeSimpleProtocol)
+		_, err := tx.Exec(t.Context(), "SET LOCAL search_path = pglock, pg_temp;"+string(content),
+			pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
 }

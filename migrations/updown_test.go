@@ -86,14 +86,16 @@ func TestDownLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
-	execute(t, conn, "CREATE TABLE schema_migrations (version bigint, dirty boolean); INSERT INTO schema_migrations VALUES (42, false)")
+	execute(t, conn, "CREATE TABLE schema_migrations (version bigint, dirty boolean); INSERT INTO schema_migrations "+
+		"VALUES (42, false)")
 	before := catalog(t, conn, true)
 	upAndDown(t, server.URL())
 	if after := catalog(t, conn, true); after != before {
 		t.Errorf("before:\n%s\n\nafter:\n%s", before, after)
 	}
 	var version int
-	if err := conn.QueryRow(t.Context(), "SELECT version FROM schema_migrations").Scan(&version); err != nil || version != 42 {
+	if err := conn.QueryRow(t.Context(), "SELECT version FROM schema_migrations").Scan(&version); err != nil ||
+		version != 42 {
 		t.Errorf("the application's own migrations stand at %d, %v", version, err)
 	}
 }
@@ -171,7 +173,8 @@ func TestImpossibleSchemaNamesAreRefused(t *testing.T) {
 			"Up": migrations.Up(t.Context(), db.URL(), o), "Down": migrations.Down(t.Context(), db.URL(), o),
 			"Force": migrations.Force(t.Context(), db.URL(), 1, o), "Version": version,
 		} {
-			if !errors.Is(err, migrations.ErrInvalid) || !strings.Contains(err.Error(), "schema") || !strings.Contains(err.Error(), "63") {
+			if !errors.Is(err, migrations.ErrInvalid) || !strings.Contains(err.Error(), "schema") ||
+				!strings.Contains(err.Error(), "63") {
 				t.Errorf("%s of schema %q: %v, want ErrInvalid that names the rule", what, schema, err)
 			}
 		}
@@ -242,7 +245,8 @@ func TestDatabasesOfOneServerMigrateAndUnmigrateAtTheSameTime(t *testing.T) {
 	}
 	all.Wait()
 	var roles int
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'pglock%'").Scan(&roles); err != nil {
+	if err := conn.QueryRow(t.Context(),
+		"SELECT count(*) FROM pg_roles WHERE rolname LIKE 'pglock%'").Scan(&roles); err != nil {
 		t.Fatal(err)
 	}
 	if roles != 0 {
@@ -258,7 +262,8 @@ func TestWaitForAnotherMigrationEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if err := migrations.Up(ctx, db.URL()); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 30*time.Second {
+	if err := migrations.Up(ctx, db.URL()); !errors.Is(err, context.DeadlineExceeded) ||
+		time.Since(began) > 30*time.Second {
 		t.Errorf("Up = %v after %v, want the end of its context", err, time.Since(began))
 	}
 	execute(t, other, "SELECT pg_advisory_unlock_all()")

@@ -32,17 +32,24 @@ func exported(t *testing.T) map[string]map[string]bool {
 		t.Fatal(err)
 	}
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
-	o, err := otelpglock.New(otelpglock.WithMeterProvider(meters), otelpglock.WithLockLabel(func(string) string { return "all" }))
+	o, err := otelpglock.New(otelpglock.WithMeterProvider(meters), otelpglock.WithLockLabel(func(string) string {
+		return "all"
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, kind := range []pglock.EventKind{
-		pglock.EventWait, pglock.EventGrant, pglock.EventFailed, pglock.EventRenew, pglock.EventRenewLate, pglock.EventRenewFailed, pglock.EventHeldLong, pglock.EventLost,
-		pglock.EventRelease, pglock.EventOutlived, pglock.EventHandOver, pglock.EventWrite, pglock.EventStale, pglock.EventRefused,
-		pglock.EventOutcomeUnknown, pglock.EventReconnect, pglock.EventPolling, pglock.EventUnnamed, pglock.EventObserver,
+		pglock.EventWait, pglock.EventGrant, pglock.EventFailed, pglock.EventRenew, pglock.EventRenewLate,
+		pglock.EventRenewFailed, pglock.EventHeldLong, pglock.EventLost,
+		pglock.EventRelease, pglock.EventOutlived, pglock.EventHandOver, pglock.EventWrite, pglock.EventStale,
+		pglock.EventRefused,
+		pglock.EventOutcomeUnknown, pglock.EventReconnect, pglock.EventPolling, pglock.EventUnnamed,
+		pglock.EventObserver,
 	} {
-		o.Observe(t.Context(), pglock.Event{Kind: kind, At: time.Now(), Lock: "orders/1", Mode: pglock.ModeExclusive, TTL: time.Minute, Count: 1, Panics: 1,
-			Way: pglock.WayQueue, Reason: pglock.ReasonBroken, Age: time.Second, Connection: pglock.ConnectionListener, Err: errors.New("x")})
+		o.Observe(t.Context(), pglock.Event{Kind: kind, At: time.Now(), Lock: "orders/1", Mode: pglock.ModeExclusive,
+			TTL: time.Minute, Count: 1, Panics: 1,
+			Way: pglock.WayQueue, Reason: pglock.ReasonBroken, Age: time.Second, Connection: pglock.ConnectionListener,
+			Err: errors.New("x")})
 	}
 	admin, err := lockadmin.New(t.Context(), pgtest.Database(t).Pool(t))
 	if err != nil {
@@ -242,7 +249,8 @@ func TestPromtoolAcceptsTheAlertsAndTheDashboard(t *testing.T) {
 	queries := "groups:\n  - name: dashboard\n    rules:\n"
 	for where, expression := range expressions(t) {
 		q := strings.NewReplacer("$__rate_interval", "5m", "$database", "a", "$program", "b").Replace(expression)
-		queries += fmt.Sprintf("      - record: %s\n        expr: %q\n", strings.ToLower(regexp.MustCompile(`\W+`).ReplaceAllString(where, "_")), q)
+		queries += fmt.Sprintf("      - record: %s\n        expr: %q\n",
+			strings.ToLower(regexp.MustCompile(`\W+`).ReplaceAllString(where, "_")), q)
 	}
 	file := filepath.Join(t.TempDir(), "queries.yml")
 	if err := os.WriteFile(file, []byte(queries), 0o600); err != nil {

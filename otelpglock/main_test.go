@@ -33,14 +33,16 @@ type telemetry struct {
 
 func newTelemetry(t testing.TB, opts ...otelpglock.Option) *telemetry {
 	t.Helper()
-	s := &telemetry{reader: sdkmetric.NewManualReader(), spans: tracetest.NewInMemoryExporter(), events: make(chan pglock.Event, 10_000)}
+	s := &telemetry{reader: sdkmetric.NewManualReader(), spans: tracetest.NewInMemoryExporter(),
+		events: make(chan pglock.Event, 10_000)}
 	s.meters = sdkmetric.NewMeterProvider(sdkmetric.WithReader(s.reader))
 	s.traces = sdktrace.NewTracerProvider(sdktrace.WithSyncer(s.spans))
 	t.Cleanup(func() {
 		_ = s.meters.Shutdown(context.Background())
 		_ = s.traces.Shutdown(context.Background())
 	})
-	o, err := otelpglock.New(append([]otelpglock.Option{otelpglock.WithMeterProvider(s.meters), otelpglock.WithTracerProvider(s.traces)}, opts...)...)
+	o, err := otelpglock.New(append([]otelpglock.Option{otelpglock.WithMeterProvider(s.meters),
+		otelpglock.WithTracerProvider(s.traces)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +118,8 @@ func startClient(t testing.TB, db *pgtest.DB, opts ...pglock.Option) *pglock.Cli
 	return c
 }
 
-func mustAcquire(ctx context.Context, t testing.TB, c *pglock.Client, name string, opts ...pglock.AcquireOption) *pglock.Lease {
+func mustAcquire(ctx context.Context, t testing.TB, c *pglock.Client, name string,
+	opts ...pglock.AcquireOption) *pglock.Lease {
 	t.Helper()
 	l, err := c.Acquire(ctx, name, opts...)
 	if err != nil {

@@ -31,7 +31,8 @@ func (s series) text() string {
 	words = append(words, s.unit)
 	for _, kv := range s.attributes.ToSlice() {
 		if kv.Key != "db.system.name" {
-			words = append(words, fmt.Sprintf("%s=%s", strings.TrimPrefix(string(kv.Key), "pglock."), kv.Value.String()))
+			words = append(words, fmt.Sprintf("%s=%s", strings.TrimPrefix(string(kv.Key), "pglock."),
+				kv.Value.String()))
 		} else if kv.Value.AsString() != "postgresql" {
 			words = append(words, "another database")
 		}
@@ -54,43 +55,64 @@ func TestEachEventIsMeasuredWithItsUnitAndAttributes(t *testing.T) {
 	}{
 		{with(pglock.EventWait, func(e *pglock.Event) { e.Place = 3 }),
 			map[string]string{"pglock.queue.place": "1 (3) {request} lock.mode=exclusive"}},
-		{with(pglock.EventGrant, func(e *pglock.Event) { e.Waited, e.Way = 2*time.Second, pglock.WayQueue }), map[string]string{
-			"pglock.lock.wait_time": "1 (2) s grant.way=queue lock.mode=exclusive", "pglock.lock.grants": "1 {grant} grant.way=queue lock.mode=exclusive"}},
+		{with(pglock.EventGrant, func(e *pglock.Event) {
+			e.Waited, e.Way = 2*time.Second, pglock.WayQueue
+		}), map[string]string{
+			"pglock.lock.wait_time": "1 (2) s grant.way=queue lock.mode=exclusive",
+			"pglock.lock.grants":    "1 {grant} grant.way=queue lock.mode=exclusive"}},
 		{with(pglock.EventFailed, func(e *pglock.Event) { e.Err = fmt.Errorf("x: %w", context.DeadlineExceeded) }),
 			map[string]string{"pglock.lock.failures": "1 {attempt} error.type=timeout lock.mode=exclusive"}},
 		{with(pglock.EventFailed, func(e *pglock.Event) { e.Err = errors.New("anything") }),
 			map[string]string{"pglock.lock.failures": "1 {attempt} error.type=_OTHER lock.mode=exclusive"}},
 		{with(pglock.EventRenew, func(e *pglock.Event) { e.Count, e.Gap = 4, 12*time.Second }), map[string]string{
 			"pglock.renewal.batch_size": "1 (4) {lease}", "pglock.renewal.gap_ratio": "1 (0.4) 1 lock.mode=exclusive"}},
-		{with(pglock.EventRenewLate, func(e *pglock.Event) { e.Count = 2 }), map[string]string{"pglock.renewal.late": "2 {lease}"}},
-		{with(pglock.EventRenewFailed, func(e *pglock.Event) { e.Count, e.Gap, e.Err = 4, 15*time.Second, errors.New("x") }), map[string]string{
+		{with(pglock.EventRenewLate, func(e *pglock.Event) {
+			e.Count = 2
+		}), map[string]string{"pglock.renewal.late": "2 {lease}"}},
+		{with(pglock.EventRenewFailed, func(e *pglock.Event) {
+			e.Count, e.Gap, e.Err = 4, 15*time.Second, errors.New("x")
+		}), map[string]string{
 			"pglock.renewal.failures": "1 {attempt}"}},
-		{with(pglock.EventLost, func(e *pglock.Event) { e.Held, e.Reason, e.Err = time.Minute, pglock.ReasonBroken, pglock.ErrLost }), map[string]string{
+		{with(pglock.EventLost, func(e *pglock.Event) {
+			e.Held, e.Reason, e.Err = time.Minute, pglock.ReasonBroken, pglock.ErrLost
+		}), map[string]string{
 			"pglock.lease.losses":   "1 {lease} loss.reason=broken",
 			"pglock.lease.use_time": "1 (60) s lease.end=lost lock.mode=exclusive"}},
 		{with(pglock.EventRelease, func(e *pglock.Event) { e.Held = 3 * time.Second }),
 			map[string]string{"pglock.lease.use_time": "1 (3) s lease.end=release lock.mode=exclusive"}},
 		{with(pglock.EventOutlived, func(e *pglock.Event) { e.Late, e.Reason = 5*time.Second, pglock.ReasonExpired }),
 			map[string]string{"pglock.lease.outlived_time": "1 (5) s lock.mode=exclusive loss.reason=expired"}},
-		{pglock.Event{Kind: pglock.EventHandOver, Lock: "orders/1", Way: pglock.WayQueue, Count: 1, Took: 20 * time.Millisecond},
+		{pglock.Event{Kind: pglock.EventHandOver, Lock: "orders/1", Way: pglock.WayQueue, Count: 1,
+			Took: 20 * time.Millisecond},
 			map[string]string{"pglock.handover.duration": "1 (0.02) s"}},
-		{with(pglock.EventWrite, func(e *pglock.Event) { e.Resource, e.Took, e.Age = "orders/1", time.Second, 9*time.Second }), map[string]string{
-			"pglock.write.duration": "1 (1) s lock.mode=exclusive", "pglock.write.token_age": "1 (9) s lock.mode=exclusive"}},
-		{with(pglock.EventStale, func(e *pglock.Event) { e.LastToken, e.Age, e.Err = 8, 40*time.Second, fencedstore.ErrStaleToken }), map[string]string{
-			"pglock.write.stale": "1 {write}", "pglock.write.token_age": "1 (40) s error.type=stale_token lock.mode=exclusive"}},
+		{with(pglock.EventWrite, func(e *pglock.Event) {
+			e.Resource, e.Took, e.Age = "orders/1", time.Second, 9*time.Second
+		}), map[string]string{
+			"pglock.write.duration": "1 (1) s lock.mode=exclusive", "pglock.write.token_age": "1 (9) s " +
+				"lock.mode=exclusive"}},
+		{with(pglock.EventStale, func(e *pglock.Event) {
+			e.LastToken, e.Age, e.Err = 8, 40*time.Second, fencedstore.ErrStaleToken
+		}), map[string]string{
+			"pglock.write.stale": "1 {write}", "pglock.write.token_age": "1 (40) s error.type=stale_token " +
+				"lock.mode=exclusive"}},
 		{pglock.Event{Kind: pglock.EventStale, Resource: "file", Token: 7, LastToken: 8, Err: errors.New("x")},
 			map[string]string{"pglock.write.stale": "1 {write}"}},
-		{with(pglock.EventRefused, func(e *pglock.Event) { e.Age, e.Err = time.Second, pglock.ErrLost }), map[string]string{
-			"pglock.write.refused": "1 {write} error.type=lost lock.mode=exclusive", "pglock.write.token_age": "1 (1) s error.type=lost lock.mode=exclusive"}},
+		{with(pglock.EventRefused, func(e *pglock.Event) {
+			e.Age, e.Err = time.Second, pglock.ErrLost
+		}), map[string]string{
+			"pglock.write.refused":   "1 {write} error.type=lost lock.mode=exclusive",
+			"pglock.write.token_age": "1 (1) s error.type=lost lock.mode=exclusive"}},
 		{with(pglock.EventOutcomeUnknown, func(e *pglock.Event) { e.Err = pglock.ErrOutcomeUnknown }),
 			map[string]string{"pglock.write.unknown": "1 {write}"}},
-		{pglock.Event{Kind: pglock.EventReconnect, Connection: pglock.ConnectionListener, Took: time.Second, Err: errors.New("x")},
+		{pglock.Event{Kind: pglock.EventReconnect, Connection: pglock.ConnectionListener, Took: time.Second,
+			Err: errors.New("x")},
 			map[string]string{"pglock.connection.reconnects": "1 {connection} connection=listener"}},
 		{pglock.Event{Kind: pglock.EventPolling, Connection: pglock.ConnectionListener, Count: 3, Err: errors.New("x")},
 			map[string]string{"pglock.connection.fallbacks": "1 {event} fallback=polling"}},
 		{pglock.Event{Kind: pglock.EventUnnamed, Count: 3, Err: errors.New("x")},
 			map[string]string{"pglock.connection.fallbacks": "1 {event} fallback=unnamed statements"}},
-		{pglock.Event{Kind: pglock.EventObserver, Count: 9, Panics: 2}, map[string]string{"pglock.observer.dropped": "9 {event}", "pglock.observer.panics": "2 {panic}"}},
+		{pglock.Event{Kind: pglock.EventObserver, Count: 9, Panics: 2},
+			map[string]string{"pglock.observer.dropped": "9 {event}", "pglock.observer.panics": "2 {panic}"}},
 	} {
 		s := newTelemetry(t)
 		s.Observe(t.Context(), c.event)
@@ -175,9 +197,11 @@ func TestTheLifeOfLocksOnAServerBecomesMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	short := mustAcquire(t.Context(), t, b, "short", pglock.WithTTL(6*time.Second))
-	for s.await(t, pglock.EventRenew).Lock != "short" { // now the heartbeat has a connection; an earlier event is of Renew
+	// now the heartbeat has a connection; an earlier event is of Renew
+	for s.await(t, pglock.EventRenew).Lock != "short" {
 	}
-	if _, err := pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pglock.list_backends('short')`); err != nil {
+	if _, err := pool.Exec(t.Context(),
+		`SELECT pg_terminate_backend(pid) FROM pglock.list_backends('short')`); err != nil {
 		t.Fatal(err)
 	}
 	if e := s.await(t, pglock.EventReconnect); e.Connection != pglock.ConnectionHeartbeat {
@@ -217,7 +241,8 @@ func TestTheLifeOfLocksOnAServerBecomesMetrics(t *testing.T) {
 		{"pglock.connection.reconnects", "{connection}", "pglock.connection", "heartbeat", 1},
 	} {
 		if n := total(got[want.name], want.key, want.value); n != want.count || got[want.name][0].unit != want.unit {
-			t.Errorf("%s %s=%s: %d in %v, want %d %s", want.name, want.key, want.value, n, got[want.name], want.count, want.unit)
+			t.Errorf("%s %s=%s: %d in %v, want %d %s", want.name, want.key, want.value, n, got[want.name], want.count,
+				want.unit)
 		}
 	}
 	for _, renewed := range got["pglock.renewal.gap_ratio"] {
@@ -236,13 +261,14 @@ func TestEventsThatWereDroppedAreCounted(t *testing.T) {
 	s := newTelemetry(t)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	slow := false
-	c := startClient(t, db, pglock.WithObserver(s), pglock.WithObserver(pglock.ObserverFunc(func(context.Context, pglock.Event) {
-		if !slow { // one goroutine calls it
-			slow = true
-			close(entered)
-			<-leave
-		}
-	})))
+	c := startClient(t, db, pglock.WithObserver(s),
+		pglock.WithObserver(pglock.ObserverFunc(func(context.Context, pglock.Event) {
+			if !slow { // one goroutine calls it
+				slow = true
+				close(entered)
+				<-leave
+			}
+		})))
 	l := mustAcquire(t.Context(), t, c, "orders/1", pglock.WithTTL(time.Hour)) // no renewal is among what is dropped
 	<-entered
 	const tries = 1200
@@ -267,7 +293,8 @@ func TestEventsThatWereDroppedAreCounted(t *testing.T) {
 func TestLabelsOfLocksAreFewAndOffByDefault(t *testing.T) {
 	t.Parallel()
 	grant := func(name string) pglock.Event {
-		return pglock.Event{Kind: pglock.EventGrant, At: time.Now(), Lock: name, Mode: pglock.ModeExclusive, Token: 1, Way: pglock.WayFree}
+		return pglock.Event{Kind: pglock.EventGrant, At: time.Now(), Lock: name, Mode: pglock.ModeExclusive, Token: 1,
+			Way: pglock.WayFree}
 	}
 	const key = attribute.Key("pglock.lock.label")
 	none := newTelemetry(t)
@@ -308,8 +335,10 @@ func TestCountersOfWhatIsRareBeginWithZero(t *testing.T) {
 	t.Parallel()
 	began := newTelemetry(t).metrics(t)
 	for name, series := range map[string]int{
-		"pglock.lease.losses": 5, "pglock.write.stale": 1, "pglock.write.unknown": 1, "pglock.renewal.late": 1, "pglock.renewal.failures": 1,
-		"pglock.connection.reconnects": 2, "pglock.connection.fallbacks": 2, "pglock.observer.dropped": 1, "pglock.observer.panics": 1,
+		"pglock.lease.losses": 5, "pglock.write.stale": 1, "pglock.write.unknown": 1, "pglock.renewal.late": 1,
+		"pglock.renewal.failures":      1,
+		"pglock.connection.reconnects": 2, "pglock.connection.fallbacks": 2, "pglock.observer.dropped": 1,
+		"pglock.observer.panics": 1,
 	} {
 		if all := began[name]; len(all) != series || total(all, "", "") != 0 {
 			t.Errorf("%s begins with %v", name, all)
@@ -320,7 +349,8 @@ func TestCountersOfWhatIsRareBeginWithZero(t *testing.T) {
 func TestBadOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for field, opt := range map[string]otelpglock.Option{"meter provider": otelpglock.WithMeterProvider(nil),
-		"tracer provider": otelpglock.WithTracerProvider(nil), "lock label": otelpglock.WithLockLabel(nil), "option": nil} {
+		"tracer provider": otelpglock.WithTracerProvider(nil), "lock label": otelpglock.WithLockLabel(nil),
+		"option": nil} {
 		_, err := otelpglock.New(opt)
 		var bad *pglock.ArgumentError
 		if !errors.As(err, &bad) || !errors.Is(err, pglock.ErrInvalid) || bad.Field != field {
@@ -335,7 +365,8 @@ func TestBadOptionsAreRefused(t *testing.T) {
 // The package's documentation lists every metric with its unit and kind.
 func TestTheDocumentationListsTheMetrics(t *testing.T) {
 	t.Parallel()
-	documented, made := metricsIn(t, "otelpglock.go", `//	(pglock\.\S+) +(\S+) +(histogram|counter) `), metricsIn(t, "meters.go", `(histogram|counter)\("(pglock\.[^"]+)", "([^"]+)"`)
+	documented, made := metricsIn(t, "otelpglock.go", `//	(pglock\.\S+) +(\S+) +(histogram|counter) `), metricsIn(t,
+		"meters.go", `(histogram|counter)\("(pglock\.[^"]+)", "([^"]+)"`)
 	if len(made) != 21 || !slices.Equal(documented, made) {
 		t.Errorf("documented: %q\nmade:       %q", documented, made)
 	}

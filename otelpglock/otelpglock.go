@@ -19,9 +19,9 @@
 //	pglock.lease.outlived_time     s          histogram  how long work went on after its lease was lost
 //	pglock.renewal.gap_ratio       1          histogram  time between two renewals, as a part of the TTL
 //	pglock.renewal.batch_size      {lease}    histogram  leases that one statement renewed
-//	pglock.renewal.late            {lease}    counter    leases that were renewed after more than two thirds of their TTL
+//	pglock.renewal.late            {lease}    counter    leases that were renewed after two thirds of their TTL
 //	pglock.renewal.failures        {attempt}  counter    statements that could not renew
-//	pglock.handover.duration       s          histogram  from the request that ends a lease until the next holders are notified
+//	pglock.handover.duration       s          histogram  from the request that ends a lease to the notification
 //	pglock.write.duration          s          histogram  fenced transactions that were committed
 //	pglock.write.token_age         s          histogram  time from the grant to the write or its refusal
 //	pglock.write.stale             {write}    counter    writes that a fence refused because of their token
@@ -38,10 +38,11 @@
 //
 // Attributes, each with few values: pglock.lock.mode; pglock.grant.way (free, queue, turn); pglock.lease.end (release,
 // lost); pglock.loss.reason; pglock.connection (heartbeat, listener); pglock.fallback (polling, unnamed statements);
-// error.type. Every metric has db.system.name. The names of locks are in no metric unless WithLockLabel puts them there.
+// error.type. Every metric has db.system.name. The names of locks are in no metric unless WithLockLabel puts them
+// there.
 //
-// Counters of what is rare begin with 0, so that Prometheus sees the first time as an increase: all but grants, failures
-// and pglock.write.refused.
+// Counters of what is rare begin with 0, so that Prometheus sees the first time as an increase: all but grants,
+// failures and pglock.write.refused.
 //
 // # Traces
 //
@@ -135,7 +136,8 @@ func New(opts ...Option) (pglock.Observer, error) {
 		return nil, fmt.Errorf("otelpglock: make the instruments: %w", err)
 	}
 	o := &observer{meters: meters, spans: newSpans(c.tracers.Tracer(Name, trace.WithSchemaURL(schemaURL)))}
-	o.attributes = attributes{label: c.label, begin: o.begin, labels: map[string]struct{}{"": {}}, sets: map[dimensions]metric.MeasurementOption{}}
+	o.attributes = attributes{label: c.label, begin: o.begin, labels: map[string]struct{}{"": {}},
+		sets: map[dimensions]metric.MeasurementOption{}}
 	o.begin("")
 	return o, nil
 }

@@ -45,10 +45,12 @@ func BenchmarkAcquireRelease(b *testing.B) {
 
 // What the observer does for one acquire and release, in the goroutine that the client has for it.
 func BenchmarkObserve(b *testing.B) {
-	meters := otelpglock.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())))
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
+	meters := otelpglock.WithMeterProvider(provider)
 	for name, opts := range map[string][]otelpglock.Option{
-		"metrics":            {meters},
-		"metrics and traces": {meters, otelpglock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithBatcher(nowhere{})))},
+		"metrics": {meters},
+		"metrics and traces": {meters,
+			otelpglock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithBatcher(nowhere{})))},
 	} {
 		b.Run(name, func(b *testing.B) {
 			o, err := otelpglock.New(opts...)

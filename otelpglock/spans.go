@@ -45,7 +45,8 @@ func newSpans(t trace.Tracer) *spans {
 
 // acquire makes the span of a call that asked for a lock, and returns ctx with it, for exemplars.
 func (s *spans) acquire(ctx context.Context, e pglock.Event) context.Context {
-	with, span := s.tracer.Start(ctx, "pglock.acquire", trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(e.At.Add(-e.Waited)))
+	with, span := s.tracer.Start(ctx, "pglock.acquire", trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithTimestamp(e.At.Add(-e.Waited)))
 	if !span.IsRecording() {
 		return ctx
 	}
@@ -92,7 +93,8 @@ func (s *spans) hold(ctx context.Context, e pglock.Event, how string) {
 
 // describe gives the attributes of a lease or of a request.
 func describe(e pglock.Event) []attribute.KeyValue {
-	all := []attribute.KeyValue{semconv.DBSystemNamePostgreSQL, keyName.String(e.Lock), keyMode.String(string(e.Mode)), keyHolder.String(e.Holder)}
+	all := []attribute.KeyValue{semconv.DBSystemNamePostgreSQL, keyName.String(e.Lock), keyMode.String(string(e.Mode)),
+		keyHolder.String(e.Holder)}
 	if e.Token != 0 {
 		all = append(all, keyToken.Int64(int64(e.Token)), keySlot.Int(e.Slot))
 	}

@@ -55,24 +55,29 @@ func TestACallsTraceShowsItsWaitAndItsLease(t *testing.T) {
 	}
 	acquire, hold, parent := spans[0], spans[1], request.SpanContext()
 	for _, span := range spans[:2] {
-		if span.Parent.SpanID() != parent.SpanID() || span.SpanContext.TraceID() != parent.TraceID() || span.Status.Code != codes.Unset {
+		if span.Parent.SpanID() != parent.SpanID() || span.SpanContext.TraceID() != parent.TraceID() ||
+			span.Status.Code != codes.Unset {
 			t.Errorf("%s: parent %v, status %v", span.Name, span.Parent, span.Status)
 		}
 		if span.StartTime.Before(began) || span.EndTime.After(time.Now()) || span.EndTime.Before(span.StartTime) {
 			t.Errorf("%s: from %v to %v", span.Name, span.StartTime, span.EndTime)
 		}
 		a := attributesOf(span)
-		if a["pglock.lock.name"] != "orders/1" || a["pglock.lock.holder"] != "me" || a["pglock.lock.token"] != fmt.Sprint(l.Token()) || a["db.system.name"] != "postgresql" {
+		if a["pglock.lock.name"] != "orders/1" || a["pglock.lock.holder"] != "me" ||
+			a["pglock.lock.token"] != fmt.Sprint(l.Token()) || a["db.system.name"] != "postgresql" {
 			t.Errorf("%s: %v", span.Name, a)
 		}
 	}
 	if !acquire.StartTime.Before(waiting.At) || !acquire.EndTime.After(waiting.At) {
-		t.Errorf("the acquire is from %v to %v, and began to wait at %v", acquire.StartTime, acquire.EndTime, waiting.At)
+		t.Errorf("the acquire is from %v to %v, and began to wait at %v", acquire.StartTime, acquire.EndTime,
+			waiting.At)
 	}
-	if acquire.SpanKind != trace.SpanKindClient || attributesOf(acquire)["pglock.grant.way"] != "queue" || attributesOf(acquire)["pglock.queue.place"] != "1" {
+	if acquire.SpanKind != trace.SpanKindClient || attributesOf(acquire)["pglock.grant.way"] != "queue" ||
+		attributesOf(acquire)["pglock.queue.place"] != "1" {
 		t.Errorf("acquire: %v %v", acquire.SpanKind, acquire.Attributes)
 	}
-	if len(hold.Links) != 1 || hold.Links[0].SpanContext.SpanID() != acquire.SpanContext.SpanID() || attributesOf(hold)["pglock.lease.end"] != "release" {
+	if len(hold.Links) != 1 || hold.Links[0].SpanContext.SpanID() != acquire.SpanContext.SpanID() ||
+		attributesOf(hold)["pglock.lease.end"] != "release" {
 		t.Errorf("hold: links %v, %v", hold.Links, hold.Attributes)
 	}
 	if gap := hold.StartTime.Sub(acquire.EndTime); gap < -time.Second || gap > time.Second {
@@ -112,8 +117,10 @@ func TestALossAndAFailureAreErrorsInTheirSpans(t *testing.T) {
 	for i, want := range []struct {
 		name, failure string
 		status        codes.Code
-	}{{"pglock.acquire", "", codes.Unset}, {"pglock.acquire", "held", codes.Unset}, {"pglock.acquire", "canceled", codes.Error}, {"pglock.hold", "lost", codes.Error}} {
-		if a := attributesOf(spans[i]); spans[i].Name != want.name || a["error.type"] != want.failure || spans[i].Status.Code != want.status {
+	}{{"pglock.acquire", "", codes.Unset}, {"pglock.acquire", "held", codes.Unset},
+		{"pglock.acquire", "canceled", codes.Error}, {"pglock.hold", "lost", codes.Error}} {
+		if a := attributesOf(spans[i]); spans[i].Name != want.name || a["error.type"] != want.failure ||
+			spans[i].Status.Code != want.status {
 			t.Errorf("span %d: %s %v %v, want %v", i, spans[i].Name, a, spans[i].Status, want)
 		}
 	}
@@ -127,7 +134,8 @@ func TestLeasesWhoseEndWasDroppedAreForgotten(t *testing.T) {
 	t.Parallel()
 	s := newTelemetry(t)
 	event := func(kind pglock.EventKind, token pglock.Token) {
-		s.Observer.Observe(t.Context(), pglock.Event{Kind: kind, At: time.Now(), Lock: "orders/1", Mode: pglock.ModeExclusive, Token: token})
+		s.Observer.Observe(t.Context(), pglock.Event{Kind: kind, At: time.Now(), Lock: "orders/1",
+			Mode: pglock.ModeExclusive, Token: token})
 	}
 	const most = 10_000
 	for token := range most + 2 {

@@ -46,7 +46,8 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption
 // context ends when ctx ends or the lease is lost. The lease is renewed until fn has returned, even while fn
 // winds down. Do returns fn's error, joined with ErrLost if the lease was lost before fn returned: then fn may
 // have worked unprotected. If it cannot take the lock it returns an error as Acquire does, and fn does not run.
-func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *Lease) error, opts ...AcquireOption) (err error) {
+func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *Lease) error,
+	opts ...AcquireOption) (err error) {
 	r, err := c.newRequest(name, opts)
 	if err != nil {
 		return err

@@ -87,7 +87,8 @@ func TestLeasesEndTogetherWithTheFirstOfThem(t *testing.T) {
 				}
 				cancel()
 				synctest.Wait()
-				if _, found := LeaseFromContext(leases.Context()); found || leases.Context().Err() != nil || leases.Err() != nil || leases.Context().Value(valueKey{}) != "kept" {
+				if _, found := LeaseFromContext(leases.Context()); found || leases.Context().Err() != nil ||
+					leases.Err() != nil || leases.Context().Value(valueKey{}) != "kept" {
 					t.Errorf("%v, %v, a lease: %v", leases.Context().Err(), leases.Err(), found)
 				}
 				if o, err := ownerOf(leases.Context()); err != nil || o != leases.All()[0].owner {
@@ -97,7 +98,8 @@ func TestLeasesEndTogetherWithTheFirstOfThem(t *testing.T) {
 					t.Error(err)
 				}
 				<-leases.Context().Done()
-				if cause := context.Cause(leases.Context()); !errors.Is(cause, end.want) || !errors.Is(leases.Err(), end.want) {
+				if cause := context.Cause(leases.Context()); !errors.Is(cause, end.want) ||
+					!errors.Is(leases.Err(), end.want) {
 					t.Errorf("cause %v, Err %v; want %v", cause, leases.Err(), end.want)
 				}
 				if err := leases.Release(t.Context()); !errors.Is(err, end.want) {
@@ -145,10 +147,14 @@ func TestAcquireAllThatFailsHoldsNothing(t *testing.T) {
 		want []error
 		took time.Duration
 	}{
-		"refused":        {func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, refused }, nil, []error{ErrLimit, ErrInvalid}, 0},
-		"held, no wait":  {heldBy("b", time.Hour), []AcquireOption{WithMaxWait(0)}, []error{ErrHeld}, 0},
-		"held for long":  {nil, []AcquireOption{WithMaxWait(3 * time.Second)}, []error{ErrHeld, context.DeadlineExceeded}, 3 * time.Second},
-		"held too short": {nil, []AcquireOption{WithTTL(100 * time.Millisecond), WithMaxWait(time.Hour)}, []error{ErrLost}, 10 * time.Second},
+		"refused": {func(context.Context, call) (protocol.Answer, error) {
+			return protocol.Answer{}, refused
+		}, nil, []error{ErrLimit, ErrInvalid}, 0},
+		"held, no wait": {heldBy("b", time.Hour), []AcquireOption{WithMaxWait(0)}, []error{ErrHeld}, 0},
+		"held for long": {nil, []AcquireOption{WithMaxWait(3 * time.Second)},
+			[]error{ErrHeld, context.DeadlineExceeded}, 3 * time.Second},
+		"held too short": {nil, []AcquireOption{WithTTL(100 * time.Millisecond), WithMaxWait(time.Hour)},
+			[]error{ErrLost}, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -181,7 +187,9 @@ func TestAcquireAllThatFailsHoldsNothing(t *testing.T) {
 					want = []string{"d", "c"} // the others have been lost
 				}
 				synctest.Wait()
-				if got := s.takenBack(); !slices.Equal(slices.DeleteFunc(got, func(name string) bool { return name == "c" && want[1] == "a" }), want) {
+				if got := s.takenBack(); !slices.Equal(slices.DeleteFunc(got, func(name string) bool {
+					return name == "c" && want[1] == "a"
+				}), want) {
 					t.Errorf("taken back: %q, want %q", got, want)
 				}
 				if leases, tickets, _ := left(c); leases+tickets != 0 {
@@ -220,7 +228,8 @@ func TestAcquireAllComesBackThoughNothingCanBeGivenBack(t *testing.T) {
 		}
 		c := startClient(t, s, trust.SystemClock())
 		_, err := c.AcquireAll(t.Context(), []string{"a", "b"}, WithMaxWait(3*time.Second), WithTTL(30*time.Second))
-		if took := time.Since(s.began); !errors.Is(err, context.DeadlineExceeded) || took > 3*time.Second+500*time.Millisecond {
+		if took := time.Since(s.began); !errors.Is(err, context.DeadlineExceeded) || took > 3*time.Second+
+			500*time.Millisecond {
 			t.Errorf("%v after %v, want context.DeadlineExceeded after 3s", err, took)
 		}
 		s.set(func() { s.onGiveUp = q.giveUp })
@@ -234,14 +243,17 @@ func TestAcquireAllComesBackThoughNothingCanBeGivenBack(t *testing.T) {
 func TestAcquireAllWaitsForAllTogetherAsLongAsForOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		q := queued(s, 2*time.Second) // the first request after that gets the lock, and the next has to wait for its end
+		// the first request after that gets the lock, and the next has to wait for its end
+		q := queued(s, 2*time.Second)
 		c := startClient(t, s, trust.SystemClock())
 		_, err := c.AcquireAll(t.Context(), []string{"a", "b"}, WithMaxWait(3*time.Second), WithTTL(30*time.Second))
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrHeld) || time.Since(s.began) != 3*time.Second {
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrHeld) ||
+			time.Since(s.began) != 3*time.Second {
 			t.Errorf("%v after %v, want ErrHeld and context.DeadlineExceeded after 3s", err, time.Since(s.began))
 		}
 		if len(s.of("acquire")) != 3 || len(q.tickets) != 0 || !slices.Equal(s.takenBack(), []string{"b", "a"}) {
-			t.Errorf("%d requests, %d tickets left, taken back: %v", len(s.of("acquire")), len(q.tickets), s.takenBack())
+			t.Errorf("%d requests, %d tickets left, taken back: %v", len(s.of("acquire")), len(q.tickets),
+				s.takenBack())
 		}
 	})
 }
@@ -266,7 +278,8 @@ func TestI11_AcquireAllRefusesAListThatMakesNoSenseBeforeAnythingIsSent(t *testi
 		} {
 			leases, err := c.AcquireAll(t.Context(), tc.names, tc.opts...)
 			var argument *ArgumentError
-			if leases != nil || !errors.As(err, &argument) || argument.Field != tc.field || !strings.Contains(err.Error(), tc.says) {
+			if leases != nil || !errors.As(err, &argument) || argument.Field != tc.field ||
+				!strings.Contains(err.Error(), tc.says) {
 				t.Errorf("%s: %v, %v; want an ArgumentError for %s that says %q", name, leases, err, tc.field, tc.says)
 			}
 		}

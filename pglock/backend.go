@@ -32,12 +32,16 @@ type backend interface {
 	Drain(ctx context.Context)
 	Close()
 
-	RenewAll(ctx context.Context, within time.Duration, s protocol.Session, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error)
-	Look(ctx context.Context, within time.Duration, s protocol.Session, nested []int64) (map[int64]protocol.Sighting, error)
-	RenewWaiting(ctx context.Context, within time.Duration, c protocol.Claim, wait time.Duration) (protocol.Verdict, error)
+	RenewAll(ctx context.Context, within time.Duration, s protocol.Session,
+		claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error)
+	Look(ctx context.Context, within time.Duration, s protocol.Session, nested []int64) (map[int64]protocol.Sighting,
+		error)
+	RenewWaiting(ctx context.Context, within time.Duration, c protocol.Claim, wait time.Duration) (protocol.Verdict,
+		error)
 	Sign(ctx context.Context, within time.Duration, s protocol.Session) error
 	OwnTickets(ctx context.Context, s protocol.Session, tickets []int64) ([]protocol.RequestID, error)
-	TakeBack(ctx context.Context, s protocol.Session, spend bool, requests []protocol.RequestID) ([]protocol.TakenBack, error)
+	TakeBack(ctx context.Context, s protocol.Session, spend bool, requests []protocol.RequestID) ([]protocol.TakenBack,
+		error)
 	ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error)
 	AnnounceOwn(ctx context.Context, names []string, slots []*int) error
 	EndSession(ctx context.Context, s protocol.Session) error
@@ -85,18 +89,21 @@ func start(
 	case readOnly:
 		return found, fmt.Errorf("%w: %s", ErrReadOnly, writable)
 	case !sequenceOK:
-		return found, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand out tokens in the wrong order: "+
-			"ALTER SEQUENCE %s INCREMENT 1 MAXVALUE 8796093022207 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
+		return found, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand out tokens in the wrong "+
+			"order: ALTER SEQUENCE %s INCREMENT 1 MAXVALUE 8796093022207 CACHE 1 NO CYCLE", ErrSchema,
+			pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
 	}
 	return found, nil
 }
 
 // Watch returns the lock's state, and makes the server announce its changes on a channel for a while.
-func (d database) Watch(ctx context.Context, name string, lasting time.Duration) (infos []LockInfo, channel string, err error) {
-	err = d.Query(ctx, protocol.Step{SQL: d.Queries.Watch, Args: []any{name, protocol.Interval(lasting)}, Scan: func(rows pgx.Rows) error {
-		i, err := protocol.ScanLockInfo[Token, Mode](rows, &channel, nil)
-		infos = append(infos, LockInfo(i))
-		return err
-	}})
+func (d database) Watch(ctx context.Context, name string, lasting time.Duration) (infos []LockInfo, channel string,
+	err error) {
+	err = d.Query(ctx, protocol.Step{SQL: d.Queries.Watch, Args: []any{name, protocol.Interval(lasting)},
+		Scan: func(rows pgx.Rows) error {
+			i, err := protocol.ScanLockInfo[Token, Mode](rows, &channel, nil)
+			infos = append(infos, LockInfo(i))
+			return err
+		}})
 	return infos, channel, err
 }

@@ -108,7 +108,8 @@ func TestRetryOfOneRenewalDoesNotRenewTheOthers(t *testing.T) {
 			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
 		}
 		s.set(func() {
-			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
 				verdicts := make(map[protocol.Claim]protocol.Verdict)
 				for _, c := range claims {
 					verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: 30 * time.Second}
@@ -128,7 +129,8 @@ func TestRetryOfOneRenewalDoesNotRenewTheOthers(t *testing.T) {
 			}
 		}
 		if n := len(s.of("renewAll")); whole > 2 || n < 4 {
-			t.Errorf("%d renewals in 19 s, %d of them of nearly all leases, want 2 of all and more of the one", n, whole)
+			t.Errorf("%d renewals in 19 s, %d of them of nearly all leases, want 2 of all and more of the one", n,
+				whole)
 		}
 	})
 }

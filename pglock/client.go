@@ -25,8 +25,8 @@ import (
 // Renewals keep it; it is never used again.
 type Token int64
 
-// SchemaVersion is the version of the database schema that this library needs. A newer one works too, as long as it serves
-// libraries of this version: so the schema is migrated first, and programs follow.
+// SchemaVersion is the version of the database schema that this library needs. A newer one works too, as long as it
+// serves libraries of this version: so the schema is migrated first, and programs follow.
 const SchemaVersion = 1
 
 // parting bounds how long a client talks to the server at the end of a lease or of itself, if ctx has no
@@ -108,15 +108,19 @@ func newClient(config config, b backend, now trust.Clock) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		config: config, key: key, session: sessionOf(key), backend: b, now: now, ended: make(chan struct{}), gone: make(chan struct{}),
+		config: config, key: key, session: sessionOf(key), backend: b, now: now, ended: make(chan struct{}),
+		gone:     make(chan struct{}),
 		beatWake: make(chan struct{}, 1), deadlineWake: make(chan struct{}, 1),
 		leases: newLeases(), queue: queue.New(config.sessionTTL), takebacks: takeback.New(),
 	}
-	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
+	//nolint:forbidigo // the client's own life, ended by Close
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.flying, c.endFlights = context.WithCancel(context.WithoutCancel(c.ctx))
 	c.observing = observe(config.observers, c.ctx)
 	c.listener = listener.New(listener.Config{Life: c.ctx, Own: c.channel(), Connect: b.Listen, Notify: b.Notify,
-		Hint: func(text string) { c.queue.Hear(text, nil) }, Changed: c.watchers.changed, Hears: c.hears, Deaf: c.polls, Back: c.listens})
+		Hint: func(text string) {
+			c.queue.Hear(text, nil)
+		}, Changed: c.watchers.changed, Hears: c.hears, Deaf: c.polls, Back: c.listens})
 	b.OnAbandoned(c.abandoned)
 	b.OnTrouble(server.Trouble{Unnamed: c.unnamed, Reconnected: c.beatsAgain})
 	c.beats.Go(c.heartbeat)

@@ -136,7 +136,8 @@ func TestTrustEndsATwentiethOfTheTTLAndAtMostASecondBeforeTheExpiry(t *testing.T
 		sent := trust.Instant{Mono: time.Minute, Wall: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
 		got := trust.Deadline(sent, tc.ttl, tc.remaining)
 		if got.Mono-sent.Mono != tc.want || got.Wall.Sub(sent.Wall) != tc.want {
-			t.Errorf("TTL %v, %v left: trusted for %v and %v, want %v", tc.ttl, tc.remaining, got.Mono-sent.Mono, got.Wall.Sub(sent.Wall), tc.want)
+			t.Errorf("TTL %v, %v left: trusted for %v and %v, want %v", tc.ttl, tc.remaining, got.Mono-sent.Mono,
+				got.Wall.Sub(sent.Wall), tc.want)
 		}
 	}
 }

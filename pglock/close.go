@@ -179,7 +179,8 @@ func (c *Client) takeBackLast(ctx context.Context) error {
 		}
 	}
 	if failure != nil {
-		return fmt.Errorf("%d requests could not be taken back; each ends with the session, or with its TTL if it was granted: %w", left, failure)
+		return fmt.Errorf("%d requests could not be taken back; each ends with the session, or with its TTL if it "+
+			"was granted: %w", left, failure)
 	}
 	return nil
 }

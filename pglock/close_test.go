@@ -29,7 +29,8 @@ func TestCloseReleasesAllLeasesInOneStatement(t *testing.T) {
 		}
 		all := s.of("releaseAll")
 		if len(all) != 1 || len(all[0].names) != 100 || len(s.of("release")) != 0 {
-			t.Errorf("%d statements for many leases and %d for single ones, want one for all", len(all), len(s.of("release")))
+			t.Errorf("%d statements for many leases and %d for single ones, want one for all", len(all),
+				len(s.of("release")))
 		}
 		for _, l := range leases {
 			if l.Err() != ErrReleased || context.Cause(l.Context()) != ErrReleased {
@@ -47,7 +48,8 @@ func TestCloseLeavesLostAndReleasedLeasesAlone(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = hangs
 		c := startClient(t, s, trust.SystemClock())
-		released, lost, held := mustAcquire(t, c, "released"), mustAcquire(t, c, "lost", WithTTL(time.Second)), mustAcquire(t, c, "held")
+		released, lost, held := mustAcquire(t, c, "released"), mustAcquire(t, c, "lost",
+			WithTTL(time.Second)), mustAcquire(t, c, "held")
 		if err := released.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -91,8 +93,10 @@ func TestCloseEndsTheSessionWhenTheLastLookIsAnswered(t *testing.T) {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
 				s.set(func() {
-					if last := s.calls[len(s.calls)-2]; last.what != "endSession" || looked == 0 || looked >= len(s.calls)-1 {
-						t.Errorf("the look came back after %d of %d calls, the last but one is %s", looked, len(s.calls), last.what)
+					if last := s.calls[len(s.calls)-2]; last.what != "endSession" || looked == 0 ||
+						looked >= len(s.calls)-1 {
+						t.Errorf("the look came back after %d of %d calls, the last but one is %s", looked,
+							len(s.calls), last.what)
 					}
 				})
 			})
@@ -119,7 +123,8 @@ func TestCloseEndsNoSessionThatNobodyKnows(t *testing.T) {
 func TestCloseWithoutLeasesSendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		if err := startClient(t, s, trust.SystemClock()).Close(t.Context()); err != nil || len(s.of("releaseAll")) != 0 {
+		if err := startClient(t, s, trust.SystemClock()).Close(t.Context()); err != nil ||
+			len(s.of("releaseAll")) != 0 {
 			t.Errorf("Close = %v with %d requests", err, len(s.of("releaseAll")))
 		}
 	})
@@ -132,7 +137,9 @@ func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
 			<-ctx.Done()
 			return protocol.Answer{}, ctx.Err()
 		},
-		"while it is in doubt": func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, errReset },
+		"while it is in doubt": func(context.Context, call) (protocol.Answer, error) {
+			return protocol.Answer{}, errReset
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -151,7 +158,10 @@ func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
 					results <- result{l, err}
 				}()
 				pgtest.Group(t).Go(func() {
-					err := c.Do(t.Context(), "report", func(context.Context, *Lease) error { t.Error("fn ran"); return nil })
+					err := c.Do(t.Context(), "report", func(context.Context, *Lease) error {
+						t.Error("fn ran")
+						return nil
+					})
 					results <- result{nil, err}
 				})
 				time.Sleep(1234 * time.Millisecond)
@@ -226,7 +236,9 @@ var partings = map[string]struct {
 	lasts time.Duration
 	want  error
 }{
-	"without a deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) { return ctx, func() {} }, 5 * time.Second, context.DeadlineExceeded},
+	"without a deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return ctx, func() {}
+	}, 5 * time.Second, context.DeadlineExceeded},
 	"ended before": {func(ctx context.Context) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(ctx)
 		cancel()
@@ -290,7 +302,9 @@ func TestWhatIsTriedUntilItsContextEndsSaysSo(t *testing.T) {
 		"Release":                  release,
 		"Release, once it is gone": release,
 		"Close":                    func(ctx context.Context, c *Client, _ *Lease) error { return c.Close(ctx) },
-		"HandOver":                 func(ctx context.Context, _ *Client, l *Lease) error { return l.HandOver(ctx, "next") },
+		"HandOver": func(ctx context.Context, _ *Client, l *Lease) error {
+			return l.HandOver(ctx, "next")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -322,7 +336,10 @@ func TestReleaseWaitsForAServerAsLongAsItsContextAllows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
+				s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) {
+					<-ctx.Done()
+					return false, ctx.Err()
+				}
 				c := startClient(t, s, trust.SystemClock())
 				l, brief := mustAcquire(t, c, "report"), mustAcquire(t, c, "brief", WithTTL(500*time.Millisecond))
 				ctx, cancel := tc.make(t.Context())
@@ -366,7 +383,8 @@ func TestClosedClientRefusesToLock(t *testing.T) {
 		_, all := c.AcquireAll(t.Context(), []string{"report", "other"})
 		watch := (<-watching(t.Context(), c)).err
 		do := c.Do(t.Context(), "report", func(context.Context, *Lease) error { return nil })
-		for name, err := range map[string]error{"TryAcquire": try, "Acquire": acquire, "AcquireAll": all, "Watch": watch, "Do": do} {
+		for name, err := range map[string]error{"TryAcquire": try, "Acquire": acquire, "AcquireAll": all,
+			"Watch": watch, "Do": do} {
 			if !errors.Is(err, ErrClosed) {
 				t.Errorf("%s: %v, want ErrClosed", name, err)
 			}

@@ -131,7 +131,8 @@ func TestCloseWaitsForWhoeverHasLockedTheRowOfALease(t *testing.T) {
 				t.Errorf("%v after %d tries", err, len(tries))
 			}
 			var held int
-			if err := look.QueryRow(t.Context(), "SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()").Scan(&held); err != nil || held != 0 {
+			if err := look.QueryRow(t.Context(), "SELECT count(*) FROM pglock.locks WHERE expires_at > "+
+				"clock_timestamp()").Scan(&held); err != nil || held != 0 {
 				t.Errorf("%d locks are held after Close, %v", held, err)
 			}
 		})

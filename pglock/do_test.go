@@ -83,16 +83,18 @@ func TestDoTellsOfALossBesideTheErrorOfItsFunction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+					error) {
 					return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: string(ReasonBroken)}}, nil
 				}
-				err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report", func(ctx context.Context, _ *Lease) error {
-					<-ctx.Done()
-					if !errors.Is(context.Cause(ctx), ErrLost) {
-						t.Errorf("fn's context ended with cause %v, want ErrLost", context.Cause(ctx))
-					}
-					return result
-				})
+				err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report",
+					func(ctx context.Context, _ *Lease) error {
+						<-ctx.Done()
+						if !errors.Is(context.Cause(ctx), ErrLost) {
+							t.Errorf("fn's context ended with cause %v, want ErrLost", context.Cause(ctx))
+						}
+						return result
+					})
 				var lost *LostError
 				if !errors.As(err, &lost) || lost.Reason != ReasonBroken || !errors.Is(err, ErrLost) {
 					t.Errorf("Do = %v, want the break", err)
@@ -123,13 +125,14 @@ func TestDoRunsNothingWithoutTheLock(t *testing.T) {
 func TestDoAcceptsThatItsFunctionReleasesTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report", func(ctx context.Context, l *Lease) error {
-			err := l.Release(ctx)
-			if context.Cause(ctx) != ErrReleased {
-				t.Errorf("fn's context ended with cause %v, want ErrReleased", context.Cause(ctx))
-			}
-			return err
-		})
+		err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report",
+			func(ctx context.Context, l *Lease) error {
+				err := l.Release(ctx)
+				if context.Cause(ctx) != ErrReleased {
+					t.Errorf("fn's context ended with cause %v, want ErrReleased", context.Cause(ctx))
+				}
+				return err
+			})
 		if n := len(s.of("release")); err != nil || n != 1 {
 			t.Errorf("Do = %v with %d releases, want nil with one", err, n)
 		}

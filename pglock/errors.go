@@ -47,21 +47,25 @@ var (
 
 // HeldError says who holds a lock. It is an ErrHeld.
 type HeldError struct {
-	Name      string
-	Holder    string    // "" in a grace, or if nobody holds the lock: a waiter is next, or a transaction has locked its row
+	Name string
+	// "" in a grace, or if nobody holds the lock: a waiter is next, or a transaction has locked its row
+	Holder    string
 	Token     Token     // of the holder's lease; 0 if Holder is ""
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero if unknown
 	Grace     bool      // until ExpiresAt a holder whose grant a failover has lost may believe in it (WithGrace)
 	Place     int       // in the queue, as last known, counted up to 100: 1 is next; 0 when not queued
-	OwnSince  time.Time // when this client was granted that lease, by the local clock; zero if it has none such any more
+	// when this client was granted that lease, by the local clock; zero if it has none such any more
+	OwnSince time.Time
 }
 
 func (e *HeldError) Error() string {
 	switch {
 	case e.Grace:
-		return fmt.Sprintf("pglock: lock %q is free, but in the grace after a failover until %s", e.Name, e.ExpiresAt.Format(time.RFC3339Nano))
+		return fmt.Sprintf("pglock: lock %q is free, but in the grace after a failover until %s", e.Name,
+			e.ExpiresAt.Format(time.RFC3339Nano))
 	case e.Holder == "":
-		return fmt.Sprintf("pglock: lock %q has no holder and is not free: a waiter is next, or a transaction has locked its row", e.Name)
+		return fmt.Sprintf("pglock: lock %q has no holder and is not free: a waiter is next, or a transaction has "+
+			"locked its row", e.Name)
 	}
 	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Name, e.Holder, e.Token)
 	if !e.ExpiresAt.IsZero() {
@@ -174,9 +178,11 @@ type SchemaError struct {
 func (e *SchemaError) Error() string {
 	switch {
 	case e.Have == 0:
-		return fmt.Sprintf("pglock: schema %q is missing or empty: run `pglock-admin migrate up --schema %s` or migrations.Up", e.Schema, e.Schema)
+		return fmt.Sprintf("pglock: schema %q is missing or empty: run `pglock-admin migrate up --schema %s` or "+
+			"migrations.Up", e.Schema, e.Schema)
 	case e.Have < e.Need:
-		return fmt.Sprintf("pglock: schema %q has version %d, this library needs %d: run `pglock-admin migrate up --schema %s` or migrations.Up",
+		return fmt.Sprintf("pglock: schema %q has version %d, this library needs %d: run `pglock-admin migrate up "+
+			"--schema %s` or migrations.Up",
 			e.Schema, e.Have, e.Need, e.Schema)
 	}
 	return fmt.Sprintf("pglock: schema %q has version %d, this library knows %d: use a newer release of the library",
@@ -187,7 +193,8 @@ func (e *SchemaError) Error() string {
 func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
 
 // writable says how to come to a session that may write.
-const writable = "connect to the primary (target_session_attrs=read-write); if it is that, default_transaction_read_only is on"
+const writable = "connect to the primary (target_session_attrs=read-write); if it is that, " +
+	"default_transaction_read_only is on"
 
 // errorFromSQL translates the errors of the protocol's SQL functions (class LK), and the server's refusals that
 // have a sentinel here, into the errors of this package. It returns any other error unchanged. name and token

@@ -43,7 +43,8 @@ func ExampleLeaseFromContext() {
 	// <nil>
 }
 
-// A program that calls the SQL functions by itself shows them the grant. Package fencedstore does that for pgx and database/sql.
+// A program that calls the SQL functions by itself shows them the grant. Package fencedstore does that for pgx and
+// database/sql.
 func ExampleLease_Export() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, databaseURL())

@@ -25,14 +25,15 @@ func ExampleWithObserver() {
 	// One goroutine calls the observer, and Close joins it. So these need no mutex.
 	grants := make(map[pglock.Way]int)
 	var held time.Duration
-	client, err := pglock.New(ctx, pool, pglock.WithObserver(pglock.ObserverFunc(func(_ context.Context, e pglock.Event) {
-		switch e.Kind {
-		case pglock.EventGrant:
-			grants[e.Way]++
-		case pglock.EventRelease, pglock.EventLost:
-			held += e.Held
-		}
-	})))
+	client, err := pglock.New(ctx, pool,
+		pglock.WithObserver(pglock.ObserverFunc(func(_ context.Context, e pglock.Event) {
+			switch e.Kind {
+			case pglock.EventGrant:
+				grants[e.Way]++
+			case pglock.EventRelease, pglock.EventLost:
+				held += e.Held
+			}
+		})))
 	if err != nil {
 		fmt.Println(err)
 		return

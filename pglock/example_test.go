@@ -45,7 +45,8 @@ func ExampleNew() {
 	// pglock: lease is released
 }
 
-// A program on database/sql, an ORM or another driver has no pgxpool.Pool. The client opens a small one, and Close ends it.
+// A program on database/sql, an ORM or another driver has no pgxpool.Pool. The client opens a small one, and Close ends
+// it.
 func ExampleOpen() {
 	ctx := context.Background()
 	client, err := pglock.Open(ctx, databaseURL())

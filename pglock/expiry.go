@@ -70,7 +70,8 @@ func (l *Lease) whyExpired(p pausing) error {
 	case paused:
 		return fmt.Errorf("%w, and the TTL is %v", p.how, l.ttl)
 	case (l.failure == nil || errors.Is(l.failure, errSilent)) && l.took > l.ttl/3:
-		return fmt.Errorf("a request to the server took %v: the TTL of %v is too short for this connection", l.took, l.ttl)
+		return fmt.Errorf("a request to the server took %v: the TTL of %v is too short for this connection", l.took,
+			l.ttl)
 	}
 	return l.failure
 }

@@ -20,7 +20,8 @@ func (s *skewed) clock() trust.Clock {
 	system := trust.SystemClock()
 	return func() trust.Instant {
 		now := system()
-		return trust.Instant{Mono: now.Mono + time.Duration(s.mono.Load()), Wall: now.Wall.Add(time.Duration(s.wall.Load()))}
+		return trust.Instant{Mono: now.Mono + time.Duration(s.mono.Load()),
+			Wall: now.Wall.Add(time.Duration(s.wall.Load()))}
 	}
 }
 
@@ -47,20 +48,23 @@ func TestALeaseThatExpiresInAPauseSaysSo(t *testing.T) {
 					var skew skewed
 					s := newFakeStore()
 					fail := atomic.Bool{}
-					s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+					s.onRenewAll = func(_ context.Context,
+						claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 						if fail.Load() {
 							return nil, errReset
 						}
 						return s.renewed(claims), nil
 					}
 					c := startClient(t, s, skew.clock())
-					l, long := mustAcquire(t, c, "report", WithTTL(3*time.Second)), mustAcquire(t, c, "long", WithTTL(time.Hour))
+					l, long := mustAcquire(t, c, "report", WithTTL(3*time.Second)), mustAcquire(t, c, "long",
+						WithTTL(time.Hour))
 					time.Sleep(500 * time.Millisecond)
 					fail.Store(true) // else the heartbeat may come before the watch, and renew it
 					skew.jump(9*time.Second, wall)
 					err := notice(t, l)
 					fail.Store(false)
-					if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), ", and the TTL is 3s") {
+					if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), says) ||
+						!strings.Contains(err.Error(), ", and the TTL is 3s") {
 						t.Errorf("%v, want %q", err, says)
 					}
 					if err := long.Err(); err != nil {
@@ -70,7 +74,8 @@ func TestALeaseThatExpiresInAPauseSaysSo(t *testing.T) {
 					l = mustAcquire(t, c, "another", WithTTL(3*time.Second))
 					fail.Store(true)
 					<-l.Context().Done()
-					if err := context.Cause(l.Context()); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), errReset.Error()) ||
+					if err := context.Cause(l.Context()); !errors.Is(err, ErrLost) ||
+						!strings.Contains(err.Error(), errReset.Error()) ||
 						strings.Contains(err.Error(), "TTL") {
 						t.Errorf("a later lease that could not be renewed: %v, want why", err)
 					}
@@ -114,8 +119,10 @@ func TestATTLThatIsTooShortForTheConnectionIsNamed(t *testing.T) {
 		grant, renewal time.Duration
 		says           string
 	}{
-		"the grant comes too late": {120 * time.Millisecond, 0, "a request to the server took 120ms: the TTL of 100ms is too short"},
-		"renewals are too slow":    {50 * time.Millisecond, 80 * time.Millisecond, "ms: the TTL of 100ms is too short for this connection"},
+		"the grant comes too late": {120 * time.Millisecond, 0, "a request to the server took 120ms: the TTL of " +
+			"100ms is too short"},
+		"renewals are too slow": {50 * time.Millisecond, 80 * time.Millisecond, "ms: the TTL of 100ms is too short " +
+			"for this connection"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -124,7 +131,8 @@ func TestATTLThatIsTooShortForTheConnectionIsNamed(t *testing.T) {
 					time.Sleep(c.grant)
 					return s.grants(asked.request), nil
 				}
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+					error) {
 					time.Sleep(c.renewal)
 					return s.renewed(claims), nil
 				}

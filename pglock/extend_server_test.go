@@ -16,7 +16,8 @@ import (
 
 // renewed is a call of renew_leases for one lease as it is: the microseconds that it then has left, and its expiry as
 // SQL.
-func renewed(t *testing.T, conn *pgx.Conn, l *pglock.Lease, lasting, noLonger string) (left time.Duration, expiry string) {
+func renewed(t *testing.T, conn *pgx.Conn, l *pglock.Lease, lasting, noLonger string) (left time.Duration,
+	expiry string) {
 	t.Helper()
 	g := l.Export()
 	var outcome string
@@ -36,7 +37,8 @@ func TestServerKeepsAnExtensionUntilItIsUndone(t *testing.T) {
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	c := startClient(t, db.Pool(t))
-	for mode, opt := range map[string]pglock.AcquireOption{"exclusive": pglock.WithHolder("me"), "shared": pglock.WithShared(), "limit": pglock.WithLimit(3)} {
+	for mode, opt := range map[string]pglock.AcquireOption{"exclusive": pglock.WithHolder("me"),
+		"shared": pglock.WithShared(), "limit": pglock.WithLimit(3)} {
 		t.Run(mode, func(t *testing.T) {
 			const ttl, long = time.Minute, time.Hour
 			l := mustAcquire(t, c, mode, pglock.WithTTL(ttl), opt)
@@ -75,14 +77,15 @@ func TestServerKeepsAnExtensionUntilItIsUndone(t *testing.T) {
 	}
 }
 
-// A repetition of the acquire may arrive late, when the lease has long been extended. It is answered with the same grant,
-// and leaves the extension as it is: somebody else would be granted the lock in the middle of a long write.
+// A repetition of the acquire may arrive late, when the lease has long been extended. It is answered with the same
+// grant, and leaves the extension as it is: somebody else would be granted the lock in the middle of a long write.
 func TestI1_I6_ALateRepetitionOfAnAcquireKeepsTheExtension(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	c := startClient(t, db.Pool(t))
-	for mode, opt := range map[string]pglock.AcquireOption{"exclusive": pglock.WithHolder("me"), "shared": pglock.WithShared(), "limit": pglock.WithLimit(3)} {
+	for mode, opt := range map[string]pglock.AcquireOption{"exclusive": pglock.WithHolder("me"),
+		"shared": pglock.WithShared(), "limit": pglock.WithLimit(3)} {
 		t.Run(mode, func(t *testing.T) {
 			l := mustAcquire(t, c, mode, pglock.WithTTL(time.Minute), opt)
 			g := l.Export()
@@ -93,19 +96,24 @@ func TestI1_I6_ALateRepetitionOfAnAcquireKeepsTheExtension(t *testing.T) {
 			_, expiry := renewed(t, conn, l, "'1 hour'", "NULL")
 			for _, repetition := range []string{
 				"acquire_lease($1, $2, gen_random_uuid(), 'me', '1 min', p_mode => $3, p_capacity => " + capacity + ")",
-				"acquire_lease($1, $2, gen_random_uuid(), 'me', '1 min', p_mode => $3, p_capacity => " + capacity + ", p_retry => true)",
-				"acquire_lease($1, $2, gen_random_uuid(), 'me', '1 min', p_mode => $3, p_capacity => " + capacity + ", p_wait => true)",
+				"acquire_lease($1, $2, gen_random_uuid(), 'me', '1 min', p_mode => $3, p_capacity => " + capacity +
+					", p_retry => true)",
+				"acquire_lease($1, $2, gen_random_uuid(), 'me', '1 min', p_mode => $3, p_capacity => " + capacity +
+					", p_wait => true)",
 				`acquire_leases(ARRAY[$1], ARRAY[$2::uuid], gen_random_uuid(), '{me}', '{1 min}', '{NULL}', '{true}', ARRAY[$3],
 					ARRAY[` + capacity + `], '{true}', '10 s', '{NULL}', '{false}')`,
 			} {
 				var granted bool
 				var token int64
-				if err := conn.QueryRow(t.Context(), "SELECT granted, token FROM pglock."+repetition, mode, g.ID, mode).Scan(&granted, &token); err != nil ||
+				if err := conn.QueryRow(t.Context(), "SELECT granted, token FROM pglock."+repetition, mode, g.ID,
+					mode).Scan(&granted, &token); err != nil ||
 					!granted || token != int64(g.Token) {
-					t.Fatalf("%s: %v with token %d, %v; want the grant with token %d", repetition, granted, token, err, g.Token)
+					t.Fatalf("%s: %v with token %d, %v; want the grant with token %d", repetition, granted, token, err,
+						g.Token)
 				}
 				var left time.Duration
-				if err := conn.QueryRow(t.Context(), "SELECT expires_at - clock_timestamp() FROM pglock.locks WHERE grant_id = $1", g.ID).Scan(&left); err != nil ||
+				if err := conn.QueryRow(t.Context(), "SELECT expires_at - clock_timestamp() FROM pglock.locks WHERE "+
+					"grant_id = $1", g.ID).Scan(&left); err != nil ||
 					left < 50*time.Minute {
 					t.Errorf("I1: %s leaves %v, %v; want nearly an hour", repetition, left, err)
 				}
@@ -118,7 +126,8 @@ func TestI1_I6_ALateRepetitionOfAnAcquireKeepsTheExtension(t *testing.T) {
 			if err := conn.QueryRow(t.Context(), until, g.ID).Scan(&before); err != nil {
 				t.Fatal(err)
 			}
-			execute(t, conn, "SELECT pglock.acquire_lease($1, $2::text::uuid, gen_random_uuid(), 'me', '1 min', p_mode => $3, p_capacity => "+capacity+")", mode, g.ID.String(), mode)
+			execute(t, conn, "SELECT pglock.acquire_lease($1, $2::text::uuid, gen_random_uuid(), 'me', '1 min', "+
+				"p_mode => $3, p_capacity => "+capacity+")", mode, g.ID.String(), mode)
 			if err := conn.QueryRow(t.Context(), until, g.ID).Scan(&after); err != nil || !after.After(before) {
 				t.Errorf("I12: a repetition renews the lease, whose expiry was %v and is %v, %v", before, after, err)
 			}
@@ -139,7 +148,9 @@ func TestI11_ExtensionsThatMakeNoSenseAreRefusedByTheServer(t *testing.T) {
 		{"ARRAY['1 h', '1 h']::interval[]", "NULL", "1, 2, 1"}, {"NULL", "ARRAY[NULL, NULL]::timestamptz[]", "1, 1, 2"},
 		{"'{}'", "NULL", "1, 0, 1"},
 	} {
-		_, err := conn.Exec(t.Context(), `SELECT pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[0], NULL, `+bad.lasting+`, `+bad.noLonger+`)`,
+		_, err := conn.Exec(t.Context(),
+			`SELECT pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[0], NULL, `+bad.lasting+
+				`, `+bad.noLonger+`)`,
 			g.Lock, int64(g.Token), g.ID)
 		var refused *pgconn.PgError
 		if !errors.As(err, &refused) || refused.Code != "22023" || !strings.Contains(refused.Message, bad.says) {
@@ -167,7 +178,8 @@ func TestExtendNeedsNoConnectionOfThePool(t *testing.T) {
 	}
 	expires := func() (left time.Duration) {
 		var seconds float64
-		if err := taken.QueryRow(t.Context(), "SELECT extract(epoch FROM expires_at - clock_timestamp()) FROM pglock.locks").Scan(&seconds); err != nil {
+		if err := taken.QueryRow(t.Context(), "SELECT extract(epoch FROM expires_at - clock_timestamp()) FROM "+
+			"pglock.locks").Scan(&seconds); err != nil {
 			t.Fatal(err)
 		}
 		return time.Duration(seconds * float64(time.Second))

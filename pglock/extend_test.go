@@ -130,7 +130,8 @@ func TestRenewalsDoNotShortenAnExtendedLease(t *testing.T) {
 			t.Errorf("after 30 s of an extension by a minute the lease lasts for %v", left)
 		}
 		if n := len(m.asked()); n < 2*25 || !other.Valid() {
-			t.Errorf("%d renewals of two leases in 30 s, want one each second of each; the other says %v", n, other.Err())
+			t.Errorf("%d renewals of two leases in 30 s, want one each second of each; the other says %v", n,
+				other.Err())
 		}
 		ofOne := func() (asked []protocol.Claim) { // the other lease may be due at the same moment
 			return slices.DeleteFunc(m.asked(), func(c protocol.Claim) bool { return c.Name != "nightly" })
@@ -325,12 +326,14 @@ func TestExtensionComesBeforeTheGrace(t *testing.T) {
 		}
 		m := newLongServer(s, 63*time.Second)
 		end := mustExtend(t, l, time.Hour)
-		if left, trusted := m.left("nightly"), time.Until(l.Deadline()); left != time.Hour+time.Minute || trusted != time.Hour-time.Second {
+		if left, trusted := m.left("nightly"), time.Until(l.Deadline()); left != time.Hour+time.Minute ||
+			trusted != time.Hour-time.Second {
 			t.Errorf("taken for %v and trusted for %v", left, trusted)
 		}
 		end()
 		synctest.Wait()
-		if left, trusted := m.left("nightly"), time.Until(l.Deadline()); left != 63*time.Second || trusted > 3*time.Second {
+		if left, trusted := m.left("nightly"), time.Until(l.Deadline()); left != 63*time.Second ||
+			trusted > 3*time.Second {
 			t.Errorf("afterwards taken for %v and trusted for %v", left, trusted)
 		}
 	})
@@ -378,7 +381,8 @@ func TestExtensionOfALeaseThatEndsFails(t *testing.T) {
 				client := startClient(t, s, trust.SystemClock())
 				l := mustAcquire(t, client, "nightly", WithTTL(3*time.Second))
 				s.set(func() {
-					s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+					s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+						error) {
 						return nil, errors.New("no answer")
 					}
 				})
@@ -412,7 +416,8 @@ func TestI7_LateAnswerRevivesNoTrustInAnExtensionThatIsTakenBack(t *testing.T) {
 		end := mustExtend(t, l, 10*time.Minute)
 		answers := time.Now().Add(2150 * time.Millisecond) // the network delivers nothing until then
 		s.set(func() {
-			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
 				verdicts, err := m.renew(claims)
 				at := answers
 				if claims[0].NoLonger != 0 {
@@ -459,7 +464,8 @@ func TestI7_EndOfAnExtensionAfterASleepMakesNoLeaseLonger(t *testing.T) {
 		after := l.deadline
 		l.mu.Unlock()
 		if after.Wall.After(before.Wall) || after.Mono >= before.Mono {
-			t.Errorf("the deadline was %v and is %v, want it earlier by the monotonic clock, and not later by the other", before, after)
+			t.Errorf("the deadline was %v and is %v, want it earlier by the monotonic clock, and not later by the "+
+				"other", before, after)
 		}
 	})
 }
@@ -471,7 +477,8 @@ func TestI7_ExtendReturnsOnlyWhenTheDeadlineHasFollowed(t *testing.T) {
 		m := newLongServer(s, 30*time.Second)
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(30*time.Second))
 		s.set(func() {
-			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
 				verdicts, err := m.renew(claims)
 				m.set(func() { m.fail = errReset }) // and nothing after it
 				time.Sleep(time.Second)

@@ -61,7 +61,8 @@ func (q *fakeQueue) acquire(_ context.Context, asked call) (protocol.Answer, err
 		q.grantLocked(asked.grantID, asked.request.TTL)
 	}
 	if token, granted := q.granted[asked.grantID]; granted {
-		return protocol.Answer{Granted: true, Token: token, Holder: asked.request.Holder, Remaining: asked.request.TTL}, nil
+		return protocol.Answer{Granted: true, Token: token, Holder: asked.request.Holder,
+			Remaining: asked.request.TTL}, nil
 	}
 	if !known {
 		q.last++
@@ -223,7 +224,8 @@ type acquired struct {
 }
 
 // waiting starts a call that waits, and returns once it is queued.
-func waiting(ctx context.Context, t *testing.T, c *Client, name string, opts ...AcquireOption) (grantID uuid.UUID, result chan acquired) {
+func waiting(ctx context.Context, t *testing.T, c *Client, name string, opts ...AcquireOption) (grantID uuid.UUID,
+	result chan acquired) {
 	t.Helper()
 	result = calling(ctx, c, name, opts...)
 	still(t, result)

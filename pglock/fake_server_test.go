@@ -16,8 +16,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// fakeServer is a fake store that keeps exclusive locks with their queues for several clients, as the server does: a release
-// grants to the next ticket, in the order of tickets.
+// fakeServer is a fake store that keeps exclusive locks with their queues for several clients, as the server does: a
+// release grants to the next ticket, in the order of tickets.
 type fakeServer struct {
 	*fakeStore
 	trip  time.Duration                      // of a statement to the server, and the same back
@@ -155,7 +155,8 @@ func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h protocol.Handed) {
 }
 
 func (s *fakeServer) Acquire(ctx context.Context, asked protocol.Request) (protocol.Answer, error) {
-	s.note(call{what: "acquire", names: []string{asked.Name}, grantID: asked.GrantID, retry: asked.Retry, request: asked, nested: asked.Nested})
+	s.note(call{what: "acquire", names: []string{asked.Name}, grantID: asked.GrantID, retry: asked.Retry,
+		request: asked, nested: asked.Nested})
 	return s.fly(ctx, asked, func(ctx context.Context) (protocol.Answer, error) { return s.acquired(ctx, asked) })
 }
 
@@ -180,7 +181,8 @@ func (s *fakeServer) acquired(ctx context.Context, q protocol.Request) (a protoc
 		case !r.held():
 			s.grant(r, q, session, 0)
 		}
-		if a.Holder, a.Token, a.ExpiresAt, a.Remaining = r.Holder, r.token, r.until.UTC(), time.Until(r.until); r.GrantID == grantID {
+		if a.Holder, a.Token, a.ExpiresAt, a.Remaining = r.Holder, r.token, r.until.UTC(),
+			time.Until(r.until); r.GrantID == grantID {
 			a.Granted = true
 			return
 		}
@@ -212,7 +214,8 @@ func (s *fakeServer) Release(ctx context.Context, c protocol.Claim, _ bool) (e p
 	return e, err
 }
 
-func (s *fakeServer) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession, err error) {
+func (s *fakeServer) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession,
+	err error) {
 	s.note(call{what: "handOver", names: []string{c.Name}, grantID: c.GrantID})
 	err = s.does(ctx, "handOver", func() {
 		r := s.row(c.Name)
@@ -253,7 +256,8 @@ func (s *fakeServer) OwnTickets(context.Context, protocol.Session, []int64) ([]p
 	return nil, nil
 }
 
-func (s *fakeServer) TakeBack(ctx context.Context, _ protocol.Session, spend bool, requests []protocol.RequestID) (backs []protocol.TakenBack, err error) {
+func (s *fakeServer) TakeBack(ctx context.Context, _ protocol.Session, spend bool,
+	requests []protocol.RequestID) (backs []protocol.TakenBack, err error) {
 	for _, u := range requests {
 		s.note(call{what: "giveUp", names: []string{u.Name}, grantID: u.GrantID, spend: spend})
 	}
@@ -285,7 +289,8 @@ func hintText(grantID uuid.UUID, ticket, token int64, left time.Duration) string
 	return hintOf(grantID, fmt.Sprintf("%d %d 0 %d", ticket, token, left.Microseconds()))
 }
 
-func (s *fakeServer) RenewAll(ctx context.Context, _ time.Duration, _ protocol.Session, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+func (s *fakeServer) RenewAll(ctx context.Context, _ time.Duration, _ protocol.Session,
+	claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 	s.note(call{what: "beat"})
 	if f := hook(s.fakeStore, &s.onRenewAll); f != nil {
 		return f(ctx, claims)
@@ -296,7 +301,8 @@ func (s *fakeServer) RenewAll(ctx context.Context, _ time.Duration, _ protocol.S
 			verdicts[c] = protocol.Verdict{Outcome: string(cmp.Or(s.ended[c.GrantID], ReasonTakenOver))}
 			if r := s.row(c.Name); r.is(c) {
 				r.until = time.Now().Add(r.TTL + r.Grace)
-				verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: r.TTL + r.Grace, ExpiresAt: r.until.UTC()}
+				verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: r.TTL + r.Grace,
+					ExpiresAt: r.until.UTC()}
 			} else if r.GrantID == c.GrantID {
 				verdicts[c] = protocol.Verdict{Outcome: string(ReasonBroken)}
 			}
@@ -305,7 +311,8 @@ func (s *fakeServer) RenewAll(ctx context.Context, _ time.Duration, _ protocol.S
 	return verdicts, err
 }
 
-func (s *fakeServer) Look(ctx context.Context, _ time.Duration, w protocol.Session, nested []int64) (map[int64]protocol.Sighting, error) {
+func (s *fakeServer) Look(ctx context.Context, _ time.Duration, w protocol.Session,
+	nested []int64) (map[int64]protocol.Sighting, error) {
 	s.note(call{what: "beat"})
 	s.note(call{what: "look", tokens: nested})
 	found := make(map[int64]protocol.Sighting)
@@ -313,7 +320,8 @@ func (s *fakeServer) Look(ctx context.Context, _ time.Duration, w protocol.Sessi
 		for _, r := range s.rows {
 			for i, t := range r.queue {
 				if t.session == sessionOf(w.Key) {
-					found[t.number] = protocol.Sighting{First: i == 0, Near: i < near, Remaining: max(0, time.Until(r.until))}
+					found[t.number] = protocol.Sighting{First: i == 0, Near: i < near,
+						Remaining: max(0, time.Until(r.until))}
 				}
 			}
 		}
@@ -322,7 +330,8 @@ func (s *fakeServer) Look(ctx context.Context, _ time.Duration, w protocol.Sessi
 }
 
 // about answers a call about one lease.
-func (s *fakeServer) about(ctx context.Context, what string, c protocol.Claim, change func(*fakeRow)) (left time.Duration, err error) {
+func (s *fakeServer) about(ctx context.Context, what string, c protocol.Claim,
+	change func(*fakeRow)) (left time.Duration, err error) {
 	s.note(call{what: what, names: []string{c.Name}, grantID: c.GrantID})
 	lost := s.does(ctx, what, func() {
 		r := s.row(c.Name)
@@ -386,8 +395,8 @@ func (s *fakeServer) holds(name string) (held bool) {
 	return held
 }
 
-// wantEmpty fails the test unless nobody holds or waits for the lock, on the server and in the clients, a second after the
-// last call has ended.
+// wantEmpty fails the test unless nobody holds or waits for the lock, on the server and in the clients, a second after
+// the last call has ended.
 func (s *fakeServer) wantEmpty(t *testing.T, name string, clients ...*Client) {
 	t.Helper()
 	time.Sleep(time.Second)

@@ -139,11 +139,13 @@ func (s *fakeStore) grants(r protocol.Request) protocol.Answer {
 	defer s.mu.Unlock()
 	s.lastToken++
 	s.ttls[r.GrantID] = r.TTL + r.Grace
-	return protocol.Answer{Granted: true, Token: s.lastToken, Holder: r.Holder, ExpiresAt: time.Now().Add(r.TTL), Remaining: r.TTL + r.Grace}
+	return protocol.Answer{Granted: true, Token: s.lastToken, Holder: r.Holder, ExpiresAt: time.Now().Add(r.TTL),
+		Remaining: r.TTL + r.Grace}
 }
 
 func (s *fakeStore) Acquire(ctx context.Context, q protocol.Request) (protocol.Answer, error) {
-	asked := s.note(call{what: "acquire", names: []string{q.Name}, grantID: q.GrantID, retry: q.Retry, request: q, nested: q.Nested})
+	asked := s.note(call{what: "acquire", names: []string{q.Name}, grantID: q.GrantID, retry: q.Retry, request: q,
+		nested: q.Nested})
 	return s.fly(ctx, q, func(ctx context.Context) (protocol.Answer, error) {
 		if f := hook(s, &s.onAcquire); f != nil {
 			s.set(func() { s.ttls[q.GrantID] = q.TTL + q.Grace })
@@ -155,7 +157,8 @@ func (s *fakeStore) Acquire(ctx context.Context, q protocol.Request) (protocol.A
 
 // fly makes a request that continues when its call has left, as those of the real store do: its answer then goes to
 // the orphanage. f's context ends when the store is closed.
-func (s *fakeStore) fly(ctx context.Context, q protocol.Request, f func(context.Context) (protocol.Answer, error)) (protocol.Answer, error) {
+func (s *fakeStore) fly(ctx context.Context, q protocol.Request, f func(context.Context) (protocol.Answer,
+	error)) (protocol.Answer, error) {
 	r := &requested{done: make(chan struct{})}
 	s.mu.Lock()
 	if s.shut {
@@ -228,7 +231,8 @@ func (s *fakeStore) endAll() {
 	}
 }
 
-func (s *fakeStore) RenewAll(ctx context.Context, _ time.Duration, _ protocol.Session, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+func (s *fakeStore) RenewAll(ctx context.Context, _ time.Duration, _ protocol.Session,
+	claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 	s.note(call{what: "beat"})
 	s.note(call{what: "renewAll", names: namesOf(claims)})
 	if f := hook(s, &s.onRenewAll); f != nil {
@@ -237,7 +241,8 @@ func (s *fakeStore) RenewAll(ctx context.Context, _ time.Duration, _ protocol.Se
 	return s.renewed(claims), nil
 }
 
-func (s *fakeStore) Look(ctx context.Context, _ time.Duration, _ protocol.Session, nested []int64) (map[int64]protocol.Sighting, error) {
+func (s *fakeStore) Look(ctx context.Context, _ time.Duration, _ protocol.Session,
+	nested []int64) (map[int64]protocol.Sighting, error) {
 	s.note(call{what: "beat"})
 	s.note(call{what: "look", tokens: nested})
 	if f := hook(s, &s.onLook); f != nil {
@@ -256,7 +261,8 @@ func (s *fakeStore) renewed(claims []protocol.Claim) map[protocol.Claim]protocol
 }
 
 // one answers a call about one lease with its full TTL, or with what stands in the answer's place.
-func (s *fakeStore) one(ctx context.Context, what string, c protocol.Claim, f func(context.Context, protocol.Claim) (time.Duration, error)) (time.Duration, error) {
+func (s *fakeStore) one(ctx context.Context, what string, c protocol.Claim,
+	f func(context.Context, protocol.Claim) (time.Duration, error)) (time.Duration, error) {
 	s.note(call{what: what, names: []string{c.Name}, grantID: c.GrantID})
 	if f != nil {
 		return f(ctx, c)
@@ -269,7 +275,8 @@ func (s *fakeStore) Renew(ctx context.Context, c protocol.Claim) (protocol.Verdi
 	return protocol.Verdict{Outcome: protocol.Renewed, Remaining: max(left, c.Lasting)}, err
 }
 
-func (s *fakeStore) RenewWaiting(ctx context.Context, _ time.Duration, c protocol.Claim, wait time.Duration) (v protocol.Verdict, err error) {
+func (s *fakeStore) RenewWaiting(ctx context.Context, _ time.Duration, c protocol.Claim,
+	wait time.Duration) (v protocol.Verdict, err error) {
 	s.note(call{what: "renewBusy", names: []string{c.Name}, grantID: c.GrantID, wait: wait})
 	v = protocol.Verdict{Outcome: protocol.Renewed, Remaining: s.ttl(c.GrantID)}
 	if f := hook(s, &s.onRenewBusy); f != nil {
@@ -368,7 +375,8 @@ func (s *fakeStore) OwnTickets(_ context.Context, _ protocol.Session, tickets []
 	return nil, nil
 }
 
-func (s *fakeStore) TakeBack(ctx context.Context, _ protocol.Session, spend bool, requests []protocol.RequestID) ([]protocol.TakenBack, error) {
+func (s *fakeStore) TakeBack(ctx context.Context, _ protocol.Session, spend bool,
+	requests []protocol.RequestID) ([]protocol.TakenBack, error) {
 	var names []string
 	for _, r := range requests {
 		names = append(names, r.Name)

@@ -21,7 +21,8 @@ func TestI8_FirstInTheQueueAsksWhenTheHoldersLeaseEndsAndNobodyElse(t *testing.T
 		_, second := waiting(t.Context(), t, c, "report")
 		_, third := waiting(t.Context(), t, c, "report")
 		l := mustGet(t, first)
-		if late := time.Since(s.began) - end; l.grantID != id || l.Token() != 6 || late < 0 || late > 5*time.Millisecond {
+		if late := time.Since(s.began) - end; l.grantID != id || l.Token() != 6 || late < 0 ||
+			late > 5*time.Millisecond {
 			t.Errorf("%v, %v after the holder's lease had ended", l, late)
 		}
 		still(t, second)
@@ -104,7 +105,8 @@ func TestFirstInTheQueueThatWaitsForACommitAsksSoonAndThenLessOften(t *testing.T
 			case committed:
 				return protocol.Answer{Granted: true, Token: 6, Remaining: DefaultTTL}, nil
 			case renewed:
-				return protocol.Answer{Holder: "the other", Token: 5, Remaining: 10 * time.Second, Ticket: 1, Place: 1, First: true}, nil
+				return protocol.Answer{Holder: "the other", Token: 5, Remaining: 10 * time.Second, Ticket: 1, Place: 1,
+					First: true}, nil
 			}
 			return protocol.Answer{Ticket: 1, Place: 1, First: true}, nil
 		}

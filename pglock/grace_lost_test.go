@@ -21,7 +21,8 @@ func TestALeaseThatIsLostInTheGraceAfterAFailoverIsNotReturned(t *testing.T) {
 		began := time.Now()
 		time.AfterFunc(30*time.Second, func() {
 			s.set(func() {
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+					error) {
 					verdicts := make(map[protocol.Claim]protocol.Verdict)
 					for _, claim := range claims {
 						verdicts[claim] = protocol.Verdict{Outcome: string(ReasonBroken)}

@@ -59,8 +59,10 @@ func TestGraceAfterAFailoverIsSatOutWithTheLease(t *testing.T) {
 			t.Errorf("without a grace: %v", err)
 		}
 		var held *HeldError
-		if _, err := c.TryAcquire(t.Context(), "report", WithGrace(time.Minute)); !errors.As(err, &held) || held.Token != 0 || len(s.of("release")) != 1 ||
-			!held.Grace || held.Holder != "" || !strings.Contains(err.Error(), "in the grace after a failover") || held.ExpiresAt.Sub(time.Now().UTC()) != 50*time.Second {
+		if _, err := c.TryAcquire(t.Context(), "report", WithGrace(time.Minute)); !errors.As(err, &held) ||
+			held.Token != 0 || len(s.of("release")) != 1 ||
+			!held.Grace || held.Holder != "" || !strings.Contains(err.Error(), "in the grace after a failover") ||
+			held.ExpiresAt.Sub(time.Now().UTC()) != 50*time.Second {
 			t.Errorf("TryAcquire: %v, %d releases", err, len(s.of("release")))
 		}
 		began := time.Now()
@@ -74,7 +76,8 @@ func TestGraceAfterAFailoverIsSatOutWithTheLease(t *testing.T) {
 		s.promoted = time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.Acquire(ctx, "other", WithGrace(time.Minute)); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrHeld) || len(s.of("release")) != 2 {
+		if _, err := c.Acquire(ctx, "other", WithGrace(time.Minute)); !errors.Is(err, context.DeadlineExceeded) ||
+			!errors.Is(err, ErrHeld) || len(s.of("release")) != 2 {
 			t.Errorf("a wait that ctx ends: %v, %d releases", err, len(s.of("release")))
 		}
 	})
@@ -119,7 +122,9 @@ func TestGraceThatNobodyCanTellFailsInTheEnd(t *testing.T) {
 		after time.Duration
 	}{
 		"without a server for long": {func(*Client, *Lease, func()) {}, errReset, outage},
-		"when ctx ends":             {func(_ *Client, _ *Lease, cancel func()) { cancel() }, context.Canceled, 5 * time.Second},
+		"when ctx ends": {func(_ *Client, _ *Lease, cancel func()) {
+			cancel()
+		}, context.Canceled, 5 * time.Second},
 		"when the lease is lost": {func(_ *Client, l *Lease, _ func()) {
 			l.end(&LostError{Name: "report", Reason: ReasonBroken})
 		}, ErrLost, 5 * time.Second},
@@ -149,7 +154,8 @@ func TestGraceThatNobodyCanTellFailsInTheEnd(t *testing.T) {
 					time.AfterFunc(5*time.Second, func() { tc.ends(c, held(), cancel) })
 				}
 				_, err := c.Acquire(ctx, "report", WithGrace(time.Minute), WithTTL(time.Hour))
-				if took := time.Since(s.began); !errors.Is(err, tc.want) || took < tc.after-lastAgain || took > tc.after {
+				if took := time.Since(s.began); !errors.Is(err, tc.want) || took < tc.after-lastAgain ||
+					took > tc.after {
 					t.Errorf("%v after %v, want %v after %v", err, took, tc.want, tc.after)
 				}
 				synctest.Wait()
@@ -166,7 +172,8 @@ func TestGraceOutOfRangeIsRefused(t *testing.T) {
 		c := startClient(t, newFakeStore(), trust.SystemClock())
 		for _, d := range []time.Duration{-1, MaxTTL} {
 			var bad *ArgumentError
-			if _, err := c.TryAcquire(t.Context(), "report", WithGrace(d)); !errors.As(err, &bad) || bad.Field != "grace" {
+			if _, err := c.TryAcquire(t.Context(), "report", WithGrace(d)); !errors.As(err, &bad) ||
+				bad.Field != "grace" {
 				t.Errorf("grace %v: %v", d, err)
 			}
 		}

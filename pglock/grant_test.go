@@ -71,7 +71,8 @@ func TestI6_GrantIDOfARefusedRetryIsGivenUp(t *testing.T) {
 			t.Errorf("%v, want ErrHeld", err)
 		}
 		synctest.Wait()
-		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID || !given[0].spend {
+		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID ||
+			!given[0].spend {
 			t.Errorf("given up %+v, want the grant ID of the requests, to be spent", given)
 		}
 	})
@@ -91,7 +92,8 @@ func TestI6_OutcomeThatStaysUnknownIsReportedAndGivenBack(t *testing.T) {
 			t.Errorf("gave up after %v, want %v", took, 10*time.Second)
 		}
 		synctest.Wait()
-		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID || !given[0].spend {
+		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID ||
+			!given[0].spend {
 			t.Errorf("given back %+v, want the grant ID of the requests, to be spent", given)
 		}
 	})
@@ -107,7 +109,8 @@ func TestRequestThatReachedNoServerIsNotRepeated(t *testing.T) {
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, refused }
 		_, err := startClient(t, s, trust.SystemClock()).TryAcquire(t.Context(), "report")
 		synctest.Wait()
-		if !errors.Is(err, refused) || errors.Is(err, ErrOutcomeUnknown) || len(s.of("acquire")) != 1 || len(s.of("giveUp")) != 0 {
+		if !errors.Is(err, refused) || errors.Is(err, ErrOutcomeUnknown) || len(s.of("acquire")) != 1 ||
+			len(s.of("giveUp")) != 0 {
 			t.Errorf("%v after %d requests, %d given back", err, len(s.of("acquire")), len(s.of("giveUp")))
 		}
 	})
@@ -116,9 +119,12 @@ func TestRequestThatReachedNoServerIsNotRepeated(t *testing.T) {
 func TestRefusalOfTheServerIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, sqlError("42501") }
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
+			return protocol.Answer{}, sqlError("42501")
+		}
 		c := startClient(t, s, trust.SystemClock())
-		for name, ask := range map[string]func(context.Context, string, ...AcquireOption) (*Lease, error){"TryAcquire": c.TryAcquire, "Acquire": c.Acquire} {
+		for name, ask := range map[string]func(context.Context, string, ...AcquireOption) (*Lease,
+			error){"TryAcquire": c.TryAcquire, "Acquire": c.Acquire} {
 			before := len(s.of("acquire"))
 			if _, err := ask(t.Context(), "report"); !errors.Is(err, ErrPermission) {
 				t.Errorf("%s: %v, want ErrPermission", name, err)
@@ -197,7 +203,8 @@ func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
 
 		answered := make(chan time.Time, 1)
 		s.set(func() {
-			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
 				time.Sleep(3 * time.Second)
 				s.onRenewAll = hangs
 				answered <- time.Now()
@@ -211,7 +218,8 @@ func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
 		}
 
 		s.set(func() {
-			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
 				s.onRenewAll = hangs
 				answered <- time.Now()
 				return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Busy}}, nil
@@ -253,14 +261,15 @@ func TestGrantThatIsAnsweredAfterItsTTLIsLostAndGivenBack(t *testing.T) {
 			t.Errorf("TryAcquire = %v, %v; want the loss of token 3", l, err)
 		}
 		synctest.Wait()
-		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID || given[0].spend {
+		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID ||
+			given[0].spend {
 			t.Errorf("given back: %+v", given)
 		}
 	})
 }
 
-// The call returns when its context ends. Whatever the server does for it after that is taken back: what it has granted, what
-// it has queued, and what it may have done where its answer was lost.
+// The call returns when its context ends. Whatever the server does for it after that is taken back: what it has
+// granted, what it has queued, and what it may have done where its answer was lost.
 func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 	for name, ask := range map[string]func(*Client, context.Context) (*Lease, error){
 		"TryAcquire": func(c *Client, ctx context.Context) (*Lease, error) { return c.TryAcquire(ctx, "report") },
@@ -318,7 +327,8 @@ func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 					}
 					for _, g := range given {
 						if g.grantID != s.of("acquire")[0].grantID || g.names[0] != "report" || g.spend != late.spend {
-							t.Errorf("given back %+v, want the grant that was asked for, to be spent: %v", g, late.spend)
+							t.Errorf("given back %+v, want the grant that was asked for, to be spent: %v", g,
+								late.spend)
 						}
 					}
 				})
@@ -352,7 +362,8 @@ func TestGrantToAClientThatIsClosedMeanwhileIsReleased(t *testing.T) {
 			time.Sleep(time.Second) // Close waits for what is under way
 			return protocol.Answer{Granted: true, Token: 4, Remaining: DefaultTTL}, nil
 		}
-		if l, err := c.TryAcquire(t.Context(), "report"); l != nil || !errors.Is(err, ErrClosed) || time.Since(s.began) != 0 {
+		if l, err := c.TryAcquire(t.Context(), "report"); l != nil || !errors.Is(err, ErrClosed) ||
+			time.Since(s.began) != 0 {
 			t.Errorf("TryAcquire = %v, %v; want ErrClosed at once", l, err)
 		}
 		if err := <-closed; err != nil || time.Since(s.began) != time.Second {
@@ -376,8 +387,8 @@ func (s losing) Acquire(_ context.Context, q protocol.Request) (protocol.Answer,
 	return protocol.Answer{}, errReset
 }
 
-// The answer may be lost in the moment in which the call's context ends, or the client: what the request has done is taken
-// back all the same.
+// The answer may be lost in the moment in which the call's context ends, or the client: what the request has done is
+// taken back all the same.
 func TestTrap9_AnswerThatIsLostWhenTheCallEndsIsTakenBack(t *testing.T) {
 	for name, ask := range map[string]func(*Client, context.Context) error{
 		"TryAcquire": func(c *Client, ctx context.Context) error { return ignoreLease(c.TryAcquire(ctx, "report")) },
@@ -412,7 +423,8 @@ func TestTrap9_AnswerThatIsLostWhenTheCallEndsIsTakenBack(t *testing.T) {
 						}
 					}
 					synctest.Wait()
-					if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID || !given[0].spend {
+					if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID ||
+						!given[0].spend {
 						t.Errorf("given back %+v, want the request that was sent, to be spent", given)
 					}
 				})
@@ -466,7 +478,8 @@ func TestTrap9_CloseAgainstACallLeavesNothingBehind(t *testing.T) {
 							t.Error(err)
 						}
 						if s.holds("report") || s.queued("report") != 0 {
-							t.Errorf("round %d: after Close, and %v: held: %v, %d tickets", round, err, s.holds("report"), s.queued("report"))
+							t.Errorf("round %d: after Close, and %v: held: %v, %d tickets", round, err,
+								s.holds("report"), s.queued("report"))
 						}
 					})
 					if t.Failed() {

@@ -57,7 +57,8 @@ func TestHandOverWhoseAnswerIsLostIsAskedAgain(t *testing.T) {
 				return nil
 			}
 		})
-		if err := held.HandOver(t.Context(), "c"); err != nil || held.Err() != ErrReleased || len(s.of("handOver")) != 2 {
+		if err := held.HandOver(t.Context(), "c"); err != nil || held.Err() != ErrReleased ||
+			len(s.of("handOver")) != 2 {
 			t.Errorf("%v, %v after %d requests", err, held.Err(), len(s.of("handOver")))
 		}
 		still(t, b)

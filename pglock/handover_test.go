@@ -87,7 +87,8 @@ func TestHandOverGrantsTheNamedWaiterAndTheOthersKeepTheirPlaces(t *testing.T) {
 			if err := held.HandOver(t.Context(), "d"); err != nil {
 				t.Fatal(err)
 			}
-			if err := held.Err(); err != pglock.ErrReleased || !errors.Is(context.Cause(held.Context()), pglock.ErrReleased) {
+			if err := held.Err(); err != pglock.ErrReleased || !errors.Is(context.Cause(held.Context()),
+				pglock.ErrReleased) {
 				t.Errorf("the lease that was handed over: %v, %v", err, context.Cause(held.Context()))
 			}
 			if err := held.Release(t.Context()); err != pglock.ErrReleased {
@@ -217,7 +218,8 @@ func TestHandOverByWhoeverHasNotTheLeaseChangesNothing(t *testing.T) {
 	token, id := int64(held.Token()), exported(held).String()
 	ask := func(token int64, id string) (outcome string) {
 		t.Helper()
-		err := conn.QueryRow(t.Context(), `SELECT outcome FROM pglock.hand_over('x', $1, $2, 'b')`, token, id).Scan(&outcome)
+		err := conn.QueryRow(t.Context(), `SELECT outcome FROM pglock.hand_over('x', $1, $2, 'b')`, token,
+			id).Scan(&outcome)
 		if err != nil {
 			t.Fatal(err)
 		}

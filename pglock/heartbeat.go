@@ -14,8 +14,8 @@ import (
 const (
 	// idle is how long the heartbeat keeps its connection without anything to renew.
 	idle = 30 * time.Second
-	// cutOff is how long a statement may take before its connection is given up, at least: it may only be slow, and on a
-	// full server a connection that was closed may not come back. Those who cannot wait for it ask again beside it.
+	// cutOff is how long a statement may take before its connection is given up, at least: it may only be slow, and on
+	// a full server a connection that was closed may not come back. Those who cannot wait for it ask again beside it.
 	cutOff = 2 * time.Second
 	// lookPatience is how long one look at the queue may take, or one sign of life. The next look goes beside it, on
 	// another connection, if it has not been answered after lookAgain, or after so many times as long as the last one
@@ -28,8 +28,8 @@ const (
 	// sweepEvery is how often a client with a heartbeat removes what nobody needs any more.
 	sweepEvery = time.Minute
 
-	// A statement is made so small that it takes a twelfth of the shortest TTL of a lease, or of the session while calls
-	// wait, and at most half a second: that is how long it holds up others.
+	// A statement is made so small that it takes a twelfth of the shortest TTL of a lease, or of the session while
+	// calls wait, and at most half a second: that is how long it holds up others.
 	holdsUp     = 12
 	holdsUpMost = 500 * time.Millisecond
 	// If it takes longer, work that is due goes beside it, on another connection, as soon as it has waited for a
@@ -115,7 +115,8 @@ func (h *heart) plan(now trust.Instant) (a agenda, wake time.Duration) {
 	if look := h.queue.UntilLook(now); look != never {
 		a.hold = min(a.hold, h.config.sessionTTL/holdsUp)
 		if h.hasRoom(now, looking) {
-			a.add(looking, look, max(look, 0)+min(h.config.sessionTTL/8, lookAgain)) // one may fail and cost the session nothing
+			// one may fail and cost the session nothing
+			a.add(looking, look, max(look, 0)+min(h.config.sessionTTL/8, lookAgain))
 		}
 	}
 	if back := h.takebacks.Until(now.Mono); back != never && h.hasRoom(now, takingBack) {

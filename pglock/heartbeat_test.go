@@ -174,7 +174,8 @@ func TestRenewalThatHangsIsGivenUpWhileThereIsTimeForAnother(t *testing.T) {
 		}
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(9*time.Second))
 		if got, left := <-hung, time.Until(l.Deadline()); (got - left).Abs() > time.Millisecond {
-			t.Errorf("an attempt was given up after %v, when %v were left, want half of the time that it had", got, left)
+			t.Errorf("an attempt was given up after %v, when %v were left, want half of the time that it had", got,
+				left)
 		}
 		s.set(func() { s.onRenewAll = nil })
 		time.Sleep(time.Minute)
@@ -241,12 +242,15 @@ func TestLockedRowOfALongLeaseCostsNoShortOne(t *testing.T) {
 // for the others again soon. Every one of them is renewed in time once it is unlocked, and the unlocked ones are
 // renewed meanwhile.
 func TestBeatWaitsForOneLockedRowAndForAMomentAtMost(t *testing.T) {
-	for ttl, most := range map[time.Duration]time.Duration{MinTTL: MinTTL / 12, 240 * time.Millisecond: 20 * time.Millisecond, time.Second: 30 * time.Millisecond, 30 * time.Second: 30 * time.Millisecond} {
+	for ttl, most := range map[time.Duration]time.Duration{MinTTL: MinTTL / 12,
+		240 * time.Millisecond: 20 * time.Millisecond, time.Second: 30 * time.Millisecond,
+		30 * time.Second: 30 * time.Millisecond} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				locked := true
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+					error) {
 					verdicts := s.renewed(claims)
 					s.set(func() {
 						for _, c := range claims {
@@ -355,7 +359,8 @@ func TestRenewalThatBringsNothingIsNotRepeatedAtOnce(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			time.Sleep(time.Millisecond) // a round trip
-			return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Renewed, Remaining: time.Second}}, nil
+			return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Renewed,
+				Remaining: time.Second}}, nil
 		}
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 		<-l.Context().Done()

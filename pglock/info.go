@@ -24,13 +24,14 @@ type LockInfo struct {
 	Limit      int             `json:"limit,omitempty"` // of ModeLimit
 	Slot       int             `json:"slot,omitempty"`  // from 1, of ModeShared and ModeLimit; 0 for ModeExclusive
 	Waiting    int             `json:"waiting"`         // the number of requests in the queue
-	Grants     int64           `json:"grants"`          // how often this lock, or this slot, was granted since its row was made
+	// how often this lock, or this slot, was granted since its row was made
+	Grants int64 `json:"grants"`
 
-	// SlowestRenewal is the longest time between two renewals of this lease; the grant counts as the first. 0: the lease
-	// has not been renewed yet. A gap that comes near to TTL nearly cost the lease.
+	// SlowestRenewal is the longest time between two renewals of this lease; the grant counts as the first. 0: the
+	// lease has not been renewed yet. A gap that comes near to TTL nearly cost the lease.
 	SlowestRenewal time.Duration `json:"-"`
 
-	// LongestWait is for how long the first request in the queue has waited, at the answer. 0: nobody waits. Like Waiting,
-	// it counts dead waiters too, until somebody sweeps them away.
+	// LongestWait is for how long the first request in the queue has waited, at the answer. 0: nobody waits. Like
+	// Waiting, it counts dead waiters too, until somebody sweeps them away.
 	LongestWait time.Duration `json:"-"`
 }

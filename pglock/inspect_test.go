@@ -35,7 +35,8 @@ func TestRefusedCallTellsWhoHoldsTheLock(t *testing.T) {
 	if held.Name != "report" || held.Holder != "client a" || held.Token != l.Token() {
 		t.Errorf("%+v, want lock report, holder client a, token %d", held, l.Token())
 	}
-	if left := time.Until(held.ExpiresAt); left < 30*time.Second || left > 90*time.Second || held.ExpiresAt.Location() != time.UTC {
+	if left := time.Until(held.ExpiresAt); left < 30*time.Second || left > 90*time.Second ||
+		held.ExpiresAt.Location() != time.UTC {
 		t.Errorf("expires at %v, want in about a minute, in UTC", held.ExpiresAt)
 	}
 	for _, s := range []string{`"report"`, `"client a"`, fmt.Sprint(l.Token())} {
@@ -44,12 +45,14 @@ func TestRefusedCallTellsWhoHoldsTheLock(t *testing.T) {
 		}
 	}
 	grant := l.Export()
-	if grant.Lock != "report" || grant.Token != l.Token() || grant.Resource != "report" || grant.Schema != "pglock" || grant.ID == uuid.Nil {
+	if grant.Lock != "report" || grant.Token != l.Token() || grant.Resource != "report" || grant.Schema != "pglock" ||
+		grant.ID == uuid.Nil {
 		t.Errorf("%+v", grant)
 	}
 	var logged strings.Builder
 	slog.New(slog.NewJSONHandler(&logged, nil)).Info("acquired", "grant", grant)
-	for _, text := range []string{err.Error(), l.String(), fmt.Sprint(grant), fmt.Sprintf("%+v %#v", grant, grant), logged.String()} {
+	for _, text := range []string{err.Error(), l.String(), fmt.Sprint(grant), fmt.Sprintf("%+v %#v", grant, grant),
+		logged.String()} {
 		if strings.Contains(text, grant.ID.String()) {
 			t.Errorf("a grant ID is printed: %s", text)
 		}
@@ -68,8 +71,9 @@ func TestRefusedCallDoesNotInventAHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for cause, sql := range map[string]string{
-		"a watch":                  "SELECT FROM pglock.watch('report', '1 min')",
-		"a request":                "SELECT FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'x', '1 min')",
+		"a watch": "SELECT FROM pglock.watch('report', '1 min')",
+		"a request": "SELECT FROM pglock.acquire_lease('report', gen_random_uuid(), " +
+			"gen_random_uuid(), 'x', '1 min')",
 		"somebody who repairs it":  "SELECT FROM pglock.locks WHERE name = 'report' FOR UPDATE",
 		"the last holder's COMMIT": "SELECT FROM pglock.locks WHERE name = 'report' FOR KEY SHARE",
 	} {
@@ -146,8 +150,10 @@ func TestGetShowsALockThroughItsLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !info.Held || info.Name != "report" || info.Holder != "h" || info.Token != l.Token() || info.TTL != time.Minute || info.Session == "" ||
-		info.Remaining < 50*time.Second || info.Remaining > time.Minute || !info.EndedAt.IsZero() || info.Metadata != nil ||
+	if !info.Held || info.Name != "report" || info.Holder != "h" || info.Token != l.Token() ||
+		info.TTL != time.Minute || info.Session == "" ||
+		info.Remaining < 50*time.Second || info.Remaining > time.Minute || !info.EndedAt.IsZero() ||
+		info.Metadata != nil ||
 		info.ExpiresAt.Sub(info.RenewedAt).Round(time.Second) != time.Minute || info.AcquiredAt.After(info.RenewedAt) {
 		t.Errorf("while held: %+v", info)
 	}
@@ -155,14 +161,16 @@ func TestGetShowsALockThroughItsLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	renewed, err := admin.Get(t.Context(), "report")
-	if err != nil || !renewed.RenewedAt.After(info.RenewedAt) || !renewed.AcquiredAt.Equal(info.AcquiredAt) || renewed.Token != info.Token {
+	if err != nil || !renewed.RenewedAt.After(info.RenewedAt) || !renewed.AcquiredAt.Equal(info.AcquiredAt) ||
+		renewed.Token != info.Token {
 		t.Errorf("after a renewal: %+v, %v", renewed, err)
 	}
 	if err := l.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	free, err := admin.Get(t.Context(), "report")
-	if err != nil || free.Held || free.EndedAt.IsZero() || !free.ExpiresAt.IsZero() || free.Remaining != 0 || free.Token != l.Token() {
+	if err != nil || free.Held || free.EndedAt.IsZero() || !free.ExpiresAt.IsZero() || free.Remaining != 0 ||
+		free.Token != l.Token() {
 		t.Errorf("after the release: %+v, %v", free, err)
 	}
 }
@@ -182,7 +190,8 @@ func TestLocksAreChosenByPrefixAndComeInByteOrderFromPageToPage(t *testing.T) {
 		want []string
 	}{
 		{nil, []string{"B", "a", "job%", "job/1", "job/10", "job/2", "job_", "ä"}},
-		{[]lockadmin.ListOption{lockadmin.WithFree(), lockadmin.WithPrefix("job/")}, []string{"job/1", "job/10", "job/2", "job/free"}},
+		{[]lockadmin.ListOption{lockadmin.WithFree(), lockadmin.WithPrefix("job/")},
+			[]string{"job/1", "job/10", "job/2", "job/free"}},
 		{[]lockadmin.ListOption{lockadmin.WithPrefix("job/")}, []string{"job/1", "job/10", "job/2"}},
 		{[]lockadmin.ListOption{lockadmin.WithPrefix("job%")}, []string{"job%"}},
 		{[]lockadmin.ListOption{lockadmin.WithPrefix("job_")}, []string{"job_"}},
@@ -205,7 +214,8 @@ func TestMetadataComesBackAsItWasGiven(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Database(t).Pool(t)
 	c, admin := startClient(t, pool), newAdmin(t, pool)
-	for i, raw := range []string{`null`, `true`, `"ü \" \\u0000"`, `{"a": [1, 2.5, {"b": null}]}`, `""`, `[]`, strings.Repeat(" ", 8190) + "12"} {
+	for i, raw := range []string{`null`, `true`, `"ü \" \\u0000"`, `{"a": [1, 2.5, {"b": null}]}`, `""`, `[]`,
+		strings.Repeat(" ", 8190) + "12"} {
 		name := fmt.Sprint(i)
 		mustAcquire(t, c, name, pglock.WithMetadata(json.RawMessage(raw)))
 		info, err := admin.Get(t.Context(), name)
@@ -257,14 +267,18 @@ func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
 	operator := newAdmin(t, db.Pool(t))
 	c := startClient(t, pool, pglock.WithDefaultHolder("h"))
 	l := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
-	broken, err := operator.Break(t.Context(), "report", "host is gone", lockadmin.WithToken(l.Token()), lockadmin.WithActor("ada"))
+	broken, err := operator.Break(t.Context(), "report", "host is gone", lockadmin.WithToken(l.Token()),
+		lockadmin.WithActor("ada"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if broken.Name != "report" || broken.Holder != "h" || broken.Token != l.Token() || broken.NewToken <= l.Token() || time.Until(broken.ExpiresAt) < 50*time.Minute {
+	if broken.Name != "report" || broken.Holder != "h" || broken.Token != l.Token() || broken.NewToken <= l.Token() ||
+		time.Until(broken.ExpiresAt) < 50*time.Minute {
 		t.Errorf("%+v", broken)
 	}
-	if err := fencedstore.New(pool).Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }); !errors.Is(err, pglock.ErrLost) {
+	if err := fencedstore.New(pool).Write(t.Context(), l, func(context.Context, pgx.Tx) error {
+		return nil
+	}); !errors.Is(err, pglock.ErrLost) {
 		t.Errorf("a fenced write of a broken lease: %v, want ErrLost", err)
 	}
 	var lost *pglock.LostError
@@ -282,7 +296,8 @@ func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
 		t.Fatalf("%+v, %v; want the break", events, err)
 	}
 	e := events[0]
-	if e.Kind != lockadmin.EventBreak || e.Lock != "report" || e.Token != l.Token() || e.NewToken != broken.NewToken || e.Holder != "h" ||
+	if e.Kind != lockadmin.EventBreak || e.Lock != "report" || e.Token != l.Token() || e.NewToken != broken.NewToken ||
+		e.Holder != "h" ||
 		e.Actor != "ada" || e.Reason != "host is gone" || e.DBUser == "" || time.Since(e.At) > time.Minute {
 		t.Errorf("%+v", e)
 	}
@@ -296,7 +311,8 @@ func TestTakeoverOfAnExpiredLeaseIsNoted(t *testing.T) {
 	execute(t, db.Conn(t), "UPDATE pglock.locks SET expires_at = clock_timestamp()")
 	next := mustAcquire(t, c, "report", pglock.WithHolder("next"))
 	events, err := lockadmin.Collect(newAdmin(t, db.Pool(t)).History(t.Context(), ""))
-	if err != nil || len(events) != 1 || events[0].Kind != lockadmin.EventTakeover || events[0].Token != old.Token() || events[0].NewToken != next.Token() || events[0].Actor != "next" {
+	if err != nil || len(events) != 1 || events[0].Kind != lockadmin.EventTakeover || events[0].Token != old.Token() ||
+		events[0].NewToken != next.Token() || events[0].Actor != "next" {
 		t.Errorf("%+v, %v; want the takeover of token %d by %d", events, err, old.Token(), next.Token())
 	}
 	var lost *pglock.LostError

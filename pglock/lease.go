@@ -59,7 +59,8 @@ type Lease struct {
 }
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
-	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL, class: classOf(r.TTL), grace: r.Grace,
+	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL,
+		class: classOf(r.TTL), grace: r.Grace,
 		mode: Mode(r.Mode), slot: slot, owner: r.owner, sight: r.sight, since: time.Now()}
 	l.owner.held.Add(1)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
@@ -153,8 +154,9 @@ func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) 
 	return remaining, nil
 }
 
-// Renew makes the lease last for its TTL from now on, without waiting for the heartbeat. Like a renewal of the heartbeat it
-// also asks for extensions that have no answer yet, and shortens none that goes on (Extend). Errors are those of Check.
+// Renew makes the lease last for its TTL from now on, without waiting for the heartbeat. Like a renewal of the
+// heartbeat it also asks for extensions that have no answer yet, and shortens none that goes on (Extend). Errors are
+// those of Check.
 func (l *Lease) Renew(ctx context.Context) error {
 	sent := l.client.now()
 	r := l.renewal(sent)
@@ -233,7 +235,8 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 			return nil
 		case err == nil:
 			return l.whyLost(ctx, repeated)
-		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, sayAgain):
+		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) ||
+			!pause.For(ctx, sayAgain):
 			if ctx.Err() != nil { // it may not have arrived
 				l.client.takeBack(l.requestID(), l.strays, l.ttl)
 			}
@@ -309,7 +312,8 @@ func (l *Lease) claim() protocol.Claim {
 }
 
 // extend moves the deadline after a grant by the TTL that was sent at the given moment. It never revives a lease that
-// has ended, nor shortens one that a later request has extended. The next renewal comes sooner by this part of its interval.
+// has ended, nor shortens one that a later request has extended. The next renewal comes sooner by this part of its
+// interval.
 func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) (g gap) {
 	now := l.client.now()
 	l.mu.Lock()
@@ -321,14 +325,16 @@ func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) (
 	return g
 }
 
-// trust moves the deadline as extend does, for a request that makes the lease last for so long. The caller has the mutex.
+// trust moves the deadline as extend does, for a request that makes the lease last for so long. The caller has the
+// mutex.
 func (l *Lease) trust(lasts time.Duration, sent trust.Instant, v protocol.Verdict, sooner float64) {
 	l.fresh = max(l.fresh, sent.Mono)
 	deadline := trust.Deadline(sent, lasts, v.Remaining-l.grace)
 	if deadline.Mono > l.deadline.Mono {
 		l.deadline, l.expiresAt, l.failure = deadline, v.ExpiresAt, nil
 	}
-	if due := sent.Add(beatInterval(l.ttl, sooner)); due.Mono > l.due.Mono && !l.isUrgent() { // also after an answer that brought nothing
+	// also after an answer that brought nothing
+	if due := sent.Add(beatInterval(l.ttl, sooner)); due.Mono > l.due.Mono && !l.isUrgent() {
 		l.due = due
 	}
 }
@@ -349,7 +355,8 @@ func (l *Lease) end(cause error) bool {
 		if late := cause == ErrReleased && now.Reached(l.deadline); late || cause == errExpired {
 			cause, first = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired}, !late
 		}
-		if lost, ok := cause.(*LostError); ok && lost.Err == nil && (lost.Reason == ReasonExpired || lost.Reason == ReasonTakenOver) {
+		if lost, ok := cause.(*LostError); ok && lost.Err == nil &&
+			(lost.Reason == ReasonExpired || lost.Reason == ReasonTakenOver) {
 			lost.Err = l.whyExpired(paused)
 		}
 		l.ended, lost = cause, cause != ErrReleased

@@ -36,8 +36,9 @@ type leases struct {
 }
 
 func newLeases() *leases {
-	return &leases{all: make(map[*Lease]struct{}), byToken: make(map[Token]*Lease), nextBeat: never, nextDeadline: never,
-		sign: -signEvery}
+	return &leases{all: make(map[*Lease]struct{}), byToken: make(map[Token]*Lease), nextBeat: never,
+		nextDeadline: never,
+		sign:         -signEvery}
 }
 
 // since is when the client was granted the lease with this token; zero if it has none.

@@ -43,7 +43,8 @@ func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
 		}
 		still(t, before)
 		time.Sleep(time.Minute)
-		if gone := s.of("giveUp"); len(gone) != 1 || gone[0].grantID != id || gone[0].names[0] != "report" || gone[0].spend || q.queues(id) {
+		if gone := s.of("giveUp"); len(gone) != 1 || gone[0].grantID != id || gone[0].names[0] != "report" ||
+			gone[0].spend || q.queues(id) {
 			t.Errorf("left %+v, want the ticket of %v, once", gone, id)
 		}
 	})
@@ -82,11 +83,14 @@ func TestQueueIsLeftInTheBackgroundWhereTheServerDoesNotAnswerSoon(t *testing.T)
 				cancel()
 				got := <-result
 				var held *HeldError
-				if !errors.Is(got.err, context.Canceled) || !errors.As(got.err, &held) || held.Holder != "the other" || held.Place != 1 || got.at > time.Second+250*time.Millisecond {
-					t.Errorf("%v (%+v) at %v, want context.Canceled and who held it when it was last told, within %v", got.err, held, got.at, 250*time.Millisecond)
+				if !errors.Is(got.err, context.Canceled) || !errors.As(got.err, &held) || held.Holder != "the other" ||
+					held.Place != 1 || got.at > time.Second+250*time.Millisecond {
+					t.Errorf("%v (%+v) at %v, want context.Canceled and who held it when it was last told, within %v",
+						got.err, held, got.at, 250*time.Millisecond)
 				}
 				time.Sleep(tc.again)
-				if given := s.of("giveUp"); len(given) != 2 || given[0].grantID != id || given[1].grantID != id || q.queues(id) {
+				if given := s.of("giveUp"); len(given) != 2 || given[0].grantID != id || given[1].grantID != id ||
+					q.queues(id) {
 					t.Errorf("given up %+v, want the same ticket twice", given)
 				}
 			})
@@ -159,7 +163,8 @@ func TestTrap9_RequestThatIsCancelledBeforeItsAnswerIsGivenUp(t *testing.T) {
 			t.Errorf("%d requests were given up before their answer came", n)
 		}
 		time.Sleep(2 * time.Second)
-		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID || !given[0].spend {
+		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID ||
+			!given[0].spend {
 			t.Errorf("given up %+v, want the request's grant, to be spent", given)
 		}
 	})
@@ -262,7 +267,8 @@ func TestTrap9_RequestUnderWayAtTheCloseIsGivenUp(t *testing.T) {
 					t.Errorf("%v at %v, want ErrClosed at the close", got.err, got.at)
 				}
 				given := s.of("giveUp")
-				if len(given) != 2 || given[0].grantID != id || given[0].at != 4*time.Second || given[1].grantID != id || given[1].spend != tc.spend {
+				if len(given) != 2 || given[0].grantID != id || given[0].at != 4*time.Second ||
+					given[1].grantID != id || given[1].spend != tc.spend {
 					t.Errorf("given up %+v, want the ticket at once, and then what the request brought", given)
 				}
 			})
@@ -284,7 +290,8 @@ func TestCloseDoesNotWaitForARequestThatHangs(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		result := calling(t.Context(), c, "report")
 		synctest.Wait()
-		if err := c.Close(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 request") || time.Since(s.began) != 5*time.Second {
+		if err := c.Close(t.Context()); !errors.Is(err, context.DeadlineExceeded) ||
+			!strings.Contains(err.Error(), "1 request") || time.Since(s.began) != 5*time.Second {
 			t.Errorf("Close: %v after %v, want a timeout after %v", err, time.Since(s.began), 5*time.Second)
 		}
 		if got := <-result; !errors.Is(got.err, ErrClosed) || got.at != 0 {

@@ -31,10 +31,12 @@ func TestClientCountsOnHintsOnlyAfterItHasHeardItsOwnProbe(t *testing.T) {
 		waiting(t.Context(), t, c, "report")
 		time.Sleep(time.Second)
 		probe := s.of("notify")
-		if len(probe) != 1 || probe[0].names[0] != probes || len(e.listens()) != 2 || !slices.Contains(e.listens(), probes) || !slices.Contains(e.listens(), c.channel()) {
+		if len(probe) != 1 || probe[0].names[0] != probes || len(e.listens()) != 2 ||
+			!slices.Contains(e.listens(), probes) || !slices.Contains(e.listens(), c.channel()) {
 			t.Fatalf("probes %+v on %v, want one, and to hear it and the client's own channel", probe, e.listens())
 		}
-		for _, other := range [][2]string{{probes, c.channel() + " 1"}, {probes, "x"}, {c.channel(), "x"}, {c.channel(), probe[0].names[1]}, {"elsewhere", probe[0].names[1]}} {
+		for _, other := range [][2]string{{probes, c.channel() + " 1"}, {probes, "x"}, {c.channel(), "x"},
+			{c.channel(), probe[0].names[1]}, {"elsewhere", probe[0].names[1]}} {
 			e.said <- other
 			synctest.Wait()
 			if hears(c) {
@@ -45,7 +47,8 @@ func TestClientCountsOnHintsOnlyAfterItHasHeardItsOwnProbe(t *testing.T) {
 		e.said <- [2]string{probes, probe[0].names[1]}
 		synctest.Wait()
 		if !hears(c) || len(s.of("look")) != before+1 {
-			t.Errorf("it hears: %v, with %d looks at that moment; want one, for what was told before", hears(c), len(s.of("look"))-before)
+			t.Errorf("it hears: %v, with %d looks at that moment; want one, for what was told before", hears(c),
+				len(s.of("look"))-before)
 		}
 	})
 }
@@ -104,8 +107,10 @@ func TestConnectionThatHearsNothingIsReplacedLessAndLessOften(t *testing.T) {
 				}
 				for i, try := range tries[1:] {
 					planned := min(firstRetry<<min(i, 20), lastRetry)
-					if gap := try.at - tries[i].at - tc.life; gap < planned/2-time.Millisecond || gap > planned*3/2+time.Millisecond {
-						t.Errorf("connection %d came %v after the end of the one before, want %v, half more or less", i+1, gap, planned)
+					if gap := try.at - tries[i].at - tc.life; gap < planned/2-time.Millisecond || gap > planned*3/2+
+						time.Millisecond {
+						t.Errorf("connection %d came %v after the end of the one before, want %v, half more or less", i+
+							1, gap, planned)
 					}
 				}
 				if n := len(s.of("look")); n < 3500 {
@@ -131,7 +136,8 @@ func TestI8_DroppedConnectionIsReplacedAndTheTablesAreLookedAtAtOnce(t *testing.
 		close(first.said)
 		mustGet(t, result)
 		if late := time.Since(dropped); late != 0 || len(s.of("look")) != looks+1 {
-			t.Errorf("found %v after the connection dropped with %d looks, want at once with one", late, len(s.of("look"))-looks)
+			t.Errorf("found %v after the connection dropped with %d looks, want at once with one", late,
+				len(s.of("look"))-looks)
 		}
 		if !first.isClosed() {
 			t.Error("the connection was not closed")
@@ -151,7 +157,8 @@ func TestProbeThatCannotBeSentCostsNoConnection(t *testing.T) {
 		queued(s, time.Hour)
 		e := hearing(s)
 		loop := s.onNotify
-		s.onNotify = func(ctx context.Context, _, _ string) error { <-ctx.Done(); return ctx.Err() } // the pool is exhausted
+		// the pool is exhausted
+		s.onNotify = func(ctx context.Context, _, _ string) error { <-ctx.Done(); return ctx.Err() }
 		c := startClient(t, s, trust.SystemClock())
 		waiting(t.Context(), t, c, "report")
 		time.Sleep(time.Minute)

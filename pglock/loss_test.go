@@ -17,7 +17,8 @@ func TestLossThatTheServerReportsEndsTheLeaseAtOnce(t *testing.T) {
 		t.Run(string(reason), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+					error) {
 					verdicts := s.renewed(claims)
 					for _, c := range claims {
 						if c.Name == "lost" {
@@ -33,7 +34,8 @@ func TestLossThatTheServerReportsEndsTheLeaseAtOnce(t *testing.T) {
 					t.Errorf("the lease ended after %v, want at the first renewal of %v", time.Since(s.began), beats)
 				}
 				var lost *LostError
-				if cause := context.Cause(l.Context()); !errors.As(cause, &lost) || lost.Reason != reason || lost.Name != "lost" || lost.Token != l.Token() {
+				if cause := context.Cause(l.Context()); !errors.As(cause, &lost) || lost.Reason != reason ||
+					lost.Name != "lost" || lost.Token != l.Token() {
 					t.Errorf("cause %#v, want the loss of lock lost: %s", cause, reason)
 				}
 				if !errors.Is(l.Err(), ErrLost) || l.Valid() {
@@ -66,7 +68,8 @@ func TestLossFoundByCheckOrRenewEndsTheLease(t *testing.T) {
 				if !errors.Is(context.Cause(l.Context()), ErrLost) {
 					t.Errorf("cause %v, want ErrLost", context.Cause(l.Context()))
 				}
-				if n := len(s.of("renew")) + len(s.of("check")); ask(t.Context(), l) == nil || len(s.of("renew"))+len(s.of("check")) != n {
+				if n := len(s.of("renew")) + len(s.of("check")); ask(t.Context(), l) == nil || len(s.of("renew"))+
+					len(s.of("check")) != n {
 					t.Error("a lost lease asks the server again")
 				}
 			})
@@ -121,10 +124,13 @@ func TestBusyRowIsAskedForAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+					error) {
 					return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Busy}}, nil
 				}
-				s.onRenewBusy = func(_ context.Context, c protocol.Claim) (time.Duration, error) { return s.ttl(c.GrantID), tc.err }
+				s.onRenewBusy = func(_ context.Context, c protocol.Claim) (time.Duration, error) {
+					return s.ttl(c.GrantID), tc.err
+				}
 				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 				before := l.Deadline()
 				time.Sleep(15 * time.Second)
@@ -255,7 +261,8 @@ func TestErrorOfALeaseStays(t *testing.T) {
 		if lost.Err() != first || context.Cause(lost.Context()) != first {
 			t.Errorf("Err() = %v, cause %v; want %v for ever", lost.Err(), context.Cause(lost.Context()), first)
 		}
-		if err := released.Release(t.Context()); err != ErrReleased || released.Err() != ErrReleased || len(s.of("release")) != 1 {
+		if err := released.Release(t.Context()); err != ErrReleased || released.Err() != ErrReleased ||
+			len(s.of("release")) != 1 {
 			t.Errorf("a second release: %v, Err() = %v, %d releases sent", err, released.Err(), len(s.of("release")))
 		}
 	})
@@ -275,7 +282,8 @@ func TestReleaseOfALeaseThatTheServerHasEndedSaysWhy(t *testing.T) {
 			t.Errorf("Release = %v, want an expired lease", err)
 		}
 		if l.Err() != before || context.Cause(l.Context()) != before {
-			t.Errorf("Err was %v and is %v, the cause is %v: both are final", before, l.Err(), context.Cause(l.Context()))
+			t.Errorf("Err was %v and is %v, the cause is %v: both are final", before, l.Err(),
+				context.Cause(l.Context()))
 		}
 		if err := l.Release(t.Context()); !errors.Is(err, ErrLost) {
 			t.Errorf("second Release = %v, want the loss again", err)
@@ -307,12 +315,13 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 		want   error // nil: released
 		why    Reason
 	}{
-		"it was the first attempt":       {broken, ReasonReleased, nil, nil, ""},
-		"it had run out":                 {broken, ReasonExpired, nil, ErrLost, ReasonExpired},
-		"it was broken":                  {broken, ReasonBroken, nil, ErrLost, ReasonBroken},
-		"it was taken over":              {broken, ReasonTakenOver, nil, ErrLost, ReasonTakenOver},
-		"nobody can tell":                {broken, "", broken, ErrOutcomeUnknown, ""},
-		"no attempt was sent":            {&coalesce.NotSentError{Err: broken}, ReasonReleased, nil, ErrLost, ReasonReleased},
+		"it was the first attempt": {broken, ReasonReleased, nil, nil, ""},
+		"it had run out":           {broken, ReasonExpired, nil, ErrLost, ReasonExpired},
+		"it was broken":            {broken, ReasonBroken, nil, ErrLost, ReasonBroken},
+		"it was taken over":        {broken, ReasonTakenOver, nil, ErrLost, ReasonTakenOver},
+		"nobody can tell":          {broken, "", broken, ErrOutcomeUnknown, ""},
+		"no attempt was sent": {&coalesce.NotSentError{Err: broken}, ReasonReleased, nil, ErrLost,
+			ReasonReleased},
 		"the row was locked":             {sqlError("55P03"), ReasonBroken, nil, ErrLost, ReasonBroken},
 		"the row was locked, no more":    {sqlError("55P03"), ReasonReleased, nil, ErrLost, ReasonReleased},
 		"no attempt failed":              {nil, ReasonReleased, nil, ErrLost, ReasonReleased},
@@ -331,7 +340,8 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 				s.onReason = func(protocol.Claim) (Reason, error) { return tc.reason, tc.asked }
 				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 				var lost *LostError
-				if err := l.Release(t.Context()); !errors.Is(err, tc.want) || errors.As(err, &lost) != (tc.why != "") || lost != nil && (lost.Reason != tc.why || lost.Token != l.Token()) {
+				if err := l.Release(t.Context()); !errors.Is(err, tc.want) || errors.As(err, &lost) != (tc.why != "") ||
+					lost != nil && (lost.Reason != tc.why || lost.Token != l.Token()) {
 					t.Errorf("Release: %v, want %v (%s)", err, tc.want, tc.why)
 				}
 				if l.Err() != ErrReleased || context.Cause(l.Context()) != ErrReleased {
@@ -353,7 +363,8 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 		s.onRelease = func(context.Context, protocol.Claim) (bool, error) { return false, broken }
 		began := time.Now()
 		err := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report").Release(t.Context())
-		if took := time.Since(began); !errors.Is(err, broken) || errors.Is(err, ErrLost) || took < 4*time.Second || took > 6*time.Second {
+		if took := time.Since(began); !errors.Is(err, broken) || errors.Is(err, ErrLost) || took < 4*time.Second ||
+			took > 6*time.Second {
 			t.Errorf("an unreachable server: %v after %v", err, took)
 		}
 	})
@@ -368,7 +379,10 @@ func TestCheckAndRenewThatTheCloseInterruptsSaySo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				hang := func(ctx context.Context, _ protocol.Claim) (time.Duration, error) { <-ctx.Done(); return 0, ctx.Err() }
+				hang := func(ctx context.Context, _ protocol.Claim) (time.Duration, error) {
+					<-ctx.Done()
+					return 0, ctx.Err()
+				}
 				s.onRenew, s.onCheck = hang, hang
 				c := startClient(t, s, trust.SystemClock())
 				l := mustAcquire(t, c, "report")
@@ -378,7 +392,8 @@ func TestCheckAndRenewThatTheCloseInterruptsSaySo(t *testing.T) {
 				if err := c.Close(t.Context()); err != nil {
 					t.Error(err)
 				}
-				if err := <-asked; !errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) || time.Since(s.began) != 0 {
+				if err := <-asked; !errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) ||
+					time.Since(s.began) != 0 {
 					t.Errorf("%v after %v, want ErrClosed", err, time.Since(s.began))
 				}
 				if err := ask(t.Context(), l); err != ErrReleased {

@@ -60,7 +60,9 @@ func TestAClientIsToldThatItHoldsTheLockItself(t *testing.T) {
 		return h.OwnSince
 	}
 	_, tried := c.TryAcquire(t.Context(), "report")
-	toldOne, waited := untilItWaits(t, seen, func(ctx context.Context) (*pglock.Lease, error) { return c.Acquire(ctx, "report") })
+	toldOne, waited := untilItWaits(t, seen, func(ctx context.Context) (*pglock.Lease, error) {
+		return c.Acquire(ctx, "report")
+	})
 	toldAll, all := untilItWaits(t, seen, func(ctx context.Context) (*pglock.Leases, error) {
 		return c.AcquireAll(ctx, []string{"invoice", "report"})
 	})
@@ -92,7 +94,8 @@ func TestWorkOfItsOwnAsksWithANewOwner(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if _, err := c.Acquire(ctx, "rows"); !errors.Is(err, pglock.ErrSelfDeadlock) || !strings.Contains(err.Error(), "WithNewOwner") {
+		if _, err := c.Acquire(ctx, "rows"); !errors.Is(err, pglock.ErrSelfDeadlock) ||
+			!strings.Contains(err.Error(), "WithNewOwner") {
 			t.Errorf("the same owner: %v, want ErrSelfDeadlock and the way out", err)
 		}
 		var all sync.WaitGroup
@@ -190,7 +193,8 @@ func TestACallWithoutAConnectionSaysThatThePoolIsInUse(t *testing.T) {
 			}
 			err = call(ctx)
 			conn.Release()
-			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no connection of the pool in ") ||
+			if !errors.Is(err, context.DeadlineExceeded) ||
+				!strings.Contains(err.Error(), "no connection of the pool in ") ||
 				!strings.Contains(err.Error(), " (1 of 1 in use)") {
 				t.Errorf("%v, want that the pool's one connection was in use", err)
 			}

@@ -30,7 +30,8 @@ func TestRenewalsAreObservedOncePerStatement(t *testing.T) {
 			t.Errorf("%d events of %d statements", len(all), len(s.of("renewAll")))
 		}
 		for _, e := range all {
-			if e.Count != 5 || e.Took != 30*time.Millisecond || e.TTL != 30*time.Second || e.Gap < 9*time.Second || e.Gap > 10100*time.Millisecond || e.Lock == "" || e.Token == 0 {
+			if e.Count != 5 || e.Took != 30*time.Millisecond || e.TTL != 30*time.Second || e.Gap < 9*time.Second ||
+				e.Gap > 10100*time.Millisecond || e.Lock == "" || e.Token == 0 {
 				t.Errorf("event %+v", e)
 			}
 		}
@@ -57,11 +58,13 @@ func TestFailedAndLateRenewalsAreObserved(t *testing.T) {
 		s.set(func() { s.onRenewAll = nil })
 		time.Sleep(3 * time.Second)
 		failed, late := n.of(EventRenewFailed), n.of(EventRenewLate)
-		if len(failed) == 0 || failed[0].Count != 2 || failed[0].Lock != "long" || !errors.Is(failed[0].Err, errReset) || failed[0].Took != time.Second ||
+		if len(failed) == 0 || failed[0].Count != 2 || failed[0].Lock != "long" ||
+			!errors.Is(failed[0].Err, errReset) || failed[0].Took != time.Second ||
 			failed[0].Gap < 10*time.Second || failed[0].Gap > 11*time.Second {
 			t.Errorf("failed: %+v", failed)
 		}
-		if len(late) != 1 || late[0].Count != 1 || late[0].Lock != "long" || late[0].Gap <= 20*time.Second || late[0].Gap > 24*time.Second {
+		if len(late) != 1 || late[0].Count != 1 || late[0].Lock != "long" || late[0].Gap <= 20*time.Second ||
+			late[0].Gap > 24*time.Second {
 			t.Errorf("late: %+v", late)
 		}
 		if lost := n.of(EventLost); len(lost) > 0 {
@@ -87,12 +90,14 @@ func TestOwnRenewalsAndThoseOfBusyRowsAreObserved(t *testing.T) {
 			t.Fatal("it has renewed over a broken connection")
 		}
 		wantKinds(t, &n, "report", "grant free", "renew failed")
-		if e := n.of(EventRenew); len(e) != 1 || e[0].Gap != 3*time.Second || e[0].Count != 1 || e[0].Token != l.Token() {
+		if e := n.of(EventRenew); len(e) != 1 || e[0].Gap != 3*time.Second || e[0].Count != 1 ||
+			e[0].Token != l.Token() {
 			t.Errorf("renewals %+v", e)
 		}
 		busy := true
 		s.set(func() {
-			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+				error) {
 				return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Busy}}, nil
 			}
 			s.onRenewBusy = func(_ context.Context, c protocol.Claim) (time.Duration, error) {

@@ -128,7 +128,8 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		pgtest.Eventually(t, "the last event", func() bool { return len(ofA.words("own")) == 6 })
 		got := ofA.words("own")
 		slices.Sort(got[3:5])
-		if want := []string{"grant free", "wait place 1", "release", "grant queue place 1", "hand over queue 1", "release"}; !slices.Equal(got, want) {
+		if want := []string{"grant free", "wait place 1", "release", "grant queue place 1", "hand over queue 1",
+			"release"}; !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)
 		}
 	})
@@ -183,7 +184,9 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 			t.Fatal(err)
 		}
 		release(t, within(t, patience, "the second reader", next[0]))
-		pgtest.Eventually(t, "a hand-over", func() bool { return slices.Contains(ofA.words("left"), "hand over queue 1") })
+		pgtest.Eventually(t, "a hand-over", func() bool {
+			return slices.Contains(ofA.words("left"), "hand over queue 1")
+		})
 		release(t, reader)
 	})
 	t.Run("after a crash", func(t *testing.T) {
@@ -204,7 +207,9 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		if err := l.Release(t.Context()); !errors.Is(err, pglock.ErrLost) {
 			t.Fatal(err)
 		}
-		pgtest.Eventually(t, "the loss", func() bool { return len(dead.of(pglock.EventLost)) == 1 && len(dead.of(pglock.EventOutlived)) == 1 })
+		pgtest.Eventually(t, "the loss", func() bool {
+			return len(dead.of(pglock.EventLost)) == 1 && len(dead.of(pglock.EventOutlived)) == 1
+		})
 	})
 	t.Run("closed", func(t *testing.T) {
 		closing := &observed{}
@@ -261,7 +266,8 @@ func TestAcquireAllIsObservedForEachLock(t *testing.T) {
 	ofB.want(t, "x", "grant free", "release")
 	ofB.want(t, "z", "wait place 1", "failed place 1")
 	ofB.want(t, "zz")
-	if e := ofB.of(pglock.EventFailed)[0]; !errors.Is(e.Err, context.Canceled) || e.Waited <= 0 || e.Waited > 20*time.Second {
+	if e := ofB.of(pglock.EventFailed)[0]; !errors.Is(e.Err, context.Canceled) || e.Waited <= 0 ||
+		e.Waited > 20*time.Second {
 		t.Errorf("event %+v", e)
 	}
 	release(t, held)
@@ -315,7 +321,8 @@ func TestNewConnectionsAreObserved(t *testing.T) {
 
 func TestListenerThatCannotConnectIsObservedAsPolling(t *testing.T) {
 	t.Parallel()
-	nowhere, err := pgx.ParseConfig("host=127.0.0.1 port=1 user=nobody dbname=nothing sslmode=disable password=hidden-word")
+	nowhere, err := pgx.ParseConfig("host=127.0.0.1 port=1 user=nobody dbname=nothing sslmode=disable " +
+		"password=hidden-word")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +330,8 @@ func TestListenerThatCannotConnectIsObservedAsPolling(t *testing.T) {
 	held := mustAcquire(t, a, "report")
 	next := queueing(t, pool, "report", []*pglock.Client{b}, []string{"next"})
 	pgtest.Eventually(t, "the second attempt", func() bool { return len(ofB.of(pglock.EventPolling)) > 1 })
-	if e := ofB.of(pglock.EventPolling)[1]; e.Count != 2 || e.Took <= 0 || e.Connection != pglock.ConnectionListener || strings.Contains(e.Err.Error(), "hidden-word") {
+	if e := ofB.of(pglock.EventPolling)[1]; e.Count != 2 || e.Took <= 0 || e.Connection != pglock.ConnectionListener ||
+		strings.Contains(e.Err.Error(), "hidden-word") {
 		t.Errorf("event %+v", e)
 	}
 	release(t, held)
@@ -336,12 +344,14 @@ func TestLostStatementNamesAreObserved(t *testing.T) {
 	var o observed
 	c := startClient(t, pool, pglock.WithObserver(&o))
 	release(t, mustAcquire(t, c, "report"))
-	if _, err := pool.Exec(t.Context(), "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol); err != nil { // as a pooler does it
+	// as a pooler does it
+	if _, err := pool.Exec(t.Context(), "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}
 	release(t, mustAcquire(t, c, "report"))
 	o.want(t, "report", "grant free", "release", "grant free", "release")
-	if all := o.of(pglock.EventUnnamed); len(all) != 1 || all[0].Count != 1 || all[0].Took != 10*time.Second || !strings.Contains(all[0].Err.Error(), "26000") {
+	if all := o.of(pglock.EventUnnamed); len(all) != 1 || all[0].Count != 1 || all[0].Took != 10*time.Second ||
+		!strings.Contains(all[0].Err.Error(), "26000") {
 		t.Errorf("events %+v", all)
 	}
 }
@@ -365,7 +375,9 @@ func TestEventsHaveNoSecrets(t *testing.T) {
 	}
 	_ = l.Release(t.Context())
 	release(t, got)
-	pgtest.Eventually(t, "the end", func() bool { return len(ofA.of(pglock.EventOutlived)) > 0 && len(ofB.of(pglock.EventRelease)) > 0 })
+	pgtest.Eventually(t, "the end", func() bool {
+		return len(ofA.of(pglock.EventOutlived)) > 0 && len(ofB.of(pglock.EventRelease)) > 0
+	})
 	for _, e := range append(ofA.all(), ofB.all()...) {
 		text := fmt.Sprintf("%+v %#v %v", e, e, e.Err)
 		for _, secret := range []string{grant.ID.String(), second.ID.String(), "metadata"} {

@@ -51,9 +51,9 @@ const (
 	// EventGrant: a call has its lease. Fields of a lease; Waited, Way, Place. If WithGrace makes the call wait after a
 	// failover, the event comes before that wait; if the wait fails, an EventRelease and an EventFailed follow.
 	EventGrant EventKind = "grant"
-	// EventFailed: a call has not got the lock. Fields of a request; Waited, Place, Err. Err is what the call returns: it
-	// matches ErrHeld if the lock was held, and ctx's error if the wait was over. A call with invalid arguments has no
-	// event.
+	// EventFailed: a call has not got the lock. Fields of a request; Waited, Place, Err. Err is what the call returns:
+	// it matches ErrHeld if the lock was held, and ctx's error if the wait was over. A call with invalid arguments has
+	// no event.
 	EventFailed EventKind = "failed"
 
 	// EventRenew: a statement has renewed leases: one of the heartbeat, or Lease.Renew. Fields: Count, Took, and of the
@@ -73,16 +73,16 @@ const (
 	// EventLost: a lease was lost, by the server's answer or by the local deadline. Each grant has either this event or
 	// EventRelease, once. Fields of a lease; Reason, Held, Gap, Err. Err is the *LostError.
 	EventLost EventKind = "lost"
-	// EventRelease: a lease has ended by Release, Do, HandOver, Close, or after an AcquireAll that did not get all locks.
-	// Fields of a lease; Held; Err if the server has not confirmed the release. ctx is that of the call that ended the
-	// lease.
+	// EventRelease: a lease has ended by Release, Do, HandOver, Close, or after an AcquireAll that did not get all
+	// locks. Fields of a lease; Held; Err if the server has not confirmed the release. ctx is that of the call that
+	// ended the lease.
 	EventRelease EventKind = "release"
 	// EventOutlived: Release was called for a lease that was already lost, so its work went on after the loss. Do and
 	// package leader call Release when their function has returned. Fields of a lease; Reason, Late. ctx is Release's.
 	EventOutlived EventKind = "outlived"
-	// EventHandOver: the end of a lease or of a wait gave the lock to waiting calls. Fields: Lock, Way, Count, Took. Took
-	// is from the request that ended the lease until the waiting clients were notified. Not included is the time in which
-	// the notification reaches them. ctx is that of the call that ended the lease, if there is one.
+	// EventHandOver: the end of a lease or of a wait gave the lock to waiting calls. Fields: Lock, Way, Count, Took.
+	// Took is from the request that ended the lease until the waiting clients were notified. Not included is the time
+	// in which the notification reaches them. ctx is that of the call that ended the lease, if there is one.
 	EventHandOver EventKind = "hand over"
 
 	// EventWrite: package fencedstore has committed a transaction under the fence of the lease. A write under several
@@ -90,23 +90,24 @@ const (
 	// Resource, Took, Age. ctx is the write's, as in the next three.
 	EventWrite EventKind = "write"
 	// EventStale: a fence, or a Verifier of package fencedhttp, refused a token, because a greater one has written, or
-	// because this one has written. Fields: Resource, Token, LastToken, Err; from fencedstore also those of a lease, and
-	// Age.
+	// because this one has written. Fields: Resource, Token, LastToken, Err; from fencedstore also those of a lease,
+	// and Age.
 	EventStale EventKind = "stale token"
-	// EventRefused: a write was refused, and rolled back or not begun, for another reason: Err says which. Of fencedstore:
-	// the lease was lost or released, the transaction left the fence or took too long, a row of a guarded table was
-	// written without its fence, a right was missing. Fields of a lease; Resource, Age, Err. Of fencedhttp, where the
-	// request was answered with 400, 428, 500 or 503: Resource and Token if known, Err.
+	// EventRefused: a write was refused, and rolled back or not begun, for another reason: Err says which. Of
+	// fencedstore: the lease was lost or released, the transaction left the fence or took too long, a row of a guarded
+	// table was written without its fence, a right was missing. Fields of a lease; Resource, Age, Err. Of fencedhttp,
+	// where the request was answered with 400, 428, 500 or 503: Resource and Token if known, Err.
 	EventRefused EventKind = "refused"
-	// EventOutcomeUnknown: nobody could say whether a fenced write was committed. Fields of a lease; Resource, Age, Err.
+	// EventOutcomeUnknown: nobody could say whether a fenced write was committed. Fields of a lease; Resource, Age,
+	// Err.
 	EventOutcomeUnknown EventKind = "outcome unknown"
 
 	// EventReconnect: the client works again on a new connection, after it had lost one of its own. Fields: Connection;
 	// Took: how long it was without; Err: how the connection was lost.
 	EventReconnect EventKind = "reconnect"
-	// EventPolling: calls wait or watch, and no notifications arrive, so the client looks at intervals. It comes at once,
-	// and again after each attempt to listen, at last once a minute; an EventReconnect ends it. Fields: Connection; Took:
-	// for how long so far; Count: the attempts so far; Err.
+	// EventPolling: calls wait or watch, and no notifications arrive, so the client looks at intervals. It comes at
+	// once, and again after each attempt to listen, at last once a minute; an EventReconnect ends it. Fields:
+	// Connection; Took: for how long so far; Count: the attempts so far; Err.
 	EventPolling EventKind = "polling"
 	// EventUnnamed: the server does not know the prepared statements of a connection, as behind a pooler that shares
 	// connections. The client sends statements without names for a while, which costs time. Fields: Took: for how long
@@ -114,8 +115,8 @@ const (
 	EventUnnamed EventKind = "unnamed statements"
 
 	// EventObserver: the client dropped events because the observer was slow, or the observer panicked. It comes before
-	// the next event. Fields: Count: dropped events since the last such event; Panics: the same of panics; Err: the last
-	// panic.
+	// the next event. Fields: Count: dropped events since the last such event; Panics: the same of panics; Err: the
+	// last panic.
 	EventObserver EventKind = "observer"
 )
 

@@ -78,7 +78,8 @@ func TestGrantOfAFreeLockAndItsReleaseAreObserved(t *testing.T) {
 			if e.Kind == EventGrant {
 				at = at.Add(-5 * time.Second)
 			}
-			if e.Lock != "report" || e.Mode != ModeLimit || e.Token != l.Token() || e.Holder != "me" || e.TTL != time.Minute || !e.At.Equal(at) {
+			if e.Lock != "report" || e.Mode != ModeLimit || e.Token != l.Token() || e.Holder != "me" ||
+				e.TTL != time.Minute || !e.At.Equal(at) {
 				t.Errorf("event %+v", e)
 			}
 		}
@@ -97,7 +98,8 @@ func TestFailedCallIsObserved(t *testing.T) {
 		if _, err := c.TryAcquire(t.Context(), "tried"); !errors.Is(err, ErrHeld) {
 			t.Fatal(err)
 		}
-		if _, err := c.Acquire(t.Context(), "waited", WithMaxWait(3*time.Second)); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.Acquire(t.Context(), "waited", WithMaxWait(3*time.Second)); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
 		if _, err := c.Acquire(t.Context(), "invalid", WithTTL(1)); !errors.Is(err, ErrInvalid) {
@@ -133,7 +135,8 @@ func TestEachLossIsObservedOnceWithItsCause(t *testing.T) {
 	verdict := func(outcome string) func(*fakeStore, *Lease) {
 		return func(s *fakeStore, _ *Lease) {
 			s.set(func() {
-				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+					error) {
 					return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: outcome}}, nil
 				}
 			})
@@ -211,7 +214,8 @@ func TestEachLossIsObservedOnceWithItsCause(t *testing.T) {
 				if tc.held > 0 && (e.Held < tc.held-time.Second || e.Held > tc.held) {
 					t.Errorf("held for %v, want %v", e.Held, tc.held)
 				}
-				if late := outlived[0].Late; outlived[0].Reason != tc.reason || tc.work && late != time.Minute-e.Held || !tc.work && late != 0 {
+				if late := outlived[0].Late; outlived[0].Reason != tc.reason || tc.work && late != time.Minute-e.Held ||
+					!tc.work && late != 0 {
 					t.Errorf("work outlived the lease of %v by %v: %+v", e.Held, late, outlived[0])
 				}
 			})
@@ -224,7 +228,9 @@ func TestLossThatTheReleaseIsTheFirstToNoticeIsObserved(t *testing.T) {
 		var n notes
 		var paused atomic.Int64
 		system := trust.SystemClock()
-		c := startClient(t, newFakeStore(), func() trust.Instant { return system().Add(time.Duration(paused.Load())) }, WithObserver(&n))
+		c := startClient(t, newFakeStore(), func() trust.Instant {
+			return system().Add(time.Duration(paused.Load()))
+		}, WithObserver(&n))
 		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
 		synctest.Wait()                       // the heartbeat has planned its next beat
 		paused.Store(int64(40 * time.Second)) // no timer has noticed that yet
@@ -254,7 +260,8 @@ func TestWorkThatOutlivesItsLeaseInDoIsObserved(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if all := n.of(EventOutlived); len(all) != 1 || all[0].Late < 4*time.Second || all[0].Late > 5*time.Second || all[0].Reason != ReasonExpired {
+		if all := n.of(EventOutlived); len(all) != 1 || all[0].Late < 4*time.Second || all[0].Late > 5*time.Second ||
+			all[0].Reason != ReasonExpired {
 			t.Errorf("events %+v", all)
 		}
 		s.set(func() { s.onRenewAll = nil })
@@ -323,7 +330,8 @@ func TestEventsOfALeaseComeInOrder(t *testing.T) {
 				t.Error(err)
 			}
 			tenuresOnce(t, all[i].of(EventGrant, EventRelease, EventLost))
-			if waits, ends := len(all[i].of(EventWait)), len(all[i].of(EventGrant, EventFailed)); ends != 40 || waits > 40 || waits < 30 {
+			if waits, ends := len(all[i].of(EventWait)), len(all[i].of(EventGrant, EventFailed)); ends != 40 ||
+				waits > 40 || waits < 30 {
 				t.Errorf("of 40 calls %d waits and %d ends were observed", waits, ends)
 			}
 		}
@@ -339,7 +347,8 @@ func TestPollingAndItsEndAreObserved(t *testing.T) {
 		waiting(t.Context(), t, c, "report")
 		time.Sleep(20 * time.Second)
 		polling := n.of(EventPolling)
-		if len(polling) < 2 || polling[0].Count != 1 || polling[1].Count != 2 || polling[1].Took <= 0 || polling[0].Err == nil || polling[0].Connection != ConnectionListener {
+		if len(polling) < 2 || polling[0].Count != 1 || polling[1].Count != 2 || polling[1].Took <= 0 ||
+			polling[0].Err == nil || polling[0].Connection != ConnectionListener {
 			t.Fatalf("events %+v", polling)
 		}
 		if back := n.of(EventReconnect); len(back) > 0 {
@@ -348,7 +357,8 @@ func TestPollingAndItsEndAreObserved(t *testing.T) {
 		hearing(s)
 		time.Sleep(time.Minute)
 		back := n.of(EventReconnect)
-		if len(back) != 1 || back[0].Connection != ConnectionListener || back[0].Took < 15*time.Second || back[0].Err == nil {
+		if len(back) != 1 || back[0].Connection != ConnectionListener || back[0].Took < 15*time.Second ||
+			back[0].Err == nil {
 			t.Errorf("events %+v", back)
 		}
 	})

@@ -48,7 +48,8 @@ func observe(observers []Observer, life context.Context) *observing {
 	if len(observers) == 0 {
 		return nil
 	}
-	o := &observing{observers: observers, noCall: context.WithoutCancel(life), wake: make(chan struct{}, 1), done: make(chan struct{})}
+	o := &observing{observers: observers, noCall: context.WithoutCancel(life), wake: make(chan struct{}, 1),
+		done: make(chan struct{})}
 	go o.run() // ended and joined by close
 	return o
 }
@@ -209,7 +210,8 @@ func (l *Lease) held(now trust.Instant, way Way) {
 	l.client.observing.tell(s.ctx, e)
 }
 
-// over tells once how the lease has ended. ctx is of the call that ended it, or had it. The caller has the lease's mutex.
+// over tells once how the lease has ended. ctx is of the call that ended it, or had it. The caller has the lease's
+// mutex.
 func (l *Lease) over(ctx context.Context, way Way, cause error) {
 	s := l.sight
 	if s == nil || !s.held || s.over {

@@ -37,10 +37,11 @@ func TestBlockingObserverHoldsUpNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []Event
 		block := make(chan struct{})
-		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(ObserverFunc(func(_ context.Context, e Event) {
-			<-block
-			told = append(told, e)
-		})))
+		c := startClient(t, newFakeStore(), trust.SystemClock(),
+			WithObserver(ObserverFunc(func(_ context.Context, e Event) {
+				<-block
+				told = append(told, e)
+			})))
 		began := time.Now()
 		kept := mustAcquire(t, c, "kept", WithTTL(3*time.Second))
 		synctest.Wait() // the observer has its first event, and blocks
@@ -58,7 +59,8 @@ func TestBlockingObserverHoldsUpNothing(t *testing.T) {
 		}
 		close(block)
 		synctest.Wait()
-		if len(told) < 3 || told[0].Kind != EventGrant || told[1].Kind != EventObserver || told[1].Panics != 0 || told[2].Kind != EventGrant || len(told) > observedMost+2 {
+		if len(told) < 3 || told[0].Kind != EventGrant || told[1].Kind != EventObserver || told[1].Panics != 0 ||
+			told[2].Kind != EventGrant || len(told) > observedMost+2 {
 			t.Errorf("told %d, first %+v", len(told), told[:min(3, len(told))])
 		}
 		sum := len(told) - 1 + told[1].Count
@@ -72,14 +74,16 @@ func TestCloseWaitsASecondForAnObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan struct{})
 		told := 0
-		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(ObserverFunc(func(context.Context, Event) {
-			told++
-			<-block
-		})))
+		c := startClient(t, newFakeStore(), trust.SystemClock(),
+			WithObserver(ObserverFunc(func(context.Context, Event) {
+				told++
+				<-block
+			})))
 		mustAcquire(t, c, "report")
 		mustAcquire(t, c, "other")
 		began := time.Now()
-		if err := c.Close(t.Context()); err == nil || !strings.Contains(err.Error(), "observer") || time.Since(began) != observedLast {
+		if err := c.Close(t.Context()); err == nil || !strings.Contains(err.Error(), "observer") ||
+			time.Since(began) != observedLast {
 			t.Errorf("after %v Close returned: %v", time.Since(began), err)
 		}
 		close(block)
@@ -98,7 +102,8 @@ func TestPanickingObserverIsToldOfItsPanicsAndGoesOn(t *testing.T) {
 				panic("no grants, please")
 			}
 		})
-		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(angry), WithObserver(nil), WithObserver(ObserverFunc(nil)), WithObserver(&n))
+		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(angry), WithObserver(nil),
+			WithObserver(ObserverFunc(nil)), WithObserver(&n))
 		for range 3 {
 			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
 				t.Fatal(err)
@@ -109,7 +114,8 @@ func TestPanickingObserverIsToldOfItsPanicsAndGoesOn(t *testing.T) {
 			t.Errorf("the second observer was told %+v", n.events)
 		}
 		told := n.of(EventObserver)
-		if len(told) != 3 || told[0].Panics != 1 || told[0].Count != 0 || !strings.Contains(told[0].Err.Error(), "no grants, please") {
+		if len(told) != 3 || told[0].Panics != 1 || told[0].Count != 0 || !strings.Contains(told[0].Err.Error(),
+			"no grants, please") {
 			t.Errorf("told of panics: %+v", told)
 		}
 	})
@@ -139,7 +145,8 @@ func TestEventsHaveTheValuesOfTheirCallAndNeverEnd(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		_ = lost.Release(context.WithValue(ctx, key{}, "late"))
 		synctest.Wait()
-		want := map[EventKind]any{EventGrant: "acquire", EventRelease: "release", EventRenew: nil, EventRenewFailed: nil, EventLost: "acquire", EventOutlived: "late"}
+		want := map[EventKind]any{EventGrant: "acquire", EventRelease: "release", EventRenew: nil,
+			EventRenewFailed: nil, EventLost: "acquire", EventOutlived: "late"}
 		seen := make(map[EventKind]bool)
 		for i, e := range n.events {
 			seen[e.Kind] = true

@@ -26,7 +26,8 @@ func TestPoolOfOpenIsSmallUnlessTheURLSaysOtherwise(t *testing.T) {
 			t.Fatalf("%q: %v", query, err)
 		}
 		if config.MaxConns != want.size || config.MaxConnIdleTime != want.idle {
-			t.Errorf("%q: %d connections, idle for %v; want %d and %v", query, config.MaxConns, config.MaxConnIdleTime, want.size, want.idle)
+			t.Errorf("%q: %d connections, idle for %v; want %d and %v", query, config.MaxConns, config.MaxConnIdleTime,
+				want.size, want.idle)
 		}
 	}
 }
@@ -40,7 +41,8 @@ func TestConnectionsOfOpenKeepTheApplicationsNameWhereItHasOne(t *testing.T) {
 		return config.ConnConfig.RuntimeParams["application_name"]
 	}
 	t.Setenv("PGAPPNAME", "")
-	if got := name("host=h"); !regexp.MustCompile(`^pglock [!-~]+/pglock\.test\[\d+\]$`).MatchString(got) || len(got) > 63 {
+	if got := name("host=h"); !regexp.MustCompile(`^pglock [!-~]+/pglock\.test\[\d+\]$`).MatchString(got) ||
+		len(got) > 63 {
 		t.Errorf("without a name: %q", got)
 	}
 	if got := name("host=h application_name=shop"); got != "shop" {

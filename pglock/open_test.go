@@ -156,7 +156,9 @@ func TestOpenThatFailsLeavesNothingOpen(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 	}
-	pgtest.Eventually(t, "the end of all connections", func() bool { return opened(t, pool) == 0 && opened(t, empty.Pool(t)) == 0 })
+	pgtest.Eventually(t, "the end of all connections", func() bool {
+		return opened(t, pool) == 0 && opened(t, empty.Pool(t)) == 0
+	})
 }
 
 func TestOpenNamesAServerThatIsAwayWithoutThePasswordAndWorksWhenItIsBack(t *testing.T) {
@@ -173,7 +175,8 @@ func TestOpenNamesAServerThatIsAwayWithoutThePasswordAndWorksWhenItIsBack(t *tes
 	link.setSilent(true) // connections are taken, and nobody answers
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := pglock.Open(ctx, link.url(password)); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "hush-hush") {
+	if _, err := pglock.Open(ctx, link.url(password)); !errors.Is(err, context.DeadlineExceeded) ||
+		strings.Contains(err.Error(), "hush-hush") {
 		t.Fatalf("%v, want the end of ctx", err)
 	}
 	link.setSilent(false)
@@ -238,7 +241,8 @@ func newLink(t *testing.T, server string) *link {
 // url is the way over the link, with the server's own password where none is given.
 func (l *link) url(password string) string {
 	c := l.config.ConnConfig
-	u := url.URL{Scheme: "postgres", User: url.UserPassword(c.User, cmp.Or(password, c.Password, "none")), Host: l.address,
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(c.User, cmp.Or(password, c.Password, "none")),
+		Host: l.address,
 		Path: "/" + c.Database, RawQuery: "sslmode=disable"}
 	return u.String()
 }

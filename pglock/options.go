@@ -28,7 +28,8 @@ type config struct {
 var errNilOption = &ArgumentError{"option", "nil", "be an option of this package"}
 
 func newConfig(opts []Option) (config, error) {
-	c := config{schema: "pglock", holder: argument.Process(MaxHolderBytes), ttl: DefaultTTL, sessionTTL: DefaultSessionTTL}
+	c := config{schema: "pglock", holder: argument.Process(MaxHolderBytes), ttl: DefaultTTL,
+		sessionTTL: DefaultSessionTTL}
 	for _, o := range opts {
 		if o == nil {
 			return config{}, errNilOption
@@ -201,7 +202,8 @@ func WithLimit(n int) AcquireOption {
 
 func (r *request) setMode(mode Mode, capacity int) error {
 	if r.Mode != string(ModeExclusive) && (r.Mode != string(mode) || r.Capacity != capacity) {
-		return &ArgumentError{"mode", modeText(Mode(r.Mode), r.Capacity) + " and " + modeText(mode, capacity), "be one of them"}
+		return &ArgumentError{"mode", modeText(Mode(r.Mode), r.Capacity) + " and " + modeText(mode, capacity),
+			"be one of them"}
 	}
 	r.Mode, r.Capacity = string(mode), capacity
 	return nil

@@ -31,7 +31,8 @@ func TestRequestUnderALeasesContextIsTheSameOwnersAndNestedUntilTheRelease(t *te
 		for i, want := range []struct{ same, nested bool }{{true, false}, {true, true}, {true, true}, {false, false}} {
 			same := asked[i].request.Owner == asked[0].request.Owner
 			if same != want.same || asked[i].nested != want.nested {
-				t.Errorf("request for %s: same owner %v, nested %v; want %+v", asked[i].names[0], same, asked[i].nested, want)
+				t.Errorf("request for %s: same owner %v, nested %v; want %+v", asked[i].names[0], same, asked[i].nested,
+					want)
 			}
 		}
 	})
@@ -114,7 +115,8 @@ func TestOwnersOwnLockIsRefusedWithBothSentinels(t *testing.T) {
 				return protocol.Answer{}, sqlError(protocol.StateDeadlock)
 			}
 		})
-		if _, err := c.Acquire(l.Context(), "report"); !errors.Is(err, ErrSelfDeadlock) || !errors.Is(err, ErrHeld) || errors.Is(err, ErrDeadlock) {
+		if _, err := c.Acquire(l.Context(), "report"); !errors.Is(err, ErrSelfDeadlock) || !errors.Is(err, ErrHeld) ||
+			errors.Is(err, ErrDeadlock) {
 			t.Errorf("%v, want ErrSelfDeadlock and ErrHeld", err)
 		}
 		if n := len(s.of("acquire")); n != 2 || len(s.of("giveUp")) != 0 {
@@ -133,7 +135,8 @@ func TestCircleThatALookFindsEndsTheNewestWaitAndLeavesTheQueue(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		outer := mustAcquire(t, c, "outer")
 		q := queued(s, time.Hour)
-		circle := []DeadlockLink{{Lock: "b", Waiter: "we", Holder: "they", Ticket: 2}, {Lock: "outer", Waiter: "they", Holder: "we", Queued: true, Ticket: 1}}
+		circle := []DeadlockLink{{Lock: "b", Waiter: "we", Holder: "they", Ticket: 2},
+			{Lock: "outer", Waiter: "they", Holder: "we", Queued: true, Ticket: 1}}
 		_, other := waiting(t.Context(), t, c, "b")
 		time.Sleep(10 * time.Second)
 		q.closes(2, []protocol.Link{protocol.Link(circle[0]), protocol.Link(circle[1])})
@@ -142,14 +145,16 @@ func TestCircleThatALookFindsEndsTheNewestWaitAndLeavesTheQueue(t *testing.T) {
 		synctest.Wait()
 		looks := s.of("look")
 		if last := looks[len(looks)-1]; !slices.Equal(last.tokens, []int64{2}) || last.at != began.Sub(s.began) {
-			t.Errorf("the last look searches circles from %v at %v; want the nested ticket alone, as soon as it is there", last.tokens, last.at)
+			t.Errorf("the last look searches circles from %v at %v; want the nested ticket alone, as soon as it is "+
+				"there", last.tokens, last.at)
 		}
 		if len(looks) > 1 && len(looks[len(looks)-2].tokens) != 0 {
 			t.Error("a look searches circles for who holds nothing")
 		}
 		got := <-result
 		var deadlock *DeadlockError
-		if !errors.Is(got.err, ErrDeadlock) || !errors.As(got.err, &deadlock) || !slices.Equal(deadlock.Circle, circle) || got.at != began.Sub(s.began) {
+		if !errors.Is(got.err, ErrDeadlock) || !errors.As(got.err, &deadlock) ||
+			!slices.Equal(deadlock.Circle, circle) || got.at != began.Sub(s.began) {
 			t.Errorf("%v at %v; want the circle within the look", got.err, got.at)
 		}
 		if gone := s.of("giveUp"); len(gone) != 1 || q.queues(gone[0].grantID) {

@@ -29,7 +29,8 @@ func TestThePageAboutTheArchitectureNamesWhatThereIs(t *testing.T) {
 				continue // a folder
 			}
 			if !isFile.MatchString(name) {
-				if text != "" && !regexp.MustCompile(`(?m)^(func (\([^)]*\) )?|CREATE FUNCTION )`+name+`\b`).MatchString(text) {
+				if text != "" && !regexp.MustCompile(`(?m)^(func (\([^)]*\) )?|CREATE FUNCTION )`+name+
+					`\b`).MatchString(text) {
 					t.Errorf("%s has no function %s: %s", file, name, line)
 				}
 				checked++

@@ -27,7 +27,8 @@ func TestI7_TrustOfAHintCountsFromWhenTheTicketWasLastSeenQueued(t *testing.T) {
 	for name, tc := range map[string]struct {
 		late     time.Duration // after the ticket was seen
 		requests int
-	}{"early enough": {14 * time.Second, 1}, "after the half of the TTL": {14*time.Second + time.Millisecond, 2}, "after the TTL": {29 * time.Second, 2}} {
+	}{"early enough": {14 * time.Second, 1}, "after the half of the TTL": {14*time.Second + time.Millisecond, 2},
+		"after the TTL": {29 * time.Second, 2}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
@@ -43,10 +44,12 @@ func TestI7_TrustOfAHintCountsFromWhenTheTicketWasLastSeenQueued(t *testing.T) {
 					t.Fatalf("%d requests, want %d", len(asked), tc.requests)
 				}
 				if last := asked[len(asked)-1]; last.grantID != id || last.retry != (tc.requests > 1) {
-					t.Errorf("the last request has grant ID %v and says retry %v, want %v", last.grantID, last.retry, id)
+					t.Errorf("the last request has grant ID %v and says retry %v, want %v", last.grantID, last.retry,
+						id)
 				}
 				if got, want := l.Deadline().Sub(s.began), asked[len(asked)-1].at+29*time.Second; got != want {
-					t.Errorf("the deadline is at %v, want %v: a margin less than the TTL from the last request", got, want)
+					t.Errorf("the deadline is at %v, want %v: a margin less than the TTL from the last request", got,
+						want)
 				}
 			})
 		})
@@ -71,8 +74,10 @@ func TestI7_LookMovesTheMomentFromWhichAHintIsTrusted(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		c.queue.Hear(q.grant(id, 30*time.Second), nil)
 		l := mustGet(t, result)
-		if got, want := l.Deadline().Sub(s.began), looks[len(looks)-1].at+29*time.Second; got != want || len(s.of("acquire")) != 1 {
-			t.Errorf("the deadline is at %v after %d requests, want %v: counted from when the last look was sent", got, len(s.of("acquire")), want)
+		if got, want := l.Deadline().Sub(s.began), looks[len(looks)-1].at+29*time.Second; got != want ||
+			len(s.of("acquire")) != 1 {
+			t.Errorf("the deadline is at %v after %d requests, want %v: counted from when the last look was sent", got,
+				len(s.of("acquire")), want)
 		}
 	})
 }
@@ -101,7 +106,8 @@ func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
 		}
 		l := mustGet(t, result)
 		if l.Token() != 6 || time.Since(sent) != time.Second || l.Deadline() != sent.Add(29*time.Second) {
-			t.Errorf("%v after %v with deadline %v after the release was sent; want token 6 at its answer, trusted for 29s",
+			t.Errorf("%v after %v with deadline %v after the release was sent; want token 6 at its answer, trusted "+
+				"for 29s",
 				l, time.Since(sent), l.Deadline().Sub(sent))
 		}
 		if n := len(s.of("acquire")); n != 2 {
@@ -113,8 +119,8 @@ func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
 	})
 }
 
-// A call whose context has ended leaves its statement, which may still grant the lock to a waiter of the same client, and
-// may be long about it: the lease runs from the grant, and not from the answer.
+// A call whose context has ended leaves its statement, which may still grant the lock to a waiter of the same client,
+// and may be long about it: the lease runs from the grant, and not from the answer.
 func TestI7_HintOfAnAbandonedCallCountsFromWhenThatCallWasSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
@@ -139,7 +145,8 @@ func TestI7_HintOfAnAbandonedCallCountsFromWhenThatCallWasSent(t *testing.T) {
 		}
 		l := mustGet(t, result)
 		if l.Token() != 6 || time.Since(sent) != 10*time.Second || l.Deadline() != sent.Add(29*time.Second) {
-			t.Errorf("%v after %v with deadline %v after the call was sent; want token 6 at its answer, trusted for 29s",
+			t.Errorf("%v after %v with deadline %v after the call was sent; want token 6 at its answer, trusted for "+
+				"29s",
 				l, time.Since(sent), l.Deadline().Sub(sent))
 		}
 	})
@@ -149,7 +156,9 @@ func TestGrantsToOthersAreAnnouncedInAStatementOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
-		s.onHandOver = func(protocol.Claim) protocol.Handed { return protocol.Handed{Slots: []int{0, 3}, Watched: true} }
+		s.onHandOver = func(protocol.Claim) protocol.Handed {
+			return protocol.Handed{Slots: []int{0, 3}, Watched: true}
+		}
 		if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -162,9 +171,11 @@ func TestGrantsToOthersAreAnnouncedInAStatementOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		told := s.of("announce")
-		if len(told) != 2 || !slices.Equal(told[0].names, []string{"report", "report"}) || len(told[0].slots) != 2 || *told[0].slots[0] != 0 || *told[0].slots[1] != 3 ||
+		if len(told) != 2 || !slices.Equal(told[0].names, []string{"report", "report"}) || len(told[0].slots) != 2 ||
+			*told[0].slots[0] != 0 || *told[0].slots[1] != 3 ||
 			!slices.Equal(told[1].names, []string{"watched"}) || len(told[1].slots) != 1 || told[1].slots[0] != nil {
-			t.Errorf("announced %+v, want both grants, then the watched release, and nothing that concerns nobody", told)
+			t.Errorf("announced %+v, want both grants, then the watched release, and nothing that concerns nobody",
+				told)
 		}
 	})
 }
@@ -187,9 +198,11 @@ func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
 		const good = "1 7 0 30000000" // ticket, token, slot, microseconds
 		ours := digest(good, id)
 		for _, text := range []string{
-			hintOf(uuid.New(), good), hintOf(other, good), good, id.String() + " " + good, strings.ToUpper(ours) + " " + good, ours[:63] + " " + good, ours + "0 " + good,
+			hintOf(uuid.New(), good), hintOf(other, good), good, id.String() + " " + good, strings.ToUpper(ours) + " " +
+				good, ours[:63] + " " + good, ours + "0 " + good,
 			ours + "  " + good, ours + " " + good + " ", " " + ours + " " + good, ours + "\t" + good,
-			ours + " 1 8 0 30000000", ours + " 1 7 1 30000000", ours + " 1 7 0 30000001", ours + " 2 7 0 30000000", // another's proof
+			// another's proof
+			ours + " 1 8 0 30000000", ours + " 1 7 1 30000000", ours + " 1 7 0 30000001", ours + " 2 7 0 30000000",
 			hintOf(id, "2 7 0 30000000"), hintOf(id, "3 7 0 30000000"), // of another ticket, and of one that nobody has
 			"", " ", "x", ours, ours + " ", "probe 1", strings.Repeat("7 ", 4000), "\xff\x00",
 		} {
@@ -198,8 +211,10 @@ func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
 		}
 		for _, said := range []string{ // with a proof that is right
 			"", "1", "1 7", "1 7 0", good + " 1", good + " x", "1 0 0 30000000", "0 7 0 -30000000",
-			"1 7 0 x", "1 7 x 30000000", "1 x 0 30000000", "x 7 0 30000000", "1  7 0 30000000", "1 7 0 30000000 ", "1\t7 0 30000000",
-			"1 9223372036854775808 0 30000000", "1 7 0 1e6", "1 7 9223372036854775808 1", "1 -7 0 30000000", "1 7 -1 30000000", "1 7 0 -1",
+			"1 7 0 x", "1 7 x 30000000", "1 x 0 30000000", "x 7 0 30000000", "1  7 0 30000000", "1 7 0 30000000 ",
+			"1\t7 0 30000000",
+			"1 9223372036854775808 0 30000000", "1 7 0 1e6", "1 7 9223372036854775808 1", "1 -7 0 30000000",
+			"1 7 -1 30000000", "1 7 0 -1",
 		} {
 			c.queue.Hear(hintOf(id, said), nil)
 			still(t, result)
@@ -223,8 +238,14 @@ func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
 // and trust in that ticket does not count for the earlier one's hint.
 func TestI7_LateHintOfAnEarlierTicketRevivesNoTrust(t *testing.T) {
 	for name, late := range map[string]func(c *Client, hint string, again func()){
-		"after the waiter has another ticket": func(c *Client, hint string, again func()) { again(); c.queue.Hear(hint, nil) },
-		"while it asks for another ticket":    func(c *Client, hint string, again func()) { c.queue.Hear(hint, nil); again() },
+		"after the waiter has another ticket": func(c *Client, hint string, again func()) {
+			again()
+			c.queue.Hear(hint, nil)
+		},
+		"while it asks for another ticket": func(c *Client, hint string, again func()) {
+			c.queue.Hear(hint, nil)
+			again()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -289,8 +310,10 @@ func TestHintThatComesBeforeItsTicketIsKept(t *testing.T) {
 				still(t, result)
 				close(answered)
 				l := mustGet(t, result)
-				if n := len(s.of("acquire")); n != 1 || l.Token() != 6 || time.Since(s.began) != time.Second || l.Deadline() != s.began.Add(29*time.Second) {
-					t.Errorf("%v after %v and %d requests with the deadline %v; want token 6 with the answer, trusted from when the request was sent",
+				if n := len(s.of("acquire")); n != 1 || l.Token() != 6 || time.Since(s.began) != time.Second ||
+					l.Deadline() != s.began.Add(29*time.Second) {
+					t.Errorf("%v after %v and %d requests with the deadline %v; want token 6 with the answer, "+
+						"trusted from when the request was sent",
 						l, time.Since(s.began), n, l.Deadline().Sub(s.began))
 				}
 			})
@@ -348,8 +371,10 @@ func TestI8_LostHintCostsOneLook(t *testing.T) {
 					t.Errorf("%v, %v after the grant, want within %v", l, late, lastLook)
 				}
 				asked, looks := s.of("acquire"), s.of("look")
-				if len(asked) != 2 || !asked[1].retry || asked[1].grantID != id || asked[1].at != looks[len(looks)-1].at {
-					t.Errorf("requests %+v, want a second one for the same grant at the look that missed the ticket", asked)
+				if len(asked) != 2 || !asked[1].retry || asked[1].grantID != id ||
+					asked[1].at != looks[len(looks)-1].at {
+					t.Errorf("requests %+v, want a second one for the same grant at the look that missed the ticket",
+						asked)
 				}
 			})
 		})
@@ -386,7 +411,8 @@ func TestLooksComeEverySecondWhileHearingAndFromTensOfMillisecondsOnWhileDeaf(t 
 					gaps[gap], last = true, look.at
 				}
 				if len(looks) < 58 || len(gaps) < 50 {
-					t.Errorf("%d looks in a minute at %d different intervals, want one a second with jitter", len(looks), len(gaps))
+					t.Errorf("%d looks in a minute at %d different intervals, want one a second with jitter",
+						len(looks), len(gaps))
 				}
 			})
 		})
@@ -422,7 +448,8 @@ func TestI8_LookThatHangsCostsNoSessionItsLife(t *testing.T) {
 				})
 				time.Sleep(30 * time.Second)
 				looks := s.of("look")
-				// A third until the look that hangs, a third until it counts as dead, and an eighth for other statements.
+				// A third until the look that hangs, a third until it counts as dead, and an eighth for other
+				// statements.
 				if gap := looks[before+1].at - looks[before-1].at; !hung.Load() || gap > ttl*8/10 {
 					t.Errorf("%v between two looks that came through, want at most 8/10 of %v", gap, ttl)
 				}

@@ -14,7 +14,8 @@ import (
 // grantIDOf is the secret of a lease, as SQL.
 func grantIDOf(t *testing.T, conn *pgx.Conn, name string) (id string) {
 	t.Helper()
-	if err := conn.QueryRow(t.Context(), "SELECT quote_literal(grant_id) || '::uuid' FROM pglock.locks WHERE name = $1", name).Scan(&id); err != nil {
+	if err := conn.QueryRow(t.Context(), "SELECT quote_literal(grant_id) || '::uuid' FROM pglock.locks WHERE name = $1",
+		name).Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	return id
@@ -22,9 +23,12 @@ func grantIDOf(t *testing.T, conn *pgx.Conn, name string) (id string) {
 
 // manyOf is a call of acquire_leases for one name, with right arguments except the named ones.
 func manyOf(name string, change ...string) string {
-	args := []struct{ what, right string }{{"names", "ARRAY[" + name + "]"}, {"grants", "ARRAY[" + someID + "]"}, {"session", someID}, {"holders", "ARRAY['h']"},
-		{"ttls", "ARRAY['1 s'::interval]"}, {"metadata", "ARRAY[NULL::jsonb]"}, {"retries", "ARRAY[false]"}, {"modes", "ARRAY['exclusive']"}, {"limits", "ARRAY[NULL::int]"},
-		{"waits", "ARRAY[false]"}, {"session ttl", "'10 s'"}, {"owners", "ARRAY[NULL::uuid]"}, {"nested", "ARRAY[false]"}}
+	args := []struct{ what, right string }{{"names", "ARRAY[" + name + "]"}, {"grants", "ARRAY[" + someID + "]"},
+		{"session", someID}, {"holders", "ARRAY['h']"},
+		{"ttls", "ARRAY['1 s'::interval]"}, {"metadata", "ARRAY[NULL::jsonb]"}, {"retries", "ARRAY[false]"},
+		{"modes", "ARRAY['exclusive']"}, {"limits", "ARRAY[NULL::int]"},
+		{"waits", "ARRAY[false]"}, {"session ttl", "'10 s'"}, {"owners", "ARRAY[NULL::uuid]"},
+		{"nested", "ARRAY[false]"}}
 	values := make([]string, len(args))
 	for i, arg := range args {
 		values[i] = arg.right
@@ -61,7 +65,8 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 	for _, name := range []string{"'new'", "'free'", "'held'", "'readers'"} {
 		for _, more := range []string{"", ", p_wait => true", ", p_retry => true"} {
 			lease := func(grant, session, holder, ttl, metadata string) string {
-				return "acquire_lease(" + name + ", " + grant + ", " + session + ", " + holder + ", " + ttl + ", " + metadata + more + ")"
+				return "acquire_lease(" + name + ", " + grant + ", " + session + ", " + holder + ", " + ttl + ", " +
+					metadata + more + ")"
 			}
 			add(lease("NULL", id, "'h'", "'1 s'", "NULL"), invalid, "grant_id")
 			add(lease(id, "NULL", "'h'", "'1 s'", "NULL"), invalid, "session_key")
@@ -69,13 +74,15 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 			add(lease(id, id, "''", "'1 s'", "NULL"), invalid, "holder is 0 bytes long: it must have 1 to 256")
 			add(lease(id, id, "repeat('x', 257)", "'1 s'", "NULL"), invalid, "holder is 257 bytes")
 			add(lease(id, id, "'h'", "NULL", "NULL"), invalid, "ttl is NULL")
-			add(lease(id, id, "'h'", "'1 s'", "NULL, p_nested => NULL"), invalid, "nested is NULL: it must be true or false")
+			add(lease(id, id, "'h'", "'1 s'", "NULL, p_nested => NULL"), invalid, "nested is NULL: it must be true "+
+				"or false")
 			if more == "" {
 				const says = "retry or wait is NULL: it must be true or false"
 				add(lease(id, id, "'h'", "'1 s'", "NULL, p_wait => NULL"), invalid, says)
 				add(lease(id, id, "'h'", "'1 s'", "NULL, p_retry => NULL, p_wait => true"), invalid, says)
 			}
-			add(lease(id, id, "'h'", "'99 ms'", "NULL"), invalid, "ttl is 00:00:00.099: it must be from 100 ms to 24 hours")
+			add(lease(id, id, "'h'", "'99 ms'", "NULL"), invalid, "ttl is 00:00:00.099: it must be from 100 ms to 24 "+
+				"hours")
 			add(lease(id, id, "'h'", "'-1 s'", "NULL"), invalid, "ttl is -00:00:01")
 			add(lease(id, id, "'h'", "'24:00:00.000001'", "NULL"), invalid, "ttl is 24:00:00.000001")
 			add(lease(id, id, "'h'", "'1 s'", "to_jsonb(repeat('x', 16400))"), invalid, "metadata is 16402 bytes")
@@ -90,21 +97,26 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 			add(manyOf(name, waits, "modes = '{NULL}'"), invalid, "mode is NULL")
 			add(manyOf(name, waits, "modes = '{nonsense}'"), invalid, "mode is 'nonsense'")
 			add(manyOf(name, waits, "limits = '{2}'"), invalid, "limit is 2 with mode exclusive")
-			add(manyOf(name, waits, "metadata = ARRAY[to_jsonb(repeat('x', 16400))]"), invalid, "metadata is 16402 bytes")
+			add(manyOf(name, waits, "metadata = ARRAY[to_jsonb(repeat('x', 16400))]"), invalid,
+				"metadata is 16402 bytes")
 			add(manyOf(name, waits, "session ttl = '-1 s'"), invalid, "session ttl is -00:00:01")
 			add(manyOf(name, waits, "session ttl = NULL"), invalid, "session ttl is NULL")
 			add(manyOf(name, waits, "retries = '{NULL}'"), invalid, "retry or wait is NULL: it must be true or false")
 			add(manyOf(name, "", "waits = '{NULL}'"), invalid, "retry or wait is NULL: it must be true or false")
 			add(manyOf(name, waits, "nested = '{NULL}'"), invalid, "nested is NULL: it must be true or false")
 			add(manyOf(name, waits, "session ttl = '24:00:00.000001'"), invalid, "session ttl is 24:00:00.000001")
-			for _, array := range []string{"names", "grants", "holders", "ttls", "metadata", "retries", "modes", "limits", "owners", "nested"} {
-				add(manyOf(name, waits, array+" = NULL"), invalid, "elements: they must have the same number, from 1 to 10000")
-				add(manyOf(name, waits, array+" = '{}'"), invalid, "elements: they must have the same number, from 1 to 10000")
+			for _, array := range []string{"names", "grants", "holders", "ttls", "metadata", "retries", "modes",
+				"limits", "owners", "nested"} {
+				add(manyOf(name, waits, array+" = NULL"), invalid, "elements: they must have the same number, from 1 "+
+					"to 10000")
+				add(manyOf(name, waits, array+" = '{}'"), invalid, "elements: they must have the same number, from 1 "+
+					"to 10000")
 			}
 		}
 	}
 	for _, name := range []string{"NULL", "''", long} {
-		for _, call := range []string{"acquire_lease(" + name + ", " + id + ", " + id + ", 'h', '1 s')", "acquire_lease(" + name + ", " + id + ", " + id + ", 'h', '1 s', p_wait => true)",
+		for _, call := range []string{"acquire_lease(" + name + ", " + id + ", " + id + ", 'h', '1 s')",
+			"acquire_lease(" + name + ", " + id + ", " + id + ", 'h', '1 s', p_wait => true)",
 			manyOf(name + "::text"), manyOf(name+"::text", "waits = ARRAY[true]")} {
 			add(call, invalid, "name is ")
 		}
@@ -115,8 +127,10 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 	one, two := "ARRAY["+id+"]", "ARRAY["+id+", "+id+"]"
 	const rule = "they must have the same number, from 1 to 10000"
 	for _, function := range []string{"release_leases", "check_leases", "renew_leases"} {
-		for _, args := range []string{"NULL, NULL, NULL, NULL", "'{}', '{}', '{}', '{}'", "'{held}', NULL, " + one + ", '{0}'", "NULL, '{1}', " + one + ", '{0}'", "'{held}', '{1}', NULL, '{0}'",
-			"'{held}', '{1}', " + one + ", NULL", "'{held,free}', '{1}', " + one + ", '{0}'", "'{held}', '{1,2}', " + one + ", '{0}'", "'{held}', '{1}', " + two + ", '{0}'", "'{held}', '{1}', " + one + ", '{0,1}'",
+		for _, args := range []string{"NULL, NULL, NULL, NULL", "'{}', '{}', '{}', '{}'", "'{held}', NULL, " + one +
+			", '{0}'", "NULL, '{1}', " + one + ", '{0}'", "'{held}', '{1}', NULL, '{0}'",
+			"'{held}', '{1}', " + one + ", NULL", "'{held,free}', '{1}', " + one + ", '{0}'", "'{held}', '{1,2}', " +
+				one + ", '{0}'", "'{held}', '{1}', " + two + ", '{0}'", "'{held}', '{1}', " + one + ", '{0,1}'",
 			tooMany("'held'::text") + ", " + tooMany("1::bigint") + ", " + tooMany(id) + ", " + tooMany("0")} {
 			add(function+"("+args+")", invalid, rule)
 		}
@@ -130,7 +144,8 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 		add(function+"(ARRAY['', "+long+"], '{1,-1}', "+two+", '{-1,4711}')", "", "")
 		add(function+"('{held,held}', '{1,2}', ARRAY["+id+", "+heldID+"], '{0,0}')", "", "")
 	}
-	for _, args := range []string{"NULL, NULL", "'{}', '{}'", "'{held}', NULL", "NULL, " + one, "'{held,free}', " + one, "'{held}', " + two, tooMany("'held'::text") + ", " + tooMany(id)} {
+	for _, args := range []string{"NULL, NULL", "'{}', '{}'", "'{held}', NULL", "NULL, " + one, "'{held,free}', " + one,
+		"'{held}', " + two, tooMany("'held'::text") + ", " + tooMany(id)} {
 		add("give_up("+id+", "+args+")", invalid, rule)
 		add("give_up("+id+", "+args+", true)", invalid, rule)
 	}
@@ -169,14 +184,20 @@ func TestEveryLeaseOfACallForManyHasItsOwnAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	free, held, unknown := grantIDOf(t, conn, "a free"), grantIDOf(t, conn, "b held"), someID
-	all := "(ARRAY['unknown', 'b held', 'a free', 'b held'], ARRAY[1, 1, 2, 1], ARRAY[" + strings.Join([]string{unknown, held, free, unknown}, ", ") + "], ARRAY[0, 0, 0, 0])"
+	all := "(ARRAY['unknown', 'b held', 'a free', 'b held'], ARRAY[1, 1, 2, 1], ARRAY[" +
+		strings.Join([]string{unknown, held, free, unknown}, ", ") + "], ARRAY[0, 0, 0, 0])"
 	for _, tc := range []struct{ sql, want string }{
-		{"SELECT string_agg(coalesce(reason, 'held'), ', ' ORDER BY n) FROM pglock.check_leases" + all, "unknown, held, released, unknown"},
-		{"SELECT string_agg(outcome, ', ' ORDER BY n) FROM pglock.renew_leases" + all, "unknown, renewed, released, unknown"},
-		{"SELECT string_agg(released::text, ', ' ORDER BY n) FROM pglock.release_leases" + all, "false, true, false, false"},
-		{"SELECT string_agg(coalesce(reason, 'held'), ', ' ORDER BY n) FROM pglock.check_leases" + all, "unknown, released, released, unknown"},
+		{"SELECT string_agg(coalesce(reason, 'held'), ', ' ORDER BY n) FROM pglock.check_leases" + all,
+			"unknown, held, released, unknown"},
+		{"SELECT string_agg(outcome, ', ' ORDER BY n) FROM pglock.renew_leases" + all, "unknown, renewed, released, " +
+			"unknown"},
+		{"SELECT string_agg(released::text, ', ' ORDER BY n) FROM pglock.release_leases" + all,
+			"false, true, false, false"},
+		{"SELECT string_agg(coalesce(reason, 'held'), ', ' ORDER BY n) FROM pglock.check_leases" + all,
+			"unknown, released, released, unknown"},
 		{`SELECT string_agg(format('%s %s %s', granted, which, more ->> 'holder'), ', ' ORDER BY n) FROM (SELECT *, dense_rank() OVER (ORDER BY token) AS which FROM pglock.acquire_leases(ARRAY['new', 'b held', 'a free', 'a free', 'new'],
-			ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 5)), ` + someID + `, '{1,2,3,4,5}', array_fill('1 h'::interval, ARRAY[5]), array_fill(NULL::jsonb, ARRAY[5]), array_fill(false, ARRAY[5]),
+			ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 5)), ` + someID +
+			`, '{1,2,3,4,5}', array_fill('1 h'::interval, ARRAY[5]), array_fill(NULL::jsonb, ARRAY[5]), array_fill(false, ARRAY[5]),
 			array_fill('exclusive'::text, ARRAY[5]), array_fill(NULL::int, ARRAY[5]), array_fill(false, ARRAY[5]), '10 s', array_fill(NULL::uuid, ARRAY[5]), array_fill(false, ARRAY[5]))) a`,
 			"t 2 , t 3 , t 1 , f 1 3, f 2 1"},
 	} {
@@ -210,8 +231,10 @@ func TestI11_OneBadRequestOfACallForManyUndoesTheOthers(t *testing.T) {
 	before := but(rows(t, conn))
 	four := func(element string) string { return "ARRAY[" + strings.Repeat(element+", ", 3) + element + "]" }
 	for _, waits := range []string{"false", "true"} {
-		good := []string{"names = ARRAY['new', 'free', 'held', 'used']", "grants = " + four("gen_random_uuid()"), "holders = " + four("'h'"), "ttls = " + four("'1 s'::interval"),
-			"metadata = " + four("NULL::jsonb"), "retries = " + four("false"), "modes = " + four("'exclusive'"), "limits = " + four("NULL::int"), "waits = " + four(waits),
+		good := []string{"names = ARRAY['new', 'free', 'held', 'used']", "grants = " + four("gen_random_uuid()"),
+			"holders = " + four("'h'"), "ttls = " + four("'1 s'::interval"),
+			"metadata = " + four("NULL::jsonb"), "retries = " + four("false"), "modes = " + four("'exclusive'"),
+			"limits = " + four("NULL::int"), "waits = " + four(waits),
 			"owners = " + four("NULL::uuid"), "nested = " + four("false")}
 		for _, tc := range []struct {
 			bad         []string
@@ -220,8 +243,10 @@ func TestI11_OneBadRequestOfACallForManyUndoesTheOthers(t *testing.T) {
 			{[]string{"holders = ARRAY['h', 'h', 'h', '']"}, invalid, "holder is 0 bytes"},
 			{[]string{"names = ARRAY['new', 'free', 'held', NULL]"}, invalid, "name is NULL"},
 			{[]string{"modes = ARRAY['exclusive', 'exclusive', 'exclusive', NULL]"}, invalid, "mode is NULL"},
-			{[]string{"grants = ARRAY[gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), " + used + "]"}, "LK008", "used before"},
-			{[]string{"names = ARRAY['new', 'free', 'held', 'places']", "modes = ARRAY['exclusive', 'exclusive', 'exclusive', 'limit']", "limits = ARRAY[NULL, NULL, NULL, 3]"}, "LK010", "limit 2"},
+			{[]string{"grants = ARRAY[gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), " + used + "]"}, "LK008",
+				"used before"},
+			{[]string{"names = ARRAY['new', 'free', 'held', 'places']", "modes = ARRAY['exclusive', 'exclusive', " +
+				"'exclusive', 'limit']", "limits = ARRAY[NULL, NULL, NULL, 3]"}, "LK010", "limit 2"},
 		} {
 			call := manyOf("", append(good, tc.bad...)...)
 			_, err := caller.Exec(t.Context(), "SELECT * FROM pglock."+call)

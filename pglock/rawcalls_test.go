@@ -37,7 +37,8 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		says  string
 	}{
 		{"acquire_lease(NULL, " + id + ", " + id + ", 'h', '1 s')", invalid, "name is NULL"},
-		{"acquire_lease('', " + id + ", " + id + ", 'h', '1 s')", invalid, "name is 0 bytes long: it must have 1 to 512"},
+		{"acquire_lease('', " + id + ", " + id + ", 'h', '1 s')", invalid,
+			"name is 0 bytes long: it must have 1 to 512"},
 		{"acquire_lease(" + long + ", " + id + ", " + id + ", 'h', '1 s')", invalid, "name is 513 bytes"},
 		{"acquire_lease('new', NULL, " + id + ", 'h', '1 s')", invalid, "grant_id"},
 		{"acquire_lease('new', " + id + ", NULL, 'h', '1 s')", invalid, "session_key"},
@@ -45,11 +46,13 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"acquire_lease('new', " + id + ", " + id + ", '', '1 s')", invalid, "holder is 0 bytes"},
 		{"acquire_lease('new', " + id + ", " + id + ", repeat('x', 257), '1 s')", invalid, "holder is 257 bytes"},
 		{"acquire_lease('new', " + id + ", " + id + ", 'h', NULL)", invalid, "ttl is NULL"},
-		{"acquire_lease('new', " + id + ", " + id + ", 'h', '99 ms')", invalid, "ttl is 00:00:00.099: it must be from 100 ms to 24 hours"},
+		{"acquire_lease('new', " + id + ", " + id + ", 'h', '99 ms')", invalid, "ttl is 00:00:00.099: it must be " +
+			"from 100 ms to 24 hours"},
 		{"acquire_lease('new', " + id + ", " + id + ", 'h', '-1 s')", invalid, "ttl"},
 		{"acquire_lease('new', " + id + ", " + id + ", 'h', '24:00:00.000001')", invalid, "ttl is 24:00:00.000001"},
 		{"acquire_lease('new', " + id + ", " + id + ", 'h', '1 month')", invalid, "ttl is 1 mon"},
-		{"acquire_lease('new', " + id + ", " + id + ", 'h', '1 s', to_jsonb(repeat('x', 16400)))", invalid, "metadata is 16402 bytes"},
+		{"acquire_lease('new', " + id + ", " + id + ", 'h', '1 s', to_jsonb(repeat('x', 16400)))", invalid,
+			"metadata is 16402 bytes"},
 		{"acquire_lease('held', " + id + ", " + id + ", 'h', '1 s', NULL, NULL)", invalid, "retry or wait is NULL"},
 		{"acquire_lease('held', " + id + ", " + id + ", 'h', '1 s', p_retry => true)", "", ""},
 		{"renew_leases('{held}', '{NULL}', ARRAY[" + heldID + "], '{0}', '1 s')", "", ""},
@@ -59,7 +62,8 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"renew_leases('{held}', '{1}', ARRAY[" + heldID + "], '{1}', '1 s')", "", ""},
 		{"renew_leases('{free}', '{2}', ARRAY[" + freeID + "], '{0}', '1 s')", "", ""},
 		{"renew_leases('{unknown}', '{1}', ARRAY[" + id + "], '{0}', '1 s')", "", ""},
-		{"renew_leases('{held}', '{1}', ARRAY[" + heldID + "], '{NULL}', '1 s')", invalid, "slot is NULL: it must be that of the lease"},
+		{"renew_leases('{held}', '{1}', ARRAY[" + heldID + "], '{NULL}', '1 s')", invalid, "slot is NULL: it must be " +
+			"that of the lease"},
 		{"renew_leases(NULL, NULL, NULL, NULL, '1 s')", invalid, "they must have the same number, from 1 to 10000"},
 		{"release_lease(NULL, NULL, NULL)", "", ""},
 		{"release_lease('held', 1, " + id + ")", "", ""},
@@ -99,13 +103,15 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"fence_all('{held,free}', '{1,2}', ARRAY[" + heldID + ", " + freeID + "])", "LK003", "released"},
 		{"fence_all('{held}', '{1,2}', ARRAY[" + heldID + "])", invalid, "the arrays have 1, 2, 1, 1, 1 elements"},
 		{"fence_all(NULL, NULL, NULL)", invalid, "the arrays have 0, 0, 0"},
-		{"fence_all('{held,held}', '{1,1}', ARRAY[" + heldID + ", " + heldID + "])", invalid, "resource 'held' is named twice"},
+		{"fence_all('{held,held}', '{1,1}', ARRAY[" + heldID + ", " + heldID + "])", invalid,
+			"resource 'held' is named twice"},
 		{"seal(NULL)", invalid, "resources is 0 of them: it must be 1 to 10000"},
 		{"seal('{}')", invalid, "be 1 to 10000"},
 		{"seal('{held}')", "LK009", "not under the fence of 'held'"},
 		{"seal('{held,NULL}')", "LK009", "not under the fence"},
 		{"once(NULL, 'held', 1, " + heldID + ")", invalid, "key is NULL"},
-		{"once('k', 'held', 1, " + heldID + ", NULL, '294276-12-31 23:59:59+00', '1 day')", invalid, "a time of the years 1 to 9999"},
+		{"once('k', 'held', 1, " + heldID + ", NULL, '294276-12-31 23:59:59+00', '1 day')", invalid,
+			"a time of the years 1 to 9999"},
 		{"once('k', 'held', 1, " + heldID + ", NULL, '-infinity', '1 day')", invalid, "a time of the years 1 to 9999"},
 		{"once('k', 'free', 2, " + freeID + ")", "LK003", "released"},
 		{"outcome(NULL, NULL)", invalid, "be a UUID"},
@@ -127,7 +133,8 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"prune_history('-1 s')", invalid, "older is -00:00:01"},
 		{"prune_locks('1 s', 0)", invalid, "limit is 0: it must be from 1 to 100000"},
 		{"prune_history('1 s', 100001)", invalid, "limit is 100001: it must be from 1 to 100000"},
-		{"renew_leases('{held}', '{1}', ARRAY[" + heldID + "], '{0}', '25 h')", invalid, "wait is 25:00:00: it must be from 0 to 24 hours"},
+		{"renew_leases('{held}', '{1}', ARRAY[" + heldID + "], '{0}', '25 h')", invalid, "wait is 25:00:00: it must " +
+			"be from 0 to 24 hours"},
 		{"renew_leases('{held}', '{1}', ARRAY[" + heldID + "], '{0}', '-1 s')", invalid, "wait is -00:00:01"},
 		{"set_history('a', p_keep => '1 h')", invalid, "keep is 01:00:00: it must be from 1 day to 36525 days"},
 		{"list_waiters('', 10, '', 0, -1)", invalid, "after_place is -1: it must be from 0 to"},
@@ -159,13 +166,16 @@ func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
 	mustAcquire(t, c, "held")
 	mustAcquire(t, c, "places", pglock.WithLimit(2))
 	var owner string
-	if err := conn.QueryRow(t.Context(), "SELECT quote_literal(owner_id) || '::uuid' FROM pglock.locks WHERE name = 'held'").Scan(&owner); err != nil {
+	if err := conn.QueryRow(t.Context(), "SELECT quote_literal(owner_id) || '::uuid' FROM pglock.locks WHERE name = "+
+		"'held'").Scan(&owner); err != nil {
 		t.Fatal(err)
 	}
 	// A ticket of a session that is alive.
-	execute(t, conn, "SELECT pglock.acquire_lease('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h')")
+	execute(t, conn, "SELECT pglock.acquire_lease('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_wait "+
+		"=> true, p_session_ttl => '1 h')")
 	execute(t, conn, "SELECT pglock.acquire_lease('queued', gen_random_uuid(), gen_random_uuid(), 'w', '1 h')")
-	execute(t, conn, `SELECT pglock.acquire_lease('queued', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_mode => 'limit', p_capacity => 5,
+	execute(t, conn,
+		`SELECT pglock.acquire_lease('queued', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_mode => 'limit', p_capacity => 5,
 		p_wait => true, p_session_ttl => '1 h')`)
 	long, id := "repeat('x', 513)", someID
 	type refused struct {
@@ -176,32 +186,42 @@ func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
 	var all []refused
 	for _, wait := range []string{"false", "true"} {
 		acquire := func(name, args, state, says string) {
-			all = append(all, refused{"acquire_lease(" + name + ", " + id + ", " + id + ", 'h', '1 s', p_wait => " + wait + args + ")", state, says})
+			all = append(all, refused{"acquire_lease(" + name + ", " + id + ", " + id + ", 'h', '1 s', p_wait => " +
+				wait + args + ")", state, says})
 		}
 		for _, name := range []string{"'new'", "'held'", "'places'"} {
-			acquire(name, ", p_mode => 'nonsense'", invalid, "mode is 'nonsense': it must be exclusive, shared or limit")
+			acquire(name, ", p_mode => 'nonsense'", invalid,
+				"mode is 'nonsense': it must be exclusive, shared or limit")
 			acquire(name, ", p_mode => ''", invalid, "mode is ''")
 			acquire(name, ", p_mode => NULL", invalid, "mode is NULL")
 			acquire(name, ", p_mode => 'limit'", invalid, "limit is NULL with mode limit: it must be from 1 to 1000")
 			acquire(name, ", p_mode => 'limit', p_capacity => 0", invalid, "limit is 0")
 			acquire(name, ", p_mode => 'limit', p_capacity => -1", invalid, "limit is -1")
-			acquire(name, ", p_mode => 'limit', p_capacity => 1001", invalid, "limit is 1001 with mode limit: it must be from 1 to 1000")
-			acquire(name, ", p_capacity => 2", invalid, "limit is 2 with mode exclusive: it must be from 1 to 1000 with mode limit, else NULL")
-			acquire(name, ", p_mode => 'shared', p_capacity => 2", invalid, "limit is 2 with mode shared: it must be from 1 to 1000 with mode limit, else NULL")
+			acquire(name, ", p_mode => 'limit', p_capacity => 1001", invalid, "limit is 1001 with mode limit: it "+
+				"must be from 1 to 1000")
+			acquire(name, ", p_capacity => 2", invalid, "limit is 2 with mode exclusive: it must be from 1 to 1000 "+
+				"with mode limit, else NULL")
+			acquire(name, ", p_mode => 'shared', p_capacity => 2", invalid, "limit is 2 with mode shared: it must be "+
+				"from 1 to 1000 with mode limit, else NULL")
 			acquire(name, ", p_mode => 'shared', p_session_ttl => NULL", invalid, "session ttl is NULL")
-			acquire(name, ", p_mode => 'shared', p_session_ttl => '99 ms'", invalid, "session ttl is 00:00:00.099: it must be from 100 ms to 24 hours")
+			acquire(name, ", p_mode => 'shared', p_session_ttl => '99 ms'", invalid, "session ttl is 00:00:00.099: "+
+				"it must be from 100 ms to 24 hours")
 			acquire(name, ", p_mode => 'shared', p_session_ttl => '25 hours'", invalid, "session ttl is 25:00:00")
 			acquire(name, ", p_session_ttl => NULL", invalid, "session ttl is NULL")
 			acquire(name, ", p_session_ttl => '-1 s'", invalid, "session ttl is -00:00:01")
 		}
 		if wait == "true" { // a try is told who holds it
-			acquire("'queued'", ", p_mode => 'limit', p_capacity => 3", "LK010", "limit of lock 'queued' is 3: it is in use with limit 5")
+			acquire("'queued'", ", p_mode => 'limit', p_capacity => 3", "LK010", "limit of lock 'queued' is 3: it is "+
+				"in use with limit 5")
 		}
 		acquire("''", ", p_mode => 'shared'", invalid, "name is 0 bytes long")
 		acquire(long, ", p_mode => 'limit', p_capacity => 2", invalid, "name is 513 bytes")
-		acquire("'places'", ", p_mode => 'limit', p_capacity => 3", "LK010", "limit of lock 'places' is 3: it is in use with limit 2")
-		acquire("'places'", ", p_mode => 'limit', p_capacity => 1", "LK010", "limit of lock 'places' is 1: it is in use with limit 2")
-		acquire("'held'", ", p_owner_id => "+owner+", p_nested => true", "LK004", "'held' is held by the one who asks for it, with token 1")
+		acquire("'places'", ", p_mode => 'limit', p_capacity => 3", "LK010", "limit of lock 'places' is 3: it is in "+
+			"use with limit 2")
+		acquire("'places'", ", p_mode => 'limit', p_capacity => 1", "LK010", "limit of lock 'places' is 1: it is in "+
+			"use with limit 2")
+		acquire("'held'", ", p_owner_id => "+owner+", p_nested => true", "LK004", "'held' is held by the one who "+
+			"asks for it, with token 1")
 		acquire("'held'", ", p_mode => 'shared', p_owner_id => "+owner+", p_nested => true", "LK004", "token 1")
 	}
 	all = append(all, []refused{
@@ -217,7 +237,8 @@ func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
 		{"announce(NULL, NULL)", invalid, "they must have the same number, from 1 to 10000"},
 		{"announce('{}', '{}')", invalid, "they must have the same number, from 1 to 10000"},
 		{"announce(ARRAY['held', NULL, 'new'], ARRAY[0, NULL])", invalid, "the arrays have 3, 2 elements"},
-		{"announce(array_fill('held'::text, ARRAY[10001]), array_fill(0, ARRAY[10001]))", invalid, "they must have the same number, from 1 to 10000"},
+		{"announce(array_fill('held'::text, ARRAY[10001]), array_fill(0, ARRAY[10001]))", invalid,
+			"they must have the same number, from 1 to 10000"},
 		{"announce(ARRAY['held', NULL, 'new'], ARRAY[0, NULL, 0])", "", ""},
 		{"list_waiters(NULL)", "", ""},
 		{"list_waiters('', NULL)", "", ""},
@@ -291,13 +312,20 @@ func TestI11_FunctionsThatNeedAFreshSnapshotRefuseAFrozenOne(t *testing.T) {
 	before := rows(t, conn)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		for _, call := range []string{
-			"acquire_lease('new', " + someID + ", " + someID + ", 'h', '1 s')", "acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s')",
-			"acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s', p_wait => true)", "acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s', p_retry => true)",
-			"acquire_lease('free', " + someID + ", " + someID + ", 'h', '1 s')", manyOf("'new'"), manyOf("'free'"), manyOf("'held'", "waits = ARRAY[true]"),
-			"renew_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0], '1 s')", "renew_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0])",
-			"release_lease('held', 1, " + heldID + ")", "release_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0])",
-			"give_up(" + someID + ", ARRAY['held'], ARRAY[" + heldID + "])", "give_up(" + someID + ", ARRAY['held'], ARRAY[" + someID + "], true)",
-			"look(" + someID + ", 'h', '1 s')", "watch('held', '1 s')", "sweep()", "outcome(" + someID + ", " + someID + ")",
+			"acquire_lease('new', " + someID + ", " + someID + ", 'h', '1 s')", "acquire_lease('held', " + someID +
+				", " + someID + ", 'h', '1 s')",
+			"acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s', p_wait => true)",
+			"acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s', p_retry => true)",
+			"acquire_lease('free', " + someID + ", " + someID + ", 'h', '1 s')", manyOf("'new'"), manyOf("'free'"),
+			manyOf("'held'", "waits = ARRAY[true]"),
+			"renew_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0], '1 s')",
+			"renew_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0])",
+			"release_lease('held', 1, " + heldID + ")", "release_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID +
+				"], ARRAY[0])",
+			"give_up(" + someID + ", ARRAY['held'], ARRAY[" + heldID + "])", "give_up(" + someID +
+				", ARRAY['held'], ARRAY[" + someID + "], true)",
+			"look(" + someID + ", 'h', '1 s')", "watch('held', '1 s')", "sweep()", "outcome(" + someID + ", " + someID +
+				")",
 			"break_lock('held', 'r', 'a')", "prune_locks()",
 			"prune_locks('0', 10)",
 		} {

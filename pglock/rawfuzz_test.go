@@ -14,9 +14,10 @@ import (
 
 // odd are values of a type that a rule may forget, as SQL.
 var odd = map[string][]string{
-	"integer":                  {"-2147483648", "-1", "0", "2147483647"},
-	"bigint":                   {"-9223372036854775808", "-1", "0", "9223372036854775807"},
-	"interval":                 {"-1 s", "0", "1 mon", "-1 mon 31 days", "178000000 years", "-178000000 years", "2147483647 days", "-2147483648 days", "1 day -24 hours"},
+	"integer": {"-2147483648", "-1", "0", "2147483647"},
+	"bigint":  {"-9223372036854775808", "-1", "0", "9223372036854775807"},
+	"interval": {"-1 s", "0", "1 mon", "-1 mon 31 days", "178000000 years", "-178000000 years",
+		"2147483647 days", "-2147483648 days", "1 day -24 hours"},
 	"text":                     {"", "\n", "%", `\`, strings.Repeat("x", 2000), strings.Repeat("\U0010FFFF", 128)},
 	"uuid":                     {"00000000-0000-0000-0000-000000000000"},
 	"boolean":                  {},
@@ -28,9 +29,11 @@ var odd = map[string][]string{
 
 // usual are arguments that functions accept, by their types; of those with these names, others.
 var usual = map[string]string{
-	"integer": "1", "bigint": "1", "interval": "1 s", "text": "held", "uuid": "11111111-2222-3333-4444-555555555555", "boolean": "false", "jsonb": "{}",
+	"integer": "1", "bigint": "1", "interval": "1 s", "text": "held", "uuid": "11111111-2222-3333-4444-555555555555",
+	"boolean": "false", "jsonb": "{}",
 	"timestamp with time zone": "2026-01-01Z", "regclass": "accounts",
-	"oid": "accounts", "p_mode": "exclusive", "p_order": "age", "p_level": "all", "p_keep": "30 days", "p_slot": "0", "p_key": "id",
+	"oid": "accounts", "p_mode": "exclusive", "p_order": "age", "p_level": "all", "p_keep": "30 days", "p_slot": "0",
+	"p_key": "id",
 }
 
 type parameter struct{ name, of string }
@@ -77,7 +80,8 @@ func (a parameter) oddly(version int) []string {
 	}
 	if isArray {
 		v := literal(usual[of], of)
-		all = append(all, "'{}'::"+a.of, "'{NULL}'::"+a.of, fmt.Sprintf("ARRAY[%s, %s]", v, v), fmt.Sprintf("ARRAY[ARRAY[%s]]", v),
+		all = append(all, "'{}'::"+a.of, "'{NULL}'::"+a.of, fmt.Sprintf("ARRAY[%s, %s]", v, v),
+			fmt.Sprintf("ARRAY[ARRAY[%s]]", v),
 			fmt.Sprintf("(array_fill(%s, ARRAY[1], ARRAY[7]))", v))
 	}
 	return all
@@ -89,7 +93,8 @@ func (a parameter) named(message string) bool {
 	if strings.HasPrefix(name, "capacit") {
 		name = "limit"
 	}
-	for _, n := range []string{name, strings.TrimSuffix(name, "s"), strings.ReplaceAll(name, "_", " "), strings.TrimSuffix(name, "ies") + "y"} {
+	for _, n := range []string{name, strings.TrimSuffix(name, "s"), strings.ReplaceAll(name, "_", " "),
+		strings.TrimSuffix(name, "ies") + "y"} {
 		if strings.Contains(message, n) {
 			return true
 		}
@@ -97,20 +102,23 @@ func (a parameter) named(message string) bool {
 	return strings.HasSuffix(a.of, "[]") && strings.HasPrefix(message, "the arrays have ")
 }
 
-// A function takes every value of its arguments, or refuses it: as an argument, by its name, or because of what became of the
-// lease. No error comes from the server's arithmetic, from deep inside.
+// A function takes every value of its arguments, or refuses it: as an argument, by its name, or because of what became
+// of the lease. No error comes from the server's arithmetic, from deep inside.
 func TestI11_NoArgumentIsTooOddForARule(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	execute(t, conn, "SELECT pglock.acquire_lease('held', "+someID+", "+someID+", 'h', '1 h')")
-	execute(t, conn, "SELECT pglock.acquire_lease('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 h', p_wait => true, p_session_ttl => '1 h')")
+	execute(t, conn, "SELECT pglock.acquire_lease('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 h', p_wait "+
+		"=> true, p_session_ttl => '1 h')")
 	var version int
-	if err := conn.QueryRow(t.Context(), "SELECT current_setting('server_version_num')::int / 10000").Scan(&version); err != nil {
+	if err := conn.QueryRow(t.Context(),
+		"SELECT current_setting('server_version_num')::int / 10000").Scan(&version); err != nil {
 		t.Fatal(err)
 	}
-	found, err := conn.Query(t.Context(), `SELECT p.proname, p.proargnames[:p.pronargs], ARRAY(SELECT format_type(a, NULL) FROM unnest(p.proargtypes) a), p.pronargs - p.pronargdefaults
+	found, err := conn.Query(t.Context(),
+		`SELECT p.proname, p.proargnames[:p.pronargs], ARRAY(SELECT format_type(a, NULL) FROM unnest(p.proargtypes) a), p.pronargs - p.pronargdefaults
 		FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.pronargs > 0 AND p.prorettype <> 'trigger'::regtype
 		AND has_function_privilege('pglock_admin', p.oid, 'EXECUTE') ORDER BY 1`)
 	if err != nil {
@@ -162,7 +170,8 @@ func TestI11_NoArgumentIsTooOddForARule(t *testing.T) {
 			}
 		}
 	}
-	tried, err := conn.Query(t.Context(), "SELECT try(c) FROM unnest($1::text[]) WITH ORDINALITY AS u (c, n) ORDER BY n", calls)
+	tried, err := conn.Query(t.Context(),
+		"SELECT try(c) FROM unnest($1::text[]) WITH ORDINALITY AS u (c, n) ORDER BY n", calls)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +193,8 @@ func answered(function string, a parameter, state, message string) bool {
 	case strings.HasPrefix(state, "LK"):
 		return true
 	case strings.Contains(function, "guard") || function == "key_column": // they speak of tables too
-		return slices.Contains([]string{"42P01", "42703", "42809", "42704", "42501"}, state) || state == invalid && a.named(message)
+		return slices.Contains([]string{"42P01", "42703", "42809", "42704", "42501"}, state) || state == invalid &&
+			a.named(message)
 	case function == "advance_epoch" && a.name == "p_above" && strings.HasPrefix(message, "no greater token is left"):
 		return state == "54000"
 	case function == "mark_connection" && a.name == "p_version": // it goes with a holder

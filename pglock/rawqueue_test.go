@@ -14,7 +14,8 @@ import (
 func askRaw(t *testing.T, conn *pgx.Conn, name string, grantID, key uuid.UUID, p string) (granted bool, token int64) {
 	t.Helper()
 	var told *int64
-	if err := conn.QueryRow(t.Context(), "SELECT granted, token FROM pglock.acquire_lease($1, $2::text::uuid, $3::text::uuid, 'w', '1 h', p_session_ttl => '1 h'"+p+")",
+	if err := conn.QueryRow(t.Context(), "SELECT granted, token FROM pglock.acquire_lease($1, $2::text::uuid, "+
+		"$3::text::uuid, 'w', '1 h', p_session_ttl => '1 h'"+p+")",
 		name, grantID.String(), key.String()).Scan(&granted, &told); err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,8 @@ func askRaw(t *testing.T, conn *pgx.Conn, name string, grantID, key uuid.UUID, p
 // leases counts those of a lock that are held, and the tickets.
 func leases(t *testing.T, conn *pgx.Conn, name string) (held, tickets int) {
 	t.Helper()
-	if err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()),
+	if err := conn.QueryRow(t.Context(),
+		`SELECT (SELECT count(*) FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()),
 		(SELECT count(*) FROM pglock.waiters WHERE name = $1)`, name).Scan(&held, &tickets); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +42,8 @@ func TestI6_WaiterThatAsksAgainIsGrantedOneLease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
-	for mode, p := range map[string]string{"exclusive": "", "shared": ", p_mode => 'shared'", "limit": ", p_mode => 'limit', p_capacity => 3"} {
+	for mode, p := range map[string]string{"exclusive": "", "shared": ", p_mode => 'shared'",
+		"limit": ", p_mode => 'limit', p_capacity => 3"} {
 		t.Run(mode, func(t *testing.T) {
 			if granted, _ := askRaw(t, conn, mode, uuid.New(), uuid.New(), ""); !granted {
 				t.Fatal("the lock is not free")
@@ -60,7 +63,8 @@ func TestI6_WaiterThatAsksAgainIsGrantedOneLease(t *testing.T) {
 			if _, again := askRaw(t, conn, mode, id, key, p+", p_wait => true, p_retry => true"); again != token {
 				t.Errorf("asked again, it has token %d, not %d", again, token)
 			}
-			execute(t, conn, "SELECT pglock.give_up($1::text::uuid, ARRAY[$2], ARRAY[$3]::text[]::uuid[])", key.String(), mode, id.String())
+			execute(t, conn, "SELECT pglock.give_up($1::text::uuid, ARRAY[$2], ARRAY[$3]::text[]::uuid[])",
+				key.String(), mode, id.String())
 			if held, _ := leases(t, conn, mode); held != 0 {
 				t.Errorf("%d leases when it has given up", held)
 			}
@@ -83,11 +87,13 @@ func TestI8_I9_WaiterWhoFoundTheQueueDeadIsServed(t *testing.T) {
 			}
 			gone := uuid.New()
 			askRaw(t, conn, what, uuid.New(), gone, dead+", p_wait => true")
-			execute(t, conn, "UPDATE pglock.sessions SET alive_until = clock_timestamp() - interval '1 s' WHERE session_id = pglock.session_of($1::text::uuid)", gone.String())
+			execute(t, conn, "UPDATE pglock.sessions SET alive_until = clock_timestamp() - interval '1 s' WHERE "+
+				"session_id = pglock.session_of($1::text::uuid)", gone.String())
 			if granted, _ := askRaw(t, conn, what, writer, uuid.New(), ", p_wait => true"); granted {
 				t.Fatal("a writer beside a reader")
 			}
-			if granted, _ := askRaw(t, conn, what, uuid.New(), uuid.New(), ", p_mode => 'shared', p_wait => true"); granted {
+			if granted, _ := askRaw(t, conn, what, uuid.New(), uuid.New(),
+				", p_mode => 'shared', p_wait => true"); granted {
 				t.Error("a reader who came later has overtaken the writer")
 			}
 			if granted, _ := askRaw(t, conn, what, uuid.New(), uuid.New(), ", p_mode => 'shared'"); granted {
@@ -95,7 +101,9 @@ func TestI8_I9_WaiterWhoFoundTheQueueDeadIsServed(t *testing.T) {
 			}
 			execute(t, conn, "SELECT pglock.release_lease($1, $2, $3::text::uuid)", what, token, reader.String())
 			var holds string
-			if err := conn.QueryRow(t.Context(), "SELECT grant_id::text FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp() + $2", what, time.Minute).Scan(&holds); err != nil || holds != writer.String() {
+			if err := conn.QueryRow(t.Context(), "SELECT grant_id::text FROM pglock.locks WHERE name = $1 AND "+
+				"expires_at > clock_timestamp() + $2", what, time.Minute).Scan(&holds); err != nil ||
+				holds != writer.String() {
 				t.Errorf("the release of the reader grants the lock to %q, %v; want the writer", holds, err)
 			}
 		})

@@ -32,7 +32,8 @@ func rows(t *testing.T, conn *pgx.Conn) (all string) {
 
 var allRows = func() string {
 	var parts []string
-	for _, table := range []string{"pglock.locks", "pglock.waiters", "pglock.sessions", "pglock.fences", "pglock.events", "pglock.installation",
+	for _, table := range []string{"pglock.locks", "pglock.waiters", "pglock.sessions", "pglock.fences",
+		"pglock.events", "pglock.installation",
 		"pglock.spent_grants", "pglock.receipts", "pglock.done_keys", "pglock.fencing_token_seq", "accounts"} {
 		parts = append(parts, "'"+table+":'",
 			"(SELECT coalesce(string_agg(r::text, E'\\n' ORDER BY r::text), 'none') FROM (SELECT * FROM "+table+") r)")
@@ -155,25 +156,49 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 	var all []refusal
 	option := func(name, field, value, rule string, o pglock.AcquireOption) {
 		all = append(all,
-			argument("TryAcquire "+name, field, value, rule, func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "new", o)) }),
-			argument("Acquire "+name, field, value, rule, func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new", o)) }),
-			argument("Do "+name, field, value, rule, func(ctx context.Context) error { return c.Do(ctx, "new", fnRan, o) }))
+			argument("TryAcquire "+name, field, value, rule, func(ctx context.Context) error {
+				return ignore(c.TryAcquire(ctx, "new", o))
+			}),
+			argument("Acquire "+name, field, value, rule, func(ctx context.Context) error {
+				return ignore(c.Acquire(ctx, "new", o))
+			}),
+			argument("Do "+name, field, value, rule, func(ctx context.Context) error {
+				return c.Do(ctx, "new", fnRan, o)
+			}))
 	}
 	for _, b := range badNames {
 		all = append(all,
-			argument("TryAcquire name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, b.name)) }),
-			argument("Acquire name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Acquire(ctx, b.name)) }),
-			argument("Do name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return c.Do(ctx, b.name, fnRan) }),
-			argument("Get name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(admin.Get(ctx, b.name)) }),
-			argument("Watch name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return watchOnce(ctx, c, b.name) }),
+			argument("TryAcquire name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
+				return ignore(c.TryAcquire(ctx, b.name))
+			}),
+			argument("Acquire name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
+				return ignore(c.Acquire(ctx, b.name))
+			}),
+			argument("Do name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
+				return c.Do(ctx, b.name, fnRan)
+			}),
+			argument("Get name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
+				return ignore(admin.Get(ctx, b.name))
+			}),
+			argument("Watch name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
+				return watchOnce(ctx, c, b.name)
+			}),
 			argument("AcquireAll name "+b.what, "names[1]", b.value, b.rule,
 				func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"new", b.name})) }),
-			argument("Break name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(admin.Break(ctx, b.name, "stuck")) }))
+			argument("Break name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
+				return ignore(admin.Break(ctx, b.name, "stuck"))
+			}))
 		if b.name != "" {
 			all = append(all,
-				argument("Fences name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Fences(ctx, b.name))) }),
-				argument("Waiters name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Waiters(ctx, b.name))) }),
-				argument("Events name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.History(ctx, b.name))) }),
+				argument("Fences name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
+					return ignore(lockadmin.Collect(admin.Fences(ctx, b.name)))
+				}),
+				argument("Waiters name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
+					return ignore(lockadmin.Collect(admin.Waiters(ctx, b.name)))
+				}),
+				argument("Events name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
+					return ignore(lockadmin.Collect(admin.History(ctx, b.name)))
+				}),
 				argument("List prefix "+b.what, "prefix", b.value, b.rule,
 					func(ctx context.Context) error {
 						return ignore(lockadmin.Collect(admin.Locks(ctx, lockadmin.WithPrefix(b.name))))
@@ -190,14 +215,20 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 	option("label too long", "holder", "257", "256", pglock.WithHolder(strings.Repeat("x", 257)))
 	option("metadata no JSON", "metadata", `{\"a\"`, "valid JSON", pglock.WithMetadata(json.RawMessage(`{"a"`)))
 	option("metadata no UTF-8", "metadata", `"\"\xff\""`, "in UTF-8", pglock.WithMetadata(json.RawMessage("\"\xff\"")))
-	option("metadata too big", "metadata", "8193", "8192", pglock.WithMetadata(json.RawMessage(`"`+strings.Repeat("x", 8191)+`"`)))
+	option("metadata too big", "metadata", "8193", "8192",
+		pglock.WithMetadata(json.RawMessage(`"`+strings.Repeat("x", 8191)+`"`)))
 	option("metadata with NUL", "metadata", "u0000", "jsonb", pglock.WithMetadata(json.RawMessage(`"\u0000"`)))
-	option("metadata with half a surrogate", "metadata", "ud800", "jsonb", pglock.WithMetadata(json.RawMessage(`"\ud800"`)))
+	option("metadata with half a surrogate", "metadata", "ud800", "jsonb",
+		pglock.WithMetadata(json.RawMessage(`"\ud800"`)))
 	option("metadata that swells", "metadata", "bytes long as jsonb", "16384",
 		pglock.WithMetadata(json.RawMessage("["+strings.Repeat("1e1000,", 1000)+"1]")))
 	all = append(all,
-		argument("Do without function", "fn", "nil", "be a function", func(ctx context.Context) error { return c.Do(ctx, "new", nil) }),
-		argument("New without pool", "pool", "nil", "be a *pgxpool.Pool", func(ctx context.Context) error { return ignore(pglock.New(ctx, nil)) }),
+		argument("Do without function", "fn", "nil", "be a function", func(ctx context.Context) error {
+			return c.Do(ctx, "new", nil)
+		}),
+		argument("New without pool", "pool", "nil", "be a *pgxpool.Pool", func(ctx context.Context) error {
+			return ignore(pglock.New(ctx, nil))
+		}),
 		argument("New schema empty", "schema", "empty", "63",
 			func(ctx context.Context) error { return ignore(pglock.New(ctx, pool, pglock.WithSchema(""))) }),
 		argument("New schema too long", "schema", "64", "63",
@@ -233,24 +264,44 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 			}),
 		argument("Waiters with option nil", "option", "nil", "be an option of this package",
 			func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Waiters(ctx, "", nil))) }),
-		argument("Prune idle", "idle", "-1s", "not be negative", func(ctx context.Context) error { return ignore(admin.Prune(ctx, lockadmin.WithIdle(-time.Second))) }),
-		argument("Prune event age", "event age", "-1s", "not be negative", func(ctx context.Context) error { return ignore(admin.Prune(ctx, lockadmin.WithEventAge(-time.Second))) }),
-		argument("Prune on in use", "on in use", "nil", "be a function", func(ctx context.Context) error { return ignore(admin.Prune(ctx, lockadmin.WithOnInUse(nil))) }),
-		argument("New admin without pool", "pool", "nil", "be a *pgxpool.Pool", func(ctx context.Context) error { return ignore(lockadmin.New(ctx, nil)) }),
+		argument("Prune idle", "idle", "-1s", "not be negative", func(ctx context.Context) error {
+			return ignore(admin.Prune(ctx, lockadmin.WithIdle(-time.Second)))
+		}),
+		argument("Prune event age", "event age", "-1s", "not be negative", func(ctx context.Context) error {
+			return ignore(admin.Prune(ctx, lockadmin.WithEventAge(-time.Second)))
+		}),
+		argument("Prune on in use", "on in use", "nil", "be a function", func(ctx context.Context) error {
+			return ignore(admin.Prune(ctx, lockadmin.WithOnInUse(nil)))
+		}),
+		argument("New admin without pool", "pool", "nil", "be a *pgxpool.Pool", func(ctx context.Context) error {
+			return ignore(lockadmin.New(ctx, nil))
+		}),
 		argument("New admin schema empty", "schema", "empty", "63",
 			func(ctx context.Context) error { return ignore(lockadmin.New(ctx, pool, lockadmin.WithSchema(""))) }),
 		refusal{"New admin without schema", func(ctx context.Context) error {
 			return ignore(lockadmin.New(ctx, pool, lockadmin.WithSchema("nowhere")))
 		}, pglock.ErrSchema, []string{`"nowhere"`, "migrate up"}},
-		refusal{"Get unknown", func(ctx context.Context) error { return ignore(admin.Get(ctx, "unknown")) }, lockadmin.ErrNotFound, []string{`"unknown"`}},
-		refusal{"TryAcquire held", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "held")) }, pglock.ErrHeld, []string{`"held"`}},
-		refusal{"Break free", func(ctx context.Context) error { return ignore(admin.Break(ctx, "free", "stuck")) }, lockadmin.ErrNotHeld, []string{"free"}},
-		refusal{"Break unknown", func(ctx context.Context) error { return ignore(admin.Break(ctx, "unknown", "stuck")) }, lockadmin.ErrNotHeld, []string{"unknown"}},
+		refusal{"Get unknown", func(ctx context.Context) error {
+			return ignore(admin.Get(ctx, "unknown"))
+		}, lockadmin.ErrNotFound, []string{`"unknown"`}},
+		refusal{"TryAcquire held", func(ctx context.Context) error {
+			return ignore(c.TryAcquire(ctx, "held"))
+		}, pglock.ErrHeld, []string{`"held"`}},
+		refusal{"Break free", func(ctx context.Context) error {
+			return ignore(admin.Break(ctx, "free", "stuck"))
+		}, lockadmin.ErrNotHeld, []string{"free"}},
+		refusal{"Break unknown", func(ctx context.Context) error {
+			return ignore(admin.Break(ctx, "unknown", "stuck"))
+		}, lockadmin.ErrNotHeld, []string{"unknown"}},
 		refusal{"Break with another token", func(ctx context.Context) error {
 			return ignore(admin.Break(ctx, "held", "stuck", lockadmin.WithToken(4711)))
 		}, lockadmin.ErrNotHeld, []string{"4711", "held"}},
-		argument("Break without reason", "reason", "empty", "1024", func(ctx context.Context) error { return ignore(admin.Break(ctx, "held", "")) }),
-		refusal{"Break with blank reason", func(ctx context.Context) error { return ignore(admin.Break(ctx, "held", " ")) }, pglock.ErrInvalid, []string{"reason", "1024"}},
+		argument("Break without reason", "reason", "empty", "1024", func(ctx context.Context) error {
+			return ignore(admin.Break(ctx, "held", ""))
+		}),
+		refusal{"Break with blank reason", func(ctx context.Context) error {
+			return ignore(admin.Break(ctx, "held", " "))
+		}, pglock.ErrInvalid, []string{"reason", "1024"}},
 		argument("Break with long reason", "reason", "1025", "1024",
 			func(ctx context.Context) error { return ignore(admin.Break(ctx, "held", strings.Repeat("x", 1025))) }),
 		argument("Break with token 0", "token", "0", "greater than 0",
@@ -277,7 +328,8 @@ func TestI11_RefusedModesQueuesAndWatchesChangeNothing(t *testing.T) {
 	mustAcquire(t, c, "readers", pglock.WithShared())
 
 	var all []refusal
-	each := func(name string, want error, says []string, lock string, under context.Context, opts ...pglock.AcquireOption) {
+	each := func(name string, want error, says []string, lock string, under context.Context,
+		opts ...pglock.AcquireOption) {
 		ask := func(ctx context.Context) context.Context {
 			if under != nil {
 				return under
@@ -285,37 +337,61 @@ func TestI11_RefusedModesQueuesAndWatchesChangeNothing(t *testing.T) {
 			return ctx
 		}
 		all = append(all,
-			refusal{"TryAcquire " + name, func(ctx context.Context) error { return ignore(c.TryAcquire(ask(ctx), lock, opts...)) }, want, says},
-			refusal{"Acquire " + name, func(ctx context.Context) error { return ignore(c.Acquire(ask(ctx), lock, opts...)) }, want, says},
-			refusal{"AcquireAll " + name, func(ctx context.Context) error { return ignore(c.AcquireAll(ask(ctx), []string{lock}, opts...)) }, want, says},
-			refusal{"Do " + name, func(ctx context.Context) error { return c.Do(ask(ctx), lock, fnRan, opts...) }, want, says})
+			refusal{"TryAcquire " + name, func(ctx context.Context) error {
+				return ignore(c.TryAcquire(ask(ctx), lock, opts...))
+			}, want, says},
+			refusal{"Acquire " + name, func(ctx context.Context) error {
+				return ignore(c.Acquire(ask(ctx), lock, opts...))
+			}, want, says},
+			refusal{"AcquireAll " + name, func(ctx context.Context) error {
+				return ignore(c.AcquireAll(ask(ctx), []string{lock}, opts...))
+			}, want, says},
+			refusal{"Do " + name, func(ctx context.Context) error {
+				return c.Do(ask(ctx), lock, fnRan, opts...)
+			}, want, says})
 	}
 	for _, n := range []int{0, -1, 1001, 1 << 31} {
-		each(fmt.Sprintf("limit %d", n), pglock.ErrInvalid, []string{"limit", fmt.Sprint(n), "from 1 to 1000"}, "new", nil, pglock.WithLimit(n))
+		each(fmt.Sprintf("limit %d", n), pglock.ErrInvalid, []string{"limit", fmt.Sprint(n), "from 1 to 1000"}, "new",
+			nil, pglock.WithLimit(n))
 	}
 	both := "be one of them"
-	each("shared and limit", pglock.ErrInvalid, []string{"mode", "shared and limit 2", both}, "new", nil, pglock.WithShared(), pglock.WithLimit(2))
-	each("limit and shared", pglock.ErrInvalid, []string{"mode", "limit 2 and shared", both}, "new", nil, pglock.WithLimit(2), pglock.WithShared())
-	each("two limits", pglock.ErrInvalid, []string{"mode", "limit 2 and limit 3", both}, "new", nil, pglock.WithLimit(2), pglock.WithLimit(3))
+	each("shared and limit", pglock.ErrInvalid, []string{"mode", "shared and limit 2", both}, "new", nil,
+		pglock.WithShared(), pglock.WithLimit(2))
+	each("limit and shared", pglock.ErrInvalid, []string{"mode", "limit 2 and shared", both}, "new", nil,
+		pglock.WithLimit(2), pglock.WithShared())
+	each("two limits", pglock.ErrInvalid, []string{"mode", "limit 2 and limit 3", both}, "new", nil,
+		pglock.WithLimit(2), pglock.WithLimit(3))
 	each("nil option", pglock.ErrInvalid, []string{"option", "nil"}, "new", nil, nil)
 	for _, want := range []error{pglock.ErrLimit, pglock.ErrInvalid} {
-		each(fmt.Sprintf("another limit (%v)", want), want, []string{"'places'", "limit", "3", "2"}, "places", nil, pglock.WithLimit(3))
-		each(fmt.Sprintf("a lower limit (%v)", want), want, []string{"'places'", "limit", "1", "2"}, "places", nil, pglock.WithLimit(1))
+		each(fmt.Sprintf("another limit (%v)", want), want, []string{"'places'", "limit", "3", "2"}, "places", nil,
+			pglock.WithLimit(3))
+		each(fmt.Sprintf("a lower limit (%v)", want), want, []string{"'places'", "limit", "1", "2"}, "places", nil,
+			pglock.WithLimit(1))
 	}
 	for _, want := range []error{pglock.ErrSelfDeadlock, pglock.ErrHeld} {
-		each(fmt.Sprintf("its own (%v)", want), want, []string{"'held'", fmt.Sprint(held.Token())}, "held", held.Context())
-		each(fmt.Sprintf("its own, shared (%v)", want), want, []string{"'held'"}, "held", held.Context(), pglock.WithShared())
+		each(fmt.Sprintf("its own (%v)", want), want, []string{"'held'", fmt.Sprint(held.Token())}, "held",
+			held.Context())
+		each(fmt.Sprintf("its own, shared (%v)", want), want, []string{"'held'"}, "held", held.Context(),
+			pglock.WithShared())
 	}
 	for name, opts := range map[string][]pglock.AcquireOption{
 		"places": nil, "readers": nil, "full": {pglock.WithLimit(1)}, "held": {pglock.WithShared()},
 	} {
-		all = append(all, refusal{"TryAcquire " + name, func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, name, opts...)) },
+		all = append(all, refusal{"TryAcquire " + name, func(ctx context.Context) error {
+			return ignore(c.TryAcquire(ctx, name, opts...))
+		},
 			pglock.ErrHeld, []string{name}})
 	}
 	all = append(all,
-		refusal{"TryAcquire readers with a limit", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "readers", pglock.WithLimit(5))) }, pglock.ErrHeld, nil},
-		refusal{"TryAcquire places, shared", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "places", pglock.WithShared())) }, pglock.ErrHeld, nil},
-		argument("AcquireAll nothing", "names", "empty", "at least one", func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, nil)) }),
+		refusal{"TryAcquire readers with a limit", func(ctx context.Context) error {
+			return ignore(c.TryAcquire(ctx, "readers", pglock.WithLimit(5)))
+		}, pglock.ErrHeld, nil},
+		refusal{"TryAcquire places, shared", func(ctx context.Context) error {
+			return ignore(c.TryAcquire(ctx, "places", pglock.WithShared()))
+		}, pglock.ErrHeld, nil},
+		argument("AcquireAll nothing", "names", "empty", "at least one", func(ctx context.Context) error {
+			return ignore(c.AcquireAll(ctx, nil))
+		}),
 		argument("AcquireAll twice", "names[2]", `"a"`, "not be the same as names[0]",
 			func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"a", "b", "a"})) }),
 		argument("New listen config nil", "listen config", "nil", "pgx.ParseConfig",
@@ -375,36 +451,55 @@ func TestI11_RefusedWritesChangeNothing(t *testing.T) {
 		}
 		return tx.Commit()
 	}
-	for how, fenced := range map[string]func(context.Context, *pglock.Lease, ...fencedstore.FenceOption) error{"Write": write, "Guard": guard, "GuardSQL": guardSQL} {
+	for how, fenced := range map[string]func(context.Context, *pglock.Lease,
+		...fencedstore.FenceOption) error{"Write": write, "Guard": guard, "GuardSQL": guardSQL} {
 		for _, b := range badNames {
 			all = append(all, argument(how+" resource "+b.what, "resource", b.value, b.rule,
 				func(ctx context.Context) error { return fenced(ctx, held, fencedstore.WithResource(b.name)) }))
 		}
 		all = append(all,
-			argument(how+" without lease", "lease", "nil", "be a *pglock.Lease", func(ctx context.Context) error { return fenced(ctx, nil) }),
-			refusal{how + " released", func(ctx context.Context) error { return fenced(ctx, released) }, pglock.ErrReleased, nil},
-			refusal{how + " of another database", func(ctx context.Context) error { return fenced(ctx, foreign) }, pglock.ErrWrongDatabase, []string{"held", db.Name()}},
-			refusal{how + " lost", func(ctx context.Context) error { return fenced(ctx, lost) }, pglock.ErrLost, []string{"lost"}})
+			argument(how+" without lease", "lease", "nil", "be a *pglock.Lease", func(ctx context.Context) error {
+				return fenced(ctx, nil)
+			}),
+			refusal{how + " released", func(ctx context.Context) error {
+				return fenced(ctx, released)
+			}, pglock.ErrReleased, nil},
+			refusal{how + " of another database", func(ctx context.Context) error {
+				return fenced(ctx, foreign)
+			}, pglock.ErrWrongDatabase, []string{"held", db.Name()}},
+			refusal{how + " lost", func(ctx context.Context) error {
+				return fenced(ctx, lost)
+			}, pglock.ErrLost, []string{"lost"}})
 	}
 	all = append(all,
 		argument("Write without pool", "pool", "nil", "be a *pgxpool.Pool",
 			func(ctx context.Context) error { return fencedstore.New(nil).Write(ctx, held, nil) }),
-		argument("Write without function", "fn", "nil", "be a function", func(ctx context.Context) error { return store.Write(ctx, held, nil) }),
-		argument("Write with a BEGIN of its own", "transaction options", "BeginQuery", "have neither", func(ctx context.Context) error {
-			return write(ctx, held, fencedstore.WithTxOptions(pgx.TxOptions{BeginQuery: "begin"}))
+		argument("Write without function", "fn", "nil", "be a function", func(ctx context.Context) error {
+			return store.Write(ctx, held, nil)
 		}),
-		argument("Write in a read-only transaction", "access mode", "read only", "be read write: passing a fence writes", func(ctx context.Context) error {
-			return write(ctx, held, fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly}))
+		argument("Write with a BEGIN of its own", "transaction options", "BeginQuery", "have neither",
+			func(ctx context.Context) error {
+				return write(ctx, held, fencedstore.WithTxOptions(pgx.TxOptions{BeginQuery: "begin"}))
+			}),
+		argument("Write in a read-only transaction", "access mode", "read only",
+			"be read write: passing a fence writes", func(ctx context.Context) error {
+				return write(ctx, held, fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly}))
+			}),
+		argument("Guard without transaction", "tx", "nil", "be a pgx.Tx", func(ctx context.Context) error {
+			return fencedstore.Guard(ctx, nil, held)
 		}),
-		argument("Guard without transaction", "tx", "nil", "be a pgx.Tx", func(ctx context.Context) error { return fencedstore.Guard(ctx, nil, held) }),
-		argument("GuardSQL without transaction", "tx", "nil", "be a *sql.Tx", func(ctx context.Context) error { return fencedstore.GuardSQL(ctx, nil, held) }))
+		argument("GuardSQL without transaction", "tx", "nil", "be a *sql.Tx", func(ctx context.Context) error {
+			return fencedstore.GuardSQL(ctx, nil, held)
+		}))
 	for _, l := range []struct {
 		lease *pglock.Lease
 		want  error
 	}{{released, pglock.ErrReleased}, {lost, pglock.ErrLost}} {
 		all = append(all,
 			refusal{"Renew " + l.lease.Name(), l.lease.Renew, l.want, nil},
-			refusal{"Check " + l.lease.Name(), func(ctx context.Context) error { return ignore(l.lease.Check(ctx)) }, l.want, nil},
+			refusal{"Check " + l.lease.Name(), func(ctx context.Context) error {
+				return ignore(l.lease.Check(ctx))
+			}, l.want, nil},
 			refusal{"Release " + l.lease.Name(), l.lease.Release, l.want, nil})
 	}
 	checkRefusals(t, conn, all)

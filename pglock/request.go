@@ -38,7 +38,8 @@ type request struct {
 
 func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) {
 	r := request{maxWait: -1}
-	r.Name, r.Holder, r.TTL, r.Grace, r.Mode, r.Session = name, c.config.holder, c.config.ttl, c.config.grace, string(ModeExclusive), c.who()
+	r.Name, r.Holder, r.TTL, r.Grace, r.Mode, r.Session = name, c.config.holder, c.config.ttl, c.config.grace,
+		string(ModeExclusive), c.who()
 	if err := checkText("name", name, MaxNameBytes); err != nil {
 		return request{}, err
 	}
@@ -117,13 +118,15 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			q.Retry, q.lost = false, false
 			continue
 		case q.Metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, protocol.State(err)):
-			return a, &ArgumentError{"metadata", argument.Shorten(string(q.Metadata)), "be a value that jsonb can hold: " + protocol.Message(err)}
+			return a, &ArgumentError{"metadata", argument.Shorten(string(q.Metadata)), "be a value that jsonb can " +
+				"hold: " + protocol.Message(err)}
 		case locked && q.Wait: // for as long as ctx; no connection is held meanwhile
 			pause.For(asking, lockedOutPause)
 			continue
 		case locked && !q.Retry: // for a second somebody has been deciding about the lock
 			return protocol.Answer{}, nil
-		case server.NeverSent(err) && !q.Retry && (!q.Wait || errors.Is(err, puddle.ErrClosedPool)), !protocol.ConnectionLost(err) && !locked:
+		case server.NeverSent(err) && !q.Retry &&
+			(!q.Wait || errors.Is(err, puddle.ErrClosedPool)), !protocol.ConnectionLost(err) && !locked:
 			return a, errorFromSQL(err, q.Name, 0)
 		}
 		if patience == nil {

@@ -48,8 +48,10 @@ func newIntruder(t *testing.T, db *pgtest.DB) intruder {
 			IF current_user <> session_user THEN RAISE WARNING 'ran as %', current_user; END IF;
 			RETURN true;
 		END $$`)
-	i.shadow(t, i.do, fmt.Sprintf("plpgsql AS $$ BEGIN PERFORM %s.note(); RETURN NULL; END $$", i.name), "CHECK ("+i.name+".note())")
-	for _, table := range []string{"locks", "fences", "waiters", "sessions", "receipts", "installation", "events", "done_keys", "spent_grants", "described"} {
+	i.shadow(t, i.do, fmt.Sprintf("plpgsql AS $$ BEGIN PERFORM %s.note(); RETURN NULL; END $$", i.name), "CHECK ("+
+		i.name+".note())")
+	for _, table := range []string{"locks", "fences", "waiters", "sessions", "receipts", "installation", "events",
+		"done_keys", "spent_grants", "described"} {
 		i.do(t, fmt.Sprintf(`CREATE VIEW %[1]s.%[2]s AS SELECT %[1]s.note() AS name`, i.name, table))
 	}
 	// Code that cannot even be planned: a statement that would call it anywhere fails before it reads a row.
@@ -63,7 +65,8 @@ func newIntruder(t *testing.T, db *pgtest.DB) intruder {
 	wire(t, "CREATE FUNCTION cut(text) RETURNS boolean LANGUAGE sql AS 'SELECT no_such_function()'")
 	i.shadow(t, wire, "sql AS 'SELECT no_such_function()'", "CHECK ("+i.wires+".cut(VALUE::pg_catalog.text))")
 	i.setTraps(t)
-	i.token = i.texts(t, "SELECT token::text FROM pglock.acquire_lease('trap', '"+grantID+"', gen_random_uuid(), 'intruder', '1 h')")[0]
+	i.token = i.texts(t, "SELECT token::text FROM pglock.acquire_lease('trap', '"+grantID+
+		"', gen_random_uuid(), 'intruder', '1 h')")[0]
 	return i
 }
 
@@ -71,14 +74,18 @@ func newIntruder(t *testing.T, db *pgtest.DB) intruder {
 // their texts contain, for operands of any types, and the types that those name which fix no search_path.
 func (i intruder) shadow(t *testing.T, make func(t *testing.T, sql string), body, check string) {
 	t.Helper()
-	shadows := i.texts(t, `SELECT DISTINCT format('CREATE FUNCTION %I(%s) RETURNS %s LANGUAGE ', c.proname, c.args, c.result) || '`+strings.ReplaceAll(body, "'", "''")+`'
+	shadows := i.texts(t,
+		`SELECT DISTINCT format('CREATE FUNCTION %I(%s) RETURNS %s LANGUAGE ', c.proname, c.args, c.result) || '`+
+			strings.ReplaceAll(body, "'", "''")+`'
 		FROM (SELECT f.proname, pg_get_function_identity_arguments(f.oid) AS args, pg_get_function_result(f.oid) AS result FROM pg_proc f
 			WHERE f.pronamespace = 'pg_catalog'::regnamespace AND f.prokind = 'f' AND NOT f.proretset AND f.provariadic = 0
 				AND NOT EXISTS (SELECT FROM pg_type y WHERE y.oid = ANY (f.proargtypes::oid[] || f.prorettype) AND y.typtype = 'p')
 				AND f.proname IN (SELECT m.called[1] FROM pg_proc p, regexp_matches(p.prosrc, '(\w+)\(', 'g') m (called)
 					WHERE p.pronamespace = 'pglock'::regnamespace)) c`)
-	operators := i.texts(t, `SELECT format('CREATE FUNCTION op_%s(%s) RETURNS %s LANGUAGE ', o.oid, concat_ws(', ', nullif(o.oprleft, 0)::regtype, o.oprright::regtype), o.oprresult::regtype)
-			|| '`+strings.ReplaceAll(body, "'", "''")+`' || format('; CREATE OPERATOR %s (%s FUNCTION = op_%s)', o.oprname,
+	operators := i.texts(t,
+		`SELECT format('CREATE FUNCTION op_%s(%s) RETURNS %s LANGUAGE ', o.oid, concat_ws(', ', nullif(o.oprleft, 0)::regtype, o.oprright::regtype), o.oprresult::regtype)
+			|| '`+strings.ReplaceAll(body, "'", "''")+
+			`' || format('; CREATE OPERATOR %s (%s FUNCTION = op_%s)', o.oprname,
 				CASE WHEN o.oprleft <> 0 THEN format('LEFTARG = %s, ', o.oprleft::regtype) ELSE '' END || format('RIGHTARG = %s,', o.oprright::regtype), o.oid)
 		FROM pg_operator o WHERE o.oprnamespace = 'pg_catalog'::regnamespace AND 'record'::regtype NOT IN (o.oprleft, o.oprright)
 			AND position(o.oprname IN (SELECT string_agg(p.prosrc, ' ') FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace)) > 0`)
@@ -141,15 +148,19 @@ func (i intruder) attack(t *testing.T, of definer, paths ...string) (found []str
 	}()
 	if of.name == "fence_commit" { // it comes with every COMMIT of a fenced transaction
 		for _, path := range paths {
-			if err := i.try(t, path, "SELECT pglock.fence('trap', "+i.token+", '"+grantID+"', 'commit', true)"); err != nil {
+			if err := i.try(t, path, "SELECT pglock.fence('trap', "+i.token+", '"+grantID+
+				"', 'commit', true)"); err != nil {
 				found = append(found, fmt.Sprintf("COMMIT looked in the intruder's schema: %v", err))
 			}
-			if err := i.try(t, path, "SET CONSTRAINTS ALL IMMEDIATE; SELECT pglock.fence('trap', "+i.token+", '"+grantID+"', 'early', true)"); err != nil {
+			if err := i.try(t, path, "SET CONSTRAINTS ALL IMMEDIATE; SELECT pglock.fence('trap', "+i.token+", '"+
+				grantID+"', 'early', true)"); err != nil {
 				found = append(found, fmt.Sprintf("a check that comes early looked in the intruder's schema: %v", err))
 			}
 			id := uuid.NewString() // of a lease that ends before the COMMIT
-			if err := i.try(t, path, "SELECT pglock.fence('released', a.token, '"+id+"') FROM pglock.acquire_lease('released', '"+id+"', '"+id+"', 'intruder', '1 h') a;"+
-				"SELECT pglock.release_lease('released', l.token, '"+id+"') FROM pglock.get_lock('released') l"); sqlState(err) != "LK003" {
+			if err := i.try(t, path, "SELECT pglock.fence('released', a.token, '"+id+
+				"') FROM pglock.acquire_lease('released', '"+id+"', '"+id+"', 'intruder', '1 h') a;"+
+				"SELECT pglock.release_lease('released', l.token, '"+id+
+				"') FROM pglock.get_lock('released') l"); sqlState(err) != "LK003" {
 				found = append(found, fmt.Sprintf("COMMIT of a lease that was released: %v", err))
 			}
 		}
@@ -161,8 +172,10 @@ func (i intruder) attack(t *testing.T, of definer, paths ...string) (found []str
 			ofTriggers = paths[:2]
 		}
 		for _, table := range traps {
-			for _, arguments := range []string{"", "'trap'", "'trap', 'k'", "'trap', 'note'", "'trap', 'to_jsonb'", "'trap', 'other'"} {
-				if err := i.try(t, i.name, fmt.Sprintf("CREATE TRIGGER g AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION pglock.%s(%s)", table, of.name, arguments)); denied(err) {
+			for _, arguments := range []string{"", "'trap'", "'trap', 'k'", "'trap', 'note'", "'trap', 'to_jsonb'",
+				"'trap', 'other'"} {
+				if err := i.try(t, i.name, fmt.Sprintf("CREATE TRIGGER g AFTER INSERT OR UPDATE OR DELETE ON %s FOR "+
+					"EACH ROW EXECUTE FUNCTION pglock.%s(%s)", table, of.name, arguments)); denied(err) {
 					continue
 				} else if err != nil {
 					t.Fatal(err)
@@ -189,13 +202,15 @@ func (i intruder) attack(t *testing.T, of definer, paths ...string) (found []str
 	for _, path := range paths {
 		if of.name == "release_lease" { // of a lease that is held
 			id := uuid.NewString()
-			if err := i.try(t, path, "SELECT pglock.release_lease('let go', a.token, '"+id+"') FROM pglock.acquire_lease('let go', '"+id+"', '"+id+"', 'intruder', '1 h') a"); err != nil {
+			if err := i.try(t, path, "SELECT pglock.release_lease('let go', a.token, '"+id+
+				"') FROM pglock.acquire_lease('let go', '"+id+"', '"+id+"', 'intruder', '1 h') a"); err != nil {
 				found = append(found, fmt.Sprintf("a release looked in the intruder's schema: %v", err))
 			}
 		}
 		if of.name == "acquire_lease" { // of a lock that is free
 			id := uuid.NewString()
-			if err := i.try(t, path, "SELECT pglock.acquire_lease('"+id+"', '"+id+"', '"+id+"', 'intruder', '1 h')"); err != nil {
+			if err := i.try(t, path, "SELECT pglock.acquire_lease('"+id+"', '"+id+"', '"+id+
+				"', 'intruder', '1 h')"); err != nil {
 				found = append(found, fmt.Sprintf("a grant looked in the intruder's schema: %v", err))
 			}
 		}
@@ -254,14 +269,18 @@ type definer struct {
 // samples are arguments of each type that a function may take. Code could also come with types of the caller and with
 // arguments of any type: there are none here.
 var samples = map[string]string{
-	"text": `'x'`, "uuid": `'` + grantID + `'`, "bigint": `1`, "integer": `1`, "interval": `'1 min'`, "boolean": `true`, "jsonb": `'{"a": 1}'`,
-	"timestamp with time zone": `'2026-01-01 00:00+00'`, "text[]": `'{x}'`, "uuid[]": `'{` + grantID + `}'`, "bigint[]": `'{1}'`, "integer[]": `'{1}'`,
-	"interval[]": `'{1 min}'`, "boolean[]": `'{true}'`, "timestamp with time zone[]": `'{2026-01-01 00:00+00}'`, "jsonb[]": `'{"{}"}'`,
+	"text": `'x'`, "uuid": `'` + grantID + `'`, "bigint": `1`, "integer": `1`, "interval": `'1 min'`, "boolean": `true`,
+	"jsonb":                    `'{"a": 1}'`,
+	"timestamp with time zone": `'2026-01-01 00:00+00'`, "text[]": `'{x}'`, "uuid[]": `'{` + grantID + `}'`,
+	"bigint[]": `'{1}'`, "integer[]": `'{1}'`,
+	"interval[]": `'{1 min}'`, "boolean[]": `'{true}'`, "timestamp with time zone[]": `'{2026-01-01 00:00+00}'`,
+	"jsonb[]": `'{"{}"}'`,
 }
 
 func definers(t *testing.T, conn *pgx.Conn) (all []definer) {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), `SELECT p.proname, p.prorettype = 'trigger'::regtype, p.pronargs - p.pronargdefaults,
+	rows, err := conn.Query(t.Context(),
+		`SELECT p.proname, p.prorettype = 'trigger'::regtype, p.pronargs - p.pronargdefaults,
 		ARRAY(SELECT a::regtype::text FROM unnest(p.proargtypes::oid[]) WITH ORDINALITY AS u (a, n) ORDER BY n)
 		FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.prosecdef ORDER BY 1`)
 	if err != nil {
@@ -297,12 +316,16 @@ func (i intruder) betterMatches(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	var all []string
 	add := func(name, arguments, result string) {
-		all = append(all, fmt.Sprintf("CREATE FUNCTION pglock.%s(%s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN PERFORM %s.note(); RETURN; END $$", name, arguments, result, i.name))
+		all = append(all, fmt.Sprintf("CREATE FUNCTION pglock.%s(%s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN PERFORM "+
+			"%s.note(); RETURN; END $$", name, arguments, result, i.name))
 	}
 	for _, of := range []string{"text", "uuid", "bigint", "int", "interval", "boolean", "jsonb", "timestamptz"} {
 		add("unnest", of+"[]", "SETOF "+of)
-		for _, f := range [][2]string{{"cardinality", of + "[]"}, {"array_position", of + "[], " + of}, {"array_remove", of + "[], " + of}, {"array_to_string", of + "[], text"}, {"array_to_string", of + "[], text, text"},
-			{"array_fill", of + ", int[]"}, {"to_jsonb", of}, {"format", "text, " + of}, {"format", "text, " + of + ", text"}, {"concat_ws", "text, text, " + of}, {"jsonb_build_array", of}} {
+		for _, f := range [][2]string{{"cardinality", of + "[]"}, {"array_position", of + "[], " + of},
+			{"array_remove", of + "[], " + of}, {"array_to_string", of + "[], text"},
+			{"array_to_string", of + "[], text, text"},
+			{"array_fill", of + ", int[]"}, {"to_jsonb", of}, {"format", "text, " + of},
+			{"format", "text, " + of + ", text"}, {"concat_ws", "text, text, " + of}, {"jsonb_build_array", of}} {
 			add(f[0], f[1]+", OUT x text", "text")
 		}
 	}
@@ -312,8 +335,8 @@ func (i intruder) betterMatches(t *testing.T, conn *pgx.Conn) {
 	execute(t, conn, strings.Join(all, ";"))
 }
 
-// A call of a function that takes any number of arguments, or arguments of any types, can be beaten by a function that takes
-// just these. So such a call names the schema of the server, and pglock itself has no such function.
+// A call of a function that takes any number of arguments, or arguments of any types, can be beaten by a function that
+// takes just these. So such a call names the schema of the server, and pglock itself has no such function.
 func TestI5_NoCallCanBeTakenOverByABetterMatch(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
@@ -330,7 +353,8 @@ func TestI5_NoCallCanBeTakenOverByABetterMatch(t *testing.T) {
 		}
 		return all
 	}
-	names := texts(`SELECT DISTINCT f.proname FROM pg_proc f WHERE f.pronamespace = 'pg_catalog'::regnamespace AND (` + open + `)`)
+	names := texts(`SELECT DISTINCT f.proname FROM pg_proc f WHERE f.pronamespace = 'pg_catalog'::regnamespace AND (` +
+		open + `)`)
 	calls := regexp.MustCompile(`(^|\.\.|[^.\w])(` + strings.Join(names, "|") + `)\(`)
 	constants := regexp.MustCompile(`'[^']*'`)
 	several := regexp.MustCompile(`unnest\((?:[^()]|\([^()]*\))*,`) // which the language itself knows
@@ -339,7 +363,9 @@ func TestI5_NoCallCanBeTakenOverByABetterMatch(t *testing.T) {
 		var found []string
 		for _, source := range texts(`SELECT p.proname || ': ' || p.prosrc FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace ORDER BY 1`) {
 			function, source, _ := strings.Cut(source, ": ")
-			source = several.ReplaceAllString(constants.ReplaceAllStringFunc(source, func(c string) string { return strings.ReplaceAll(c, ",", ";") }), "several(")
+			source = several.ReplaceAllString(constants.ReplaceAllStringFunc(source, func(c string) string {
+				return strings.ReplaceAll(c, ",", ";")
+			}), "several(")
 			for rest := source; ; {
 				at := calls.FindStringSubmatchIndex(rest)
 				if at == nil {
@@ -372,7 +398,8 @@ func TestI5_NoFunctionLendsItsRightsToCodeOfItsCaller(t *testing.T) {
 	all := definers(t, conn)
 	i.betterMatches(t, conn)
 	wired := i.wires + ", pg_temp, pg_catalog"
-	paths := []string{i.name + ", pg_temp, pg_catalog", "pg_temp, " + i.name + ", pg_catalog", "pglock, " + i.name, wired}
+	paths := []string{i.name + ", pg_temp, pg_catalog", "pg_temp, " + i.name + ", pg_catalog", "pglock, " + i.name,
+		wired}
 	if !pgtest.EveryTest { // two are of one kind
 		paths = paths[1:]
 	}
@@ -382,23 +409,26 @@ func TestI5_NoFunctionLendsItsRightsToCodeOfItsCaller(t *testing.T) {
 		}
 	}
 	// The attacks see what they look for.
-	execute(t, conn, `CREATE FUNCTION pglock.careless(p text) RETURNS timestamptz LANGUAGE sql VOLATILE SECURITY DEFINER AS 'SELECT clock_timestamp()';
+	execute(t, conn,
+		`CREATE FUNCTION pglock.careless(p text) RETURNS timestamptz LANGUAGE sql VOLATILE SECURITY DEFINER AS 'SELECT clock_timestamp()';
 		CREATE FUNCTION pglock.careless_trigger() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pglock, pg_temp AS $$
 			BEGIN EXECUTE format('SELECT ($1).%I::text', coalesce(TG_ARGV[1], 'k')) USING NEW; RETURN NULL; END $$;
 		GRANT EXECUTE ON FUNCTION pglock.careless, pglock.careless_trigger TO pglock_user`)
-	for _, d := range []definer{{name: "careless", all: []string{"'x'"}, required: []string{"'x'"}}, {name: "careless_trigger", trigger: true}} {
+	for _, d := range []definer{{name: "careless", all: []string{"'x'"}, required: []string{"'x'"}},
+		{name: "careless_trigger", trigger: true}} {
 		if len(i.attack(t, d, paths...)) == 0 {
 			t.Errorf("nothing was seen of %s", d.name)
 		}
 	}
-	// And in three of the functions that fix no search_path: qualified names, as if they were left to their caller. The long
-	// tier has each of them.
+	// And in three of the functions that fix no search_path: qualified names, as if they were left to their caller. The
+	// long tier has each of them.
 	for _, d := range all {
 		if d.name != "acquire_lease" && d.name != "release_lease" && d.name != "fence_commit" {
 			continue
 		}
 		var text, definition string
-		if err := conn.QueryRow(t.Context(), `SELECT prosrc, pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND proname = $1`, d.name).Scan(&text, &definition); err != nil {
+		if err := conn.QueryRow(t.Context(),
+			`SELECT prosrc, pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND proname = $1`, d.name).Scan(&text, &definition); err != nil {
 			t.Fatal(err)
 		}
 		places := qualifications.FindAllStringSubmatchIndex(text, -1)

@@ -30,8 +30,10 @@ func newTableOwner(t *testing.T, db *pgtest.DB, roles ...string) owner {
 		t.Fatal(err)
 	}
 	conn := db.Conn(t)
-	execute(t, conn, fmt.Sprintf("CREATE SCHEMA %[1]s AUTHORIZATION %[1]s; CREATE TABLE %[1]s.accounts (id int, balance int); ALTER TABLE %[1]s.accounts OWNER TO %[1]s", o.name))
-	t.Cleanup(func() { _, _ = conn.Exec(context.WithoutCancel(t.Context()), "DROP SCHEMA "+o.name+" CASCADE") }) // before its owner goes
+	execute(t, conn, fmt.Sprintf("CREATE SCHEMA %[1]s AUTHORIZATION %[1]s; CREATE TABLE %[1]s.accounts (id int, "+
+		"balance int); ALTER TABLE %[1]s.accounts OWNER TO %[1]s", o.name))
+	// before its owner goes
+	t.Cleanup(func() { _, _ = conn.Exec(context.WithoutCancel(t.Context()), "DROP SCHEMA "+o.name+" CASCADE") })
 	return o
 }
 
@@ -63,7 +65,8 @@ func TestOnlyOperatorsBypassGuards(t *testing.T) {
 	}
 	execute(t, conn, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO PUBLIC; GRANT INSERT ON %s TO PUBLIC", o.name, o.table()))
 	write := "BEGIN; SELECT pglock.bypass_guards('because', 'alice'); INSERT INTO " + o.table() + " VALUES (1); COMMIT"
-	for who, pool := range map[string]*pgxpool.Pool{"nobody": db.Pool(t, login(t, db)), "a user": db.Pool(t, login(t, db, "pglock_user")), "the table's owner": o.pool} {
+	for who, pool := range map[string]*pgxpool.Pool{"nobody": db.Pool(t, login(t, db)),
+		"a user": db.Pool(t, login(t, db, "pglock_user")), "the table's owner": o.pool} {
 		if _, err := pool.Exec(t.Context(), write); !denied(err) {
 			t.Errorf("%s: %v, want permission denied", who, err)
 		}
@@ -77,7 +80,8 @@ func TestOnlyOperatorsBypassGuards(t *testing.T) {
 		t.Errorf("an operator: %v", err)
 	}
 	var events string
-	if err := conn.QueryRow(t.Context(), "SELECT string_agg(concat_ws('|', actor, db_user LIKE 'pglock_test_%', reason, resource), ' ') FROM pglock.events WHERE kind = 'bypass'").Scan(&events); err != nil ||
+	if err := conn.QueryRow(t.Context(), "SELECT string_agg(concat_ws('|', actor, db_user LIKE 'pglock_test_%', "+
+		"reason, resource), ' ') FROM pglock.events WHERE kind = 'bypass'").Scan(&events); err != nil ||
 		events != "alice|t|because|"+o.table() {
 		t.Errorf("the audit has %q, %v", events, err)
 	}
@@ -94,12 +98,21 @@ func TestNobodyTouchesTheTablesThatProveAFence(t *testing.T) {
 	for _, role := range []string{"pglock_user", "pglock_admin"} {
 		pool := db.Pool(t, login(t, db, role))
 		for _, sql := range []string{
-			"SELECT * FROM pglock.done_keys", "INSERT INTO pglock.done_keys VALUES ('k', 'l', 1, now(), NULL)", "UPDATE pglock.done_keys SET keep_until = now()", "DELETE FROM pglock.done_keys", "TRUNCATE pglock.done_keys",
-			"SELECT * FROM pglock.fences", "INSERT INTO pglock.fences VALUES ('accounts', 1, 'l', 0, gen_random_uuid(), pg_current_xact_id(), now())", "UPDATE pglock.fences SET fenced_xact = pg_current_xact_id(), advanced_at = clock_timestamp()",
-			"DELETE FROM pglock.fences", "TRUNCATE pglock.fences", "BEGIN; LOCK TABLE pglock.fences IN SHARE MODE; COMMIT",
-			"SELECT * FROM pglock.events", "INSERT INTO pglock.events (kind, lock_name, token, xact) VALUES ('bypass', '', 0, pg_current_xact_id())", "UPDATE pglock.events SET xact = pg_current_xact_id()",
-			"DELETE FROM pglock.events", "TRUNCATE pglock.events", "ALTER TABLE pglock.fences DISABLE TRIGGER ALL", "CREATE TRIGGER t AFTER INSERT ON pglock.fences EXECUTE FUNCTION pglock.guard_write('x')",
-			"SELECT pglock.require_fence('accounts', 'public', 'accounts')", "SELECT pglock.fence_commit()", "CREATE OR REPLACE FUNCTION pglock.guard_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+			"SELECT * FROM pglock.done_keys", "INSERT INTO pglock.done_keys VALUES ('k', 'l', 1, now(), NULL)",
+			"UPDATE pglock.done_keys SET keep_until = now()", "DELETE FROM pglock.done_keys",
+			"TRUNCATE pglock.done_keys",
+			"SELECT * FROM pglock.fences", "INSERT INTO pglock.fences VALUES ('accounts', 1, 'l', 0, " +
+				"gen_random_uuid(), pg_current_xact_id(), now())", "UPDATE pglock.fences SET fenced_xact = " +
+				"pg_current_xact_id(), advanced_at = clock_timestamp()",
+			"DELETE FROM pglock.fences", "TRUNCATE pglock.fences", "BEGIN; LOCK TABLE pglock.fences IN SHARE MODE; " +
+				"COMMIT",
+			"SELECT * FROM pglock.events", "INSERT INTO pglock.events (kind, lock_name, token, xact) VALUES " +
+				"('bypass', '', 0, pg_current_xact_id())", "UPDATE pglock.events SET xact = pg_current_xact_id()",
+			"DELETE FROM pglock.events", "TRUNCATE pglock.events", "ALTER TABLE pglock.fences DISABLE TRIGGER ALL",
+			"CREATE TRIGGER t AFTER INSERT ON pglock.fences EXECUTE FUNCTION pglock.guard_write('x')",
+			"SELECT pglock.require_fence('accounts', 'public', 'accounts')", "SELECT pglock.fence_commit()",
+			"CREATE OR REPLACE FUNCTION pglock.guard_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; " +
+				"END'",
 			"DROP FUNCTION pglock.guard_write() CASCADE", "SET session_replication_role = replica",
 		} {
 			if _, err := pool.Exec(t.Context(), sql); !denied(err) {
@@ -127,10 +140,12 @@ func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
 	if err := all.QueryRow(t.Context(), "SELECT session_user::text").Scan(&trusted); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, conn, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO PUBLIC; GRANT ALL ON %s TO %s; REVOKE TRIGGER ON %[2]s FROM %[3]s", o.name, o.table(), trusted))
+	execute(t, conn, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO PUBLIC; GRANT ALL ON %s TO %s; REVOKE TRIGGER ON %[2]s "+
+		"FROM %[3]s", o.name, o.table(), trusted))
 	triggers := func() (n int) {
 		t.Helper()
-		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'pglock%'").Scan(&n); err != nil {
+		if err := conn.QueryRow(t.Context(),
+			"SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'pglock%'").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
@@ -141,17 +156,20 @@ func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
 		for who, c := range map[string]struct {
 			pool  *pgxpool.Pool
 			table string
-		}{"another user": {other, o.table()}, "an operator with every right on the table but TRIGGER": {all, o.table()}, "the owner without the role": {stranger.pool, stranger.table()}} {
+		}{"another user": {other, o.table()}, "an operator with every right on the table but TRIGGER": {all, o.table()},
+			"the owner without the role": {stranger.pool, stranger.table()}} {
 			for _, opts := range [][]fencedstore.TableOption{nil, {fencedstore.WithTableKey("id")}} {
 				err := fencedstore.GuardTable(t.Context(), c.pool, c.table, opts...)
 				switch {
 				case errors.Is(err, pglock.ErrPermission) && strings.Contains(err.Error(), "pglock_user"):
-				case guarded && (err == nil && opts != nil || errors.Is(err, fencedstore.ErrOtherGuard)): // nothing is missing
+				// nothing is missing
+				case guarded && (err == nil && opts != nil || errors.Is(err, fencedstore.ErrOtherGuard)):
 				default:
 					t.Errorf("%s guards, %s: %v", who, when, err)
 				}
 			}
-			if err := fencedstore.UnguardTable(t.Context(), c.pool, c.table); !errors.Is(err, pglock.ErrPermission) && !errors.Is(err, fencedstore.ErrNotGuarded) {
+			if err := fencedstore.UnguardTable(t.Context(), c.pool, c.table); !errors.Is(err, pglock.ErrPermission) &&
+				!errors.Is(err, fencedstore.ErrNotGuarded) {
 				t.Errorf("%s unguards, %s: %v", who, when, err)
 			}
 		}
@@ -165,45 +183,52 @@ func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
 	}
 	refused("while it is guarded", true)
 	for _, pool := range []*pgxpool.Pool{o.pool, other, all} { // every user may see what is guarded
-		if guards, err := fencedstore.TableGuards(t.Context(), pool); err != nil || len(guards) != 1 || guards[0].Table != o.table() || guards[0].Problem != "" {
+		if guards, err := fencedstore.TableGuards(t.Context(), pool); err != nil || len(guards) != 1 ||
+			guards[0].Table != o.table() || guards[0].Problem != "" {
 			t.Errorf("the list: %+v, %v", guards, err)
 		}
 	}
 	c := startClient(t, o.pool)
-	if err := fencedstore.New(o.pool).Write(t.Context(), mustAcquire(t, c, "accounts/1"), func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "INSERT INTO "+o.table()+" VALUES (1)")
-		return err
-	}); err != nil {
+	if err := fencedstore.New(o.pool).Write(t.Context(), mustAcquire(t, c, "accounts/1"),
+		func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "INSERT INTO "+o.table()+" VALUES (1)")
+			return err
+		}); err != nil {
 		t.Errorf("a fenced write of a plain user: %v", err)
 	}
-	if err := fencedstore.New(o.pool).Once(t.Context(), mustAcquire(t, c, "accounts/2"), "k", func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "INSERT INTO "+o.table()+" VALUES (2)")
-		return err
-	}); err != nil {
+	if err := fencedstore.New(o.pool).Once(t.Context(), mustAcquire(t, c, "accounts/2"), "k",
+		func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "INSERT INTO "+o.table()+" VALUES (2)")
+			return err
+		}); err != nil {
 		t.Errorf("work that is done once by a plain user: %v", err)
 	}
 	if err := fencedstore.UnguardTable(t.Context(), o.pool, o.table()); err != nil {
 		t.Error(err)
 	}
 	var events int // the audit has only what the server itself did
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.events").Scan(&events); err != nil || events != 0 {
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.events").Scan(&events); err != nil ||
+		events != 0 {
 		t.Errorf("the audit has %d events, %v", events, err)
 	}
 }
 
-// A partition that belongs to somebody else cannot be put under guard by the root's owner, and nothing is done by halves.
+// A partition that belongs to somebody else cannot be put under guard by the root's owner, and nothing is done by
+// halves.
 func TestGuardOfPartitionsNeedsThemAll(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	o := newTableOwner(t, db, "pglock_user")
-	execute(t, conn, fmt.Sprintf(`CREATE TABLE %[1]s.root (id int) PARTITION BY LIST (id); CREATE TABLE %[1]s.mine PARTITION OF %[1]s.root FOR VALUES IN (1);
+	execute(t, conn,
+		fmt.Sprintf(`CREATE TABLE %[1]s.root (id int) PARTITION BY LIST (id); CREATE TABLE %[1]s.mine PARTITION OF %[1]s.root FOR VALUES IN (1);
 		CREATE TABLE %[1]s.foreign PARTITION OF %[1]s.root FOR VALUES IN (2); ALTER TABLE %[1]s.root OWNER TO %[1]s; ALTER TABLE %[1]s.mine OWNER TO %[1]s`, o.name))
 	if err := fencedstore.GuardTable(t.Context(), o.pool, o.name+".root"); !errors.Is(err, pglock.ErrPermission) {
 		t.Errorf("%v, want permission denied", err)
 	}
 	var n int
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'pglock%'").Scan(&n); err != nil || n != 0 {
+	if err := conn.QueryRow(t.Context(),
+		"SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'pglock%'").Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d triggers, %v", n, err)
 	}
 }
@@ -228,7 +253,8 @@ func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
 			EXCEPTION WHEN insufficient_privilege THEN RETURN '"x"';
 			END $$;
 			CREATE CAST (%[2]s AS %[3]s) WITH FUNCTION steal(%[2]s);
-			CREATE DOMAIN domain_of_%[2]s AS %[2]s; CREATE TYPE pair_of_%[2]s AS (a int, b %[2]s)`, o.name, kind, target)); err != nil {
+			CREATE DOMAIN domain_of_%[2]s AS %[2]s; CREATE TYPE pair_of_%[2]s AS (a int, b %[2]s)`, o.name, kind,
+			target)); err != nil {
 			t.Fatal(err)
 		}
 		for j, c := range [][2]string{
@@ -245,20 +271,24 @@ func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
 				if when == "from the begin" || len(later) == 1 {
 					later = []string{columns}
 				}
-				if _, err := o.pool.Exec(t.Context(), "SET search_path = "+o.name+"; CREATE TABLE t ("+later[0]+")"); err != nil {
+				if _, err := o.pool.Exec(t.Context(), "SET search_path = "+o.name+"; CREATE TABLE t ("+later[0]+
+					")"); err != nil {
 					t.Fatal(err)
 				}
 				var err error
 				if when == "by hand" {
-					_, err = o.pool.Exec(t.Context(), "CREATE TRIGGER g AFTER INSERT OR UPDATE OR DELETE ON "+table+" FOR EACH ROW EXECUTE FUNCTION pglock.guard_write('trap', 'k')")
+					_, err = o.pool.Exec(t.Context(), "CREATE TRIGGER g AFTER INSERT OR UPDATE OR DELETE ON "+table+
+						" FOR EACH ROW EXECUTE FUNCTION pglock.guard_write('trap', 'k')")
 				} else {
-					err = fencedstore.GuardTable(t.Context(), o.pool, table, fencedstore.WithTableResource("trap"), fencedstore.WithTableKey("k"))
+					err = fencedstore.GuardTable(t.Context(), o.pool, table, fencedstore.WithTableResource("trap"),
+						fencedstore.WithTableKey("k"))
 				}
 				if err != nil && !errors.Is(err, pglock.ErrInvalid) { // a type that is no key
 					t.Fatal(err)
 				}
 				if len(later) > 1 {
-					if _, err := o.pool.Exec(t.Context(), "SET search_path = "+o.name+"; ALTER TABLE t ADD "+later[1]); err != nil {
+					if _, err := o.pool.Exec(t.Context(), "SET search_path = "+o.name+"; ALTER TABLE t ADD "+
+						later[1]); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -270,12 +300,14 @@ func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
 					}, fencedstore.WithResource(resource))
 				}
 				var written, stolen int
-				if err := conn.QueryRow(t.Context(), fmt.Sprintf("SELECT (SELECT count(*) FROM %s), (SELECT count(*) FROM %s.loot_%s WHERE who <> $1 OR stolen LIKE '%%' || $2 || '%%')", table, o.name, kind),
+				if err := conn.QueryRow(t.Context(), fmt.Sprintf("SELECT (SELECT count(*) FROM %s), (SELECT count(*) "+
+					"FROM %s.loot_%s WHERE who <> $1 OR stolen LIKE '%%' || $2 || '%%')", table, o.name, kind),
 					o.name, exported(victim).String()).Scan(&written, &stolen); err != nil {
 					t.Fatal(err)
 				}
 				if written == 0 || stolen != 0 {
-					t.Errorf("(%s) %s: %d rows were written, and the owner's code ran %d times with other rights", columns, when, written, stolen)
+					t.Errorf("(%s) %s: %d rows were written, and the owner's code ran %d times with other rights",
+						columns, when, written, stolen)
 				}
 				execute(t, conn, "DROP TABLE "+table+"; TRUNCATE "+o.name+".loot_"+kind)
 			}
@@ -283,7 +315,8 @@ func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
 	}
 }
 
-// Whatever triggers a user makes with pglock's functions, on tables of their own, the lists of everybody else still work.
+// Whatever triggers a user makes with pglock's functions, on tables of their own, the lists of everybody else still
+// work.
 func TestI11_OddTriggersOfOneUserDoNotBreakTheListOfGuards(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -291,12 +324,15 @@ func TestI11_OddTriggersOfOneUserDoNotBreakTheListOfGuards(t *testing.T) {
 	if err := fencedstore.GuardTable(t.Context(), other.pool, other.table()); err != nil {
 		t.Fatal(err)
 	}
-	for i, arguments := range []string{``, `''`, `'a\000b'`, `'\'`, `'\\000', '\', ''`, `'a', 'b', 'c', 'd'`, `'ü%s'`, `'` + strings.Repeat("x", 600) + `'`, `42, id`, `'a', 'NOSUCH'`} {
-		for f, when := range map[string]string{"of_statements": "BEFORE TRUNCATE ON %s FOR EACH STATEMENT", "of_rows": "AFTER INSERT ON %s FOR EACH ROW"} {
+	for i, arguments := range []string{``, `''`, `'a\000b'`, `'\'`, `'\\000', '\', ''`, `'a', 'b', 'c', 'd'`, `'ü%s'`,
+		`'` + strings.Repeat("x", 600) + `'`, `42, id`, `'a', 'NOSUCH'`} {
+		for f, when := range map[string]string{"of_statements": "BEFORE TRUNCATE ON %s FOR EACH STATEMENT",
+			"of_rows": "AFTER INSERT ON %s FOR EACH ROW"} {
 			if !pgtest.EveryTest && (f == "of_rows") == (i%2 == 0) {
 				continue // in the short tier each argument in one kind
 			}
-			if _, err := o.pool.Exec(t.Context(), fmt.Sprintf("CREATE TRIGGER %s_%d "+when+" EXECUTE FUNCTION pglock.guard_write(%s)", f, i, o.table(), arguments)); err != nil {
+			if _, err := o.pool.Exec(t.Context(), fmt.Sprintf("CREATE TRIGGER %s_%d "+when+
+				" EXECUTE FUNCTION pglock.guard_write(%s)", f, i, o.table(), arguments)); err != nil {
 				t.Fatal(err)
 			}
 			guards, err := fencedstore.TableGuards(t.Context(), other.pool)
@@ -310,10 +346,12 @@ func TestI11_OddTriggersOfOneUserDoNotBreakTheListOfGuards(t *testing.T) {
 			if _, err := other.pool.Exec(t.Context(), "SELECT * FROM pglock.diagnose()"); err != nil {
 				t.Errorf("%s(%s): diagnose: %v", f, arguments, err)
 			}
-			if _, err := o.pool.Exec(t.Context(), "INSERT INTO "+o.table()+" VALUES (1)"); err == nil && f == "of_rows" {
+			if _, err := o.pool.Exec(t.Context(), "INSERT INTO "+o.table()+" VALUES (1)"); err == nil &&
+				f == "of_rows" {
 				t.Errorf("%s(%s) lets everything pass", f, arguments)
 			}
-			if _, err := o.pool.Exec(t.Context(), fmt.Sprintf("DROP TRIGGER %s_%d ON %s", f, i, o.table())); err != nil {
+			if _, err := o.pool.Exec(t.Context(), fmt.Sprintf("DROP TRIGGER %s_%d ON %s", f, i,
+				o.table())); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -328,9 +366,11 @@ func TestI3_TheRightToMakeTriggersSwitchesNoGuardOfRowsOff(t *testing.T) {
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	o, mallory := newTableOwner(t, db, "pglock_user"), newTableOwner(t, db, "pglock_user")
-	execute(t, conn, fmt.Sprintf(`SET search_path = %[1]s; CREATE TABLE keyed (id int); CREATE TABLE root (id int) PARTITION BY LIST (id); CREATE TABLE part PARTITION OF root DEFAULT;
+	execute(t, conn,
+		fmt.Sprintf(`SET search_path = %[1]s; CREATE TABLE keyed (id int); CREATE TABLE root (id int) PARTITION BY LIST (id); CREATE TABLE part PARTITION OF root DEFAULT;
 		ALTER TABLE keyed OWNER TO %[1]s; ALTER TABLE root OWNER TO %[1]s; ALTER TABLE part OWNER TO %[1]s; RESET search_path`, o.name))
-	execute(t, conn, fmt.Sprintf(`CREATE FUNCTION %[1]s.nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN coalesce(NEW, OLD); END $$; GRANT USAGE ON SCHEMA %[2]s TO %[1]s`, mallory.name, o.name))
+	execute(t, conn,
+		fmt.Sprintf(`CREATE FUNCTION %[1]s.nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN coalesce(NEW, OLD); END $$; GRANT USAGE ON SCHEMA %[2]s TO %[1]s`, mallory.name, o.name))
 	nothing := mallory.name + ".nothing()"
 	for _, c := range []struct {
 		table, guarded, resource string // guarded: the table whose guard the list shows
@@ -359,18 +399,23 @@ func TestI3_TheRightToMakeTriggersSwitchesNoGuardOfRowsOff(t *testing.T) {
 		}
 		execute(t, conn, fmt.Sprintf("GRANT ALL ON %s TO %s", table, mallory.name))
 		revoke := fmt.Sprintf("REVOKE TRIGGER ON %s FROM %s CASCADE", table, mallory.name)
-		if p := problem(); !strings.Contains(p, mallory.name+" may make triggers on "+table) || !strings.Contains(p, revoke) {
+		if p := problem(); !strings.Contains(p, mallory.name+" may make triggers on "+table) ||
+			!strings.Contains(p, revoke) {
 			t.Errorf("%s: the list says %q", c.table, p)
 		}
-		if err := guard(); !errors.Is(err, fencedstore.ErrTriggerRight) || !strings.Contains(err.Error(), mallory.name+" may make triggers on "+table) || hint(err) != revoke {
+		if err := guard(); !errors.Is(err, fencedstore.ErrTriggerRight) || !strings.Contains(err.Error(), mallory.name+
+			" may make triggers on "+table) || hint(err) != revoke {
 			t.Errorf("guarded while somebody else may make triggers: %v", err)
 		}
 		made := 0
 		for _, old := range []string{"pglock_guard", "pglock_guard_row", "pglock_guard_truncate"} {
 			for _, trigger := range []string{
-				"CREATE OR REPLACE TRIGGER %s BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s EXECUTE FUNCTION " + nothing,
-				"CREATE OR REPLACE TRIGGER %s AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION " + nothing,
-				"CREATE OR REPLACE TRIGGER %s AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW WHEN (false) EXECUTE FUNCTION pglock.guard_write(" + c.resource + ")",
+				"CREATE OR REPLACE TRIGGER %s BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s EXECUTE FUNCTION " +
+					nothing,
+				"CREATE OR REPLACE TRIGGER %s AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION " +
+					nothing,
+				"CREATE OR REPLACE TRIGGER %s AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW WHEN (false) " +
+					"EXECUTE FUNCTION pglock.guard_write(" + c.resource + ")",
 				"CREATE OR REPLACE TRIGGER %s BEFORE TRUNCATE ON %s EXECUTE FUNCTION " + nothing,
 			} { // what counts is what can be written then
 				if _, err := mallory.pool.Exec(t.Context(), fmt.Sprintf(trigger, old, table)); err == nil {
@@ -378,25 +423,32 @@ func TestI3_TheRightToMakeTriggersSwitchesNoGuardOfRowsOff(t *testing.T) {
 				}
 			}
 		}
-		for _, also := range []string{"ALTER TABLE %s DISABLE TRIGGER ALL", "DROP TRIGGER pglock_guard ON %s", "ALTER TRIGGER pglock_guard ON %s RENAME TO aside", "SET CONSTRAINTS ALL DEFERRED",
-			"CREATE TRIGGER a BEFORE INSERT ON %s FOR EACH ROW EXECUTE FUNCTION " + nothing, "CREATE TRIGGER z AFTER INSERT ON %s FOR EACH ROW EXECUTE FUNCTION " + nothing} {
+		for _, also := range []string{"ALTER TABLE %s DISABLE TRIGGER ALL", "DROP TRIGGER pglock_guard ON %s",
+			"ALTER TRIGGER pglock_guard ON %s RENAME TO aside", "SET CONSTRAINTS ALL DEFERRED",
+			"CREATE TRIGGER a BEFORE INSERT ON %s FOR EACH ROW EXECUTE FUNCTION " + nothing,
+			"CREATE TRIGGER z AFTER INSERT ON %s FOR EACH ROW EXECUTE FUNCTION " + nothing} {
 			_, _ = mallory.pool.Exec(t.Context(), strings.Replace(also, "%s", table, 1))
 		}
-		for _, sql := range []string{"INSERT INTO %s (id) VALUES (1)", "SET session_replication_role = local; INSERT INTO %s (id) SELECT 1"} {
-			if _, err := mallory.pool.Exec(t.Context(), fmt.Sprintf(sql, table)); sqlState(err) != "LK011" && !denied(err) {
+		for _, sql := range []string{"INSERT INTO %s (id) VALUES (1)", "SET session_replication_role = local; INSERT " +
+			"INTO %s (id) SELECT 1"} {
+			if _, err := mallory.pool.Exec(t.Context(), fmt.Sprintf(sql, table)); sqlState(err) != "LK011" &&
+				!denied(err) {
 				t.Errorf("I3: %s of somebody who may make triggers: %v, want LK011", fmt.Sprintf(sql, table), err)
 			}
 		}
-		if _, err := mallory.pool.Exec(t.Context(), "TRUNCATE "+table); c.table == "root" && sqlState(err) != "LK011" { // whose partition keeps its own
+		// whose partition keeps its own
+		if _, err := mallory.pool.Exec(t.Context(), "TRUNCATE "+table); c.table == "root" && sqlState(err) != "LK011" {
 			t.Errorf("I3: TRUNCATE of a root whose partition is guarded: %v", err)
 		} else if c.table != "root" && err != nil || made == 0 {
 			t.Errorf("the hole of TRUNCATE is closed: strike it from the documentation: %v", err)
 		}
-		if p := problem(); !strings.Contains(p, "trigger pglock_guard_truncate of "+table+" is not as guard_table makes it") {
+		if p := problem(); !strings.Contains(p, "trigger pglock_guard_truncate of "+table+
+			" is not as guard_table makes it") {
 			t.Errorf("%s: the list says %q", c.table, p)
 		}
 		var found string
-		if err := mallory.pool.QueryRow(t.Context(), "SELECT meaning FROM pglock.diagnose() WHERE item = 'guard of ' || $1 AND NOT ok", guarded).Scan(&found); err != nil || !strings.Contains(found, "pglock_guard_truncate") {
+		if err := mallory.pool.QueryRow(t.Context(), "SELECT meaning FROM pglock.diagnose() WHERE item = 'guard of ' "+
+			"|| $1 AND NOT ok", guarded).Scan(&found); err != nil || !strings.Contains(found, "pglock_guard_truncate") {
 			t.Errorf("%s: doctor says %q, %v", c.table, found, err)
 		}
 		execute(t, conn, revoke)
@@ -421,7 +473,9 @@ func TestI3_AGuardOfTruncateThatAsksForAnotherFenceIsFound(t *testing.T) {
 	execute(t, conn, `CREATE TABLE accounts (id int); SELECT pglock.guard_table('accounts', 'zoo');
 		CREATE OR REPLACE TRIGGER pglock_guard_truncate BEFORE TRUNCATE ON accounts EXECUTE FUNCTION pglock.guard_write('zzz'); ALTER TABLE accounts ENABLE ALWAYS TRIGGER pglock_guard_truncate`)
 	guards, err := fencedstore.TableGuards(t.Context(), conn)
-	if err != nil || len(guards) != 1 || guards[0].Resource != "zoo" || !strings.Contains(guards[0].Problem, "pglock_guard_truncate of public.accounts is not as guard_table makes it") {
+	if err != nil || len(guards) != 1 || guards[0].Resource != "zoo" ||
+		!strings.Contains(guards[0].Problem,
+			"pglock_guard_truncate of public.accounts is not as guard_table makes it") {
 		t.Errorf("%+v, %v", guards, err)
 	}
 	if err := fencedstore.GuardTable(t.Context(), conn, "accounts", fencedstore.WithTableResource("zoo")); err != nil {

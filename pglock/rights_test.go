@@ -60,13 +60,16 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	if err := l.Renew(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := fencedstore.New(pool).Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }); err != nil {
+	if err := fencedstore.New(pool).Write(t.Context(), l, func(context.Context, pgx.Tx) error {
+		return nil
+	}); err != nil {
 		t.Error(err)
 	}
 	if infos, err := lockadmin.Collect(newAdmin(t, pool).Locks(t.Context())); err != nil || len(infos) != 1 {
 		t.Errorf("List = %v, %v", infos, err)
 	}
-	if fences, err := lockadmin.Collect(newAdmin(t, pool).Fences(t.Context(), "report")); err != nil || len(fences) != 1 {
+	if fences, err := lockadmin.Collect(newAdmin(t, pool).Fences(t.Context(), "report")); err != nil ||
+		len(fences) != 1 {
 		t.Errorf("Fences = %v, %v", fences, err)
 	}
 	if err := mustAcquire(t, c, "other").Release(t.Context()); err != nil {
@@ -80,7 +83,9 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	}
 
 	places := mustAcquire(t, c, "places", pglock.WithLimit(2))
-	if err := fencedstore.New(pool).Write(t.Context(), places, func(context.Context, pgx.Tx) error { return nil }); err != nil {
+	if err := fencedstore.New(pool).Write(t.Context(), places, func(context.Context, pgx.Tx) error {
+		return nil
+	}); err != nil {
 		t.Error(err)
 	}
 	queues := startClient(t, pool, pglock.WithDefaultTTL(exercised))
@@ -93,20 +98,30 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	}
 
 	checkRefusals(t, conn, []refusal{
-		{"Break", func(ctx context.Context) error { return ignore(newAdmin(t, pool).Break(ctx, "report", "stuck")) }, pglock.ErrPermission, []string{"pglock_admin"}},
-		{"Events", func(ctx context.Context) error { return ignore(lockadmin.Collect(newAdmin(t, pool).History(ctx, ""))) }, pglock.ErrPermission, []string{"pglock_admin"}},
+		{"Break", func(ctx context.Context) error {
+			return ignore(newAdmin(t, pool).Break(ctx, "report", "stuck"))
+		}, pglock.ErrPermission, []string{"pglock_admin"}},
+		{"Events", func(ctx context.Context) error {
+			return ignore(lockadmin.Collect(newAdmin(t, pool).History(ctx, "")))
+		}, pglock.ErrPermission, []string{"pglock_admin"}},
 	})
 	for _, sql := range []string{
-		"SELECT * FROM pglock.locks", "SELECT grant_id FROM pglock.fences", "SELECT * FROM pglock.events", "SELECT * FROM pglock.installation",
+		"SELECT * FROM pglock.locks", "SELECT grant_id FROM pglock.fences", "SELECT * FROM pglock.events",
+		"SELECT * FROM pglock.installation",
 		"UPDATE pglock.locks SET expires_at = '-infinity'", "DELETE FROM pglock.fences", "TRUNCATE pglock.locks",
-		"SELECT nextval('pglock.fencing_token_seq')", "SELECT setval('pglock.fencing_token_seq', 1)", "SELECT last_value FROM pglock.fencing_token_seq",
-		"SELECT * FROM pglock.pglock_schema_migrations", "CREATE TABLE pglock.mine ()", "CREATE FUNCTION pglock.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-		"SELECT pglock.prune_locks()", "SELECT pglock.prune_history()", "SELECT pglock.list_history()", "SELECT pglock.break_lock('report', 'r', 'a')",
+		"SELECT nextval('pglock.fencing_token_seq')", "SELECT setval('pglock.fencing_token_seq', 1)",
+		"SELECT last_value FROM pglock.fencing_token_seq",
+		"SELECT * FROM pglock.pglock_schema_migrations", "CREATE TABLE pglock.mine ()", "CREATE FUNCTION pglock.f() " +
+			"RETURNS int LANGUAGE sql AS 'SELECT 1'",
+		"SELECT pglock.prune_locks()", "SELECT pglock.prune_history()", "SELECT pglock.list_history()",
+		"SELECT pglock.break_lock('report', 'r', 'a')",
 		"SELECT pglock.lost_reason('report', 1, NULL, 0)", "SELECT pglock.check_request(NULL, '1 s', true, true)",
 		"SELECT pglock.require_durable_commit()", "SELECT pglock.require_unrenewed()",
 		"SELECT pglock.require_read_committed()",
 		"SELECT pglock.draw_token(0)", "SELECT pglock.epoch_now()", "SELECT pglock.advance_epoch('r', 'a')",
-		"SELECT pglock.raise_lost('report', 1, 'broken')", "SELECT pglock.raise_stale('report', 1, 2)", "SELECT pglock.refuse_lease(NULL, 1, NULL)", "SELECT pglock.write_receipt(gen_random_uuid(), gen_random_uuid())",
+		"SELECT pglock.raise_lost('report', 1, 'broken')", "SELECT pglock.raise_stale('report', 1, 2)",
+		"SELECT pglock.refuse_lease(NULL, 1, NULL)",
+		"SELECT pglock.write_receipt(gen_random_uuid(), gen_random_uuid())",
 		"SELECT pglock.bypass_guards('r', 'a')",
 	} {
 		if _, err := pool.Exec(t.Context(), sql); !denied(err) {
@@ -122,8 +137,10 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
 	mustAcquire(t, c, "held")
-	execute(t, conn, "SELECT pglock.acquire_lease('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h')")
-	found, err := conn.Query(t.Context(), `SELECT format('SELECT pglock.%I(%s)', p.proname, (SELECT string_agg(CASE WHEN p.provariadic = 0 THEN '' ELSE 'VARIADIC ' END || 'NULL::' || a::regtype, ', ') FROM unnest(p.proargtypes::oid[]) a))
+	execute(t, conn, "SELECT pglock.acquire_lease('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_wait "+
+		"=> true, p_session_ttl => '1 h')")
+	found, err := conn.Query(t.Context(),
+		`SELECT format('SELECT pglock.%I(%s)', p.proname, (SELECT string_agg(CASE WHEN p.provariadic = 0 THEN '' ELSE 'VARIADIC ' END || 'NULL::' || a::regtype, ', ') FROM unnest(p.proargtypes::oid[]) a))
 		FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.prorettype <> 'trigger'::regtype AND NOT has_function_privilege('pglock_admin', p.oid, 'EXECUTE')`)
 	if err != nil {
 		t.Fatal(err)
@@ -136,12 +153,16 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 	for _, role := range []string{"pglock_user", "pglock_admin"} {
 		pool := db.Pool(t, login(t, db, role))
 		for _, sql := range append(helpers,
-			"SELECT * FROM pglock.waiters", "SELECT grant_id FROM pglock.waiters", "DELETE FROM pglock.waiters", "UPDATE pglock.waiters SET ticket = 1",
+			"SELECT * FROM pglock.waiters", "SELECT grant_id FROM pglock.waiters", "DELETE FROM pglock.waiters",
+			"UPDATE pglock.waiters SET ticket = 1",
 			"INSERT INTO pglock.waiters (name) VALUES ('x')", "TRUNCATE pglock.waiters",
-			"SELECT * FROM pglock.sessions", "UPDATE pglock.sessions SET alive_until = '-infinity'", "DELETE FROM pglock.sessions", "TRUNCATE pglock.sessions",
-			"SELECT nextval('pglock.ticket_seq')", "SELECT setval('pglock.ticket_seq', 1)", "SELECT last_value FROM pglock.ticket_seq",
+			"SELECT * FROM pglock.sessions", "UPDATE pglock.sessions SET alive_until = '-infinity'",
+			"DELETE FROM pglock.sessions", "TRUNCATE pglock.sessions",
+			"SELECT nextval('pglock.ticket_seq')", "SELECT setval('pglock.ticket_seq', 1)",
+			"SELECT last_value FROM pglock.ticket_seq",
 			"SELECT * FROM pglock.spent_grants", "SELECT owner_id FROM pglock.locks",
-			"SELECT * FROM pglock.receipts", "INSERT INTO pglock.receipts VALUES (gen_random_uuid(), gen_random_uuid(), now())", "DELETE FROM pglock.receipts",
+			"SELECT * FROM pglock.receipts", "INSERT INTO pglock.receipts VALUES (gen_random_uuid(), "+
+				"gen_random_uuid(), now())", "DELETE FROM pglock.receipts",
 			"TABLE pglock.described",
 		) {
 			if _, err := pool.Exec(t.Context(), sql); !denied(err) {
@@ -158,17 +179,23 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
-	user := []string{"acquire_lease", "acquire_leases", "announce", "backend_pids", "broken_guards", "check_leases", "database_id", "diagnose",
+	user := []string{"acquire_lease", "acquire_leases", "announce", "backend_pids", "broken_guards", "check_leases",
+		"database_id", "diagnose",
 		"end_session", "fence", "fence_all", "get_lock", "give_up", "guard_table", "guard_triggers", "guard_write",
-		"hand_over", "holder_lives", "key_column", "key_columns", "list_backends", "list_blockers", "list_fences", "list_guards", "list_locks",
-		"list_sessions", "list_suspects", "list_waiters", "list_waits", "look", "made_triggers", "mark_connection", "once", "outcome", "own_tickets",
-		"rank_fences", "rank_locks", "rank_waiters", "recent_events", "release_lease", "release_leases", "renew_leases", "schema_version", "seal", "session_rows",
+		"hand_over", "holder_lives", "key_column", "key_columns", "list_backends", "list_blockers", "list_fences",
+		"list_guards", "list_locks",
+		"list_sessions", "list_suspects", "list_waiters", "list_waits", "look", "made_triggers", "mark_connection",
+		"once", "outcome", "own_tickets",
+		"rank_fences", "rank_locks", "rank_waiters", "recent_events", "release_lease", "release_leases", "renew_leases",
+		"schema_version", "seal", "session_rows",
 		"start_client", "statistics", "suspects", "sweep", "timeline", "unguard_table", "watch", "wrong_rights"}
-	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "clock_steps", "history_settings",
+	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "clock_steps",
+		"history_settings",
 		"list_history", "prune_history", "prune_locks", "replay_history", "set_history"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {
-		found, err := conn.Query(t.Context(), `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
+		found, err := conn.Query(t.Context(),
+			`SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
 			AND has_function_privilege($1, p.oid, 'EXECUTE') ORDER BY p.proname COLLATE "C"`, role)
 		if err != nil {
 			t.Fatal(err)
@@ -202,13 +229,16 @@ func TestI5_NobodySpeaksForTheSessionOfAnother(t *testing.T) {
 		return session != ""
 	})
 	pool := db.Pool(t, login(t, db, "pglock_user"))
-	for _, sql := range []string{"SELECT 1 FROM pglock.end_session($1) AS e (done) WHERE done", "SELECT ticket FROM pglock.look($1, 'h', '1 s')",
-		"SELECT 1 FROM pglock.give_up($1::text::uuid, '{report}', ARRAY[$1::text::uuid]) WHERE ended OR place > 0", "SELECT 1 FROM pglock.acquire_lease('report', $1::text::uuid, $1::text::uuid, 'h', '1 s') WHERE granted"} {
+	for _, sql := range []string{"SELECT 1 FROM pglock.end_session($1) AS e (done) WHERE done",
+		"SELECT ticket FROM pglock.look($1, 'h', '1 s')",
+		"SELECT 1 FROM pglock.give_up($1::text::uuid, '{report}', ARRAY[$1::text::uuid]) WHERE ended OR place > 0",
+		"SELECT 1 FROM pglock.acquire_lease('report', $1::text::uuid, $1::text::uuid, 'h', '1 s') WHERE granted"} {
 		if found, err := pool.Exec(t.Context(), sql, session); err != nil || found.RowsAffected() != 0 {
 			t.Errorf("%s: %v, %v", sql, found, err)
 		}
 	}
-	if waiters, err := lockadmin.Collect(admin.Waiters(t.Context(), "report")); err != nil || len(waiters) != 1 || !waiters[0].Alive {
+	if waiters, err := lockadmin.Collect(admin.Waiters(t.Context(), "report")); err != nil || len(waiters) != 1 ||
+		!waiters[0].Alive {
 		t.Errorf("%+v, %v", waiters, err)
 	}
 	if err := l.Release(t.Context()); err != nil {
@@ -236,7 +266,8 @@ func TestOperatorBreaksAndReadsTheAudit(t *testing.T) {
 	if next := mustAcquire(t, c, "report"); next.Token() <= l.Token() {
 		t.Errorf("the next token is %d, after %d", next.Token(), l.Token())
 	}
-	if events, err := lockadmin.Collect(admin.History(t.Context(), "")); err != nil || len(events) != 1 || !strings.HasPrefix(events[0].DBUser, "pglock_test_") ||
+	if events, err := lockadmin.Collect(admin.History(t.Context(), "")); err != nil || len(events) != 1 ||
+		!strings.HasPrefix(events[0].DBUser, "pglock_test_") ||
 		events[0].Kind != lockadmin.EventBreak || events[0].Token != l.Token() || events[0].Reason != "stuck" {
 		t.Errorf("Events = %+v, %v; want the break by the login user", events, err)
 	}
@@ -312,13 +343,16 @@ func TestFunctionsThatUsersCallOrThatHaveMoreRightsFixTheirSearchPath(t *testing
 		}
 		for i := range len(text) { // and this would be found, wherever it was
 			for _, qualification := range []string{"pg_catalog.", "pglock."} {
-				if strings.HasPrefix(text[i:], qualification) && len(pgtest.Unqualified(text[:i]+text[i+len(qualification):], "pglock")) == 0 {
-					t.Errorf("%s without %s before %.20q leaves nothing to the search_path", name, qualification, text[i+len(qualification):])
+				if strings.HasPrefix(text[i:], qualification) &&
+					len(pgtest.Unqualified(text[:i]+text[i+len(qualification):], "pglock")) == 0 {
+					t.Errorf("%s without %s before %.20q leaves nothing to the search_path", name, qualification,
+						text[i+len(qualification):])
 				}
 			}
 		}
 	}
-	execute(t, conn, `CREATE FUNCTION pglock.careless(p text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN RETURN p = 'x'; END $$`)
+	execute(t, conn,
+		`CREATE FUNCTION pglock.careless(p text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN RETURN p = 'x'; END $$`)
 	if text := loose()["careless"]; len(pgtest.Unqualified(text, "pglock")) == 0 {
 		t.Errorf("nothing was seen of %q", text)
 	}
@@ -329,22 +363,28 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 	db := pgtest.Database(t)
 	owner := startClient(t, db.Pool(t, login(t, db, "pglock_user")), pglock.WithDefaultTTL(time.Hour))
 	l := mustAcquire(t, owner, "report")
-	const abandoned, queued, owned = "99999999-2222-3333-4444-555555555555", "99999999-2222-3333-4444-666666666666", "99999999-2222-3333-4444-777777777777"
+	const abandoned, queued, owned = "99999999-2222-3333-4444-555555555555", "99999999-2222-3333-4444-666666666666",
+		"99999999-2222-3333-4444-777777777777"
 	pool := db.Pool(t, login(t, db, "pglock_admin"))
-	if _, err := pool.Exec(t.Context(), "SELECT pglock.give_up(gen_random_uuid(), '{abandoned}', ARRAY[$1::uuid], true)", abandoned); err != nil {
+	if _, err := pool.Exec(t.Context(),
+		"SELECT pglock.give_up(gen_random_uuid(), '{abandoned}', ARRAY[$1::uuid], true)", abandoned); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, db.Conn(t), "SELECT pglock.acquire_lease('report', $1::text::uuid, gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h', p_owner_id => $2::text::uuid)",
+	execute(t, db.Conn(t), "SELECT pglock.acquire_lease('report', $1::text::uuid, gen_random_uuid(), 'w', '1 s', "+
+		"p_wait => true, p_session_ttl => '1 h', p_owner_id => $2::text::uuid)",
 		queued, owned)
 	for _, sql := range []string{
 		"SELECT x::text FROM pglock.list_locks('', true) x", "SELECT x::text FROM pglock.get_lock('report') x",
-		"SELECT x::text FROM pglock.rank_locks('age', 10) x", "SELECT x::text FROM pglock.rank_waiters(10) x", "SELECT x::text FROM pglock.list_sessions() x",
+		"SELECT x::text FROM pglock.rank_locks('age', 10) x", "SELECT x::text FROM pglock.rank_waiters(10) x",
+		"SELECT x::text FROM pglock.list_sessions() x",
 		"SELECT x::text FROM pglock.holder_lives('{report}', '{0}') x",
 		"SELECT x::text FROM pglock.list_waiters() x", "SELECT x::text FROM pglock.watch('report', '1 s') x",
-		"SELECT x::text FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', p_wait => true) x",
+		"SELECT x::text FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', p_wait " +
+			"=> true) x",
 		"SELECT x::text FROM pglock.give_up(gen_random_uuid(), '{report}', ARRAY[gen_random_uuid()]) x",
 		"SELECT x::text FROM pglock.list_fences('report') x", "SELECT x::text FROM pglock.list_history() x",
-		"SELECT x::text FROM pg_stat_activity x", "SELECT x::text FROM pg_locks x", "SELECT x::text FROM pg_stats x WHERE schemaname = 'pglock'",
+		"SELECT x::text FROM pg_stat_activity x", "SELECT x::text FROM pg_locks x", "SELECT x::text FROM pg_stats x " +
+			"WHERE schemaname = 'pglock'",
 		"SELECT x::text FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s') x",
 	} {
 		rows, err := pool.Query(t.Context(), sql)
@@ -364,14 +404,17 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 		}
 	}
 	for _, call := range []string{"fence"} {
-		_, err := pool.Exec(t.Context(), "SELECT pglock."+call+"($1, $2, gen_random_uuid())", l.Name(), int64(l.Token()))
+		_, err := pool.Exec(t.Context(), "SELECT pglock."+call+"($1, $2, gen_random_uuid())", l.Name(),
+			int64(l.Token()))
 		var pgErr *pgconn.PgError
-		if !errors.As(err, &pgErr) || pgErr.Code != "LK003" || strings.Contains(fmt.Sprint(pgErr), exported(l).String()) {
+		if !errors.As(err, &pgErr) || pgErr.Code != "LK003" ||
+			strings.Contains(fmt.Sprint(pgErr), exported(l).String()) {
 			t.Errorf("%s with another grant ID: %v, want LK003", call, err)
 		}
 	}
 	var released bool
-	if err := pool.QueryRow(t.Context(), "SELECT (pglock.release_lease($1, $2, gen_random_uuid())).released", l.Name(), int64(l.Token())).Scan(&released); err != nil || released {
+	if err := pool.QueryRow(t.Context(), "SELECT (pglock.release_lease($1, $2, gen_random_uuid())).released", l.Name(),
+		int64(l.Token())).Scan(&released); err != nil || released {
 		t.Errorf("release with another grant ID: %v, %v", released, err)
 	}
 	if _, err := l.Check(t.Context()); err != nil {
@@ -379,30 +422,36 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 	}
 }
 
-// A circle of waiters names locks and labels. Whose they are stays a secret: with an owner's ID somebody could ask for locks
-// in its name, so that it is refused its own.
+// A circle of waiters names locks and labels. Whose they are stays a secret: with an owner's ID somebody could ask for
+// locks in its name, so that it is refused its own.
 func TestI5_NobodyReadsTheOwnersOfACircle(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
-	const a, b = "99999999-2222-3333-4444-00000000000a", "99999999-2222-3333-4444-00000000000b" // owners, and keys of sessions
+	// owners, and keys of sessions
+	const a, b = "99999999-2222-3333-4444-00000000000a", "99999999-2222-3333-4444-00000000000b"
 	ask := func(name, owner string, nested bool) {
 		t.Helper()
-		execute(t, conn, "SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, 'label of ' || $1, '1 h', p_wait => true, p_session_ttl => '1 h', p_owner_id => $2::text::uuid, p_nested => $3)", name, owner, nested)
+		execute(t, conn, "SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, 'label of ' || $1, '1 "+
+			"h', p_wait => true, p_session_ttl => '1 h', p_owner_id => $2::text::uuid, p_nested => $3)", name, owner,
+			nested)
 	}
 	ask("one", a, false)
 	ask("two", b, false)
 	ask("two", a, true)
 	ask("one", b, true)
 	var circle string
-	if err := conn.QueryRow(t.Context(), `SELECT circle FROM pglock.look($1::text::uuid, 'h', '1 h', (SELECT array_agg(ticket) FROM pglock.list_waiters('one')))`, b).Scan(&circle); err != nil {
+	if err := conn.QueryRow(t.Context(),
+		`SELECT circle FROM pglock.look($1::text::uuid, 'h', '1 h', (SELECT array_agg(ticket) FROM pglock.list_waiters('one')))`, b).Scan(&circle); err != nil {
 		t.Fatal(err)
 	}
 	var links []map[string]any
-	if err := json.Unmarshal([]byte(circle), &links); err != nil || len(links) != 2 || links[0]["lock"] != "one" || links[1]["lock"] != "two" {
+	if err := json.Unmarshal([]byte(circle), &links); err != nil || len(links) != 2 || links[0]["lock"] != "one" ||
+		links[1]["lock"] != "two" {
 		t.Fatalf("%s, %v; want a circle of two", circle, err)
 	}
 	for _, link := range links {
-		if keys := slices.Sorted(maps.Keys(link)); !slices.Equal(keys, []string{"holder", "lock", "queued", "ticket", "waiter"}) {
+		if keys := slices.Sorted(maps.Keys(link)); !slices.Equal(keys, []string{"holder", "lock", "queued", "ticket",
+			"waiter"}) {
 			t.Errorf("a step of the circle tells %q", keys)
 		}
 	}

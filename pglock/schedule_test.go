@@ -81,7 +81,8 @@ func TestThousandsOfLongLeasesCostNoShortOne(t *testing.T) {
 	}
 }
 
-// Requests to take back are as many as calls gave up at once, and each of them wants to be gone soon. Leases come first.
+// Requests to take back are as many as calls gave up at once, and each of them wants to be gone soon. Leases come
+// first.
 func TestThousandsOfRequestsToTakeBackCostNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
@@ -180,7 +181,8 @@ func TestASilentStatementIsLeftBehindAndNotCutOff(t *testing.T) {
 		began := time.Since(s.began)
 		cancel()
 		if got := <-leaves; got.at-began > leavePatience || !errors.Is(got.err, ErrHeld) || q.queues(id) {
-			t.Errorf("a call that gives up returns after %v with %v; still queued: %v", got.at-began, got.err, q.queues(id))
+			t.Errorf("a call that gives up returns after %v with %v; still queued: %v", got.at-began, got.err,
+				q.queues(id))
 		}
 		time.Sleep(3 * time.Second)
 		if err := errors.Join(long.Err(), short.Err()); err != nil || hook(s, &hung) != 0 {
@@ -204,15 +206,16 @@ func TestASilentStatementIsLeftBehindAndNotCutOff(t *testing.T) {
 	})
 }
 
-// A renewal of a short lease has no answer yet: the lease is asked for again, on another connection. The first connection
-// serves others too, and stays open: it may only be slow, and no other may be there.
+// A renewal of a short lease has no answer yet: the lease is asked for again, on another connection. The first
+// connection serves others too, and stays open: it may only be slow, and no other may be there.
 func TestASlowRenewalOfAShortLeaseCostsNeitherTheLeaseNorTheConnection(t *testing.T) {
 	for name, answers := range map[string]bool{"it is answered late": true, "it is never answered": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				var slow []time.Duration
-				s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+					error) {
 					if len(s.of("renewAll"))%10 == 5 {
 						began := time.Now()
 						if answers {
@@ -238,7 +241,8 @@ func TestASlowRenewalOfAShortLeaseCostsNeitherTheLeaseNorTheConnection(t *testin
 						want = time.Second
 					}
 					if len(slow) < 10 || slices.Min(slow) != want || slices.Max(slow) != want {
-						t.Errorf("%d slow renewals were under way for %v to %v, want %v", len(slow), slices.Min(slow), slices.Max(slow), want)
+						t.Errorf("%d slow renewals were under way for %v to %v, want %v", len(slow), slices.Min(slow),
+							slices.Max(slow), want)
 					}
 				})
 			})
@@ -269,7 +273,9 @@ func TestASilentServerIsNotFlooded(t *testing.T) {
 			})
 			<-ctx.Done()
 			s.set(func() {
-				asked = slices.DeleteFunc(asked, func(name string) bool { return slices.Contains(namesOf(claims), name) })
+				asked = slices.DeleteFunc(asked, func(name string) bool {
+					return slices.Contains(namesOf(claims), name)
+				})
 				statements--
 			})
 			return nil, ctx.Err()
@@ -338,7 +344,8 @@ func TestClientsThatFailTogetherComeBackApart(t *testing.T) {
 					var stores []*fakeStore
 					for range 20 {
 						s := newFakeStore()
-						s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+						s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict,
+							error) {
 							return nil, errReset
 						}
 						c := startClient(t, s, trust.SystemClock())

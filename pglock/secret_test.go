@@ -19,19 +19,22 @@ func TestClientAndServerReckonDigestsAlike(t *testing.T) {
 	for range 20 {
 		key := uuid.New()
 		var session string
-		if err := conn.QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text", key.String()).Scan(&session); err != nil || session != sessionOf(key).String() || session == key.String() {
+		if err := conn.QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text",
+			key.String()).Scan(&session); err != nil || session != sessionOf(key).String() || session == key.String() {
 			t.Errorf("session %s, %v; want %v", session, err, sessionOf(key))
 		}
 	}
 	first, id, key := uuid.NewString(), uuid.New(), uuid.NewString()
 	var token int64
-	if err := conn.QueryRow(t.Context(), "SELECT token FROM pglock.acquire_lease('report', $1::text::uuid, $2::text::uuid, 'h', '1 h')", first, key).Scan(&token); err != nil {
+	if err := conn.QueryRow(t.Context(), "SELECT token FROM pglock.acquire_lease('report', $1::text::uuid, "+
+		"$2::text::uuid, 'h', '1 h')", first, key).Scan(&token); err != nil {
 		t.Fatal(err)
 	}
 	// A free lock's row has the session that every other place has.
 	for _, name := range []string{"report", "free"} {
 		if name == "free" {
-			for _, sql := range []string{"SELECT pglock.release_lease('free', a.token, $1::text::uuid) FROM pglock.acquire_lease('free', $1::text::uuid, gen_random_uuid(), 'h', '1 h') a",
+			for _, sql := range []string{"SELECT pglock.release_lease('free', a.token, $1::text::uuid) FROM " +
+				"pglock.acquire_lease('free', $1::text::uuid, gen_random_uuid(), 'h', '1 h') a",
 				"SELECT pglock.acquire_lease('free', gen_random_uuid(), $1::text::uuid, 'h', '1 h')"} {
 				if _, err := conn.Exec(t.Context(), sql, key); err != nil {
 					t.Fatal(err)
@@ -39,16 +42,19 @@ func TestClientAndServerReckonDigestsAlike(t *testing.T) {
 			}
 		}
 		var session string
-		if err := conn.QueryRow(t.Context(), "SELECT session_id::text FROM pglock.get_lock($1)", name).Scan(&session); err != nil || session != sessionOf(uuid.MustParse(key)).String() {
+		if err := conn.QueryRow(t.Context(), "SELECT session_id::text FROM pglock.get_lock($1)",
+			name).Scan(&session); err != nil || session != sessionOf(uuid.MustParse(key)).String() {
 			t.Errorf("%s is held by session %s, %v", name, session, err)
 		}
 	}
 	var ticket int64
-	if err := conn.QueryRow(t.Context(), "SELECT (more ->> 'ticket')::bigint FROM pglock.acquire_lease('report', $1::text::uuid, $2::text::uuid, 'h', '1 h', p_wait => true)", id.String(), key).Scan(&ticket); err != nil {
+	if err := conn.QueryRow(t.Context(), "SELECT (more ->> 'ticket')::bigint FROM pglock.acquire_lease('report', "+
+		"$1::text::uuid, $2::text::uuid, 'h', '1 h', p_wait => true)", id.String(), key).Scan(&ticket); err != nil {
 		t.Fatal(err)
 	}
 	var text string
-	if err := conn.QueryRow(t.Context(), "SELECT more -> 'handed' -> 'hints' ->> 0 FROM pglock.release_lease('report', $1, $2::text::uuid)", token, first).Scan(&text); err != nil {
+	if err := conn.QueryRow(t.Context(), "SELECT more -> 'handed' -> 'hints' ->> 0 FROM "+
+		"pglock.release_lease('report', $1, $2::text::uuid)", token, first).Scan(&text); err != nil {
 		t.Fatal(err)
 	}
 	for grantID, known := range map[uuid.UUID]bool{id: true, uuid.New(): false} {

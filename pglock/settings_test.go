@@ -39,7 +39,8 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		t.Fatalf("TryAcquire: %v", err)
 	}
 	var held *pglock.HeldError
-	if _, err := c.TryAcquire(t.Context(), "report"); !errors.As(err, &held) || time.Until(held.ExpiresAt) > exercised+time.Second || time.Until(held.ExpiresAt) < 0 {
+	if _, err := c.TryAcquire(t.Context(), "report"); !errors.As(err, &held) || time.Until(held.ExpiresAt) > exercised+
+		time.Second || time.Until(held.ExpiresAt) < 0 {
 		t.Errorf("TryAcquire while held: %v", err)
 	}
 	if left, err := l.Check(t.Context()); err != nil || left <= 0 || left > exercised {
@@ -55,7 +56,9 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 			t.Errorf("extended, Check = %v, %v", left, err)
 		}
 		end()
-		pgtest.Eventually(t, "the lease is trusted for its TTL again", func() bool { return time.Until(l.Deadline()) <= exercised })
+		pgtest.Eventually(t, "the lease is trusted for its TTL again", func() bool {
+			return time.Until(l.Deadline()) <= exercised
+		})
 		pgtest.Eventually(t, "the lock is taken for its TTL again", func() bool {
 			left, err := l.Check(t.Context())
 			if err != nil {
@@ -65,7 +68,9 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		})
 	}
 	store := fencedstore.New(pool)
-	if err := store.Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }, fencedstore.WithSameToken(),
+	if err := store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
+		return nil
+	}, fencedstore.WithSameToken(),
 		fencedstore.WithTimeLimit(time.Minute)); err != nil {
 		t.Errorf("Write with a time limit: %v", err)
 	}
@@ -78,14 +83,18 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 			t.Errorf("Write: %v", err)
 		}
 	}
-	if err := store.Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }); !errors.Is(err, fencedstore.ErrStaleToken) {
+	if err := store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
+		return nil
+	}); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("second Write without AllowSameToken: %v, want ErrStaleToken", err)
 	}
 	admin := newAdmin(t, pool, lockadmin.WithSchema(schema))
-	if info, err := admin.Get(t.Context(), "report"); err != nil || !info.Held || info.TTL != exercised || time.Since(info.AcquiredAt) > time.Minute {
+	if info, err := admin.Get(t.Context(), "report"); err != nil || !info.Held || info.TTL != exercised ||
+		time.Since(info.AcquiredAt) > time.Minute {
 		t.Errorf("Get = %+v, %v", info, err)
 	}
-	if fences, err := lockadmin.Collect(admin.Fences(t.Context(), "report")); err != nil || len(fences) != 1 || fences[0].LastToken != l.Token() {
+	if fences, err := lockadmin.Collect(admin.Fences(t.Context(), "report")); err != nil || len(fences) != 1 ||
+		fences[0].LastToken != l.Token() {
 		t.Errorf("Fences = %+v, %v", fences, err)
 	}
 	deadline := l.Deadline()
@@ -93,7 +102,9 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 	if err := l.Release(t.Context()); err != nil {
 		t.Errorf("Release: %v", err)
 	}
-	if err := c.Do(t.Context(), "report", func(ctx context.Context, _ *pglock.Lease) error { return ctx.Err() }); err != nil {
+	if err := c.Do(t.Context(), "report", func(ctx context.Context, _ *pglock.Lease) error {
+		return ctx.Err()
+	}); err != nil {
 		t.Errorf("Do: %v", err)
 	}
 	exerciseQueue(t, c, admin, "report")
@@ -101,7 +112,8 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 	if _, err := admin.Break(t.Context(), "broken", "stuck"); err != nil {
 		t.Errorf("Break: %v", err)
 	}
-	if events, err := lockadmin.Collect(admin.History(t.Context(), "broken")); err != nil || len(events) != 1 || time.Since(events[0].At) > time.Minute {
+	if events, err := lockadmin.Collect(admin.History(t.Context(), "broken")); err != nil || len(events) != 1 ||
+		time.Since(events[0].At) > time.Minute {
 		t.Errorf("Events = %+v, %v", events, err)
 	}
 	if infos, err := lockadmin.Collect(admin.Locks(t.Context(), lockadmin.WithFree())); err != nil || len(infos) != 2 {
@@ -125,14 +137,17 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 	queue := func(ctx context.Context, length int) chan error {
 		done := make(chan error, 1)
 		go func() {
-			done <- c.Do(ctx, name, func(context.Context, *pglock.Lease) error { return nil }, pglock.WithMetadata([]byte(`{"b": 2}`)))
+			done <- c.Do(ctx, name, func(context.Context, *pglock.Lease) error {
+				return nil
+			}, pglock.WithMetadata([]byte(`{"b": 2}`)))
 		}()
 		pgtest.Eventually(t, "a ticket", func() bool {
 			waiters, err := lockadmin.Collect(admin.Waiters(ctx, name))
 			if err != nil {
 				t.Fatalf("Waiters: %v", err)
 			}
-			return len(waiters) == length && waiters[0].Place == 1 && waiters[0].TTL == exercised && time.Since(waiters[0].Since) < time.Minute
+			return len(waiters) == length && waiters[0].Place == 1 && waiters[0].TTL == exercised &&
+				time.Since(waiters[0].Since) < time.Minute
 		})
 		return done
 	}
@@ -205,7 +220,8 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 		return func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = m }
 	}
 	both := func(a, b func(*pgxpool.Config)) func(*pgxpool.Config) { return func(c *pgxpool.Config) { a(c); b(c) } }
-	odd := params("datestyle", "SQL, DMY", "intervalstyle", "sql_standard", "timezone", "Asia/Kathmandu", "extra_float_digits", "0")
+	odd := params("datestyle", "SQL, DMY", "intervalstyle", "sql_standard", "timezone", "Asia/Kathmandu",
+		"extra_float_digits", "0")
 	hostilePath := params("search_path", "hostile, pg_catalog")
 	replica := params("session_replication_role", "replica")
 	noStandard := both(params("standard_conforming_strings", "off", "backslash_quote", "on"),
@@ -217,20 +233,22 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 		"several at once":      both(both(hostilePath, odd), both(replica, noStandard)),
 		"temporary table named as ours": func(c *pgxpool.Config) {
 			c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-				_, err := conn.Exec(ctx, "SET search_path = pg_temp, public; CREATE TEMPORARY TABLE locks (nothing int); CREATE TEMPORARY TABLE fences (nothing int)")
+				_, err := conn.Exec(ctx, "SET search_path = pg_temp, public; CREATE TEMPORARY TABLE locks (nothing "+
+					"int); CREATE TEMPORARY TABLE fences (nothing int)")
 				return err
 			}
 		},
-		"one connection":            func(c *pgxpool.Config) { c.MaxConns = 1 },
-		"cache_statement":           mode(pgx.QueryExecModeCacheStatement),
-		"cache_describe":            mode(pgx.QueryExecModeCacheDescribe),
-		"describe_exec":             mode(pgx.QueryExecModeDescribeExec),
-		"exec":                      mode(pgx.QueryExecModeExec),
-		"simple_protocol":           mode(pgx.QueryExecModeSimpleProtocol),
-		"read committed":            params("default_transaction_isolation", "read committed"),
-		"repeatable read":           params("default_transaction_isolation", "repeatable read"),
-		"serializable":              params("default_transaction_isolation", "serializable"),
-		"serializable, simple":      both(params("default_transaction_isolation", "serializable"), mode(pgx.QueryExecModeSimpleProtocol)),
+		"one connection":  func(c *pgxpool.Config) { c.MaxConns = 1 },
+		"cache_statement": mode(pgx.QueryExecModeCacheStatement),
+		"cache_describe":  mode(pgx.QueryExecModeCacheDescribe),
+		"describe_exec":   mode(pgx.QueryExecModeDescribeExec),
+		"exec":            mode(pgx.QueryExecModeExec),
+		"simple_protocol": mode(pgx.QueryExecModeSimpleProtocol),
+		"read committed":  params("default_transaction_isolation", "read committed"),
+		"repeatable read": params("default_transaction_isolation", "repeatable read"),
+		"serializable":    params("default_transaction_isolation", "serializable"),
+		"serializable, simple": both(params("default_transaction_isolation", "serializable"),
+			mode(pgx.QueryExecModeSimpleProtocol)),
 		"odd styles":                odd,
 		"odd styles, exec":          both(odd, mode(pgx.QueryExecModeExec)),
 		"odd styles, simple":        both(odd, mode(pgx.QueryExecModeSimpleProtocol)),
@@ -281,7 +299,8 @@ func TestRolesTimeoutsCostNoWaitingCall(t *testing.T) {
 	}()
 	pgtest.Eventually(t, "the waiting call's ticket", func() bool {
 		var queued bool
-		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pglock.waiters WHERE name = 'report')").Scan(&queued); err != nil {
+		if err := conn.QueryRow(t.Context(),
+			"SELECT EXISTS (SELECT FROM pglock.waiters WHERE name = 'report')").Scan(&queued); err != nil {
 			t.Fatal(err)
 		}
 		return queued
@@ -359,7 +378,8 @@ func TestClosedPoolIsReportedAtOnce(t *testing.T) {
 	}
 	pool.Close()
 	began := time.Now()
-	if _, err := c.TryAcquire(t.Context(), "report"); err == nil || errors.Is(err, pglock.ErrOutcomeUnknown) || time.Since(began) > 5*time.Second {
+	if _, err := c.TryAcquire(t.Context(), "report"); err == nil || errors.Is(err, pglock.ErrOutcomeUnknown) ||
+		time.Since(began) > 5*time.Second {
 		t.Errorf("%v after %v, want the closed pool at once", err, time.Since(began))
 	}
 	if err := c.Close(t.Context()); err != nil {
@@ -375,8 +395,10 @@ func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
 	pool := db.Pool(t)
 	c, admin := startClient(t, pool, pglock.WithDefaultTTL(time.Hour)), newAdmin(t, pool)
 	l := mustAcquire(t, c, "held")
-	execute(t, conn, fmt.Sprintf("ALTER DATABASE %s SET default_transaction_read_only = on", pgx.Identifier{db.Name()}.Sanitize()))
-	defer execute(t, conn, fmt.Sprintf("ALTER DATABASE %s RESET default_transaction_read_only", pgx.Identifier{db.Name()}.Sanitize()))
+	execute(t, conn, fmt.Sprintf("ALTER DATABASE %s SET default_transaction_read_only = on",
+		pgx.Identifier{db.Name()}.Sanitize()))
+	defer execute(t, conn, fmt.Sprintf("ALTER DATABASE %s RESET default_transaction_read_only",
+		pgx.Identifier{db.Name()}.Sanitize()))
 	pool.Reset()
 	readOnly := func(name string, call func(ctx context.Context) error) refusal {
 		return refusal{name, call, pglock.ErrReadOnly, []string{"primary", "default_transaction_read_only"}}
@@ -389,10 +411,13 @@ func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
 		readOnly("Renew", l.Renew),
 		readOnly("Break", func(ctx context.Context) error { return ignore(admin.Break(ctx, "held", "stuck")) }),
 		readOnly("Write", func(ctx context.Context) error {
-			return fencedstore.New(pool).Write(ctx, l, func(context.Context, pgx.Tx) error { return errors.New("fn ran") })
+			return fencedstore.New(pool).Write(ctx, l, func(context.Context, pgx.Tx) error {
+				return errors.New("fn ran")
+			})
 		}),
 	})
-	execute(t, conn, fmt.Sprintf("ALTER DATABASE %s RESET default_transaction_read_only", pgx.Identifier{db.Name()}.Sanitize()))
+	execute(t, conn, fmt.Sprintf("ALTER DATABASE %s RESET default_transaction_read_only",
+		pgx.Identifier{db.Name()}.Sanitize()))
 	pool.Reset()
 }
 
@@ -414,7 +439,8 @@ func TestCallThatLeavesItsStatementCostsNoConnection(t *testing.T) {
 		}()
 		pgtest.Eventually(t, "the statement that waits for the row", func() bool {
 			var blocked bool
-			if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))").Scan(&blocked); err != nil {
+			if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() "+
+				"= ANY (pg_blocking_pids(pid)))").Scan(&blocked); err != nil {
 				t.Fatal(err)
 			}
 			return blocked
@@ -433,7 +459,8 @@ func TestCallThatLeavesItsStatementCostsNoConnection(t *testing.T) {
 		}
 		return tickets == 0 && pool.Stat().AcquiredConns() == 0
 	})
-	if made := pool.Stat().NewConnsCount() - before; made > int64(pool.Config().MaxConns) || pool.Stat().MaxLifetimeDestroyCount()+pool.Stat().MaxIdleDestroyCount() != 0 {
+	if made := pool.Stat().NewConnsCount() - before; made > int64(pool.Config().MaxConns) ||
+		pool.Stat().MaxLifetimeDestroyCount()+pool.Stat().MaxIdleDestroyCount() != 0 {
 		t.Errorf("%d connections were made", made)
 	}
 	if total := int64(pool.Stat().TotalConns()); total != pool.Stat().NewConnsCount() {

@@ -13,8 +13,11 @@ import (
 
 // What sibling packages, and only they, need from this one.
 func init() {
-	hooks.ErrorFromSQL = func(err error, name string, token int64) error { return errorFromSQL(err, name, Token(token)) }
-	hooks.Start = func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) (int, error) {
+	hooks.ErrorFromSQL = func(err error, name string, token int64) error {
+		return errorFromSQL(err, name, Token(token))
+	}
+	hooks.Start = func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error,
+		schema string) (int, error) {
 		found, err := start(ctx, queries, query, schema)
 		return found.version, err
 	}

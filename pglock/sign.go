@@ -71,7 +71,9 @@ func (s *leases) longest(now time.Duration) (time.Duration, []string) {
 		l.mu.Unlock()
 	}
 	s.mu.Unlock()
-	slices.SortFunc(all, func(a, b held) int { return cmp.Or(cmp.Compare(b.left, a.left), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(all, func(a, b held) int {
+		return cmp.Or(cmp.Compare(b.left, a.left), cmp.Compare(a.name, b.name))
+	})
 	longest, names := MinTTL, []string{}
 	for _, h := range all[:min(len(all), namesTold)] {
 		longest, names = max(longest, h.left), append(names, h.name)

@@ -106,7 +106,8 @@ func TestASignNamesTheLocksThatAreHeldForTheLongest(t *testing.T) {
 		}
 		time.Sleep(15 * time.Second)
 		signs := s.of("sign")
-		if len(signs) != 1 || len(signs[0].names) != 20 || signs[0].names[0] != "lock 24" || signs[0].names[19] != "lock 5" {
+		if len(signs) != 1 || len(signs[0].names) != 20 || signs[0].names[0] != "lock 24" ||
+			signs[0].names[19] != "lock 5" {
 			t.Errorf("signs with %v, want one with the twenty longest", signs)
 		}
 	})

@@ -23,9 +23,10 @@ const (
 //
 //   - as errors: work that went on after the loss of its lease, for longer than a twentieth of the TTL and at most a
 //     second; a fenced write whose outcome is unknown;
-//   - as warnings: a lost lease; a late renewal; renewals that fail until half of a TTL is over; a stale token; a refused
-//     fenced write, unless its lease was lost or released; polling, if it lasts for ten seconds or the connection hears
-//     nothing; unnamed statements for the second time in a row; dropped events and panics of an observer;
+//   - as warnings: a lost lease; a late renewal; renewals that fail until half of a TTL is over; a stale token; a
+//     refused fenced write, unless its lease was lost or released; polling, if it lasts for ten seconds or the
+//     connection hears nothing; unnamed statements for the second time in a row; dropped events and panics of an
+//     observer;
 //   - as information: that renewals work, or notifications arrive, again after such a warning; that a lease has been
 //     renewed for longer than an hour;
 //   - for debugging: all other events.

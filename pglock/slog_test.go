@@ -18,12 +18,13 @@ import (
 // logs are the lines that a SlogObserver writes, without the time.
 func logs(level slog.Level, events ...Event) []string {
 	var out bytes.Buffer
-	o := SlogObserver(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}})))
+	o := SlogObserver(slog.New(slog.NewTextHandler(&out,
+		&slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}})))
 	for _, e := range events {
 		o.Observe(context.Background(), e)
 	}
@@ -47,31 +48,53 @@ func TestSlogObserverSpeaksOfWhatAPersonMustActOnAndOfNothingElse(t *testing.T) 
 		{with(EventGrant, func(e *Event) { e.Way = WayFree }), ""},
 		{with(EventFailed, func(e *Event) { e.Err = ErrHeld }), ""},
 		{with(EventRenew, func(e *Event) { e.Gap = 10 * time.Second }), ""},
-		{with(EventRenewLate, func(e *Event) { e.Gap = 25 * time.Second }), `level=WARN msg="pglock: leases were renewed late"`},
+		{with(EventRenewLate, func(e *Event) {
+			e.Gap = 25 * time.Second
+		}), `level=WARN msg="pglock: leases were renewed late"`},
 		{with(EventRenewFailed, func(e *Event) { e.Gap, e.Err = 14*time.Second, errReset }), ""},
-		{with(EventRenewFailed, func(e *Event) { e.Gap, e.Err = 15*time.Second, errReset }), `level=WARN msg="pglock: renewals fail, and leases will be lost if that lasts"`},
-		{with(EventLost, func(e *Event) { e.Reason, e.Err = ReasonExpired, lost }), `level=WARN msg="pglock: a lease was lost"`},
-		{with(EventHeldLong, func(e *Event) { e.Held = time.Hour }), `level=INFO msg="pglock: a lease has been renewed for longer than an hour`},
+		{with(EventRenewFailed, func(e *Event) {
+			e.Gap, e.Err = 15*time.Second, errReset
+		}), `level=WARN msg="pglock: renewals fail, and leases will be lost if that lasts"`},
+		{with(EventLost, func(e *Event) {
+			e.Reason, e.Err = ReasonExpired, lost
+		}), `level=WARN msg="pglock: a lease was lost"`},
+		{with(EventHeldLong, func(e *Event) {
+			e.Held = time.Hour
+		}), `level=INFO msg="pglock: a lease has been renewed for longer than an hour`},
 		{with(EventRelease, func(*Event) {}), ""},
 		{with(EventOutlived, func(e *Event) { e.Late = time.Second }), ""},
-		{with(EventOutlived, func(e *Event) { e.Late = time.Second + 1 }), `level=ERROR msg="pglock: work went on after its lease was lost"`},
-		{with(EventOutlived, func(e *Event) { e.TTL, e.Late = time.Second, 51*time.Millisecond }), `level=ERROR msg="pglock: work went on after its lease was lost"`},
+		{with(EventOutlived, func(e *Event) {
+			e.Late = time.Second + 1
+		}), `level=ERROR msg="pglock: work went on after its lease was lost"`},
+		{with(EventOutlived, func(e *Event) {
+			e.TTL, e.Late = time.Second, 51*time.Millisecond
+		}), `level=ERROR msg="pglock: work went on after its lease was lost"`},
 		{with(EventHandOver, func(*Event) {}), ""},
 		{with(EventWrite, func(*Event) {}), ""},
-		{with(EventStale, func(e *Event) { e.LastToken, e.Err = 8, errors.New("stale") }), `level=WARN msg="pglock: a write with a stale token was refused"`},
+		{with(EventStale, func(e *Event) {
+			e.LastToken, e.Err = 8, errors.New("stale")
+		}), `level=WARN msg="pglock: a write with a stale token was refused"`},
 		{with(EventRefused, func(e *Event) { e.Err = lost }), ""},
 		{with(EventRefused, func(e *Event) { e.Err = ErrReleased }), ""},
-		{with(EventRefused, func(e *Event) { e.Err = ErrPermission }), `level=WARN msg="pglock: a fenced write was refused"`},
+		{with(EventRefused, func(e *Event) {
+			e.Err = ErrPermission
+		}), `level=WARN msg="pglock: a fenced write was refused"`},
 		{Event{Kind: EventRefused, Err: errors.New("no token")}, ""}, // anybody may send such requests to a service
-		{with(EventOutcomeUnknown, func(e *Event) { e.Err = ErrOutcomeUnknown }), `level=ERROR msg="pglock: nobody could say whether a fenced write was committed"`},
+		{with(EventOutcomeUnknown, func(e *Event) {
+			e.Err = ErrOutcomeUnknown
+		}), `level=ERROR msg="pglock: nobody could say whether a fenced write was committed"`},
 		{Event{Kind: EventReconnect, Connection: ConnectionHeartbeat, Err: errReset}, ""},
 		{Event{Kind: EventReconnect, Connection: ConnectionListener, Err: errReset}, ""},
 		{Event{Kind: EventPolling, Took: 9 * time.Second, Err: errReset}, ""},
-		{Event{Kind: EventPolling, Took: 10 * time.Second, Err: errReset}, `level=WARN msg="pglock: no notifications arrive, so waiting calls poll"`},
-		{Event{Kind: EventPolling, Err: fmt.Errorf("so: %w", listener.ErrDeaf)}, `level=WARN msg="pglock: no notifications arrive, so waiting calls poll"`},
+		{Event{Kind: EventPolling, Took: 10 * time.Second, Err: errReset},
+			`level=WARN msg="pglock: no notifications arrive, so waiting calls poll"`},
+		{Event{Kind: EventPolling, Err: fmt.Errorf("so: %w", listener.ErrDeaf)},
+			`level=WARN msg="pglock: no notifications arrive, so waiting calls poll"`},
 		{Event{Kind: EventUnnamed, Count: 1, Err: errReset}, ""},
-		{Event{Kind: EventUnnamed, Count: 2, Err: errReset}, `level=WARN msg="pglock: prepared statements get lost, so statements go without names, which is slower"`},
-		{Event{Kind: EventObserver, Count: 5, Panics: 1, Err: errReset}, `level=WARN msg="pglock: an observer was too slow, or panicked"`},
+		{Event{Kind: EventUnnamed, Count: 2, Err: errReset},
+			`level=WARN msg="pglock: prepared statements get lost, so statements go without names, which is slower"`},
+		{Event{Kind: EventObserver, Count: 5, Panics: 1, Err: errReset},
+			`level=WARN msg="pglock: an observer was too slow, or panicked"`},
 	} {
 		got := logs(slog.LevelInfo, tc.event)
 		switch {
@@ -86,7 +109,9 @@ func TestSlogObserverSpeaksOfWhatAPersonMustActOnAndOfNothingElse(t *testing.T) 
 			t.Errorf("%+v: logged %q for debugging, want %q", tc.event, got, want)
 		}
 	}
-	line := logs(slog.LevelInfo, with(EventLost, func(e *Event) { e.Reason, e.Held, e.Gap, e.Err = ReasonExpired, time.Minute, 29*time.Second, lost }))[0]
+	line := logs(slog.LevelInfo, with(EventLost, func(e *Event) {
+		e.Reason, e.Held, e.Gap, e.Err = ReasonExpired, time.Minute, 29*time.Second, lost
+	}))[0]
 	want := `level=WARN msg="pglock: a lease was lost" lock=report mode=exclusive token=7 holder=me ttl=30s held=1m0s reason=expired gap=29s ` +
 		`err="pglock: lease of lock \"report\" with token 7 is lost: expired: connection reset by peer"`
 	if line != want {
@@ -98,9 +123,11 @@ func TestSlogObserverTellsOnceOfWhatLastsAndOnceOfItsEnd(t *testing.T) {
 	failed := Event{Kind: EventRenewFailed, TTL: time.Second, Gap: 600 * time.Millisecond, Err: errReset}
 	polling := Event{Kind: EventPolling, Err: listener.ErrDeaf, Connection: ConnectionListener}
 	got := logs(slog.LevelInfo, failed, failed, Event{Kind: EventRenew}, Event{Kind: EventRenew}, failed,
-		polling, polling, Event{Kind: EventReconnect, Connection: ConnectionHeartbeat}, Event{Kind: EventReconnect, Connection: ConnectionListener},
+		polling, polling, Event{Kind: EventReconnect, Connection: ConnectionHeartbeat},
+		Event{Kind: EventReconnect, Connection: ConnectionListener},
 		Event{Kind: EventReconnect, Connection: ConnectionListener}, polling)
-	want := []string{"renewals fail", "renewals work again", "renewals fail", "no notifications arrive", "notifications arrive again", "no notifications arrive"}
+	want := []string{"renewals fail", "renewals work again", "renewals fail", "no notifications arrive",
+		"notifications arrive again", "no notifications arrive"}
 	if len(got) != len(want) {
 		t.Fatalf("logged %q", got)
 	}
@@ -115,15 +142,18 @@ func TestSlogObserverCountsWhatItDoesNotLog(t *testing.T) {
 	began := time.Now()
 	var events []Event
 	for i := range 500 {
-		events = append(events, Event{Kind: EventLost, At: began.Add(time.Duration(i) * time.Millisecond), Err: &LostError{}})
+		events = append(events, Event{Kind: EventLost, At: began.Add(time.Duration(i) * time.Millisecond),
+			Err: &LostError{}})
 	}
-	events = append(events, Event{Kind: EventStale, At: began.Add(time.Second), Err: errReset}, Event{Kind: EventRenew, At: began.Add(time.Minute)},
+	events = append(events, Event{Kind: EventStale, At: began.Add(time.Second), Err: errReset},
+		Event{Kind: EventRenew, At: began.Add(time.Minute)},
 		Event{Kind: EventLost, At: began.Add(2 * time.Minute), Err: &LostError{}})
 	got := logs(slog.LevelInfo, events...)
 	if len(got) != loggedMost+3 {
 		t.Fatalf("%d lines", len(got))
 	}
-	for i, want := range []string{"stale", `more events of this kind were not logged" kind=lost count=480`, "a lease was lost"} {
+	for i, want := range []string{"stale", `more events of this kind were not logged" kind=lost count=480`,
+		"a lease was lost"} {
 		if line := got[loggedMost+i]; !strings.Contains(line, want) {
 			t.Errorf("line %q, want %q", line, want)
 		}
@@ -134,7 +164,8 @@ func TestSlogObserverOfAClientIsQuietWhileAllIsWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		s := newFakeStore()
-		c := startClient(t, s, trust.SystemClock(), WithObserver(SlogObserver(slog.New(slog.NewTextHandler(&out, nil)))))
+		c := startClient(t, s, trust.SystemClock(),
+			WithObserver(SlogObserver(slog.New(slog.NewTextHandler(&out, nil)))))
 		for range 10 {
 			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
 				t.Fatal(err)
@@ -147,7 +178,8 @@ func TestSlogObserverOfAClientIsQuietWhileAllIsWell(t *testing.T) {
 		}
 		s.set(func() { s.onRenewAll = hangs })
 		<-l.Context().Done()
-		if synctest.Wait(); strings.Count(out.String(), "\n") != 2 || !strings.Contains(out.String(), "renewals fail") || !strings.Contains(out.String(), "a lease was lost") {
+		if synctest.Wait(); strings.Count(out.String(), "\n") != 2 ||
+			!strings.Contains(out.String(), "renewals fail") || !strings.Contains(out.String(), "a lease was lost") {
 			t.Errorf("logged %s", out.String())
 		}
 	})

@@ -14,7 +14,8 @@ import (
 // newerSchema makes the schema one of the next version, which serves libraries from a version on.
 func newerSchema(servesFrom int) string {
 	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT %d';
-		CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT %d'`, pglock.SchemaVersion+1, servesFrom)
+		CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT %d'`,
+		pglock.SchemaVersion+1, servesFrom)
 }
 
 // Programs start again between the migration and the roll-out of the new library.
@@ -30,7 +31,8 @@ func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
 	db := pgtest.Database(t)
 	conn, pool := db.Conn(t), db.Pool(t)
 	const sequence = "ALTER SEQUENCE pglock.fencing_token_seq "
-	const right = sequence + "INCREMENT 1 MINVALUE 1 MAXVALUE 8796093022207 NO CYCLE CACHE 1;" // as the migration makes it
+	// as the migration makes it
+	const right = sequence + "INCREMENT 1 MINVALUE 1 MAXVALUE 8796093022207 NO CYCLE CACHE 1;"
 	for _, tc := range []struct {
 		name, change string
 		have         int
@@ -55,7 +57,8 @@ func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
 			if errors.As(err, &schema) != (tc.have >= 0) {
 				t.Errorf("%v, want a SchemaError: %v", err, tc.have >= 0)
 			}
-			if schema != nil && (schema.Have != tc.have || schema.Need != pglock.SchemaVersion || schema.Schema != "pglock") {
+			if schema != nil && (schema.Have != tc.have || schema.Need != pglock.SchemaVersion ||
+				schema.Schema != "pglock") {
 				t.Errorf("%+v, want version %d", schema, tc.have)
 			}
 			for _, s := range tc.says {
@@ -70,7 +73,8 @@ func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
 func TestClientThatMeetsAnOlderSchemaSaysWhichVersionItNeedsAndHowToGetIt(t *testing.T) {
 	t.Parallel()
 	older := &pglock.SchemaError{Schema: "pglock", Have: 3, Need: 4}
-	for _, s := range []string{`"pglock"`, "has version 3", "needs 4", "pglock-admin migrate up --schema pglock", "migrations.Up"} {
+	for _, s := range []string{`"pglock"`, "has version 3", "needs 4", "pglock-admin migrate up --schema pglock",
+		"migrations.Up"} {
 		if !strings.Contains(older.Error(), s) {
 			t.Errorf("%q does not say %q", older, s)
 		}
@@ -80,7 +84,8 @@ func TestClientThatMeetsAnOlderSchemaSaysWhichVersionItNeedsAndHowToGetIt(t *tes
 	pool := db.Pool(t)
 	_, err := pglock.New(t.Context(), pool)
 	var schema *pglock.SchemaError
-	if !errors.Is(err, pglock.ErrSchema) || !errors.As(err, &schema) || *schema != (pglock.SchemaError{Schema: "pglock", Have: 0, Need: pglock.SchemaVersion}) {
+	if !errors.Is(err, pglock.ErrSchema) || !errors.As(err, &schema) ||
+		*schema != (pglock.SchemaError{Schema: "pglock", Have: 0, Need: pglock.SchemaVersion}) {
 		t.Fatalf("%v, want a SchemaError with versions 0 and %d", err, pglock.SchemaVersion)
 	}
 	if err := migrations.Up(t.Context(), db.URL()); err != nil {

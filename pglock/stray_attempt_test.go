@@ -60,8 +60,11 @@ func TestI6_TheEndOfALeaseWithALostAttemptSpendsItsGrantID(t *testing.T) {
 					if spent != lost {
 						t.Errorf("the grant ID is spent: %v", spent)
 					}
-					if given := slices.ContainsFunc(s.of("release"), func(r call) bool { return r.grantID == id }); given && lost {
-						t.Error("the lease was released, and its grant ID could have been used between that and the spending")
+					if given := slices.ContainsFunc(s.of("release"), func(r call) bool {
+						return r.grantID == id
+					}); given && lost {
+						t.Error("the lease was released, and its grant ID could have been used between that and the " +
+							"spending")
 					}
 					s.wantEmpty(t, "report", c)
 				})

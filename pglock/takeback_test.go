@@ -162,7 +162,8 @@ func TestGrantsThatATakingBackMakesPossibleAreTold(t *testing.T) {
 		leaves(c, "report", false)
 		leaves(c, "places", false)
 		began := time.Now()
-		if l := mustGet(t, result); l.Token() != 6 || time.Since(began) != 0 || l.Deadline() != began.Add(29*time.Second) {
+		if l := mustGet(t, result); l.Token() != 6 || time.Since(began) != 0 ||
+			l.Deadline() != began.Add(29*time.Second) {
 			t.Errorf("%v after %v, trusted for %v", l, time.Since(began), l.Deadline().Sub(began))
 		}
 		synctest.Wait()
@@ -201,7 +202,9 @@ func TestTakingBackThatHangsCostsNoLease(t *testing.T) {
 					}
 				})
 				tries := s.of("giveUp")
-				if fewest := slices.MinFunc(tries, func(a, b call) int { return len(a.names) - len(b.names) }); len(fewest.names) > takeback.Most/4 {
+				if fewest := slices.MinFunc(tries, func(a, b call) int {
+					return len(a.names) - len(b.names)
+				}); len(fewest.names) > takeback.Most/4 {
 					t.Errorf("%d attempts, with %d at least", len(tries), len(fewest.names))
 				}
 				s.set(func() { s.onGiveUp = nil })

@@ -40,7 +40,8 @@ func (ts *tenures) start(c *Client, client, n int, hold time.Duration, opts ...A
 	time.Sleep(2 * ts.s.trip)
 }
 
-func (ts *tenures) take(ctx context.Context, c *Client, client, n int, hold time.Duration, opts ...AcquireOption) error {
+func (ts *tenures) take(ctx context.Context, c *Client, client, n int, hold time.Duration,
+	opts ...AcquireOption) error {
 	l, err := c.Acquire(ctx, "report", opts...)
 	if err != nil {
 		return err

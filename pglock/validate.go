@@ -49,7 +49,8 @@ func checkGrace(ttl, grace time.Duration) error {
 
 func checkMetadata(raw json.RawMessage) error {
 	if len(raw) > MaxMetadataBytes {
-		return &ArgumentError{"metadata", fmt.Sprintf("%d bytes long", len(raw)), fmt.Sprintf("have at most %d bytes", MaxMetadataBytes)}
+		return &ArgumentError{"metadata", fmt.Sprintf("%d bytes long", len(raw)),
+			fmt.Sprintf("have at most %d bytes", MaxMetadataBytes)}
 	}
 	if !json.Valid(raw) || !utf8.Valid(raw) {
 		return &ArgumentError{"metadata", argument.Shorten(string(raw)), "be valid JSON in UTF-8"}
@@ -68,7 +69,8 @@ func checkNames(names []string) error {
 			return err
 		}
 		if first, twice := seen[name]; twice {
-			return &ArgumentError{fmt.Sprintf("names[%d]", i), argument.Shorten(name), fmt.Sprintf("not be the same as names[%d]", first)}
+			return &ArgumentError{fmt.Sprintf("names[%d]", i), argument.Shorten(name),
+				fmt.Sprintf("not be the same as names[%d]", first)}
 		}
 		seen[name] = i
 	}

@@ -14,7 +14,8 @@ import (
 // heldBy answers every request with somebody else's lease that lasts for so long from now on.
 func heldBy(holder string, remaining time.Duration) func(context.Context, call) (protocol.Answer, error) {
 	return func(context.Context, call) (protocol.Answer, error) {
-		return protocol.Answer{Token: 5, Holder: holder, ExpiresAt: time.Now().Add(remaining).UTC(), Remaining: remaining}, nil
+		return protocol.Answer{Token: 5, Holder: holder, ExpiresAt: time.Now().Add(remaining).UTC(),
+			Remaining: remaining}, nil
 	}
 }
 
@@ -52,7 +53,8 @@ func TestRequestThatFindsTheLockFreedMeanwhileIsRepeatedSoon(t *testing.T) {
 		}
 		l, err := startClient(t, s, trust.SystemClock()).Acquire(t.Context(), "report")
 		if err != nil || l.Token() != 6 || time.Since(s.began) > 50*time.Millisecond || len(s.of("acquire")) != 4 {
-			t.Errorf("%v, %v after %v and %d requests, want the lease at the fourth", l, err, time.Since(s.began), len(s.of("acquire")))
+			t.Errorf("%v, %v after %v and %d requests, want the lease at the fourth", l, err, time.Since(s.began),
+				len(s.of("acquire")))
 		}
 	})
 }
@@ -62,7 +64,8 @@ func TestRequestThatNeitherWaitsNorIsGrantedIsNotRepeatedWithoutPause(t *testing
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, nil }
 		c := startClient(t, s, trust.SystemClock())
-		if _, err := c.Acquire(t.Context(), "report", WithMaxWait(time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.Acquire(t.Context(), "report", WithMaxWait(time.Minute)); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		if n := len(s.of("acquire")); n > 1300 {
@@ -85,7 +88,8 @@ func TestCallThatIsCancelledWhileItWaitsNamesBothReasons(t *testing.T) {
 		if l != nil || !errors.Is(err, context.Canceled) || !errors.Is(err, ErrHeld) || !errors.As(err, &held) {
 			t.Fatalf("Acquire = %v, %v; want context.Canceled and ErrHeld", l, err)
 		}
-		if held.Name != "report" || held.Holder != "the other" || held.Token != 5 || held.ExpiresAt.IsZero() || held.Place != 2 {
+		if held.Name != "report" || held.Holder != "the other" || held.Token != 5 || held.ExpiresAt.IsZero() ||
+			held.Place != 2 {
 			t.Errorf("%+v does not tell who holds the lock, and the second place", held)
 		}
 		if took := time.Since(began); took != 10*time.Second {
@@ -110,8 +114,10 @@ func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
 		before := len(s.of("acquire"))
 		_, err = c.Acquire(t.Context(), "report", WithMaxWait(0))
 		asked := s.of("acquire")[before:]
-		if !errors.Is(err, ErrHeld) || errors.Is(err, context.DeadlineExceeded) || len(asked) != 1 || asked[0].request.Wait {
-			t.Errorf("without any wait: %v after %d requests, want ErrHeld after one that does not queue", err, len(asked))
+		if !errors.Is(err, ErrHeld) || errors.Is(err, context.DeadlineExceeded) || len(asked) != 1 ||
+			asked[0].request.Wait {
+			t.Errorf("without any wait: %v after %d requests, want ErrHeld after one that does not queue", err,
+				len(asked))
 		}
 
 		s.set(func() { s.onAcquire = nil })
@@ -153,8 +159,10 @@ func TestTryAcquireNeverQueues(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
-		if asked := s.of("acquire"); len(asked) != 1 || asked[0].request.Wait || len(s.of("look"))+len(s.of("listen")) != 0 {
-			t.Errorf("%d requests, %d looks, %d listeners; want one request that does not queue", len(asked), len(s.of("look")), len(s.of("listen")))
+		if asked := s.of("acquire"); len(asked) != 1 || asked[0].request.Wait || len(s.of("look"))+
+			len(s.of("listen")) != 0 {
+			t.Errorf("%d requests, %d looks, %d listeners; want one request that does not queue", len(asked),
+				len(s.of("look")), len(s.of("listen")))
 		}
 	})
 }
@@ -198,10 +206,12 @@ func TestWaitingCallBearsARowThatIsLockedForLong(t *testing.T) {
 			return protocol.Answer{Granted: true, Token: 6, Remaining: DefaultTTL}, nil
 		}
 		c := startClient(t, s, trust.SystemClock())
-		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrHeld) || time.Since(s.began) != time.Second {
+		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrHeld) ||
+			time.Since(s.began) != time.Second {
 			t.Errorf("a try: %v after %v, want ErrHeld: another transaction is granting it", err, time.Since(s.began))
 		}
-		if _, err := c.Acquire(t.Context(), "report", WithMaxWait(time.Minute)); !errors.Is(err, context.DeadlineExceeded) || time.Since(s.began) != time.Minute+time.Second {
+		if _, err := c.Acquire(t.Context(), "report", WithMaxWait(time.Minute)); !errors.Is(err,
+			context.DeadlineExceeded) || time.Since(s.began) != time.Minute+time.Second {
 			t.Errorf("a minute: %v after %v", err, time.Since(s.began))
 		}
 		l, err := c.Acquire(t.Context(), "report")
@@ -246,7 +256,8 @@ func TestWaitThatCannotLookForHalfAMinuteEnds(t *testing.T) {
 				}
 				for _, result := range []chan acquired{a, b} {
 					var got acquired
-					if got = <-result; got.lease != nil || !errors.Is(got.err, errReset) || !errors.Is(got.err, ErrHeld) {
+					if got = <-result; got.lease != nil || !errors.Is(got.err, errReset) ||
+						!errors.Is(got.err, ErrHeld) {
 						t.Errorf("%v, %v; want the failure and ErrHeld", got.lease, got.err)
 					}
 					if got.at < 30*time.Second || got.at > 32*time.Second {

@@ -211,7 +211,8 @@ func compare(before, after []LockInfo) (Change, bool) {
 		case kind == ChangeGranted || i.Held || !known && i.EndedAt.IsZero() && i.ExpiresAt.IsZero():
 		case known && old.Held || known && i.Token != old.Token: // it has ended, perhaps after a grant that we missed
 			switch {
-			case known && old.Held && i.Token != old.Token && i.Holder == old.Holder && i.AcquiredAt.Equal(old.AcquiredAt):
+			case known && old.Held && i.Token != old.Token && i.Holder == old.Holder &&
+				i.AcquiredAt.Equal(old.AcquiredAt):
 				kind = ChangeBroken
 			case !i.EndedAt.IsZero():
 				kind = ChangeReleased

@@ -19,8 +19,9 @@ var someTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // held and the others are what the server tells of one slot.
 func held(slot int, token Token, holder string) LockInfo {
-	return LockInfo{Slot: slot, Token: token, Holder: holder, Held: true, AcquiredAt: someTime.Add(time.Duration(token)),
-		ExpiresAt: someTime.Add(time.Hour), Remaining: time.Hour}
+	return LockInfo{Slot: slot, Token: token, Holder: holder, Held: true,
+		AcquiredAt: someTime.Add(time.Duration(token)),
+		ExpiresAt:  someTime.Add(time.Hour), Remaining: time.Hour}
 }
 
 func released(i LockInfo) LockInfo {
@@ -53,27 +54,35 @@ func TestWatchTellsWhatHasChangedFromOneLookToTheNext(t *testing.T) {
 		token         Token
 		holders       []Token
 	}{
-		"nothing, held":                    {[]LockInfo{a5}, []LockInfo{a5}, "", 0, nil},
-		"nothing, free":                    {[]LockInfo{released(a5)}, []LockInfo{released(a5)}, "", 0, nil},
-		"renewed":                          {[]LockInfo{a5}, []LockInfo{renewed(a5)}, "", 0, nil},
-		"granted to the first ever":        {nil, []LockInfo{a5}, ChangeGranted, 5, []Token{5}},
-		"granted":                          {[]LockInfo{released(a5)}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
-		"granted after an expiry":          {[]LockInfo{expired(a5)}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
-		"granted again to the same":        {[]LockInfo{a5}, []LockInfo{held(0, 6, "a")}, ChangeGranted, 6, []Token{6}},
-		"handed over":                      {[]LockInfo{a5}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
-		"released":                         {[]LockInfo{a5}, []LockInfo{released(a5)}, ChangeReleased, 5, nil},
-		"expired":                          {[]LockInfo{a5}, []LockInfo{expired(a5)}, ChangeExpired, 5, nil},
-		"broken":                           {[]LockInfo{a5}, []LockInfo{brokenWith(9, a5)}, ChangeBroken, 9, nil},
-		"handed over and released":         {[]LockInfo{a5}, []LockInfo{released(b6)}, ChangeReleased, 6, nil},
-		"handed over and expired":          {[]LockInfo{a5}, []LockInfo{expired(b6)}, ChangeExpired, 6, nil},
-		"granted and released":             {[]LockInfo{released(a5)}, []LockInfo{released(b6)}, ChangeReleased, 6, nil},
-		"granted again, released":          {[]LockInfo{a5}, []LockInfo{released(held(0, 6, "a"))}, ChangeReleased, 6, nil},
-		"a slot granted":                   {[]LockInfo{released(a5), r7}, []LockInfo{released(a5), r7, s8}, ChangeGranted, 8, []Token{7, 8}},
-		"two slots granted":                {[]LockInfo{released(a5)}, []LockInfo{released(a5), s8, r7}, ChangeGranted, 8, []Token{7, 8}},
-		"a slot released":                  {[]LockInfo{released(a5), r7, s8}, []LockInfo{released(a5), released(r7), s8}, ChangeReleased, 7, []Token{8}},
-		"a slot broken":                    {[]LockInfo{released(a5), r7, s8}, []LockInfo{released(a5), r7, brokenWith(9, s8)}, ChangeBroken, 9, []Token{7}},
-		"one released, one granted":        {[]LockInfo{released(a5), r7}, []LockInfo{released(a5), released(r7), s8}, ChangeGranted, 8, []Token{8}},
-		"one granted, one released":        {[]LockInfo{released(a5), s8}, []LockInfo{released(a5), held(1, 10, "t"), released(s8)}, ChangeGranted, 10, []Token{10}},
+		"nothing, held":             {[]LockInfo{a5}, []LockInfo{a5}, "", 0, nil},
+		"nothing, free":             {[]LockInfo{released(a5)}, []LockInfo{released(a5)}, "", 0, nil},
+		"renewed":                   {[]LockInfo{a5}, []LockInfo{renewed(a5)}, "", 0, nil},
+		"granted to the first ever": {nil, []LockInfo{a5}, ChangeGranted, 5, []Token{5}},
+		"granted":                   {[]LockInfo{released(a5)}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
+		"granted after an expiry":   {[]LockInfo{expired(a5)}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
+		"granted again to the same": {[]LockInfo{a5}, []LockInfo{held(0, 6, "a")}, ChangeGranted, 6, []Token{6}},
+		"handed over":               {[]LockInfo{a5}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
+		"released":                  {[]LockInfo{a5}, []LockInfo{released(a5)}, ChangeReleased, 5, nil},
+		"expired":                   {[]LockInfo{a5}, []LockInfo{expired(a5)}, ChangeExpired, 5, nil},
+		"broken":                    {[]LockInfo{a5}, []LockInfo{brokenWith(9, a5)}, ChangeBroken, 9, nil},
+		"handed over and released":  {[]LockInfo{a5}, []LockInfo{released(b6)}, ChangeReleased, 6, nil},
+		"handed over and expired":   {[]LockInfo{a5}, []LockInfo{expired(b6)}, ChangeExpired, 6, nil},
+		"granted and released": {[]LockInfo{released(a5)}, []LockInfo{released(b6)}, ChangeReleased, 6,
+			nil},
+		"granted again, released": {[]LockInfo{a5}, []LockInfo{released(held(0, 6, "a"))}, ChangeReleased, 6,
+			nil},
+		"a slot granted": {[]LockInfo{released(a5), r7}, []LockInfo{released(a5), r7, s8},
+			ChangeGranted, 8, []Token{7, 8}},
+		"two slots granted": {[]LockInfo{released(a5)}, []LockInfo{released(a5), s8, r7}, ChangeGranted,
+			8, []Token{7, 8}},
+		"a slot released": {[]LockInfo{released(a5), r7, s8}, []LockInfo{released(a5), released(r7),
+			s8}, ChangeReleased, 7, []Token{8}},
+		"a slot broken": {[]LockInfo{released(a5), r7, s8},
+			[]LockInfo{released(a5), r7, brokenWith(9, s8)}, ChangeBroken, 9, []Token{7}},
+		"one released, one granted": {[]LockInfo{released(a5), r7}, []LockInfo{released(a5), released(r7), s8},
+			ChangeGranted, 8, []Token{8}},
+		"one granted, one released": {[]LockInfo{released(a5), s8}, []LockInfo{released(a5), held(1, 10, "t"),
+			released(s8)}, ChangeGranted, 10, []Token{10}},
 		"a free slot that was used before": {[]LockInfo{a5}, []LockInfo{a5, released(r7)}, "", 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +98,8 @@ func TestWatchTellsWhatHasChangedFromOneLookToTheNext(t *testing.T) {
 				holders = append(holders, h.Token)
 			}
 			if got.Kind != tc.kind || got.Lease.Token != tc.token || !slices.Equal(holders, tc.holders) {
-				t.Errorf("%s of token %d, held by %v; want %s of %d, held by %v", got.Kind, got.Lease.Token, holders, tc.kind, tc.token, tc.holders)
+				t.Errorf("%s of token %d, held by %v; want %s of %d, held by %v", got.Kind, got.Lease.Token, holders,
+					tc.kind, tc.token, tc.holders)
 			}
 		})
 	}

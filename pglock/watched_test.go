@@ -38,7 +38,8 @@ func hear(t *testing.T, changes <-chan told, kind pglock.ChangeKind, token pgloc
 	select {
 	case got := <-changes:
 		if got.Kind != kind || token != 0 && got.Lease.Token != token || held != (len(got.Holders) > 0) {
-			t.Errorf("%s of token %d by %q with %d holders, want %s of token %d", got.Kind, got.Lease.Token, got.Lease.Holder, len(got.Holders), kind, token)
+			t.Errorf("%s of token %d by %q with %d holders, want %s of token %d", got.Kind, got.Lease.Token,
+				got.Lease.Holder, len(got.Holders), kind, token)
 		}
 		if got.err != nil {
 			t.Fatal(got.err)
@@ -59,7 +60,8 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 	hear(t, changes, pglock.ChangeNone, 0, false)
 
 	l := mustAcquire(t, a, "report", pglock.WithHolder("first"))
-	if got := hear(t, changes, pglock.ChangeGranted, l.Token(), true); got.Lease.Holder != "first" || got.Lease.AcquiredAt.IsZero() {
+	if got := hear(t, changes, pglock.ChangeGranted, l.Token(), true); got.Lease.Holder != "first" ||
+		got.Lease.AcquiredAt.IsZero() {
 		t.Errorf("%+v", got.Lease)
 	}
 	if err := l.Release(t.Context()); err != nil {
@@ -80,7 +82,8 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 	runsOut := func() {
 		l := mustAcquire(t, a, "report")
 		hear(t, changes, pglock.ChangeGranted, l.Token(), true)
-		execute(t, conn, "SELECT pglock.acquire_lease('report', $1::text::uuid, gen_random_uuid(), 'dies', '2 s', p_wait => true)", uuid.NewString())
+		execute(t, conn, "SELECT pglock.acquire_lease('report', $1::text::uuid, gen_random_uuid(), 'dies', '2 s', "+
+			"p_wait => true)", uuid.NewString())
 		if err := l.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +104,8 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 		b, c := mustAcquire(t, a, "report", mode), (*pglock.Lease)(nil)
 		hear(t, changes, pglock.ChangeGranted, b.Token(), true)
 		c = mustAcquire(t, a, "report", mode)
-		if got := hear(t, changes, pglock.ChangeGranted, c.Token(), true); len(got.Holders) != 2 || got.Holders[0].Slot >= got.Holders[1].Slot {
+		if got := hear(t, changes, pglock.ChangeGranted, c.Token(), true); len(got.Holders) != 2 ||
+			got.Holders[0].Slot >= got.Holders[1].Slot {
 			t.Errorf("holders %+v, want both by slot", got.Holders)
 		}
 		if err := b.Release(t.Context()); err != nil {

@@ -39,7 +39,8 @@ func checkSchedule(s Schedule, now time.Time) error {
 	}
 	next := s.Next(now)
 	if next.IsZero() || !next.After(now) {
-		return &pglock.ArgumentError{Field: "schedule", Value: fmt.Sprintf("%T", s), Rule: "plan a time that is yet to come"}
+		return &pglock.ArgumentError{Field: "schedule", Value: fmt.Sprintf("%T", s), Rule: "plan a time that is yet " +
+			"to come"}
 	}
 	if between := s.Next(now.Add(next.Sub(now) / 2)); !between.Equal(next) {
 		return &pglock.ArgumentError{Field: "schedule", Value: fmt.Sprintf("%T, which counts from the start", s),

@@ -34,8 +34,10 @@ func TestTheSlotIsTheLastPlannedTimeOrOneThatIsVeryNear(t *testing.T) {
 		{Every(time.Second, 0), "2026-03-01T02:00:00.85Z", "2026-03-01T02:00:00Z"},
 		{Every(time.Second, 0), "2026-03-01T02:00:00.95Z", "2026-03-01T02:00:01Z"},
 		{mustParse(t, "CRON_TZ=UTC 0 2 * * *"), "2026-03-01T02:00:00.2Z", "2026-03-01T02:00:00Z"},
-		{mustParse(t, "CRON_TZ=UTC 0 2 29 2 *"), "2027-06-01T00:00:00Z", "2024-02-29T02:00:00Z"},           // years back
-		{mustParse(t, "CRON_TZ=Europe/Berlin 30 2 * * *"), "2026-03-29T12:00:00Z", "2026-03-28T01:30:00Z"}, // 02:30 is left out on the 29th
+		// years back
+		{mustParse(t, "CRON_TZ=UTC 0 2 29 2 *"), "2027-06-01T00:00:00Z", "2024-02-29T02:00:00Z"},
+		// 02:30 is left out on the 29th
+		{mustParse(t, "CRON_TZ=Europe/Berlin 30 2 * * *"), "2026-03-29T12:00:00Z", "2026-03-28T01:30:00Z"},
 		{mustParse(t, "CRON_TZ=UTC */5 9-17 * * 1-5"), "2026-03-02T08:00:00Z", "2026-02-27T17:55:00Z"},
 	} {
 		now, err := time.Parse(time.RFC3339Nano, tc.now)

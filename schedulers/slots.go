@@ -207,5 +207,7 @@ func (s *Slots) once(ctx context.Context, lease *pglock.Lease, job string, slot 
 	opts ...fencedstore.FenceOption) error {
 	opts = append(opts, fencedstore.WithRetention(slot, s.retention))
 	key := job + " " + slot.UTC().Format(time.RFC3339Nano)
-	return s.store.Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error { return work(ctx, tx, slot) }, opts...)
+	return s.store.Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error {
+		return work(ctx, tx, slot)
+	}, opts...)
 }

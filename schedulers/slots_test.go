@@ -40,9 +40,10 @@ func TestWorkThatFailsLeavesItsSlotToTheNextReplica(t *testing.T) {
 	db := pgtest.Database(t)
 	replicas := scene.Replicas(t, db, 2)
 	broken := errors.New("broken")
-	err := newSlots(t, replicas[0]).Do(t.Context(), "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
-		return errors.Join(replicas[0].Insert(ctx, tx, slot), broken)
-	})
+	err := newSlots(t, replicas[0]).Do(t.Context(), "report",
+		func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+			return errors.Join(replicas[0].Insert(ctx, tx, slot), broken)
+		})
 	if !errors.Is(err, broken) {
 		t.Error(err)
 	}

@@ -70,7 +70,8 @@ func pieceOfAdvice(field, rule string) string {
 	if strings.ContainsRune("aeiou", rune(strings.ToLower(field)[0])) {
 		article = "an "
 	}
-	for _, way := range [][2]string{{"have no ", " without a "}, {"have ", " of "}, {"be valid ", " in valid "}, {"be from ", " from "}, {"be ", " that is "}} {
+	for _, way := range [][2]string{{"have no ", " without a "}, {"have ", " of "}, {"be valid ", " in valid "},
+		{"be from ", " from "}, {"be ", " that is "}} {
 		if rest, found := strings.CutPrefix(rule, way[0]); found {
 			return article + field + way[1] + rest
 		}
@@ -102,7 +103,8 @@ func (o *options) migrate(ctx context.Context, have int) string {
 	case errors.As(refused, &right) && right.Role == "":
 		return fmt.Sprintf("%s, as user %s or a superuser", up, named(right.Owner))
 	case errors.As(refused, &dirty):
-		return fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then %s", dirty.Before, o.same(), up)
+		return fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then %s",
+			dirty.Before, o.same(), up)
 	case errors.Is(refused, migrations.ErrForeign):
 		return otherTool
 	case errors.As(refused, &pgErr) && pgErr.Hint != "":
@@ -112,7 +114,8 @@ func (o *options) migrate(ctx context.Context, have int) string {
 }
 
 const (
-	makeRoles = "let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user"
+	makeRoles = "let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE " +
+		"pglock_user"
 	otherTool = "the migration tool that made the schema, with the files of this release"
 )
 
@@ -124,17 +127,20 @@ func (o *options) migrationAdvice(ctx context.Context, err error) (code int, hin
 	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(err, &right) && right.Role != "":
-		return exitPermission, fmt.Sprintf("let an administrator run: GRANT %s TO %s", right.Role, pgx.Identifier{right.User}.Sanitize())
+		return exitPermission, fmt.Sprintf("let an administrator run: GRANT %s TO %s", right.Role,
+			pgx.Identifier{right.User}.Sanitize())
 	case errors.As(err, &right):
 		return exitPermission, fmt.Sprintf("%s as user %s, or as a superuser", again, named(right.Owner))
 	case errors.As(err, &dirty):
-		return exitSchema, fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then %s", dirty.Before, o.same(), again)
+		return exitSchema, fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then "+
+			"%s", dirty.Before, o.same(), again)
 	case errors.Is(err, migrations.ErrNewer):
 		return exitSchema, o.migrate(ctx, pglock.SchemaVersion+1)
 	case errors.Is(err, migrations.ErrForeign):
 		return exitSchema, otherTool
 	case errors.Is(err, migrations.ErrGuarded):
-		return exitFailure, "pglock-admin guard drop TABLE --yes" + o.same() + " for each table, once no program relies on its guard"
+		return exitFailure, "pglock-admin guard drop TABLE --yes" + o.same() + " for each table, once no program " +
+			"relies on its guard"
 	case errors.Is(err, migrations.ErrBusy):
 		return exitUnreachable, again + " after the other program is done, or with a longer --timeout"
 	case errors.As(err, &step) && errors.As(err, &late):
@@ -173,7 +179,8 @@ func serverAdvice(err error) (code int, hint string) {
 	case errors.Is(err, pglock.ErrPermission), state == "42501":
 		return exitPermission, "run it as a user who has the right that the message names"
 	case state == "3D000":
-		return exitUnreachable, "create the database with createdb, or name an existing one in --database-url or PGDATABASE"
+		return exitUnreachable, "create the database with createdb, or name an existing one in --database-url or " +
+			"PGDATABASE"
 	case state == "25006":
 		return exitUnreachable, primary
 	case errors.As(err, &late):
@@ -183,7 +190,8 @@ func serverAdvice(err error) (code int, hint string) {
 	case errors.As(err, &connect) && state != "" && !strings.HasPrefix(state, "57"):
 		return exitUsage, "other settings in the connection string or PGOPTIONS: the server refuses these"
 	case errors.As(err, &connect):
-		return exitUnreachable, "check that the server runs and that the address is right: --database-url, DATABASE_URL, or PGHOST and PGPORT"
+		return exitUnreachable, "check that the server runs and that the address is right: --database-url, " +
+			"DATABASE_URL, or PGHOST and PGPORT"
 	case lost(err), errors.Is(err, context.DeadlineExceeded):
 		return exitUnreachable, again + " once the server is back: the connection was lost"
 	}

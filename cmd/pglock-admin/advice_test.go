@@ -25,7 +25,8 @@ func TestSettingsThatTheServerRefusesAreAnErrorOfUsage(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	for _, command := range []string{"list", "migrate version"} {
-		in(t, withOptions(t, db.URL(), "-c nonsense=on"), strings.Fields(command)...).want(t, exitUsage, `unrecognized configuration parameter "nonsense"`, "try: other settings in the connection string")
+		in(t, withOptions(t, db.URL(), "-c nonsense=on"), strings.Fields(command)...).want(t, exitUsage,
+			`unrecognized configuration parameter "nonsense"`, "try: other settings in the connection string")
 	}
 }
 
@@ -37,7 +38,8 @@ func TestAServerThatTakesNoWritesIsNoPlaceForChanges(t *testing.T) {
 	made, empty := withOptions(t, db.URL(), readOnly), withOptions(t, pgtest.EmptyDatabase(t).URL(), readOnly)
 	in(t, made, "migrate", "up").want(t, exitOK, "as before")
 	in(t, made, "migrate", "version").want(t, exitOK)
-	in(t, empty, "migrate", "up").want(t, exitUnreachable, "stays missing", "read-only", "target_session_attrs=read-write")
+	in(t, empty, "migrate", "up").want(t, exitUnreachable, "stays missing", "read-only",
+		"target_session_attrs=read-write")
 	in(t, made, "list").want(t, exitOK)
 	for _, command := range []string{"break a --reason r", "prune", "guard add t", "migrate down --yes"} {
 		in(t, made, strings.Fields(command)...).want(t, exitUnreachable, "target_session_attrs=read-write")
@@ -47,8 +49,10 @@ func TestAServerThatTakesNoWritesIsNoPlaceForChanges(t *testing.T) {
 func TestWhoHasToWaitForAnotherMigrationIsToldSo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
-	execute(t, db, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))") // while its connection is open
-	in(t, db.URL(), "migrate", "up", "--timeout", "6s").want(t, exitUnreachable, "another program is migrating this schema: no answer within 6s (--timeout)", "a longer --timeout")
+	// while its connection is open
+	execute(t, db, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))")
+	in(t, db.URL(), "migrate", "up", "--timeout", "6s").want(t, exitUnreachable, "another program is migrating this "+
+		"schema: no answer within 6s (--timeout)", "a longer --timeout")
 }
 
 // A step that waits ends with the time of the command, and is rolled back.
@@ -62,7 +66,8 @@ func TestAStepThatTakesTooLongIsRolledBack(t *testing.T) {
 		}
 	}
 	in(t, db.URL(), "migrate", "up", "--timeout", "6s").want(t, exitUnreachable,
-		"schema pglock stays missing, because the step to version 1 was rolled back: no answer within 6s (--timeout)\n", "try: the same command again with a longer --timeout")
+		"schema pglock stays missing, because the step to version 1 was rolled back: no answer within 6s (--timeout)\n",
+		"try: the same command again with a longer --timeout")
 	if state := written(t, busy, "ROLLBACK"); state != "" {
 		t.Fatal(state)
 	}
@@ -75,7 +80,8 @@ func TestNobodyIsToldToMigrateWhereThatIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	for _, command := range []string{"list", "doctor", "guard list"} {
-		if a := in(t, db.URL(), append(strings.Fields(command), "--schema", "pg_catalog")...).want(t, exitSchema, "belongs to PostgreSQL"); strings.Contains(a.stderr, "migrate up") {
+		if a := in(t, db.URL(), append(strings.Fields(command), "--schema", "pg_catalog")...).want(t, exitSchema,
+			"belongs to PostgreSQL"); strings.Contains(a.stderr, "migrate up") {
 			t.Errorf("%s: %s", command, a.stderr)
 		}
 	}
@@ -95,9 +101,11 @@ func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
 	}
 	says(db.URL(), "pglock-admin migrate up\n")
 	says(user, "pglock-admin migrate up, as user "+ask[string](t, db, "SELECT current_user")+" or a superuser\n")
-	execute(t, db, "CREATE SCHEMA pglock CREATE TABLE pglock_schema_migrations (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)")
+	execute(t, db, "CREATE SCHEMA pglock CREATE TABLE pglock_schema_migrations (version bigint NOT NULL PRIMARY KEY, "+
+		"dirty boolean NOT NULL)")
 	execute(t, db, "INSERT INTO pglock.pglock_schema_migrations VALUES (3, false)")
-	says(db.URL(), "pglock-admin migrate force 0, if the schema really has that version; then pglock-admin migrate up\n")
+	says(db.URL(),
+		"pglock-admin migrate force 0, if the schema really has that version; then pglock-admin migrate up\n")
 	in(t, db.URL(), "migrate", "force", "0").want(t, exitOK)
 	in(t, db.URL(), "migrate", "up").want(t, exitOK)
 	execute(t, db, "DROP TABLE pglock.pglock_schema_migrations")
@@ -115,17 +123,21 @@ func TestAnErrorSaysEachThingOnce(t *testing.T) {
 	execute(t, db, "CREATE VIEW seen AS SELECT 1")
 	in(t, db.URL(), "guard", "add", "guarded").want(t, exitOK)
 	for command, want := range map[string]string{
-		"show none":                        "lock none does not exist",
-		"waiters none":                     "lock none does not exist",
-		"break none --reason r":            "lock none does not exist",
-		"break a --reason r --token 99":    "lock a is held with another token than 99; nothing was broken",
-		"break a --reason r --token 0":     "token is 0: it must be greater than 0",
-		"guard add nosuch":                 `relation "nosuch" does not exist (SQLSTATE 42P01)`,
-		"guard add seen":                   "table is public.seen, which is a view: a guard needs a table of the application (SQLSTATE 42809)",
-		"guard add guarded --resource r":   "table public.guarded is guarded already, by resource 'guarded' (SQLSTATE 42710)",
-		"guard drop jobs --yes":            "table public.jobs is not guarded: there is nothing to drop (SQLSTATE 42704)",
-		"migrate down --yes":               "tables are guarded: public.guarded",
-		"migrate force 0":                  "version is 0: it must be " + strings.TrimPrefix(latest, "version ") + `, which schema "pglock" says it has`,
+		"show none":                     "lock none does not exist",
+		"waiters none":                  "lock none does not exist",
+		"break none --reason r":         "lock none does not exist",
+		"break a --reason r --token 99": "lock a is held with another token than 99; nothing was broken",
+		"break a --reason r --token 0":  "token is 0: it must be greater than 0",
+		"guard add nosuch":              `relation "nosuch" does not exist (SQLSTATE 42P01)`,
+		"guard add seen": "table is public.seen, which is a view: a guard needs a table of the " +
+			"application (SQLSTATE 42809)",
+		"guard add guarded --resource r": "table public.guarded is guarded already, by resource 'guarded' " +
+			"(SQLSTATE 42710)",
+		"guard drop jobs --yes": "table public.jobs is not guarded: there is nothing to drop (SQLSTATE " +
+			"42704)",
+		"migrate down --yes": "tables are guarded: public.guarded",
+		"migrate force 0": "version is 0: it must be " + strings.TrimPrefix(latest, "version ") +
+			`, which schema "pglock" says it has`,
 		"list --schema nosuch":             "schema nosuch is missing, or does not contain pglock",
 		"list --schema pg_catalog":         "schema pg_catalog is missing, or does not contain pglock",
 		"migrate version --schema pg_mine": `schema is "pg_mine": it must have 1 to 63 bytes of UTF-8 and not begin with pg_`,
@@ -136,10 +148,13 @@ func TestAnErrorSaysEachThingOnce(t *testing.T) {
 			t.Errorf("%s, exit code %d: %q, want %q", command, a.code, text, want)
 		}
 	}
-	execute(t, empty, "CREATE FUNCTION public.no() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today' USING HINT = 'Come tomorrow.'; END $$")
-	execute(t, empty, "CREATE EVENT TRIGGER no ON ddl_command_start WHEN TAG IN ('CREATE SEQUENCE') EXECUTE FUNCTION public.no()")
+	execute(t, empty, "CREATE FUNCTION public.no() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not "+
+		"today' USING HINT = 'Come tomorrow.'; END $$")
+	execute(t, empty, "CREATE EVENT TRIGGER no ON ddl_command_start WHEN TAG IN ('CREATE SEQUENCE') EXECUTE FUNCTION "+
+		"public.no()")
 	in(t, empty.URL(), "migrate", "up").want(t, exitFailure,
-		"pglock-admin: schema pglock stays missing, because the step to version 1 was rolled back: not today (SQLSTATE P0001)\nat: ", "\ntry: Come tomorrow; then the same command again\n")
+		"pglock-admin: schema pglock stays missing, because the step to version 1 was rolled back: not today "+
+			"(SQLSTATE P0001)\nat: ", "\ntry: Come tomorrow; then the same command again\n")
 	execute(t, empty, "DROP EVENT TRIGGER no")
 	in(t, empty.URL(), "migrate", "up").want(t, exitOK)
 }

@@ -24,7 +24,8 @@ func agreed(ctx context.Context, cmd *cobra.Command, question string, draw func(
 		return err
 	}
 	answered := make(chan string, 1)
-	go func() { // ends with the answer; without one it ends with the program, because nothing interrupts a read of a terminal
+	// ends with the answer; without one it ends with the program, because nothing interrupts a read of a terminal
+	go func() {
 		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 		answered <- line
 	}()
@@ -40,6 +41,7 @@ func agreed(ctx context.Context, cmd *cobra.Command, question string, draw func(
 		if !strings.HasSuffix(line, "\n") { // Ctrl-D
 			fmt.Fprintln(cmd.ErrOrStderr())
 		}
-		return &advised{text: "nothing was broken: the answer was not y", code: exitFailure, hint: again + "; --yes asks no question"}
+		return &advised{text: "nothing was broken: the answer was not y", code: exitFailure, hint: again +
+			"; --yes asks no question"}
 	}
 }

@@ -52,9 +52,10 @@ func drawBackends(w *page, v showView) {
 		if len(v.Holders) > 1 {
 			whose = fmt.Sprintf("%d of the %d holders", unknown, len(v.Holders))
 		}
-		notes = append(notes, "No server process is known for the heartbeat of "+whose+". A client opens that connection "+
-			"when a lease has lasted for ten seconds, or a third of its TTL. Behind a pooler such as PgBouncer clients share processes, and none "+
-			"belongs to a holder.")
+		notes = append(notes, "No server process is known for the heartbeat of "+whose+
+			". A client opens that connection "+
+			"when a lease has lasted for ten seconds, or a third of its TTL. Behind a pooler such as PgBouncer "+
+			"clients share processes, and none belongs to a holder.")
 	}
 	for _, note := range notes {
 		fmt.Fprintf(w, "\n%s\n", wrapped(note, textWidth(w)))
@@ -79,7 +80,8 @@ func drawBackendTable(w *page, backends []backendView) {
 				state += ", waits for " + printable(b.WaitsFor)
 			}
 		}
-		rows = append(rows, []string{pidText(b.Backend), shortUse(b.Backend, printable), printable(b.Application), printable(b.User),
+		rows = append(rows, []string{pidText(b.Backend), shortUse(b.Backend, printable), printable(b.Application),
+			printable(b.User),
 			client, state, transaction})
 	}
 	drawTable(w, titles, rows, 0, 6)
@@ -138,7 +140,8 @@ func drawEndings(w *page, o *options, v showView) {
 		token := strconv.FormatInt(int64(v.Holders[0].Token), 10)
 		ways = append(ways,
 			[2]string{
-				fmt.Sprintf("pglock-admin break %s --reason \"why\" --token %s%s", shellName(v.Lock.Name), token, o.same()),
+				fmt.Sprintf("pglock-admin break %s --reason \"why\" --token %s%s", shellName(v.Lock.Name), token,
+					o.same()),
 				"takes the lock away at once. The fence refuses the holder's later writes. Its program runs on. " +
 					"It needs the role pglock_admin."},
 			[2]string{"stop the program",
@@ -157,11 +160,13 @@ func drawEndings(w *page, o *options, v showView) {
 	if slices.ContainsFunc(v.Backends, func(b backendView) bool {
 		return b.PID == 0 || b.Use != lockadmin.BackendHeartbeat && b.Use != lockadmin.BackendWrite
 	}) {
-		ways = append(ways, [2]string{"pglock-admin why " + shellName(v.Lock.Name) + o.same(), "says who stands in the way, and how to end that."})
+		ways = append(ways, [2]string{"pglock-admin why " + shellName(v.Lock.Name) + o.same(),
+			"says who stands in the way, and how to end that."})
 	}
 	fmt.Fprintf(w, "\nHOW TO END IT\n")
 	for _, way := range ways {
-		fmt.Fprintf(w, "\n  %s\n      %s\n", way[0], strings.ReplaceAll(wrapped(way[1], textWidth(w)-6), "\n", "\n      "))
+		fmt.Fprintf(w, "\n  %s\n      %s\n", way[0], strings.ReplaceAll(wrapped(way[1], textWidth(w)-6), "\n",
+			"\n      "))
 	}
 }
 

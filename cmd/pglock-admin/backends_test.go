@@ -44,21 +44,26 @@ func TestShowLeadsToTheProgramThatHoldsTheLockAndSaysHowToEndIt(t *testing.T) {
 	lease := hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Hour))
 	pid := beating(t, db, lease).PID
 	a := in(t, db.URL(), "show", "jobs/a").want(t, exitOK)
-	a.inOrder(t, "PID", "USE", "APPLICATION", "CLIENT", "STATE", "TRANSACTION", fmt.Sprint(pid), "heartbeat", "pglock ", "/pglock-admin.test[", "idle for",
-		"HOW TO END IT", fmt.Sprintf(`pglock-admin break jobs/a --reason "why" --token %d`, lease.Token()), "runs on", "stop the program",
+	a.inOrder(t, "PID", "USE", "APPLICATION", "CLIENT", "STATE", "TRANSACTION", fmt.Sprint(pid), "heartbeat", "pglock ",
+		"/pglock-admin.test[", "idle for",
+		"HOW TO END IT", fmt.Sprintf(`pglock-admin break jobs/a --reason "why" --token %d`, lease.Token()), "runs on",
+		"stop the program",
 		fmt.Sprintf("SELECT pg_terminate_backend(%d);", pid), "connects again", "has the right")
 	view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
-	if len(view.Backends) != 1 || view.Backends[0].PID != pid || view.Backends[0].InState == nil || view.Backends[0].Transaction != nil || !view.Backends[0].MayEnd {
+	if len(view.Backends) != 1 || view.Backends[0].PID != pid || view.Backends[0].InState == nil ||
+		view.Backends[0].Transaction != nil || !view.Backends[0].MayEnd {
 		t.Errorf("%+v", view.Backends)
 	}
 
 	user := asUser(t, db, "pglock_user")
-	a = in(t, user, "show", "jobs/a").want(t, exitOK, "pg_read_all_stats", "This user lacks the right", "pg_signal_backend", "/pglock-admin.test[", "hidden")
+	a = in(t, user, "show", "jobs/a").want(t, exitOK, "pg_read_all_stats", "This user lacks the right",
+		"pg_signal_backend", "/pglock-admin.test[", "hidden")
 	if strings.Contains(a.stdout, "idle for") {
 		t.Errorf("it tells what is hidden:\n%s", a.stdout)
 	}
 	view = decode[showView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
-	if len(view.Backends) != 1 || !view.Backends[0].Hidden || view.Backends[0].InState != nil || view.Backends[0].MayEnd {
+	if len(view.Backends) != 1 || !view.Backends[0].Hidden || view.Backends[0].InState != nil ||
+		view.Backends[0].MayEnd {
 		t.Errorf("%+v", view.Backends)
 	}
 }
@@ -91,8 +96,10 @@ func TestShowSaysWhyItKnowsNoProcessOfAHolder(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Hour)) // its first heartbeat is far away
-	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "No server process is known for the heartbeat of the holder", "PgBouncer", "HOW TO END IT", "stop the program")
-	if view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout); view.Backends == nil || len(view.Backends) != 0 {
+	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "No server process is known for the heartbeat of the holder",
+		"PgBouncer", "HOW TO END IT", "stop the program")
+	if view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t,
+		exitOK).stdout); view.Backends == nil || len(view.Backends) != 0 {
 		t.Errorf("%+v, want an empty list", view.Backends)
 	}
 }
@@ -104,7 +111,8 @@ func TestShowWithoutTheRightToSeeAnyProcessTellsTheRest(t *testing.T) {
 	hold(t, db, "worker-1", "jobs/a")
 	execute(t, db, "REVOKE SELECT ON pg_stat_activity FROM PUBLIC")
 	user := asUser(t, db, "pglock_user")
-	a := in(t, user, "show", "jobs/a").want(t, exitOK, "worker-1", "may not read pg_stat_activity", "HOW TO END IT", "stop the program")
+	a := in(t, user, "show", "jobs/a").want(t, exitOK, "worker-1", "may not read pg_stat_activity", "HOW TO END IT",
+		"stop the program")
 	if strings.Contains(a.stdout, "No server process") {
 		t.Errorf("it claims to have looked:\n%s", a.stdout)
 	}
@@ -127,25 +135,32 @@ func TestShowCountsHoldersWithoutAKnownProcess(t *testing.T) {
 func TestNameOfAnApplicationCannotWriteToTheTerminal(t *testing.T) {
 	t.Parallel()
 	p := &page{width: 80}
-	drawBackends(p, showView{Backends: []backendView{{Backend: lockadmin.Backend{Use: lockadmin.BackendWrite, PID: 7, Application: "a\x1b[2Jb", User: "u\nx",
-		Resource: "r\x1b", Client: "c\x1b", State: "s\x1b"}}}})
+	drawBackends(p,
+		showView{Backends: []backendView{{Backend: lockadmin.Backend{Use: lockadmin.BackendWrite, PID: 7,
+			Application: "a\x1b[2Jb", User: "u\nx",
+			Resource: "r\x1b", Client: "c\x1b", State: "s\x1b"}}}})
 	said := p.String()
 	if strings.ContainsAny(said, "\x1b") {
 		t.Errorf("%q", said)
 	}
-	for _, text := range []string{"7", printable("a\x1b[2Jb"), printable("u\nx"), printable("c\x1b"), printable("s\x1b")} {
+	for _, text := range []string{"7", printable("a\x1b[2Jb"), printable("u\nx"), printable("c\x1b"),
+		printable("s\x1b")} {
 		if !strings.Contains(said, text) {
 			t.Errorf("%q is missing in\n%s", text, said)
 		}
 	}
 	for _, width := range []int{0, 40, 80} {
 		p := &page{width: width}
-		drawEndings(p, &options{}, showView{Lock: heldLock("report"), Holders: []lockView{heldLock("report")}, Backends: []backendView{{Backend: lockadmin.Backend{Use: lockadmin.BackendHeartbeat, PID: 7, User: "app"}}}})
-		if said := p.String(); !strings.Contains(said, "pglock-admin break report") || !strings.Contains(said, "pg_terminate_backend(7)") {
+		drawEndings(p, &options{}, showView{Lock: heldLock("report"), Holders: []lockView{heldLock("report")},
+			Backends: []backendView{{Backend: lockadmin.Backend{Use: lockadmin.BackendHeartbeat, PID: 7,
+				User: "app"}}}})
+		if said := p.String(); !strings.Contains(said, "pglock-admin break report") ||
+			!strings.Contains(said, "pg_terminate_backend(7)") {
 			t.Errorf("at %d it does not say how to end the lease:\n%s", width, said)
 		}
 		for line := range strings.Lines(p.String()) {
-			if n := len([]rune(strings.TrimRight(line, "\n"))); width > 0 && n > width && !strings.Contains(line, "pglock-admin break") && !strings.Contains(line, "pg_terminate_backend(") {
+			if n := len([]rune(strings.TrimRight(line, "\n"))); width > 0 && n > width &&
+				!strings.Contains(line, "pglock-admin break") && !strings.Contains(line, "pg_terminate_backend(") {
 				t.Errorf("at %d: %d columns: %s", width, n, line)
 			}
 		}
@@ -155,15 +170,17 @@ func TestNameOfAnApplicationCannotWriteToTheTerminal(t *testing.T) {
 // Those who stand in the way are no heartbeats, and a prepared transaction has no process to end.
 func TestShowNamesWhatEachProcessDoes(t *testing.T) {
 	t.Parallel()
-	v := showView{Lock: heldLock("report"), Holders: []lockView{heldLock("report")}, Backends: backendViews([]lockadmin.Backend{
-		{Use: lockadmin.BackendRow, PID: 7, User: "alice"},
-		{Use: lockadmin.BackendBlocker, Prepared: "payment\x1b7", User: "bob"},
-		{Use: lockadmin.BackendAtFence, PID: 9, Resource: "accounts", User: "app"},
-	})}
+	v := showView{Lock: heldLock("report"), Holders: []lockView{heldLock("report")},
+		Backends: backendViews([]lockadmin.Backend{
+			{Use: lockadmin.BackendRow, PID: 7, User: "alice"},
+			{Use: lockadmin.BackendBlocker, Prepared: "payment\x1b7", User: "bob"},
+			{Use: lockadmin.BackendAtFence, PID: 9, Resource: "accounts", User: "app"},
+		})}
 	p := &page{}
 	drawBackends(p, v)
 	drawEndings(p, &options{}, v)
-	for _, want := range []string{"7  has locked the lock's row", `-  blocks one of these, prepared as "payment\x1b7"`, "9  waits to write to accounts",
+	for _, want := range []string{"7  has locked the lock's row", `-  blocks one of these, prepared as "payment\x1b7"`,
+		"9  waits to write to accounts",
 		"pglock-admin why report"} {
 		if !strings.Contains(p.String(), want) {
 			t.Errorf("no %q in\n%s", want, p.String())

@@ -19,7 +19,8 @@ import (
 // pglock_admin; X is the name of a lock.
 var (
 	looking = [][]string{
-		{"list"}, {"list", "--order", "waiting"}, {"show", "X"}, {"why", "X"}, {"waiters"}, {"waiters", "X"}, {"waiters", "--order", "age"},
+		{"list"}, {"list", "--order", "waiting"}, {"show", "X"}, {"why", "X"}, {"waiters"}, {"waiters", "X"},
+		{"waiters", "--order", "age"},
 		{"sessions"}, {"fences"}, {"fences", "X"},
 	}
 	operating = [][]string{
@@ -50,7 +51,8 @@ func naming(name string, commands ...[][]string) (all [][]string) {
 func TestEveryCommandSaysThatTheServerCannotBeReached(t *testing.T) {
 	t.Parallel()
 	addr := closedPort(t)
-	for _, line := range append(naming("a", looking, operating), []string{"serve", "--listen", "127.0.0.1:0"}, []string{"doctor"}) {
+	for _, line := range append(naming("a", looking, operating), []string{"serve", "--listen", "127.0.0.1:0"},
+		[]string{"doctor"}) {
 		for _, format := range outputs {
 			a := in(t, "postgres://me:hush@"+addr+"/db", append(line, "-o", format)...).want(t, exitUnreachable, addr)
 			if strings.Contains(a.stdout+a.stderr, "hush") || a.stdout != "" {
@@ -64,11 +66,15 @@ func TestEveryCommandSaysThatTheSchemaDoesNotFit(t *testing.T) {
 	pgtest.Whole(t, "TestASchemaOfANewerReleaseIsToldApart")
 	t.Parallel()
 	empty, newer := pgtest.EmptyDatabase(t).URL(), pgtest.Database(t)
-	execute(t, newer, fmt.Sprintf(`CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT %[1]d';
-		CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT %[1]d'`, pglock.SchemaVersion+1))
-	for _, line := range append(naming("a", looking, operating), []string{"serve", "--listen", "127.0.0.1:0"}, []string{"doctor"}) {
+	execute(t, newer,
+		fmt.Sprintf(`CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT %[1]d';
+		CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT %[1]d'`,
+			pglock.SchemaVersion+1))
+	for _, line := range append(naming("a", looking, operating), []string{"serve", "--listen", "127.0.0.1:0"},
+		[]string{"doctor"}) {
 		a := in(t, empty, line...).want(t, exitSchema)
-		if line[0] != "why" && !strings.Contains(a.stderr, "migrate up") { // it may have found pglock in another database
+		// it may have found pglock in another database
+		if line[0] != "why" && !strings.Contains(a.stderr, "migrate up") {
 			t.Errorf("%q: %s", line, a.stderr)
 		}
 		in(t, newer.URL(), line...).want(t, exitSchema, "a newer pglock-admin")
@@ -84,7 +90,8 @@ func TestEveryCommandNamesTheRoleThatItNeeds(t *testing.T) {
 	needs := func(commands [][]string, role string) {
 		t.Helper()
 		for _, line := range commands {
-			in(t, user, line...).want(t, exitPermission, "permission denied", "let an administrator run: GRANT "+role+" TO "+name)
+			in(t, user, line...).want(t, exitPermission, "permission denied", "let an administrator run: GRANT "+role+
+				" TO "+name)
 		}
 	}
 	needs(naming("a", looking), "pglock_user")
@@ -102,7 +109,9 @@ func TestEveryCommandNamesTheRoleThatItNeeds(t *testing.T) {
 func TestNoNameReachesTheTerminalAsItIs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	for n, name := range []string{"\x1b[2J\x1b]0;title\x07a\u202eb\u2066\u0085line\nbreak\r\b<script>alert(1)</script>' ; touch x #tab\t\u00ad\ufeff", strings.Repeat("\x01", 512)} {
+	hostile := "\x1b[2J\x1b]0;title\x07a\u202eb\u2066\u0085line\nbreak\r\b<script>alert(1)</script>' ; " +
+		"touch x #tab\t\u00ad\ufeff"
+	for n, name := range []string{hostile, strings.Repeat("\x01", 512)} {
 		hold(t, db, name[:min(len(name), 200)], name, pglock.WithMetadata([]byte(`{"x": "\u001b[31m\u202e"}`)))
 		await(t, db, "w\x1b[31m", name, pglock.ModeExclusive, 0)
 		lines := naming(name, looking, operating)
@@ -140,11 +149,13 @@ func TestEveryCommandCanBeInterruptedWhileTheServerWorks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock.locks, pglock.waiters, pglock.sessions, pglock.fences, pglock.events, pglock.installation IN ACCESS EXCLUSIVE MODE"); err != nil {
+		if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock.locks, pglock.waiters, pglock.sessions, pglock.fences, "+
+			"pglock.events, pglock.installation IN ACCESS EXCLUSIVE MODE"); err != nil {
 			t.Fatal(err)
 		}
 		blocked := func() (n int) {
-			err := look.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
+			err := look.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = "+
+				"current_database() AND wait_event_type = 'Lock'").Scan(&n)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +169,8 @@ func TestEveryCommandCanBeInterruptedWhileTheServerWorks(t *testing.T) {
 		}()
 		pgtest.Eventually(t, "the server works", func() bool { return blocked() > 0 })
 		cancel()
-		if code := <-ended; code != exitInterrupted || !strings.Contains(stderr.String(), "interrupted") || stdout.Len() > 0 {
+		if code := <-ended; code != exitInterrupted || !strings.Contains(stderr.String(), "interrupted") ||
+			stdout.Len() > 0 {
 			t.Errorf("%q ends with %d: %s%s", line, code, stdout.String(), stderr.String())
 		}
 		if err := tx.Rollback(t.Context()); err != nil {

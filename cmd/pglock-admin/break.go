@@ -54,7 +54,8 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 				return oneName(cmd, args)
 			}
 			if len(args) > 0 {
-				return usageErrorf("pglock-admin break --session ID --reason TEXT", "break takes a NAME or --session, not both")
+				return usageErrorf("pglock-admin break --session ID --reason TEXT",
+					"break takes a NAME or --session, not both")
 			}
 			return nil
 		},
@@ -86,7 +87,8 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 	}
 	cmd.Flags().StringVar(&b.reason, "reason", "", "`text` that says why, for the history; required")
 	cmd.Flags().Int64Var(&token, "token", 0, "`number` of the token to break; leases with another token are left alone")
-	cmd.Flags().StringVar(&b.session, "session", "", "break everything of the session with this `ID`, instead of a lock")
+	cmd.Flags().StringVar(&b.session, "session", "",
+		"break everything of the session with this `ID`, instead of a lock")
 	cmd.Flags().StringVar(&b.by, "by", "", "`name` of whoever does it, for the history (default user@host)")
 	cmd.Flags().BoolVar(&b.yes, "yes", false, "ask no question")
 	o.completeFlags(cmd)
@@ -142,7 +144,8 @@ func (o *options) breakLock(cmd *cobra.Command, b breaking) error {
 func (o *options) breakFailed(err error, why, look string) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), stateOf(err) == "57014":
-		return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a transaction keeps the lease from being broken until it ends", durationText(o.timeout)),
+		return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a "+
+			"transaction keeps the lease from being broken until it ends", durationText(o.timeout)),
 			hint: why + ", which names that transaction's process and how to end it\n" +
 				"  If it names none: psql -c 'SELECT 1' shows whether the server hangs"}
 	case unknownOutcome(err):
@@ -228,7 +231,8 @@ func (o *options) nameOneOf(ctx context.Context, admin *lockadmin.Admin, name, r
 		tokens = append(tokens, "…")
 		hint += fmt.Sprintf("\n  or another: pglock-admin show %s%s", shellName(name), o.same())
 	}
-	return &advised{code: exitUsage, hint: hint, text: fmt.Sprintf("lock %s has %d holders, with the tokens %s: name the one to break with --token; nothing was broken",
+	return &advised{code: exitUsage, hint: hint, text: fmt.Sprintf("lock %s has %d holders, with the tokens %s: name "+
+		"the one to break with --token; nothing was broken",
 		shellName(name), len(holders), strings.Join(tokens, ", "))}
 }
 
@@ -251,9 +255,11 @@ func (o *options) nothingBroken(ctx context.Context, admin *lockadmin.Admin, nam
 	}
 	text, why := fmt.Sprintf("lock %s is not held", shellName(name)), "what became of it"
 	if holders := heldViews(infos); len(holders) > 0 && token != 0 {
-		text, why = fmt.Sprintf("lock %s is held with another token than %d", shellName(name), token), "who holds it, and with which token"
+		text, why = fmt.Sprintf("lock %s is held with another token than %d", shellName(name),
+			token), "who holds it, and with which token"
 	}
-	return &advised{text: text + "; nothing was broken", code: exitNotHeld, hint: "pglock-admin show " + shellName(name) + o.same() + " to see " + why}
+	return &advised{text: text + "; nothing was broken", code: exitNotHeld, hint: "pglock-admin show " +
+		shellName(name) + o.same() + " to see " + why}
 }
 
 func drawBroken(w *page, o *options, v breakView) {
@@ -275,11 +281,12 @@ func drawBroken(w *page, o *options, v breakView) {
 		drawHeldNow(w, v)
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintf(w, "%s\nThe history has it: pglock-admin history %s%s\n", wrapped(stillRuns, textWidth(w)), shellName(v.Name), o.same())
+	fmt.Fprintf(w, "%s\nThe history has it: pglock-admin history %s%s\n", wrapped(stillRuns, textWidth(w)),
+		shellName(v.Name), o.same())
 }
 
-const stillRuns = "The old holder's next fenced write, renewal and release fail. What it writes without a fence is not stopped: " +
-	"end that process if it still runs."
+const stillRuns = "The old holder's next fenced write, renewal and release fail. What it writes without a fence is " +
+	"not stopped: end that process if it still runs."
 
 // drawHeldNow tells who holds the lock after the break: whoever was next in the queue, and other holders as before.
 func drawHeldNow(w *page, v breakView) {

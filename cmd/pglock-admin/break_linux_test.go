@@ -65,7 +65,8 @@ func TestBreakRefusesWhenTheLockHasMovedOnSinceTheQuestion(t *testing.T) {
 	}
 	next := hold(t, db, "second", "a")
 	s.types("y\n")
-	s.shows(fmt.Sprintf("the lock has moved on since the question: lock a is held with another token than %d; nothing was broken", lease.Token()))
+	s.shows(fmt.Sprintf("the lock has moved on since the question: lock a is held with another token than %d; "+
+		"nothing was broken", lease.Token()))
 	s.shows("ends with 3")
 	if token := tokenOf(t, db, "a"); token != int64(next.Token()) || !next.Valid() {
 		t.Errorf("token %d, want that of the next holder, %d", token, next.Token())
@@ -87,7 +88,8 @@ func TestBreakOfASessionShowsTheClientAndAsks(t *testing.T) {
 	hold(t, db, "another", "b")
 	await(t, db, "waiter", "b", pglock.ModeExclusive, 0)
 	var session, waiter string
-	err := db.Conn(t).QueryRow(t.Context(), "SELECT session_id::text, (SELECT session_id::text FROM pglock.list_waiters()) FROM pglock.get_lock('a')").Scan(&session, &waiter)
+	err := db.Conn(t).QueryRow(t.Context(), "SELECT session_id::text, (SELECT session_id::text FROM "+
+		"pglock.list_waiters()) FROM pglock.get_lock('a')").Scan(&session, &waiter)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,9 @@ func (o *options) breakSession(cmd *cobra.Command, b breaking) error {
 		if err != nil {
 			return err
 		}
-		if err := agreed(cmd.Context(), cmd, "End all of this?", func(w *page) { drawSessionToBreak(w, o, seen[0]) }); err != nil {
+		if err := agreed(cmd.Context(), cmd, "End all of this?", func(w *page) {
+			drawSessionToBreak(w, o, seen[0])
+		}); err != nil {
 			return err
 		}
 	}
@@ -41,9 +43,11 @@ func (o *options) breakSession(cmd *cobra.Command, b breaking) error {
 		case errors.Is(err, lockadmin.ErrNotHeld):
 			return o.noSuchSession(b.session)
 		case err != nil && len(broken) > 0:
-			return &advised{text: fmt.Sprintf("%d leases and tickets were broken, and then it failed", len(broken)), err: err, code: exitFailure, hint: again + ", which goes on from there"}
+			return &advised{text: fmt.Sprintf("%d leases and tickets were broken, and then it failed", len(broken)),
+				err: err, code: exitFailure, hint: again + ", which goes on from there"}
 		case err != nil:
-			return o.breakFailed(err, "pglock-admin list --session "+b.session+o.same()+", and for each lock pglock-admin why NAME"+o.same(),
+			return o.breakFailed(err, "pglock-admin list --session "+b.session+o.same()+
+				", and for each lock pglock-admin why NAME"+o.same(),
 				"pglock-admin sessions --session "+b.session+o.same()+", to see what it has left")
 		}
 		view := breakSessionView{b.session, broken, b.reason, b.by}
@@ -52,7 +56,8 @@ func (o *options) breakSession(cmd *cobra.Command, b breaking) error {
 }
 
 func (o *options) noSuchSession(id string) error {
-	return &advised{text: "session " + printable(id) + " holds nothing and waits for nothing; nothing was broken", code: exitNotHeld,
+	return &advised{text: "session " + printable(id) + " holds nothing and waits for nothing; nothing was broken",
+		code: exitNotHeld,
 		hint: "pglock-admin sessions" + o.same() + " to see every session"}
 }
 
@@ -86,7 +91,8 @@ func drawBrokenSession(w *page, v breakSessionView) {
 		}
 		rows = append(rows, []string{shellName(b.Name), what, next, printable(b.Holder)})
 	}
-	fmt.Fprintf(w, "broke %s and %s of session %s\n\n", counted(leases, "lease"), counted(len(v.Broken)-leases, "ticket"), v.Session)
+	fmt.Fprintf(w, "broke %s and %s of session %s\n\n", counted(leases, "lease"),
+		counted(len(v.Broken)-leases, "ticket"), v.Session)
 	drawTable(w, []string{"LOCK", "ENDED", "NEW TOKEN", "HOLDER"}, rows, 2)
 	fmt.Fprintf(w, "\n%s\n", wrapped(stillRuns, textWidth(w)))
 }

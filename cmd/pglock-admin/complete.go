@@ -19,7 +19,8 @@ const (
 
 // completes lets the shell complete the names of locks, wherever a command takes one, and the formats of the output.
 func (o *options) completes(root *cobra.Command) {
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)) // fails only if the flag is missing
+	// fails only if the flag is missing
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 	for _, c := range withItsCommands(root) {
 		words := strings.Fields(c.Use)
 		if len(words) < 2 || strings.Trim(words[1], "[]") != "NAME" || c.ValidArgsFunction != nil {
@@ -29,7 +30,8 @@ func (o *options) completes(root *cobra.Command) {
 			continue
 		}
 		free := c.Name() != "break" && c.Name() != "waiters"
-		c.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		c.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+			cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				if cmd.Name() == "run" {
 					return nil, cobra.ShellCompDirectiveDefault
@@ -72,7 +74,8 @@ func (o *options) completeFlags(cmd *cobra.Command) {
 
 // names gives the names of locks that a word may become. A shell quotes what it inserts, so a name stands here as NAME
 // arguments are read, without the shell's quotes. Whatever fails, there is just nothing to complete.
-func (o *options) names(cmd *cobra.Command, word string, free bool) (found []cobra.Completion, directive cobra.ShellCompDirective) {
+func (o *options) names(cmd *cobra.Command, word string, free bool) (found []cobra.Completion,
+	directive cobra.ShellCompDirective) {
 	o.complete(cmd, func(ctx context.Context, admin *lockadmin.Admin) {
 		opts := []lockadmin.ListOption{lockadmin.WithPageSize(completed)}
 		if free {
@@ -101,7 +104,8 @@ func (o *options) names(cmd *cobra.Command, word string, free bool) (found []cob
 }
 
 // sessionIDs gives the sessions that a word may become.
-func (o *options) sessionIDs(cmd *cobra.Command, _ []string, word string) (found []cobra.Completion, directive cobra.ShellCompDirective) {
+func (o *options) sessionIDs(cmd *cobra.Command, _ []string, word string) (found []cobra.Completion,
+	directive cobra.ShellCompDirective) {
 	o.complete(cmd, func(ctx context.Context, admin *lockadmin.Admin) {
 		for s, err := range admin.Sessions(ctx, lockadmin.WithLimit(completed)) {
 			if err != nil {
@@ -119,7 +123,8 @@ func (o *options) complete(cmd *cobra.Command, f func(context.Context, *lockadmi
 		return
 	}
 	o.timeout = completing
-	_ = o.looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error { // a shell has no place for an error
+	// a shell has no place for an error
+	_ = o.looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 		f(ctx, admin)
 		return nil
 	})

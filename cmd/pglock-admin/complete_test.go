@@ -79,7 +79,8 @@ func TestTheShellIsOfferedAFewHundredOfManyNames(t *testing.T) {
 	pgtest.Whole(t, "TestTheShellIsOfferedNamesSessionsModesAndOrders")
 	t.Parallel()
 	db := pgtest.Database(t)
-	execute(t, db, `SELECT pglock.acquire_lease('lock-' || i, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour') FROM generate_series(1, 1000) i`)
+	execute(t, db,
+		`SELECT pglock.acquire_lease('lock-' || i, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour') FROM generate_series(1, 1000) i`)
 	n := 0
 	for range 10 {
 		if n = len(offered(t, db.URL(), "show", "")); n > 0 {
@@ -98,7 +99,8 @@ func TestTheShellIsOfferedNothingAndSoonWhenTheServerCannotBeAsked(t *testing.T)
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	for _, url := range []string{"postgres://me:hush@" + closedPort(t) + "/db", "postgres://[", "postgres://me@" + silent.Addr().String() + "/db?sslmode=disable", pgtest.EmptyDatabase(t).URL()} {
+	for _, url := range []string{"postgres://me:hush@" + closedPort(t) + "/db", "postgres://[", "postgres://me@" +
+		silent.Addr().String() + "/db?sslmode=disable", pgtest.EmptyDatabase(t).URL()} {
 		began := time.Now()
 		if got := offered(t, url, "show", ""); len(got) != 0 {
 			t.Errorf("%q", got)
@@ -122,9 +124,11 @@ func TestBashInsertsANameThatNamesTheSameLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	db := pgtest.Database(t)
-	names := []string{"a b", "c'd", `e"f`, "$(touch g)", "h;i", "`j`", "k*", "-l", `"m"`, "n\x1b[31m", "o\nP", "q\\r", "~s", "!t", "u:v=w", "x\u202ey", "é", "&"}
+	names := []string{"a b", "c'd", `e"f`, "$(touch g)", "h;i", "`j`", "k*", "-l", `"m"`, "n\x1b[31m", "o\nP", "q\\r",
+		"~s", "!t", "u:v=w", "x\u202ey", "é", "&"}
 	for _, name := range names {
-		execute(t, db, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')`, name)
+		execute(t, db, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')`,
+			name)
 	}
 	folder := t.TempDir()
 	script := `
@@ -144,7 +148,8 @@ func TestBashInsertsANameThatNamesTheSameLock(t *testing.T) {
 			printf '%s\0' "$1"
 		done`
 	// What somebody types before Tab, quoted as a shell needs it.
-	typed := []string{"a", "c", "e", `\$`, "h", "\\`", "k", `\"-`, `\"\\x22`, `\"n`, `\"o`, `\"q`, `\~`, `\!`, "u", `\"x`, "é", `\&`}
+	typed := []string{"a", "c", "e", `\$`, "h", "\\`", "k", `\"-`, `\"\\x22`, `\"n`, `\"o`, `\"q`, `\~`, `\!`, "u",
+		`\"x`, "é", `\&`}
 	cmd := exec.CommandContext(t.Context(), bash, append([]string{"--norc", "-c", script, "bash"}, typed...)...)
 	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), asProgram+"=1", "DATABASE_URL="+db.URL(), "RUN="+program, "COMP_WORDBREAKS= ")

@@ -114,7 +114,8 @@ func (o *options) withAdmin(ctx context.Context, f func(context.Context, *lockad
 }
 
 // onPool is withAdmin for an existing pool.
-func (o *options) onPool(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *lockadmin.Admin) error) error {
+func (o *options) onPool(ctx context.Context, pool *pgxpool.Pool,
+	f func(context.Context, *lockadmin.Admin) error) error {
 	admin, err := o.onPrimary(ctx, pool)
 	if err != nil {
 		return err
@@ -149,7 +150,8 @@ func (o *options) withPool(ctx context.Context, f func(context.Context, *pgxpool
 	return because(ctx, o.withRights(ctx, pool, f(ctx, pool)))
 }
 
-// closeSoon closes the pool. It waits for a silent server no longer than a second: the connections end with this process.
+// closeSoon closes the pool. It waits for a silent server no longer than a second: the connections end with this
+// process.
 func closeSoon(pool *pgxpool.Pool) {
 	closed := make(chan struct{})
 	go func() {

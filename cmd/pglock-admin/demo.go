@@ -35,11 +35,13 @@ NO_COLOR turns colours off.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range []string{"schema", "timeout"} {
 				if cmd.Flags().Changed(name) {
-					return usageErrorf("pglock-admin demo without --"+name, "--%s means nothing to the demo, which has a schema and bounds of its own", name)
+					return usageErrorf("pglock-admin demo without --"+name, "--%s means nothing to the demo, which "+
+						"has a schema and bounds of its own", name)
 				}
 			}
 			if o.output != outputTable {
-				return usageErrorf("pglock-admin demo --plain", "--output %s means nothing to the demo, which tells a story", o.output)
+				return usageErrorf("pglock-admin demo --plain", "--output %s means nothing to the demo, which tells "+
+					"a story", o.output)
 			}
 			d.ConnString, d.Out, d.NoColour = o.databaseURL, cmd.OutOrStdout(), o.getenv("NO_COLOR") != ""
 			if d.ConnString != "" {
@@ -75,17 +77,21 @@ func explainDemo(ctx, interrupted context.Context, err error) error {
 	case errors.Is(err, demo.ErrTidy):
 		return &advised{err: err, code: exitFailure, hint: "remove by hand what the message names"}
 	case interrupted.Err() != nil:
-		return &advised{text: "interrupted; everything that the demo started is gone", code: exitInterrupted, hint: again}
+		return &advised{text: "interrupted; everything that the demo started is gone", code: exitInterrupted,
+			hint: again}
 	case ctx.Err() != nil:
-		return &advised{text: "nobody reads the output any more; everything that the demo started is gone", code: exitFailure, hint: again}
+		return &advised{text: "nobody reads the output any more; everything that the demo started is gone",
+			code: exitFailure, hint: again}
 	case errors.As(err, &option):
 		return &advised{err: err, code: exitUsage, hint: "pglock-admin demo --help"}
 	case errors.Is(err, demo.ErrUnsupported):
 		return &advised{err: err, code: exitFailure, hint: "run the demo on Linux or macOS, or in a container"}
 	case errors.Is(err, demo.ErrStory):
-		return &advised{err: err, code: exitFailure, hint: "pglock-admin demo --ttl 2.5s, on a machine that is less busy; if that fails too, please report it"}
+		return &advised{err: err, code: exitFailure, hint: "pglock-admin demo --ttl 2.5s, on a machine that is less " +
+			"busy; if that fails too, please report it"}
 	case errors.Is(err, pgprograms.ErrNotFound):
-		return &advised{err: err, code: exitFailure, hint: "install PostgreSQL 14 or newer, or name a server with --database-url"}
+		return &advised{err: err, code: exitFailure, hint: "install PostgreSQL 14 or newer, or name a server with " +
+			"--database-url"}
 	}
 	return err
 }

@@ -184,7 +184,8 @@ func TestDemoTellsTheStory(t *testing.T) {
 		t.Error("--plain writes escape sequences")
 	}
 	for line := range strings.Lines(story) {
-		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 80 && !strings.HasPrefix(line, "PostgreSQL ") { // names a folder
+		// names a folder
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 80 && !strings.HasPrefix(line, "PostgreSQL ") {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
@@ -228,7 +229,8 @@ func TestDemoLeavesNothingWhenItIsEnded(t *testing.T) {
 			p := perform(t)
 			p.readTo(t, c.at)
 			if left := p.leftovers(t); c.at == "SIGSTOP" &&
-				(len(left) < 5 || runtime.GOOS == "linux" && len(p.server) != 1) { // a folder, two workers, the server and its minder
+				// a folder, two workers, the server and its minder
+				(len(left) < 5 || runtime.GOOS == "linux" && len(p.server) != 1) {
 				t.Errorf("this test does not see what there is: %q", left)
 			}
 			if c.signal == 0 {
@@ -267,7 +269,8 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	schemas := func() (n int) {
-		if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pglock_demo%'").Scan(&n); err != nil {
+		if err := db.Conn(t).QueryRow(t.Context(),
+			"SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pglock_demo%'").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
@@ -277,7 +280,8 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 	if n := schemas(); n != 1 {
 		t.Errorf("%d schemas while it plays", n)
 	}
-	if first, _, _ := strings.Cut(story, "\n"); !strings.HasPrefix(first, "at ") || !strings.HasSuffix(first, ", database "+db.Name()) {
+	if first, _, _ := strings.Cut(story, "\n"); !strings.HasPrefix(first, "at ") ||
+		!strings.HasSuffix(first, ", database "+db.Name()) {
 		t.Errorf("it begins with %q", first)
 	}
 	story += p.readTo(t, "")

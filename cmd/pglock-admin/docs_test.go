@@ -40,7 +40,8 @@ func TestThePageOfTheCommandLineHasItsCommands(t *testing.T) {
 			continue
 		}
 		whole, last := strings.Join(path, " "), path[len(path)-1]
-		if !regexp.MustCompile("(?m)^\\| `" + path[0] + `\b.*\b` + last + `\b|^\| .*` + "`" + whole + `\b`).Match(page) {
+		if !regexp.MustCompile("(?m)^\\| `" + path[0] + `\b.*\b` + last + `\b|^\| .*` + "`" + whole +
+			`\b`).Match(page) {
 			t.Errorf("docs/command-line.md does not name the command %s", whole)
 		}
 	}

@@ -49,7 +49,8 @@ You need the role pglock_user.`,
 					return errors.Join(writeErr, err)
 				}
 				if strict && len(view.Attention) > 0 {
-					return &advised{code: exitAttention, text: count(int64(len(view.Attention)), "finding") + " marked attention (--strict)", hint: "follow the explanation of each, or leave --strict out"}
+					return &advised{code: exitAttention, text: count(int64(len(view.Attention)), "finding") +
+						" marked attention (--strict)", hint: "follow the explanation of each, or leave --strict out"}
 				}
 				return nil
 			})
@@ -100,10 +101,12 @@ func drawDoctor(w *page, v doctorView) {
 			mark = "–"
 		}
 		item, value := printable(f.Item), printable(f.Value)
-		if start := markWidth + width + 2; utf8.RuneCountInString(item) <= width && start+utf8.RuneCountInString(value) <= most {
+		if start := markWidth + width + 2; utf8.RuneCountInString(item) <= width && start+
+			utf8.RuneCountInString(value) <= most {
 			fmt.Fprintf(w, "%-*s%-*s  %s\n", markWidth, mark, width, item, value)
 		} else {
-			fmt.Fprintf(w, "%-*s%s\n%s\n", markWidth, mark, indented(item, most), strings.Repeat(" ", markWidth)+indented(value, most))
+			fmt.Fprintf(w, "%-*s%s\n%s\n", markWidth, mark, indented(item, most), strings.Repeat(" ", markWidth)+
+				indented(value, most))
 		}
 		fmt.Fprintf(w, "%*s%s\n", markWidth, "", indented(printable(f.Meaning), most))
 	}

@@ -33,8 +33,10 @@ func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
 	db := pgtest.Database(t)
 	partitioned(t, db)
 	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, exitOK)
-	in(t, db.URL(), "doctor").want(t, exitOK).narrow(t).inOrder(t, "ok         schema  ", "pglock, "+latest+"\n           The version that this library needs.\n",
-		"ok         server  ", "takes writes\n", "timeline  ", "–          epoch  ", "ok         token sequence", "cache 1", "           Anything but cache 1",
+	in(t, db.URL(), "doctor").want(t, exitOK).narrow(t).inOrder(t, "ok         schema  ", "pglock, "+latest+
+		"\n           The version that this library needs.\n",
+		"ok         server  ", "takes writes\n", "timeline  ", "–          epoch  ", "ok         token sequence",
+		"cache 1", "           Anything but cache 1",
 		"ok         guard of public.accounts", "accounts/<id>\n           Every write")
 
 	v := decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout)
@@ -50,7 +52,8 @@ func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
 	if !slices.Equal(not, v.Attention) {
 		t.Errorf("attention %q, but not ok are %q", v.Attention, not)
 	}
-	if !fine(v.finding(t, "schema")) || !fine(v.finding(t, "server")) || v.finding(t, "epoch").Level != lockadmin.FindingDepends || !fine(v.finding(t, "guard of public.accounts")) {
+	if !fine(v.finding(t, "schema")) || !fine(v.finding(t, "server")) ||
+		v.finding(t, "epoch").Level != lockadmin.FindingDepends || !fine(v.finding(t, "guard of public.accounts")) {
 		t.Errorf("%+v", v)
 	}
 }
@@ -69,13 +72,16 @@ func TestDoctorExitsWithZeroUnlessItIsStrict(t *testing.T) {
 	in(t, db.URL(), "guard", "add", "accounts").want(t, exitOK)
 	execute(t, db, "CREATE TABLE accounts_3 PARTITION OF accounts FOR VALUES FROM (200) TO (300)")
 	says = fmt.Sprintf("attention: %d of ", len(always)+1)
-	in(t, db.URL(), "doctor").want(t, exitOK, says).inOrder(t, "attention  guard of public.accounts", "accounts_3 has no guard for TRUNCATE")
+	in(t, db.URL(), "doctor").want(t, exitOK, says).inOrder(t, "attention  guard of public.accounts",
+		"accounts_3 has no guard for TRUNCATE")
 	strict := in(t, db.URL(), "doctor", "--strict").want(t, exitAttention, says, "guard of public.accounts")
-	if !strings.Contains(strict.stdout, "accounts_3 has no guard") || !strings.Contains(strict.stderr, "leave --strict out") {
+	if !strings.Contains(strict.stdout, "accounts_3 has no guard") ||
+		!strings.Contains(strict.stderr, "leave --strict out") {
 		t.Errorf("%+v", strict)
 	}
 	strict = in(t, db.URL(), "doctor", "--strict", "-o", "json").want(t, exitAttention)
-	if v, p := decode[doctorView](t, strict.stdout), decode[problem](t, strict.stderr); len(v.Attention) != len(always)+1 || p.Code != exitAttention {
+	if v, p := decode[doctorView](t, strict.stdout), decode[problem](t, strict.stderr); len(v.Attention) != len(always)+
+		1 || p.Code != exitAttention {
 		t.Errorf("%+v, %+v", v, p)
 	}
 }
@@ -84,20 +90,24 @@ func TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	missing, newer := pgtest.EmptyDatabase(t), pgtest.Database(t)
 	next := fmt.Sprint(migrations.Latest + 1)
-	execute(t, newer, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+next+`'`)
-	execute(t, newer, `CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+next+`'`)
+	execute(t, newer,
+		`CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+next+`'`)
+	execute(t, newer, `CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+
+		next+`'`)
 	for _, tc := range []struct {
 		db   *pgtest.DB
 		says []string
 		more bool // findings besides that of the schema
 	}{
 		{missing, []string{"attention  schema  pglock, missing", "try: pglock-admin migrate up\n"}, false},
-		{newer, []string{"attention  schema  ", "pglock, version " + next, fmt.Sprint("knows version ", migrations.Latest), "a newer pglock-admin"}, true},
+		{newer, []string{"attention  schema  ", "pglock, version " + next,
+			fmt.Sprint("knows version ", migrations.Latest), "a newer pglock-admin"}, true},
 	} {
 		in(t, tc.db.URL(), "doctor").want(t, exitSchema, tc.says...).narrow(t)
 		a := in(t, tc.db.URL(), "doctor", "-o", "json").want(t, exitSchema)
 		v, p := decode[doctorView](t, a.stdout), decode[problem](t, a.stderr)
-		if !bad(v.finding(t, "schema")) || (len(v.Findings) > 1) != tc.more || v.Attention[0] != "schema" || p.Code != exitSchema {
+		if !bad(v.finding(t, "schema")) || (len(v.Findings) > 1) != tc.more || v.Attention[0] != "schema" ||
+			p.Code != exitSchema {
 			t.Errorf("%+v, %+v", v, p)
 		}
 	}
@@ -122,7 +132,8 @@ func TestDoctorWorksWhereProgramsRefuseToStart(t *testing.T) {
 	u.RawQuery = query.Encode()
 	in(t, u.String(), "break", "a", "--reason", "r").want(t, exitUnreachable)
 	v := decode[doctorView](t, in(t, u.String(), "doctor", "-o", "json").want(t, exitOK).stdout)
-	if f := v.finding(t, "server"); !bad(f) || f.Value != "read-only" || !fine(v.finding(t, "schema")) || !fine(v.finding(t, "token sequence")) {
+	if f := v.finding(t, "server"); !bad(f) || f.Value != "read-only" || !fine(v.finding(t, "schema")) ||
+		!fine(v.finding(t, "token sequence")) {
 		t.Errorf("%+v", v)
 	}
 }
@@ -143,7 +154,8 @@ func TestDoctorKeepsToTheWidthOfATerminal(t *testing.T) {
 	db := pgtest.Database(t)
 	long := strings.Repeat("x", 63)
 	execute(t, db, fmt.Sprintf("CREATE SCHEMA %s CREATE TABLE %[1]s (id int) CREATE TABLE jobs (id int)", long))
-	in(t, db.URL(), "guard", "add", long+"."+long, "--resource", strings.Repeat("y", pglock.MaxNameBytes)).want(t, exitOK)
+	in(t, db.URL(), "guard", "add", long+"."+long, "--resource", strings.Repeat("y", pglock.MaxNameBytes)).want(t,
+		exitOK)
 	in(t, db.URL(), "doctor").want(t, exitOK, "yyyy").narrow(t)
 }
 

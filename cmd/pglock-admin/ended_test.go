@@ -37,21 +37,24 @@ func TestWhatWasDoneIsSaidToBeDoneWhenTheAnswerCannotBeWritten(t *testing.T) {
 	db := pgtest.Database(t)
 	execute(t, db, "CREATE TABLE jobs ()")
 	lease := hold(t, db, "worker", "a")
-	for _, command := range []string{"break a --reason r", "guard add jobs", "guard drop jobs --yes", "prune", "migrate up"} {
+	for _, command := range []string{"break a --reason r", "guard add jobs", "guard drop jobs --yes", "prune",
+		"migrate up"} {
 		for _, format := range []string{"", " -o json"} {
 			if format != "" && (strings.HasPrefix(command, "break") || strings.HasPrefix(command, "guard drop")) {
 				continue // is done already
 			}
 			var stderr bytes.Buffer
 			code := run(t.Context(), strings.Fields(command+format), environment(db.URL()), full{}, &stderr)
-			answer{code: code, stderr: stderr.String()}.want(t, exitFailure, "it was done, but the answer could not be written: no space left on device")
+			answer{code: code, stderr: stderr.String()}.want(t, exitFailure, "it was done, but the answer could not "+
+				"be written: no space left on device")
 		}
 	}
 	if _, err := lease.Check(t.Context()); err == nil {
 		t.Error("the lease was not broken")
 	}
 	var stderr bytes.Buffer
-	if code := run(t.Context(), []string{"list"}, environment(db.URL()), full{}, &stderr); code != exitFailure || strings.Contains(stderr.String(), "done") {
+	if code := run(t.Context(), []string{"list"}, environment(db.URL()), full{}, &stderr); code != exitFailure ||
+		strings.Contains(stderr.String(), "done") {
 		t.Errorf("a look: exit code %d: %s", code, stderr.String())
 	}
 }
@@ -109,11 +112,13 @@ func TestAnInterruptInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := make(chan int, 1)
 			go func() {
-				code <- run(ctx, append(strings.Fields(command), "--timeout", "2m"), environment(db.URL()), &stdout, &stderr)
+				code <- run(ctx, append(strings.Fields(command), "--timeout", "2m"), environment(db.URL()), &stdout,
+					&stderr)
 			}()
 			blocked(t, db)
 			interrupt()
-			answer{code: <-code, stdout: stdout.String(), stderr: stderr.String()}.want(t, exitInterrupted, "pglock-admin: interrupted", "\nat: ", "try: the same command again")
+			answer{code: <-code, stdout: stdout.String(), stderr: stderr.String()}.want(t, exitInterrupted,
+				"pglock-admin: interrupted", "\nat: ", "try: the same command again")
 			if state := written(t, busy, "ROLLBACK"); state != "" {
 				t.Fatal(state)
 			}
@@ -237,6 +242,8 @@ func TestASessionThatAnAdministratorEndsIsALostConnection(t *testing.T) {
 	done := make(chan answer, 1)
 	go func() { done <- in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "1m", "--timeout", "2m") }()
 	blocked(t, db)
-	execute(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %/pglock-admin%'")
-	(<-done).want(t, exitUnreachable, "it is unknown whether it was done", "SQLSTATE 57P01", "try: pglock-admin guard list, to see")
+	execute(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "+
+		"application_name LIKE 'pglock %/pglock-admin%'")
+	(<-done).want(t, exitUnreachable, "it is unknown whether it was done", "SQLSTATE 57P01",
+		"try: pglock-admin guard list, to see")
 }

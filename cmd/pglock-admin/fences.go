@@ -75,7 +75,8 @@ func drawFences(w *page, view fencesView, name string, flags listFlags) {
 func drawFenceRows(w *page, fences []lockadmin.FenceInfo) {
 	var rows [][]string
 	for _, f := range fences {
-		rows = append(rows, []string{shellName(f.Resource), strconv.FormatInt(int64(f.LastToken), 10), shellName(f.Lock), moment(f.AdvancedAt)})
+		rows = append(rows, []string{shellName(f.Resource), strconv.FormatInt(int64(f.LastToken), 10),
+			shellName(f.Lock), moment(f.AdvancedAt)})
 	}
 	drawTable(w, []string{"FENCE OF", "LAST TOKEN", "LOCK", "ADVANCED"}, rows, 1)
 }

@@ -29,7 +29,8 @@ func stillLife(t *testing.T) *pgtest.DB {
 	key := func(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 	acquire := func(name, holder, mode string, limit *int, session int, wait bool) {
 		t.Helper()
-		execute(t, db, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '24 h', '{"job": 1}', p_mode => $4, p_capacity => $5, p_wait => $6, p_session_ttl => '24 h')`,
+		execute(t, db,
+			`SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '24 h', '{"job": 1}', p_mode => $4, p_capacity => $5, p_wait => $6, p_session_ttl => '24 h')`,
 			name, key(session), holder, mode, limit, wait)
 	}
 	two := 2
@@ -42,16 +43,19 @@ func stillLife(t *testing.T) *pgtest.DB {
 	acquire("nightly-report", "app-2/reporter[963]", "exclusive", nil, 6, true)
 	acquire("nightly-report", badName, "shared", nil, 7, true)
 	acquire("gpu", "dead/train[53]", "limit", &two, 8, true)
-	execute(t, db, `SELECT pglock.fence(l.name, l.token, l.grant_id) FROM pglock.locks l WHERE l.mode = 'exclusive' AND l.token > 0 AND l.expires_at > clock_timestamp()`)
+	execute(t, db,
+		`SELECT pglock.fence(l.name, l.token, l.grant_id) FROM pglock.locks l WHERE l.mode = 'exclusive' AND l.token > 0 AND l.expires_at > clock_timestamp()`)
 	execute(t, db, `SELECT pglock.break_lock('free', $1, 'alice@ops')`, "host is down\x1b[31m")
-	execute(t, db, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '50 h', renewed_at = clock_timestamp() - interval '24 h',
+	execute(t, db,
+		`UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '50 h', renewed_at = clock_timestamp() - interval '24 h',
 		ttl = '4 days', expires_at = CASE WHEN expires_at = '-infinity' THEN expires_at ELSE clock_timestamp() + interval '72 h' END`)
 	execute(t, db, `UPDATE pglock.waiters SET enqueued_at = clock_timestamp() - interval '48 h'`)
 	execute(t, db, `UPDATE pglock.sessions SET seen_at = clock_timestamp() - interval '30 h', version = 'v1.0.0',
 		alive_until = clock_timestamp() + CASE WHEN holder LIKE 'dead%' THEN interval '-24 h' ELSE interval '72 h' END`)
 	execute(t, db, `INSERT INTO pglock.sessions (session_id, holder, alive_until, seen_at, version)
 		SELECT session_id, holder, clock_timestamp(), clock_timestamp() + interval '72 h', 'v1.0.0' FROM pglock.locks WHERE holder LIKE 'app-3%' OR holder LIKE 'app-5%'`)
-	execute(t, db, `UPDATE pglock.events SET at = at - interval '26 h', granted_at = clock_timestamp() - interval '76 h', ended_at = clock_timestamp() - interval '26 h'`)
+	execute(t, db,
+		`UPDATE pglock.events SET at = at - interval '26 h', granted_at = clock_timestamp() - interval '76 h', ended_at = clock_timestamp() - interval '26 h'`)
 	execute(t, db, "CREATE TABLE public.accounts (id bigint PRIMARY KEY)")
 	return db
 }
@@ -102,7 +106,8 @@ func onPaper(t *testing.T, url string, columns int, args ...string) string {
 		t.Fatal(err)
 	}
 	if err := raw.Control(func(fd uintptr) {
-		if err := unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: 40}); err != nil { //nolint:gosec // 40 or 120
+		if err := unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ,
+			&unix.Winsize{Col: uint16(columns), Row: 40}); err != nil { //nolint:gosec // 40 or 120
 			t.Error(err)
 		}
 	}); err != nil {
@@ -125,14 +130,17 @@ func TestEveryCommandWritesWhatItsFileHas(t *testing.T) {
 	t.Parallel()
 	db := stillLife(t)
 	lines := [][]string{
-		{"list"}, {"list", "--all"}, {"list", "--order", "waiting", "--limit", "2"}, {"list", "--match", "nothing"}, {"list", "-o", "json"}, {"list", "-o", "yaml"},
+		{"list"}, {"list", "--all"}, {"list", "--order", "waiting", "--limit", "2"}, {"list", "--match", "nothing"},
+		{"list", "-o", "json"}, {"list", "-o", "yaml"},
 		{"why"}, {"why", "-o", "yaml"},
-		{"waiters"}, {"waiters", "nightly-report"}, {"waiters", "--order", "age", "--limit", "1"}, {"waiters", "gpu", "-o", "yaml"},
+		{"waiters"}, {"waiters", "nightly-report"}, {"waiters", "--order", "age", "--limit", "1"},
+		{"waiters", "gpu", "-o", "yaml"},
 		{"sessions"}, {"sessions", "--order", "leases", "-o", "json"},
 		{"fences"}, {"fences", "nightly-report", "-o", "yaml"},
 		{"show", "nightly-report"}, {"show", "gpu"}, {"show", "free"}, {"show", badName}, {"show", "gpu", "-o", "yaml"},
 		{"history"}, {"history", "free", "-o", "yaml"}, {"verify"}, {"record"},
-		{"break", "gpu", "--reason", "r"}, {"break", "nothing", "--reason", "r"}, {"break", "nightly-report", "--reason", "r", "--token", "99"},
+		{"break", "gpu", "--reason", "r"}, {"break", "nothing", "--reason", "r"},
+		{"break", "nightly-report", "--reason", "r", "--token", "99"},
 		{"guard", "add", "accounts", "--key", "id"}, {"guard", "list"}, {"guard", "drop", "accounts"},
 		{"migrate", "version"}, {"migrate", "up"}, {"prune"}, {"version"},
 		{"list", "--order", "size"}, {"nonsense"}, {"show"},
@@ -154,7 +162,8 @@ func TestEveryCommandWritesWhatItsFileHas(t *testing.T) {
 			} else if strings.Contains(name, "-json") || strings.Contains(name, "-yaml") {
 				continue // it has no width
 			}
-			fmt.Fprintf(&paper, "# %s: pglock-admin %s\n%s\n", where, strings.Join(quoted(line), " "), still(db, onPaper(t, db.URL(), columns, line...)))
+			fmt.Fprintf(&paper, "# %s: pglock-admin %s\n%s\n", where, strings.Join(quoted(line), " "),
+				still(db, onPaper(t, db.URL(), columns, line...)))
 		}
 		golden(t, filepath.Join("testdata", "commands", strings.Trim(name, "-")+".golden"), paper.String())
 	}
@@ -185,7 +194,8 @@ func TestBreakWritesWhatItsFileHas(t *testing.T) {
 		for _, columns := range []int{0, 40, 120} {
 			db := stillLife(t)
 			if line[1] == "--session" {
-				if err := db.Conn(t).QueryRow(t.Context(), "SELECT session_id::text FROM pglock.list_sessions(p_match => 'app-1')").Scan(&line[2]); err != nil {
+				if err := db.Conn(t).QueryRow(t.Context(), "SELECT session_id::text FROM "+
+					"pglock.list_sessions(p_match => 'app-1')").Scan(&line[2]); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -198,9 +208,12 @@ func TestBreakWritesWhatItsFileHas(t *testing.T) {
 func TestDoctorWritesWhatItsFileHas(t *testing.T) {
 	t.Parallel()
 	v := doctorView{Findings: []lockadmin.Finding{
-		{Item: "schema", Level: lockadmin.FindingOK, Value: "pglock, version 1", Meaning: "The version that this library needs."},
-		{Item: "guard of public." + badName, Level: lockadmin.FindingAttention, Value: badName, Meaning: "A sentence about " + badName + " that is longer than a narrow terminal is wide."},
-		{Item: "synchronous_standby_names", Level: lockadmin.FindingDepends, Value: "empty", Meaning: "A failover may lose commits."},
+		{Item: "schema", Level: lockadmin.FindingOK, Value: "pglock, version 1", Meaning: "The version that this " +
+			"library needs."},
+		{Item: "guard of public." + badName, Level: lockadmin.FindingAttention, Value: badName,
+			Meaning: "A sentence about " + badName + " that is longer than a narrow terminal is wide."},
+		{Item: "synchronous_standby_names", Level: lockadmin.FindingDepends, Value: "empty",
+			Meaning: "A failover may lose commits."},
 	}}
 	v.Attention = attention(v.Findings)
 	var paper strings.Builder

@@ -101,7 +101,8 @@ ALL gives too: guard add refuses, and names the REVOKE.`,
 			return o.changed(cmd, view, func(w *page) { drawGuarded(w, o, view) })
 		},
 	}
-	cmd.Flags().StringVar(&resource, "resource", "", "`name` of the resource whose fence writers must pass (default the table's name, without its schema)")
+	cmd.Flags().StringVar(&resource, "resource", "", "`name` of the resource whose fence writers must pass (default "+
+		"the table's name, without its schema)")
 	cmd.Flags().StringVar(&key, "key", "", "`column` by which each row has its own resource")
 	patienceFlag(cmd, &patience)
 	return cmd
@@ -128,8 +129,10 @@ You need the role pglock_user, and you must own the table.`,
 		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !yes {
-				return usageErrorf(fmt.Sprintf("pglock-admin guard drop %s --yes%s, after a look at pglock-admin guard list%[2]s", shellQuote(args[0]), o.same()),
-					"guard drop lets everybody write to table %s without a fence, even a holder that has lost its lease: it needs --yes", printable(args[0]))
+				return usageErrorf(fmt.Sprintf("pglock-admin guard drop %s --yes%s, after a look at pglock-admin "+
+					"guard list%[2]s", shellQuote(args[0]), o.same()),
+					"guard drop lets everybody write to table %s without a fence, even a holder that has lost its "+
+						"lease: it needs --yes", printable(args[0]))
 			}
 			var view guardView
 			err := o.changeGuards(cmd, args[0], patience, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -179,13 +182,15 @@ const defaultPatience = 5 * time.Second
 
 func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
 	*patience = defaultPatience
-	durationVar(cmd.Flags(), patience, "lock-timeout", "`duration` to wait for others to let go of the table, but no longer than half of --timeout by default")
+	durationVar(cmd.Flags(), patience, "lock-timeout", "`duration` to wait for others to let go of the table, but no "+
+		"longer than half of --timeout by default")
 }
 
 // oneTable checks the arguments of commands about one table.
 func oneTable(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usageErrorf("pglock-admin guard "+cmd.Use, "guard %s takes the name of one table, not %d arguments", cmd.Name(), len(args))
+		return usageErrorf("pglock-admin guard "+cmd.Use, "guard %s takes the name of one table, not %d arguments",
+			cmd.Name(), len(args))
 	}
 	return nil
 }
@@ -199,13 +204,15 @@ const (
 )
 
 // changeGuards runs f in one transaction and commits it. The transaction waits for each lock for patience at most.
-func (o *options) changeGuards(cmd *cobra.Command, table string, patience time.Duration, f func(context.Context, pgx.Tx) error) error {
+func (o *options) changeGuards(cmd *cobra.Command, table string, patience time.Duration,
+	f func(context.Context, pgx.Tx) error) error {
 	if !cmd.Flags().Changed("lock-timeout") {
 		patience = max(time.Millisecond, min(defaultPatience, o.timeout/2))
 	}
 	if patience < time.Millisecond || patience >= o.timeout || patience > 24*time.Hour {
 		return usageErrorf("--lock-timeout 1s, or a longer --timeout too",
-			"--lock-timeout is %s: it must be from 1ms to 1d, and shorter than --timeout, which is %s", durationText(patience), durationText(o.timeout))
+			"--lock-timeout is %s: it must be from 1ms to 1d, and shorter than --timeout, which is %s",
+			durationText(patience), durationText(o.timeout))
 	}
 	return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 		return o.onPool(ctx, pool, func(ctx context.Context, _ *lockadmin.Admin) error {
@@ -247,9 +254,11 @@ func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *options) (guardV
 	}
 	if err := fencedstore.UnguardTable(ctx, tx, table, fencedstore.WithSchema(o.schema)); err != nil {
 		var pgErr *pgconn.PgError
-		if errors.As(err, &pgErr) && pgErr.Code == "42809" && pgErr.TableName != "" { // TableName is the guarded table that this one is a part of
-			err = &advised{code: exitUsage, err: err, hint: fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
-				shellQuote(pgErr.TableName), o.same(), table)}
+		// TableName is the guarded table that this one is a part of
+		if errors.As(err, &pgErr) && pgErr.Code == "42809" && pgErr.TableName != "" {
+			err = &advised{code: exitUsage, err: err,
+				hint: fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
+					shellQuote(pgErr.TableName), o.same(), table)}
 		}
 		return guardView{}, err
 	}
@@ -268,15 +277,19 @@ func partOfAnother(name string, before, after []guardView, o *options) error {
 	whole, hint := "another table", "pglock-admin guard list"+o.same()+", and drop the guard of the whole"
 	for _, g := range after {
 		if was, found := guardOf(before, g.Table); found && was.Problem != g.Problem {
-			whole, hint = "table "+g.Table, fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first", shellQuote(g.Table), o.same(), name)
+			whole, hint = "table "+
+				g.Table, fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
+				shellQuote(g.Table), o.same(), name)
 		}
 	}
 	return &advised{code: exitUsage, hint: hint,
-		text: fmt.Sprintf("table %s is guarded as a part of %s, and dropping its guard would leave a gap there; nothing was changed", name, whole)}
+		text: fmt.Sprintf("table %s is guarded as a part of %s, and dropping its guard would leave a gap there; "+
+			"nothing was changed", name, whole)}
 }
 
 // afterwards gives the table's full name, and all guards as they are now.
-func afterwards(ctx context.Context, tx pgx.Tx, table string, opts ...fencedstore.TableOption) (name string, guards []guardView, err error) {
+func afterwards(ctx context.Context, tx pgx.Tx, table string, opts ...fencedstore.TableOption) (name string,
+	guards []guardView, err error) {
 	if err := tx.QueryRow(ctx, fullName, table).Scan(&name); err != nil {
 		return "", nil, err
 	}
@@ -307,17 +320,20 @@ func (o *options) explainGuard(err error, table string, patience time.Duration) 
 	argument, list := shellQuote(table), "pglock-admin guard list"+o.same()
 	switch {
 	case lost(err):
-		return &advised{text: "it is unknown whether it was done", err: err, code: exitUnreachable, hint: list + ", to see whether it was done"}
+		return &advised{text: "it is unknown whether it was done", err: err, code: exitUnreachable, hint: list +
+			", to see whether it was done"}
 	case state == "55P03":
 		literal := "'" + strings.ReplaceAll(table, "'", "''") + "'"
-		return &advised{code: exitFailure, text: fmt.Sprintf("table %s was in use for longer than %s; nothing was changed", table, durationText(patience)),
-			hint: "a quieter time, or a longer --lock-timeout; others who want the table wait behind this command. Who uses it now:\n" +
-				"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n" +
+		return &advised{code: exitFailure, text: fmt.Sprintf("table %s was in use for longer than %s; nothing was "+
+			"changed", table, durationText(patience)),
+			hint: "a quieter time, or a longer --lock-timeout; others who want the table wait behind this command. " +
+				"Who uses it now:\n  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n" +
 				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
 				"  WHERE a.datname = current_database() AND l.relation = " + literal + "::regclass"}
 	case errors.Is(err, fencedstore.ErrOtherGuard):
 		return &advised{code: exitUsage, err: err,
-			hint: fmt.Sprintf("%s, and then the --resource and --key that it shows; or first pglock-admin guard drop %s --yes%s", list, argument, o.same())}
+			hint: fmt.Sprintf("%s, and then the --resource and --key that it shows; or first pglock-admin guard drop "+
+				"%s --yes%s", list, argument, o.same())}
 	case errors.Is(err, fencedstore.ErrTriggerRight):
 		hint := "take the right away"
 		var pgErr *pgconn.PgError
@@ -328,9 +344,12 @@ func (o *options) explainGuard(err error, table string, patience time.Duration) 
 	case errors.Is(err, fencedstore.ErrNotGuarded):
 		return &advised{code: exitNotHeld, err: err, hint: list + " to see which tables are guarded"}
 	case errors.Is(err, pglock.ErrPermission), state == "42501":
-		return &advised{code: exitPermission, err: err, hint: "run it as the table's owner, or a member of that role; that user must be a member of pglock_user too"}
-	case state == "42P01", state == "3F000", state == "42602", state == "42601", state == "0A000": // no such table, no such schema, no name at all
-		return &advised{code: exitUsage, err: err, hint: `the table's name with its schema, as in SQL: public.accounts, or with capitals 'public."Accounts"'`}
+		return &advised{code: exitPermission, err: err, hint: "run it as the table's owner, or a member of that " +
+			"role; that user must be a member of pglock_user too"}
+	// no such table, no such schema, no name at all
+	case state == "42P01", state == "3F000", state == "42602", state == "42601", state == "0A000":
+		return &advised{code: exitUsage, err: err,
+			hint: `the table's name with its schema, as in SQL: public.accounts, or with capitals 'public."Accounts"'`}
 	}
 	return err
 }

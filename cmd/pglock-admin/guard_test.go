@@ -52,8 +52,10 @@ func TestGuardAddRefusesWritesWithoutTheFenceAndTellsWritersWhatToName(t *testin
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	in(t, db.URL(), "guard", "list").want(t, exitOK, "no table is under guard\n")
 	in(t, db.URL(), "guard", "list", "-o", "json").want(t, exitOK, `"guards": []`)
-	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK).narrow(t).inOrder(t, "table public.jobs is guarded from now on\n",
-		"resource  jobs\n", "covers    itself alone\n", `fencedstore.WithResource("jobs")`, "p_resource => 'jobs'", "LK011")
+	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK).narrow(t).inOrder(t, "table public.jobs is guarded from "+
+		"now on\n",
+		"resource  jobs\n", "covers    itself alone\n", `fencedstore.WithResource("jobs")`, "p_resource => 'jobs'",
+		"LK011")
 	conn := db.Conn(t)
 	if state := written(t, conn, "INSERT INTO jobs VALUES (1)"); state != "LK011" {
 		t.Errorf("a write without the fence: %q", state)
@@ -65,7 +67,8 @@ func TestGuardAddRefusesWritesWithoutTheFenceAndTellsWritersWhatToName(t *testin
 	if err != nil {
 		t.Errorf("a write under the fence: %v", err)
 	}
-	in(t, db.URL(), "guard", "list").want(t, exitOK).inOrder(t, "TABLE        RESOURCE  COVERS  PROBLEM\n", "public.jobs  jobs           1  -\n")
+	in(t, db.URL(), "guard", "list").want(t, exitOK).inOrder(t, "TABLE        RESOURCE  COVERS  PROBLEM\n",
+		"public.jobs  jobs           1  -\n")
 }
 
 func TestGuardAddAgainAddsWhatIsMissingAndElseChangesNothing(t *testing.T) {
@@ -73,7 +76,8 @@ func TestGuardAddAgainAddsWhatIsMissingAndElseChangesNothing(t *testing.T) {
 	db := pgtest.Database(t)
 	partitioned(t, db)
 	add := []string{"guard", "add", "public.accounts", "--resource", "acc", "--key", "id"}
-	in(t, db.URL(), add...).want(t, exitOK).narrow(t).inOrder(t, "is guarded from now on", "acc/<id>", "covers    3 tables", `WithResource("acc/…")`,
+	in(t, db.URL(), add...).want(t, exitOK).narrow(t).inOrder(t, "is guarded from now on", "acc/<id>",
+		"covers    3 tables", `WithResource("acc/…")`,
 		"p_resource => 'acc/…'", "TRUNCATE needs the fence of acc.", "run this command again")
 	whole := guardView{Table: "public.accounts", Resource: "acc", Key: "id", Covered: 3}
 	again := in(t, db.URL(), append(add, "-o", "json")...).want(t, exitOK)
@@ -83,14 +87,16 @@ func TestGuardAddAgainAddsWhatIsMissingAndElseChangesNothing(t *testing.T) {
 	in(t, db.URL(), add...).want(t, exitOK, "table public.accounts was guarded in this way already\n")
 
 	execute(t, db, "CREATE TABLE accounts_3 PARTITION OF accounts FOR VALUES FROM (200) TO (300)")
-	in(t, db.URL(), "guard", "list").want(t, exitOK, "public.accounts  acc/<id>       4  public.accounts_3 has no guard for\n").narrow(t).inOrder(t,
+	in(t, db.URL(), "guard", "list").want(t, exitOK, "public.accounts  acc/<id>       4  public.accounts_3 has no "+
+		"guard for\n").narrow(t).inOrder(t,
 		"TRUNCATE\n", "\nincomplete: 1 of 1.", "\npglock-admin guard add public.accounts --resource acc --key id\n")
 	if g := guards(t, db); len(g) != 1 || g[0].Covered != 4 || g[0].Problem == "" {
 		t.Errorf("%+v", g)
 	}
 	execute(t, db, "CREATE TABLE accounts_4 PARTITION OF accounts FOR VALUES FROM (300) TO (400)")
 	in(t, db.URL(), "guard", "list").want(t, exitOK).narrow(t).inOrder(t, "accounts_3", "accounts_4")
-	in(t, db.URL(), add...).want(t, exitOK, "table public.accounts was guarded already; the missing parts were added\n", "5 tables")
+	in(t, db.URL(), add...).want(t, exitOK, "table public.accounts was guarded already; the missing parts were added\n",
+		"5 tables")
 	if g := guards(t, db); len(g) != 1 || g[0].Covered != 5 || g[0].Problem != "" {
 		t.Errorf("%+v", g)
 	}
@@ -102,12 +108,14 @@ func TestGuardAddOfAPartSaysThatItIsUnderTheGuardOfTheWhole(t *testing.T) {
 	partitioned(t, db)
 	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, exitOK)
 	part := []string{"guard", "add", "accounts_1", "--resource", "accounts", "--key", "id"}
-	in(t, db.URL(), part...).want(t, exitOK, "table public.accounts_1 was guarded in this way already\n", "a part of another table", "guard list")
+	in(t, db.URL(), part...).want(t, exitOK, "table public.accounts_1 was guarded in this way already\n",
+		"a part of another table", "guard list")
 	v := decode[guardedView](t, in(t, db.URL(), append(part, "-o", "json")...).want(t, exitOK).stdout)
 	if !v.Part || v.Changed || v.Table != "public.accounts_1" {
 		t.Errorf("%+v", v)
 	}
-	in(t, db.URL(), "guard", "add", "accounts_1").want(t, exitUsage, "guarded already", "accounts/<id>", "guard list", "guard drop accounts_1 --yes")
+	in(t, db.URL(), "guard", "add", "accounts_1").want(t, exitUsage, "guarded already", "accounts/<id>", "guard list",
+		"guard drop accounts_1 --yes")
 }
 
 func TestGuardDropNeedsAWordAndTellsHowToGoBack(t *testing.T) {
@@ -115,21 +123,26 @@ func TestGuardDropNeedsAWordAndTellsHowToGoBack(t *testing.T) {
 	db := pgtest.Database(t)
 	partitioned(t, db)
 	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, exitOK)
-	in(t, db.URL(), "guard", "drop", "accounts").want(t, exitUsage, "lets everybody write to table accounts without a fence", "it needs --yes",
+	in(t, db.URL(), "guard", "drop", "accounts").want(t, exitUsage, "lets everybody write to table accounts without "+
+		"a fence", "it needs --yes",
 		"try: pglock-admin guard drop accounts --yes, after a look at pglock-admin guard list\n")
 	conn := db.Conn(t)
 	if state := written(t, conn, "INSERT INTO accounts VALUES (1, 1)"); state != "LK011" {
 		t.Errorf("without --yes the guard is gone: %q", state)
 	}
-	in(t, db.URL(), "guard", "drop", "accounts", "--yes").want(t, exitOK).narrow(t).inOrder(t, "table public.accounts is not guarded any more\n",
+	in(t, db.URL(), "guard", "drop", "accounts", "--yes").want(t, exitOK).narrow(t).inOrder(t,
+		"table public.accounts is not guarded any more\n",
 		"accounts/<id>", "3 tables", "\npglock-admin guard add public.accounts --resource accounts --key id\n")
 	if state := written(t, conn, "INSERT INTO accounts VALUES (1, 1)"); state != "" {
 		t.Errorf("after the drop: %q", state)
 	}
-	in(t, db.URL(), "guard", "drop", "accounts", "--yes").want(t, exitNotHeld, "is not guarded", "try: pglock-admin guard list")
+	in(t, db.URL(), "guard", "drop", "accounts", "--yes").want(t, exitNotHeld, "is not guarded",
+		"try: pglock-admin guard list")
 
-	in(t, db.URL(), "guard", "add", "public.accounts", "--resource", "accounts", "--key", "id").want(t, exitOK, "from now on")
-	v := decode[guardView](t, in(t, db.URL(), "guard", "drop", "accounts", "--yes", "-o", "json").want(t, exitOK).stdout)
+	in(t, db.URL(), "guard", "add", "public.accounts", "--resource", "accounts", "--key", "id").want(t, exitOK,
+		"from now on")
+	v := decode[guardView](t, in(t, db.URL(), "guard", "drop", "accounts", "--yes", "-o", "json").want(t,
+		exitOK).stdout)
 	if v != (guardView{Table: "public.accounts", Resource: "accounts", Key: "id", Covered: 3}) {
 		t.Errorf("%+v", v)
 	}
@@ -144,7 +157,8 @@ func TestGuardDropMakesNoHoleInTheGuardOfTheWhole(t *testing.T) {
 	in(t, db.URL(), "guard", "add", "accounts").want(t, exitOK)
 	in(t, db.URL(), "guard", "add", "other", "--resource", "accounts").want(t, exitOK)
 	before := guards(t, db)
-	in(t, db.URL(), "guard", "drop", "accounts_1", "--yes").want(t, exitUsage, "table public.accounts_1 is guarded as a part of table public.accounts,",
+	in(t, db.URL(), "guard", "drop", "accounts_1", "--yes").want(t, exitUsage, "table public.accounts_1 is guarded "+
+		"as a part of table public.accounts,",
 		"nothing was changed", "try: pglock-admin guard drop public.accounts --yes, or detach accounts_1")
 	if after := guards(t, db); !slices.Equal(before, after) || after[1].Problem != "" {
 		t.Errorf("the guards are %+v", after)
@@ -177,10 +191,12 @@ func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
 			t.Fatal(state)
 		}
 	}
-	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "50ms").want(t, exitFailure, "table jobs was in use for longer than 50ms", "nothing was changed",
+	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "50ms").want(t, exitFailure,
+		"table jobs was in use for longer than 50ms", "nothing was changed",
 		"a longer --lock-timeout", "pg_stat_activity", "l.relation = 'jobs'::regclass")
 	in(t, db.URL(), "guard", "add", "jobs", "--timeout", "9s").want(t, exitFailure, "in use for longer than 4.5s")
-	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "10s").want(t, exitUsage, "shorter than --timeout, which is 10s")
+	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "10s").want(t, exitUsage, "shorter than --timeout, "+
+		"which is 10s")
 	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "0s").want(t, exitUsage, "from 1ms to 1d")
 	if g := guards(t, db); len(g) != 0 {
 		t.Errorf("%+v", g)
@@ -199,7 +215,8 @@ func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
 			t.Fatal(state)
 		}
 	}
-	in(t, db.URL(), "guard", "drop", "jobs", "--yes", "--lock-timeout", "50ms").want(t, exitFailure, "table jobs was in use for longer than 50ms")
+	in(t, db.URL(), "guard", "drop", "jobs", "--yes", "--lock-timeout", "50ms").want(t, exitFailure,
+		"table jobs was in use for longer than 50ms")
 	if g := guards(t, db); len(g) != 1 {
 		t.Errorf("%+v", g)
 	}
@@ -253,15 +270,17 @@ func TestGuardRefusesWhatCannotBeGuardedAndSaysWhy(t *testing.T) {
 
 	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK)
 	for _, other := range [][]string{{"--resource", "other"}, {"--key", "id"}} {
-		in(t, db.URL(), append([]string{"guard", "add", "jobs"}, other...)...).want(t, exitUsage, "guarded already, by resource 'jobs'", "guard drop jobs --yes")
+		in(t, db.URL(), append([]string{"guard", "add", "jobs"}, other...)...).want(t, exitUsage,
+			"guarded already, by resource 'jobs'", "guard drop jobs --yes")
 	}
 }
 
 func TestGuardCommandLinesThatAreWrongExitWithTwo(t *testing.T) {
 	t.Parallel()
 	for args, says := range map[string]string{
-		"guard": "needs a command", "guard sideways": "sideways", "guard add": "name of one table", "guard add a b": "name of one table",
-		"guard drop": "name of one table", "guard drop a": "--yes", "guard list a": "a", "doctor a": "a",
+		"guard": "needs a command", "guard sideways": "sideways", "guard add": "name of one table",
+		"guard add a b": "name of one table",
+		"guard drop":    "name of one table", "guard drop a": "--yes", "guard list a": "a", "doctor a": "a",
 	} {
 		admin(t, strings.Fields(args)...).want(t, exitUsage, says)
 	}
@@ -288,7 +307,8 @@ func TestGuardsNeedTheSchema(t *testing.T) {
 	t.Parallel()
 	missing := pgtest.EmptyDatabase(t)
 	for _, command := range []string{"guard add jobs", "guard drop jobs --yes", "guard list"} {
-		in(t, missing.URL(), strings.Fields(command)...).want(t, exitSchema, "missing", "try: pglock-admin migrate up\n")
+		in(t, missing.URL(), strings.Fields(command)...).want(t, exitSchema, "missing",
+			"try: pglock-admin migrate up\n")
 	}
 	addr := closedPort(t)
 	in(t, "postgres://me:secret@"+addr+"/db", "guard", "list").want(t, exitUnreachable, addr)
@@ -303,9 +323,11 @@ func TestGuardsWorkInAnotherSchema(t *testing.T) {
 	mine("migrate", "up").want(t, exitOK)
 	mine("guard", "add", "jobs").want(t, exitOK, "public.jobs is guarded from now on")
 	mine("guard", "list").want(t, exitOK, "public.jobs")
-	mine("migrate", "down", "--yes").want(t, exitFailure, "public.jobs", "try: pglock-admin guard drop TABLE --yes --schema 'My locks'")
+	mine("migrate", "down", "--yes").want(t, exitFailure, "public.jobs", "try: pglock-admin guard drop TABLE --yes "+
+		"--schema 'My locks'")
 	mine("guard", "drop", "jobs").want(t, exitUsage, "--yes --schema 'My locks'")
-	mine("guard", "drop", "jobs", "--yes").want(t, exitOK, "guard add public.jobs --resource jobs --schema 'My locks'\n")
+	mine("guard", "drop", "jobs", "--yes").want(t, exitOK,
+		"guard add public.jobs --resource jobs --schema 'My locks'\n")
 	mine("migrate", "down", "--yes").want(t, exitOK)
 }
 
@@ -315,7 +337,8 @@ func TestTextsOfGuardsAreQuoted(t *testing.T) {
 	db := pgtest.Database(t)
 	table, resource, column := "ev\x1b[2Jil\ntable", "it's \x1b]0;x\a\u202e\u009b1m", "ke\x1b[1my"
 	name := "public." + pgx.Identifier{table}.Sanitize()
-	execute(t, db, fmt.Sprintf("CREATE TABLE %s (%s int) PARTITION BY RANGE (%[2]s)", name, pgx.Identifier{column}.Sanitize()))
+	execute(t, db, fmt.Sprintf("CREATE TABLE %s (%s int) PARTITION BY RANGE (%[2]s)", name,
+		pgx.Identifier{column}.Sanitize()))
 	add := []string{"guard", "add", name, "--resource", resource, "--key", column}
 	safe := func(a answer) {
 		t.Helper()
@@ -352,7 +375,8 @@ func TestEventsOfEveryKindAreTold(t *testing.T) {
 		"UPDATE pglock.locks SET expires_at = clock_timestamp()",
 		"SELECT pglock.acquire_lease('files', gen_random_uuid(), gen_random_uuid(), 'worker-3', '1 minute')",
 		"BEGIN", "SELECT pglock.bypass_guards('repair', 'alice@ops')", "INSERT INTO jobs VALUES (1)", "COMMIT",
-		"SELECT pglock.bypass_guards('for nothing', 'bob@ops')", "SELECT pglock.advance_epoch('restored', 'carol@ops')"} {
+		"SELECT pglock.bypass_guards('for nothing', 'bob@ops')",
+		"SELECT pglock.advance_epoch('restored', 'carol@ops')"} {
 		if state := written(t, conn, sql); state != "" {
 			t.Fatalf("%s: %s", sql, state)
 		}
@@ -367,17 +391,20 @@ func TestEventsOfEveryKindAreTold(t *testing.T) {
 	}
 	user := events[0].DBUser
 	for i, want := range []string{
-		fmt.Sprintf("carol@ops (user %s) made every token from then on greater than %d: restored", user, events[0].Token),
+		fmt.Sprintf("carol@ops (user %s) made every token from then on greater than %d: restored", user,
+			events[0].Token),
 		"bob@ops (user " + user + ") wrote past the guards, to no guarded table: for nothing",
 		"alice@ops (user " + user + ") wrote past the guards, to public.jobs: repair",
 		fmt.Sprintf("token %d of worker-2 expired; worker-3 has token %d", events[3].Token, events[3].NewToken),
-		fmt.Sprintf("dave@ops (user %s) broke the lease of worker-1 with token %d: is stuck (the next token is greater than %d)", user, events[4].Token, events[4].NewToken),
+		fmt.Sprintf("dave@ops (user %s) broke the lease of worker-1 with token %d: is stuck (the next token is "+
+			"greater than %d)", user, events[4].Token, events[4].NewToken),
 	} {
 		if told := tell(events[i]); told != want {
 			t.Errorf("%s: %q, want %q", events[i].Kind, told, want)
 		}
 	}
-	in(t, db.URL(), "show", "files").want(t, exitOK).inOrder(t, "of worker-2 expired; worker-3 has", "broke the lease of worker-1")
+	in(t, db.URL(), "show", "files").want(t, exitOK).inOrder(t, "of worker-2 expired; worker-3 has",
+		"broke the lease of worker-1")
 }
 
 // Whoever may make triggers could switch a guard off: it is not made, and if the right comes later everybody who looks
@@ -389,28 +416,34 @@ func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
 	execute(t, db, "CREATE TABLE jobs (id int); CREATE ROLE "+role+"; GRANT ALL ON jobs TO "+role)
 	conn := db.Conn(t)
 	t.Cleanup(func() {
-		if _, err := conn.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+		if _, err := conn.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+role+"; DROP ROLE "+
+			role); err != nil {
 			t.Error(err)
 		}
 	})
 	revoke := "REVOKE TRIGGER ON public.jobs FROM " + role + " CASCADE"
-	in(t, db.URL(), "guard", "add", "jobs").want(t, exitFailure, role+" may make triggers on public.jobs", "try: as the table's owner "+revoke)
+	in(t, db.URL(), "guard", "add", "jobs").want(t, exitFailure, role+" may make triggers on public.jobs",
+		"try: as the table's owner "+revoke)
 	if state := written(t, conn, "INSERT INTO jobs VALUES (1)"); state != "" {
 		t.Errorf("a guard was made: %q", state)
 	}
 	execute(t, db, revoke)
 	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK)
 	in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK, `"item": "guard of public.jobs"`)
-	execute(t, db, "GRANT TRIGGER ON jobs TO "+role+"; CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; "+
-		"CREATE OR REPLACE TRIGGER pglock_guard_truncate BEFORE TRUNCATE ON jobs EXECUTE FUNCTION nothing()")
-	in(t, db.URL(), "guard", "list").want(t, exitOK).narrow(t).inOrder(t, "may make triggers", "REVOKE TRIGGER", "pglock_guard_truncate", "\npglock-admin guard add public.jobs --resource jobs\n", "run the REVOKE first")
+	execute(t, db, "GRANT TRIGGER ON jobs TO "+role+"; CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS "+
+		"'BEGIN RETURN NULL; END'; CREATE OR REPLACE TRIGGER pglock_guard_truncate BEFORE TRUNCATE ON jobs EXECUTE "+
+		"FUNCTION nothing()")
+	in(t, db.URL(), "guard", "list").want(t, exitOK).narrow(t).inOrder(t, "may make triggers", "REVOKE TRIGGER",
+		"pglock_guard_truncate", "\npglock-admin guard add public.jobs --resource jobs\n", "run the REVOKE first")
 	for _, g := range guards(t, db) {
-		if !strings.Contains(g.Problem, revoke) || !strings.Contains(g.Problem, "pglock_guard_truncate of public.jobs is not as guard_table makes it") {
+		if !strings.Contains(g.Problem, revoke) ||
+			!strings.Contains(g.Problem, "pglock_guard_truncate of public.jobs is not as guard_table makes it") {
 			t.Errorf("%+v", g)
 		}
 	}
 	in(t, db.URL(), "doctor", "--strict").want(t, exitAttention, "attention", "guard of public.jobs")
-	if f := decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout).finding(t, "guard of public.jobs"); f.Level != lockadmin.FindingAttention ||
+	if f := decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout).finding(t,
+		"guard of public.jobs"); f.Level != lockadmin.FindingAttention ||
 		!strings.Contains(f.Meaning, revoke) || !strings.Contains(f.Meaning, "pglock_guard_truncate") {
 		t.Errorf("%+v", f)
 	}
@@ -418,13 +451,18 @@ func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
 	for _, name := range []string{"jobs", "other"} { // the lock of the resource, and one that passes its fence
 		l := hold(t, db, "worker", name)
 		if name == "other" {
-			if err := fencedstore.New(db.Pool(t)).Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }, fencedstore.WithResource("jobs")); err != nil {
+			if err := fencedstore.New(db.Pool(t)).Write(t.Context(), l, func(context.Context, pgx.Tx) error {
+				return nil
+			}, fencedstore.WithResource("jobs")); err != nil {
 				t.Fatal(err)
 			}
 		}
 		in(t, db.URL(), "why", name).want(t, exitOK, "The guard of table public.jobs is broken", add, "REVOKE TRIGGER")
 		e := decode[lockadmin.Explanation](t, in(t, db.URL(), "why", name, "-o", "json").want(t, exitOK).stdout)
-		if len(e.Guards) != 1 || e.Guards[0].Table != "public.jobs" || !slices.ContainsFunc(e.Verdicts, func(v lockadmin.Verdict) bool { return v.Kind == lockadmin.WhyGuard }) {
+		if len(e.Guards) != 1 || e.Guards[0].Table != "public.jobs" ||
+			!slices.ContainsFunc(e.Verdicts, func(v lockadmin.Verdict) bool {
+				return v.Kind == lockadmin.WhyGuard
+			}) {
 			t.Errorf("why %s: %+v", name, e)
 		}
 	}

@@ -54,7 +54,8 @@ func drawGuarded(w *page, o *options, v guardedView) {
 	drawFields(w, [][2]string{
 		{"resource", resourceText(v.guardView)}, {"covers", coveredText(v.guardView)},
 		{"in Go", printable("fencedstore.WithResource(" + strconv.Quote(one) + ")")},
-		{"in SQL", printable("fence(name, token, grant_id, p_resource => '" + strings.ReplaceAll(one, "'", "''") + "')")},
+		{"in SQL", printable("fence(name, token, grant_id, p_resource => '" + strings.ReplaceAll(one, "'", "''") +
+			"')")},
 	})
 	fmt.Fprint(w, `
 Whoever writes to the table must pass the fence of that resource first, in the
@@ -62,7 +63,8 @@ same transaction; other writes fail with SQLSTATE LK011. A lock that has the
 resource's name needs no WithResource and no p_resource.
 `)
 	if v.Key != "" {
-		fmt.Fprintf(w, "… is the value of column %s; TRUNCATE needs the fence of %s.\n", printable(v.Key), printable(v.Resource))
+		fmt.Fprintf(w, "… is the value of column %s; TRUNCATE needs the fence of %s.\n", printable(v.Key),
+			printable(v.Resource))
 	}
 	if v.Covered > 1 {
 		fmt.Fprint(w, `A partition that is made later guards its rows by itself. Against TRUNCATE, and
@@ -101,7 +103,8 @@ func drawGuards(w *page, o *options, v guardsView) {
 	}
 	drawTable(w, []string{"TABLE", "RESOURCE", "COVERS", "PROBLEM"}, rows, 2)
 	if len(gaps) > 0 {
-		fmt.Fprintf(w, "\nincomplete: %d of %d. The same guard again mends what is its own:\n", len(gaps), len(v.Guards))
+		fmt.Fprintf(w, "\nincomplete: %d of %d. The same guard again mends what is its own:\n", len(gaps),
+			len(v.Guards))
 		for _, g := range gaps {
 			fmt.Fprintln(w, addAgain(g, o))
 		}
@@ -109,7 +112,8 @@ func drawGuards(w *page, o *options, v guardsView) {
 			fmt.Fprint(w, "\nWhere others may make triggers, run the REVOKE first, as the table's owner.\n")
 		}
 		if slices.ContainsFunc(gaps, func(g guardView) bool { return strings.Contains(g.Problem, "column ") }) {
-			fmt.Fprint(w, "\nWhere a key column is gone or has a type that cannot be a key, replace the\nguard: guard drop, then guard add.\n")
+			fmt.Fprint(w, "\nWhere a key column is gone or has a type that cannot be a key, replace the\nguard: "+
+				"guard drop, then guard add.\n")
 		}
 	}
 }

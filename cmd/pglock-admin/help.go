@@ -64,7 +64,8 @@ func hanging(line string, width int) string {
 	if len(line) <= width || indent < 2 || width-indent < 20 {
 		return line
 	}
-	return line[:indent] + strings.ReplaceAll(wrapped(line[indent:], width-indent), "\n", "\n"+strings.Repeat(" ", indent))
+	return line[:indent] + strings.ReplaceAll(wrapped(line[indent:], width-indent), "\n", "\n"+
+		strings.Repeat(" ", indent))
 }
 
 // newHelp is cobra's help command, which also refuses an unknown topic.

@@ -87,7 +87,8 @@ You need the role pglock_admin.`,
 }
 
 // historyOptions reads the flags of history.
-func historyOptions(cmd *cobra.Command, limit int, before int64, since, until time.Duration, kinds []string) ([]lockadmin.ListOption, error) {
+func historyOptions(cmd *cobra.Command, limit int, before int64, since, until time.Duration,
+	kinds []string) ([]lockadmin.ListOption, error) {
 	if limit < 1 || limit > 9999 {
 		return nil, usageErrorf("--limit 100", "--limit is %d: it must be from 1 to 9999", limit)
 	}
@@ -107,13 +108,15 @@ func historyOptions(cmd *cobra.Command, limit int, before int64, since, until ti
 			continue
 		}
 		if ago.d < 0 {
-			return nil, usageErrorf("--"+ago.flag+" 1h", "--%s is %s: it must not be negative", ago.flag, durationText(ago.d))
+			return nil, usageErrorf("--"+ago.flag+" 1h", "--%s is %s: it must not be negative", ago.flag,
+				durationText(ago.d))
 		}
 		opts = append(opts, ago.with(time.Now().Add(-ago.d)))
 	}
 	for _, k := range kinds {
 		if !slices.Contains(lockadmin.EventKinds(), lockadmin.EventKind(k)) {
-			return nil, usageErrorf("--kind takeover,break", "--kind is %s: it must be of %s", shellQuote(escapeText(k)), kindsText())
+			return nil, usageErrorf("--kind takeover,break", "--kind is %s: it must be of %s",
+				shellQuote(escapeText(k)), kindsText())
 		}
 		opts = append(opts, lockadmin.WithKinds(lockadmin.EventKind(k)))
 	}
@@ -128,7 +131,8 @@ func kindsText() string {
 	return strings.Join(all, ", ")
 }
 
-func readHistory(ctx context.Context, admin *lockadmin.Admin, name string, limit int, opts []lockadmin.ListOption) (historyView, error) {
+func readHistory(ctx context.Context, admin *lockadmin.Admin, name string, limit int,
+	opts []lockadmin.ListOption) (historyView, error) {
 	events, more, err := lockadmin.First(limit, admin.History(ctx, name, opts...))
 	if err != nil {
 		return historyView{}, err
@@ -155,7 +159,8 @@ func drawHistory(w *page, o *options, view historyView, name string) {
 			if ended.IsZero() {
 				ended = v.At
 			}
-			row := []string{moment(ended), printable(string(v.Kind)), tokenText(v.Event), heldText(v.Event), printable(v.Holder), note(v.Event)}
+			row := []string{moment(ended), printable(string(v.Kind)), tokenText(v.Event), heldText(v.Event),
+				printable(v.Holder), note(v.Event)}
 			if v.Holder == "" {
 				row[4] = ""
 			}
@@ -174,7 +179,8 @@ func drawHistory(w *page, o *options, view historyView, name string) {
 		fmt.Fprintf(w, "\nthere is more: --before %d, or a greater --limit\n", view.Events[len(view.Events)-1].ID)
 	}
 	if view.History.Level != lockadmin.HistoryAll && o.standby == nil {
-		fmt.Fprintf(w, "\nreleases and hand-overs are not recorded; to have them too: pglock-admin record --level all%s\n", o.same())
+		fmt.Fprintf(w, "\nreleases and hand-overs are not recorded; to have them too: pglock-admin record --level "+
+			"all%s\n", o.same())
 	}
 }
 

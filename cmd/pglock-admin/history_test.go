@@ -18,10 +18,12 @@ func recorded(t *testing.T, rows string) (*pgtest.DB, *pgx.Conn) {
 	t.Helper()
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
-	if _, err := conn.Exec(t.Context(), `INSERT INTO pglock.events (lock_name, kind, token, new_token, holder, actor, db_user, reason, session_id, slot, mode, capacity, granted_at, ended_at, at, number)
+	if _, err := conn.Exec(t.Context(),
+		`INSERT INTO pglock.events (lock_name, kind, token, new_token, holder, actor, db_user, reason, session_id, slot, mode, capacity, granted_at, ended_at, at, number)
 		SELECT lock_name, kind, token, new_token, holder, actor, 'app', reason, '00000000-0000-4000-8000-000000000001', slot, mode, capacity,
 			timestamptz '2026-01-01 10:00 UTC' + g * interval '1 s', timestamptz '2026-01-01 10:00 UTC' + e * interval '1 s', timestamptz '2026-01-01 10:00 UTC' + a * interval '1 s', number
-		FROM (VALUES `+rows+`) AS v (lock_name, kind, token, new_token, holder, actor, reason, slot, mode, capacity, g, e, a, number)`); err != nil {
+		FROM (VALUES `+rows+
+			`) AS v (lock_name, kind, token, new_token, holder, actor, reason, slot, mode, capacity, g, e, a, number)`); err != nil {
 		t.Fatal(err)
 	}
 	return db, conn
@@ -40,7 +42,8 @@ func TestHistoryShowsEveryKind(t *testing.T) {
 		('nightly-report', 'handover', 41, 42, 'app-1/reporter[1]', 'app-2/reporter[2]', NULL, 0, 'exclusive', NULL, 61, 70.25, 70.25, 2),
 		('nightly-report', 'takeover', 42, 45, 'app-2/reporter[2]', 'app-3/reporter[3]', NULL, 0, 'exclusive', NULL, 70.25, 100, 130, 3),
 		('nightly-report', 'break', 45, 46, 'app-3/reporter[3]', 'alice@ops', 'host is down', 0, 'exclusive', NULL, 130, 200, 200, 4),
-		('gpu', 'release', 47, NULL, '`+strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'")+`', NULL, NULL, 2, 'limit', 2, 150, 210, 210, 1),
+		('gpu', 'release', 47, NULL, '`+strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'")+
+		`', NULL, NULL, 2, 'limit', 2, 150, 210, 210, 1),
 		('nightly-report', 'overlap', 48, 49, 'app-4', 'app-5', NULL, 0, 'exclusive', NULL, 210, 300, 250, 5),
 		('once', 'expired', 50, NULL, 'app-6', NULL, NULL, 0, 'exclusive', NULL, 250, 280, 4000, 1),
 		('', 'level', 0, NULL, NULL, 'alice@ops', 'level all, kept for 30 days', NULL, NULL, NULL, NULL, NULL, 5000, NULL)`)
@@ -63,10 +66,12 @@ func TestHistoryShowsEveryKind(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "SELECT pglock.set_history('me', 'all')"); err != nil {
 		t.Fatal(err)
 	}
-	if a := in(t, db.URL(), "history", "gpu").want(t, exitOK, `"x\x1b[2J\u202e<b>\n"`, "1m  "); strings.Contains(a.stdout, "--level all") {
+	if a := in(t, db.URL(), "history", "gpu").want(t, exitOK, `"x\x1b[2J\u202e<b>\n"`,
+		"1m  "); strings.Contains(a.stdout, "--level all") {
 		t.Errorf("%s: want no advice at level all", a.stdout)
 	}
-	for _, bad := range [][]string{{"--limit", "0"}, {"--kind", "coup"}, {"--before", "0"}, {"--since", "-1h"}, {"a", "b"}} {
+	for _, bad := range [][]string{{"--limit", "0"}, {"--kind", "coup"}, {"--before", "0"}, {"--since", "-1h"},
+		{"a", "b"}} {
 		in(t, db.URL(), append([]string{"history"}, bad...)...).want(t, exitUsage)
 	}
 }
@@ -75,7 +80,8 @@ func TestRecordShowsAndSetsTheLevel(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	in(t, db.URL(), "record").want(t, exitOK, "losses: ", "kept for      90d")
-	in(t, db.URL(), "record", "--level", "all", "--keep", "30d").want(t, exitOK, "all: every tenure", "since", "kept for      30d")
+	in(t, db.URL(), "record", "--level", "all", "--keep", "30d").want(t, exitOK, "all: every tenure", "since",
+		"kept for      30d")
 	v := decode[struct {
 		Level string
 		Keep  int64 `json:"keep_ms"`
@@ -95,7 +101,8 @@ func TestRecordShowsAndSetsTheLevel(t *testing.T) {
 	if _, err := slow.Exec(t.Context(), `LOCK TABLE pglock.locks IN ROW EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	in(t, db.URL(), "record", "--level", "losses", "--timeout", "6s").want(t, exitFailure, "nothing was changed within 6s", "pg_locks")
+	in(t, db.URL(), "record", "--level", "losses", "--timeout", "6s").want(t, exitFailure,
+		"nothing was changed within 6s", "pg_locks")
 	if err := slow.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +119,8 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 	}{
 		"nothing-wrong": {correct, exitOK},
 		"wrong": {correct + `,
-			('a', 'release', 4, NULL, '` + strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'") + `', NULL, NULL, 0, 'exclusive', NULL, 65, 80, 80, 4),
+			('a', 'release', 4, NULL, '` + strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'") +
+			`', NULL, NULL, 0, 'exclusive', NULL, 65, 80, 80, 4),
 			('gpu', 'release', 9, NULL, 'nine', NULL, NULL, 1, 'limit', 1, 100, 110, 110, 1),
 			('gpu', 'release', 8, NULL, 'eight', NULL, NULL, 2, 'limit', 1, 105.5, 120, 120, 1)`, exitAttention},
 		"clock": {correct + `,

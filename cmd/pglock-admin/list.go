@@ -32,7 +32,8 @@ type listedLock struct {
 }
 
 func viewOf(i pglock.LockInfo) lockView {
-	return lockView{LockInfo: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(), HeldFor: heldFor(i).Milliseconds(),
+	return lockView{LockInfo: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(),
+		HeldFor: heldFor(i).Milliseconds(),
 		Longest: i.LongestWait.Milliseconds()}
 }
 
@@ -96,7 +97,8 @@ after pglock-admin show.`,
 				}
 				view := listView{Locks: []listedLock{}, More: more}
 				for n, i := range infos {
-					view.Locks = append(view.Locks, listedLock{viewOf(i), lives[n].Life, verdicts[n].Severity, verdicts[n].Kind})
+					view.Locks = append(view.Locks, listedLock{viewOf(i), lives[n].Life, verdicts[n].Severity,
+						verdicts[n].Kind})
 				}
 				return o.show(cmd, view, func(w *page) { drawList(w, view, flags) })
 			})
@@ -142,7 +144,8 @@ func drawList(w *page, view listView, flags listFlags) {
 		if l.Waiting > 0 {
 			waiting = fmt.Sprintf("%d (%s)", l.Waiting, age(l.LongestWait))
 		}
-		rows = append(rows, []string{shellName(l.Name), mark(l.Verdict), slotText(l.LockInfo), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
+		rows = append(rows, []string{shellName(l.Name), mark(l.Verdict), slotText(l.LockInfo), printable(l.Holder),
+			strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
 	}
 	right := []string{"TOKEN", "HELD-FOR", "EXPIRES-IN", "WAITING"}
 	if exclusive {

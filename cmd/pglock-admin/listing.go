@@ -59,13 +59,15 @@ func (f wordFlag) rule() string {
 func wordVar(cmd *cobra.Command, value *string, name, usage string, words ...string) {
 	f := wordFlag{value, words}
 	cmd.Flags().Var(f, name, usage+f.rule())
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // fails only if the flag is missing
+	// fails only if the flag is missing
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // add defines some of the flags, each with its usage. orders are those of the list; the first one is its default.
 func (f *listFlags) add(o *options, cmd *cobra.Command, usages map[string]string, orders ...lockadmin.Order) {
 	flags := cmd.Flags()
-	for name, to := range map[string]*string{"prefix": &f.prefix, "match": &f.match, "holder": &f.holder, "session": &f.session, "after": &f.after} {
+	for name, to := range map[string]*string{"prefix": &f.prefix, "match": &f.match, "holder": &f.holder,
+		"session": &f.session, "after": &f.after} {
 		if usage := usages[name]; usage != "" {
 			flags.StringVar(to, name, "", usage)
 		}
@@ -76,7 +78,8 @@ func (f *listFlags) add(o *options, cmd *cobra.Command, usages map[string]string
 		}
 	}
 	if usage := usages["mode"]; usage != "" {
-		wordVar(cmd, &f.mode, "mode", usage, string(pglock.ModeExclusive), string(pglock.ModeShared), string(pglock.ModeLimit))
+		wordVar(cmd, &f.mode, "mode", usage, string(pglock.ModeExclusive), string(pglock.ModeShared),
+			string(pglock.ModeLimit))
 	}
 	if usage := usages["older"]; usage != "" {
 		durationVar(flags, &f.older, "older", usage)
@@ -101,7 +104,8 @@ func (f *listFlags) check(cmd *cobra.Command) error {
 	case f.after != "" && f.order != string(lockadmin.OrderName):
 		return usageErrorf("--order name, or no --after", "--after goes with --order name only, not with %s", f.order)
 	}
-	for name, value := range map[string]string{"prefix": f.prefix, "match": f.match, "holder": f.holder, "session": f.session, "after": f.after} {
+	for name, value := range map[string]string{"prefix": f.prefix, "match": f.match, "holder": f.holder,
+		"session": f.session, "after": f.after} {
 		if value == "" && cmd.Flags().Changed(name) {
 			return usageErrorf("without --"+name, "--%s is empty: it must have at least 1 byte", name)
 		}
@@ -131,7 +135,8 @@ func (f *listFlags) options() (opts []lockadmin.ListOption, err error) {
 	if f.after != "" {
 		after, err := unquoted(f.after)
 		if err != nil {
-			return nil, usageErrorf("the name as list shows it", `--after is %s: a name that begins with " must be quoted as in the output of list`, printable(f.after))
+			return nil, usageErrorf("the name as list shows it",
+				`--after is %s: a name that begins with " must be quoted as in the output of list`, printable(f.after))
 		}
 		opts = append(opts, lockadmin.WithAfter(after))
 	}
@@ -163,7 +168,8 @@ func optionalName(cmd *cobra.Command, args []string) (string, error) {
 // atMostOneName checks the arguments of commands about one lock or all.
 func atMostOneName(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 || len(args) == 1 && args[0] == "" {
-		return usageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes", "%s takes the name of one lock or none, not %q", cmd.Name(), args)
+		return usageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes", "%s takes the name of one "+
+			"lock or none, not %q", cmd.Name(), args)
 	}
 	return nil
 }

@@ -98,7 +98,8 @@ func (b *liveBreak) draw(width int, held bool) []string {
 		field("reason", lastCells(b.reason, width-8))
 		return append(lines, fit("breaking it …", width))
 	case !held:
-		ended := choose(width, "This lease has ended meanwhile. Enter breaks nothing.", "It has ended: Enter breaks nothing.")
+		ended := choose(width, "This lease has ended meanwhile. Enter breaks nothing.", "It has ended: Enter breaks "+
+			"nothing.")
 		lines = append(lines, liveAlarm(fit(ended, width)))
 	}
 	field("reason", lastCells(b.reason, width-9)+"▏")

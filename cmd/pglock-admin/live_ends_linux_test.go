@@ -146,7 +146,8 @@ func TestALostConnectionIsShownAndTriedAgain(t *testing.T) {
 			hold(t, db, "worker-2", args[0])
 			g.cut(false)
 			s.until("fresh data", func(text string) bool {
-				return strings.Contains(text, "every ") && !strings.Contains(text, "OLD: ") && !strings.Contains(text, "NO ANSWER")
+				return strings.Contains(text, "every ") && !strings.Contains(text, "OLD: ") &&
+					!strings.Contains(text, "NO ANSWER")
 			})
 			s.types("q")
 			s.ends(exitOK)
@@ -243,7 +244,9 @@ func TestAScreenEndsWithItsTerminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deaf := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-c", `trap '' HUP; exec "$0" "$@"`, file, "watch", "jobs/a") // as nohup does
+	// as nohup does
+	deaf := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-c", `trap '' HUP; exec "$0" "$@"`, file,
+		"watch", "jobs/a")
 	s = screenOf(t, db.URL(), 80, 24, deaf)
 	s.shows("● worker-1")
 	_ = s.slave.Close()

@@ -23,7 +23,8 @@ var liveNoon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 // leased is a lock that is held.
 func leased(name, holder string, token pglock.Token, held, left time.Duration, waiting int) pglock.LockInfo {
 	const ttl = 30 * time.Second
-	return pglock.LockInfo{Name: name, Held: true, Holder: holder, Token: token, TTL: ttl, Remaining: left, Mode: pglock.ModeExclusive,
+	return pglock.LockInfo{Name: name, Held: true, Holder: holder, Token: token, TTL: ttl, Remaining: left,
+		Mode:       pglock.ModeExclusive,
 		AcquiredAt: liveNoon.Add(-held), ExpiresAt: liveNoon.Add(left), Waiting: waiting,
 		LongestWait: time.Duration(waiting) * 220 * time.Second}
 }
@@ -37,9 +38,14 @@ type liveLab struct {
 
 func newLab(width, height int) *liveLab {
 	lab := &liveLab{}
-	lab.liveModel = &liveModel{o: &options{at: &target{where: where{Server: "db.example.com:5432", Database: "app", Schema: defaultSchema}}, getenv: func(string) string { return "" }},
+	lab.liveModel = &liveModel{o: &options{at: &target{where: where{Server: "db.example.com:5432", Database: "app",
+		Schema: defaultSchema}}, getenv: func(string) string {
+		return ""
+	}},
 		interval: time.Second, width: width, height: height, now: liveNoon, wish: liveWish{order: byWait},
-		ask: func(w liveWish) { lab.asked = append(lab.asked, w) }, suspend: func() {}, breakIt: func(b liveBreak) { lab.broken = append(lab.broken, b) }}
+		ask: func(w liveWish) {
+			lab.asked = append(lab.asked, w)
+		}, suspend: func() {}, breakIt: func(b liveBreak) { lab.broken = append(lab.broken, b) }}
 	return lab
 }
 
@@ -63,7 +69,8 @@ func (l *liveLab) presses(keys ...string) (last tea.Cmd) {
 }
 
 func keyNamed(name string) tea.KeyPressMsg {
-	for code, named := range map[rune]string{tea.KeyEnter: "enter", tea.KeyEsc: "esc", tea.KeyUp: "up", tea.KeyDown: "down", tea.KeyPgUp: "pgup", tea.KeyPgDown: "pgdown",
+	for code, named := range map[rune]string{tea.KeyEnter: "enter", tea.KeyEsc: "esc", tea.KeyUp: "up",
+		tea.KeyDown: "down", tea.KeyPgUp: "pgup", tea.KeyPgDown: "pgdown",
 		tea.KeyHome: "home", tea.KeyEnd: "end", tea.KeyTab: "tab", tea.KeyBackspace: "backspace"} {
 		if name == named {
 			return tea.KeyPressMsg{Code: code}
@@ -83,13 +90,15 @@ func (l *liveLab) types(text string) {
 }
 
 func shop() []pglock.LockInfo {
-	free := pglock.LockInfo{Name: "cleanup", Holder: "app-2/cron[9]", Token: 12, TTL: 30 * time.Second, Mode: pglock.ModeExclusive}
+	free := pglock.LockInfo{Name: "cleanup", Holder: "app-2/cron[9]", Token: 12, TTL: 30 * time.Second,
+		Mode: pglock.ModeExclusive}
 	gpu := leased("gpu", "app-3/train[51]", 44, 11*time.Second, 19*time.Second, 0)
 	gpu.Mode, gpu.Limit, gpu.Slot = pglock.ModeLimit, 2, 1
 	return []pglock.LockInfo{
 		gpu,
 		leased("nightly-report", "app-1/reporter[4711]", 42, 11*time.Minute, 24*time.Second, 3),
-		leased("orders/2026-11-22", "app-2/orders[963]", 17592186044451, 40*time.Millisecond, 29900*time.Millisecond, 1),
+		leased("orders/2026-11-22", "app-2/orders[963]", 17592186044451, 40*time.Millisecond, 29900*time.Millisecond,
+			1),
 		leased("stock count", "app-4/stock[7]", 7, 26*time.Hour, 4*time.Second, 0),
 		free,
 	}
@@ -104,13 +113,15 @@ func opened(locks ...pglock.LockInfo) liveShot {
 
 func shopRated() liveShot {
 	s, locks := opened(shop()...), shop()
-	return liveShot{locks: locks, verdicts: s.verdicts, at: liveNoon.Add(time.Second), next: liveNoon.Add(2 * time.Second)}
+	return liveShot{locks: locks, verdicts: s.verdicts, at: liveNoon.Add(time.Second),
+		next: liveNoon.Add(2 * time.Second)}
 }
 
 func queueOf(n int) (queue []lockadmin.Waiter) {
 	for i := range n {
-		w := lockadmin.Waiter{Lock: "nightly-report", Ticket: int64(i + 1), Place: i + 1, Mode: pglock.ModeExclusive, Holder: fmt.Sprintf("app-%d/reporter[%d]", i+2, 960+i),
-			Alive: true, Waiting: time.Duration(660-200*i) * time.Second}
+		w := lockadmin.Waiter{Lock: "nightly-report", Ticket: int64(i + 1), Place: i + 1, Mode: pglock.ModeExclusive,
+			Holder: fmt.Sprintf("app-%d/reporter[%d]", i+2, 960+i),
+			Alive:  true, Waiting: time.Duration(660-200*i) * time.Second}
 		if i == 1 {
 			w.Mode = pglock.ModeShared
 		}
@@ -127,10 +138,14 @@ func reportShot() liveShot {
 	l.Name = "nightly-report"
 	v := showView{Lock: viewOf(l), Holders: []lockView{viewOf(l)}, Waiters: waiterViews(queueOf(3))}
 	v.Events = []lockadmin.Event{
-		{At: liveNoon.Add(-11 * time.Minute), Kind: lockadmin.EventTakeover, Token: 41, NewToken: 42, Holder: "app-9/reporter[12]", Actor: "app-1/reporter[4711]"},
-		{At: liveNoon.Add(-26 * time.Hour), Kind: lockadmin.EventBreak, Token: 30, NewToken: 31, Holder: "app-9/reporter[7]", Actor: "alice@ops", DBUser: "alice", Reason: "stuck since 3:00, host is down"},
+		{At: liveNoon.Add(-11 * time.Minute), Kind: lockadmin.EventTakeover, Token: 41, NewToken: 42,
+			Holder: "app-9/reporter[12]", Actor: "app-1/reporter[4711]"},
+		{At: liveNoon.Add(-26 * time.Hour), Kind: lockadmin.EventBreak, Token: 30, NewToken: 31,
+			Holder: "app-9/reporter[7]", Actor: "alice@ops", DBUser: "alice", Reason: "stuck since 3:00, host is down"},
 	}
-	v.Backends = backendViews([]lockadmin.Backend{{Use: lockadmin.BackendHeartbeat, PID: 20321, User: "app", Application: "pglock app-1/reporter[4711]", Client: "10.0.0.7", State: "idle", InState: 1200 * time.Millisecond}})
+	v.Backends = backendViews([]lockadmin.Backend{{Use: lockadmin.BackendHeartbeat, PID: 20321, User: "app",
+		Application: "pglock app-1/reporter[4711]", Client: "10.0.0.7", State: "idle",
+		InState: 1200 * time.Millisecond}})
 	return liveShot{lock: v}
 }
 
@@ -148,7 +163,8 @@ func TestScreensLookAsInTheGoldenFiles(t *testing.T) {
 			l.gets(opened(shop()[1:2]...))
 		},
 		"top-old": func(l *liveLab) {
-			l.gets(opened(shop()...)).gets(liveShot{trouble: &problem{Message: "cannot connect as user app: 10.0.0.5:5432: connection refused"}})
+			l.gets(opened(shop()...)).gets(liveShot{trouble: &problem{Message: "cannot connect as user app: " +
+				"10.0.0.5:5432: connection refused"}})
 			l.now = liveNoon.Add(8 * time.Second)
 		},
 		"lock": func(l *liveLab) { l.wish.name = "nightly-report"; l.gets(reportShot()) },
@@ -156,7 +172,8 @@ func TestScreensLookAsInTheGoldenFiles(t *testing.T) {
 			l.wish.name = "cleanup"
 			free := shop()[4]
 			free.EndedAt = liveNoon.Add(-time.Minute)
-			l.gets(liveShot{lock: showView{Lock: viewOf(free), Note: "the events are not shown: they need the role pglock_admin"}})
+			l.gets(liveShot{lock: showView{Lock: viewOf(free), Note: "the events are not shown: they need the role " +
+				"pglock_admin"}})
 		},
 		"lock-gone": func(l *liveLab) {
 			l.wish.name = "nightly-report"
@@ -172,7 +189,9 @@ func TestScreensLookAsInTheGoldenFiles(t *testing.T) {
 			l.gets(reportShot()).presses("b")
 			l.types("x")
 			l.presses("enter")
-			l.Update(liveBroken{asked: l.broken[0], failed: &problem{Message: "permission denied for function break_lock (SQLSTATE 42501)", Hint: "let an administrator run: GRANT pglock_admin TO app"}})
+			l.Update(liveBroken{asked: l.broken[0],
+				failed: &problem{Message: "permission denied for function break_lock (SQLSTATE 42501)",
+					Hint: "let an administrator run: GRANT pglock_admin TO app"}})
 		},
 	}
 	for name, play := range scenes {
@@ -197,12 +216,14 @@ func TestPicturesInTheDocumentationAreWhatATerminalShows(t *testing.T) {
 	}
 	l.gets(after)
 	golden(t, "../../docs/top.svg", picture(emulated(t, l.liveModel),
-		"pglock-admin top: five locks, the one that somebody has waited for longest first. One has a holder that renews late, and is red."))
+		"pglock-admin top: five locks, the one that somebody has waited for longest first. One has a holder that "+
+			"renews late, and is red."))
 
 	l = newLab(100, 25)
 	l.wish.name = "nightly-report"
 	l.gets(reportShot()).presses("b")
 	l.types("stuck since 3:00, host is down")
 	golden(t, "../../docs/watch.svg", picture(emulated(t, l.liveModel),
-		"pglock-admin watch nightly-report: the holder with the bar of its lease, three waiters, the history, the process of the server. It asks why the lease is to be broken."))
+		"pglock-admin watch nightly-report: the holder with the bar of its lease, three waiters, the history, the "+
+			"process of the server. It asks why the lease is to be broken."))
 }

@@ -104,7 +104,8 @@ func (s *screen) size(columns, lines int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.emulator.Resize(columns, lines)
-	if err := unix.IoctlSetWinsize(int(s.slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(lines)}); err != nil {
+	if err := unix.IoctlSetWinsize(int(s.slave.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Col: uint16(columns), Row: uint16(lines)}); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -227,7 +228,9 @@ func (s *screen) asItWas() {
 		defer s.mu.Unlock()
 		return !s.emulator.IsAltScreen()
 	})
-	for _, pair := range [][2]string{{"\x1b[?1049h", "\x1b[?1049l"}, {"\x1b[?25l", "\x1b[?25h"}, {"\x1b[?2004h", "\x1b[?2004l"}, {"\x1b[>4;2m", "\x1b[>4m"}, {"\x1b[>1u", "\x1b[<1u"}, {"\x1b[?2027h", "\x1b[?2027l"}} {
+	for _, pair := range [][2]string{{"\x1b[?1049h", "\x1b[?1049l"}, {"\x1b[?25l", "\x1b[?25h"},
+		{"\x1b[?2004h", "\x1b[?2004l"}, {"\x1b[>4;2m", "\x1b[>4m"}, {"\x1b[>1u", "\x1b[<1u"},
+		{"\x1b[?2027h", "\x1b[?2027l"}} {
 		s.until(fmt.Sprintf("%q, which takes back %q", pair[1], pair[0]), func(string) bool {
 			raw := s.written() // it may be read a moment after what leaves the screen
 			return strings.LastIndex(raw, pair[0]) <= strings.LastIndex(raw, pair[1])

@@ -210,7 +210,8 @@ func (m *liveModel) drawProcesses() []string {
 			}
 		}
 		pid, user := "pid "+pidText(b.Backend), "user "+cellText(b.User)
-		for n, line := range flow(m.width-2, pid, shortUse(b.Backend, cellText), cellText(b.Application), user, client, state, open) {
+		for n, line := range flow(m.width-2, pid, shortUse(b.Backend, cellText), cellText(b.Application), user, client,
+			state, open) {
 			if n > 0 {
 				line = "  " + line
 			}

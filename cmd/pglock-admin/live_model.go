@@ -189,7 +189,8 @@ func (m *liveModel) keyBreak(name, text string) {
 	case name == "ctrl+u":
 		b.reason = ""
 	case name == "enter" && blank(b.reason):
-		b.hint = choose(m.width, "Write why: the history must say why the lease was ended.", "Write why: for the history.")
+		b.hint = choose(m.width, "Write why: the history must say why the lease was ended.",
+			"Write why: for the history.")
 	case name == "enter":
 		b.sent = true
 		m.breakIt(*b)

@@ -15,8 +15,10 @@ import (
 
 // hostileTexts are texts that would write outside of their place, or elsewhere, if a terminal obeyed them.
 var hostileTexts = []string{
-	"\x1b[2J\x1b[1;1Hpwned", "\x1b]0;pwned\x07", "\x1b]52;c;cHduZWQ=\x07", "a\r\nb\tc", "\u009b2J", "\x7f\x08\x08", "\u202egnp.exe\u202c", "\u2066x\u2069", "\u200bzero\u200dwidth\ufeff",
-	strings.Repeat("e\u0301\u0300\u0302", 73), "👨\u200d👩\u200d👧\u200d👦", "🇩🇪🇫🇷", "👍🏽", "❤\ufe0f", "각\u1100\u1161", strings.Repeat("界", 170), strings.Repeat("x", 512), strings.Repeat("名前 ", 73),
+	"\x1b[2J\x1b[1;1Hpwned", "\x1b]0;pwned\x07", "\x1b]52;c;cHduZWQ=\x07", "a\r\nb\tc", "\u009b2J", "\x7f\x08\x08",
+	"\u202egnp.exe\u202c", "\u2066x\u2069", "\u200bzero\u200dwidth\ufeff",
+	strings.Repeat("e\u0301\u0300\u0302", 73), "👨\u200d👩\u200d👧\u200d👦", "🇩🇪🇫🇷", "👍🏽", "❤\ufe0f", "각\u1100\u1161",
+	strings.Repeat("界", 170), strings.Repeat("x", 512), strings.Repeat("名前 ", 73),
 	"'; rm -rf /", `"quoted"`, "-flag", "back\\slash", "﷽﷽﷽", "ก\u0e33\u0e49", "\u0600number", "█░▶●├─│",
 }
 
@@ -26,13 +28,18 @@ func hostileShots(text string) (list, lock liveShot) {
 	list = liveShot{locks: []pglock.LockInfo{l, leased("plain", "holder", 2, time.Hour, 10*time.Second, 1)}}
 	second := l
 	second.Token, second.Slot = 3, 2
-	v := showView{Lock: viewOf(l), Holders: []lockView{viewOf(l), viewOf(second)}, Waiters: waiterViews([]lockadmin.Waiter{
-		{Lock: text, Ticket: 1, Place: 1, Holder: text, Alive: true, Behind: text}, {Lock: text, Ticket: 2, Place: 12, Holder: text}})}
-	for _, kind := range []lockadmin.EventKind{lockadmin.EventBreak, lockadmin.EventTakeover, lockadmin.EventBypass, lockadmin.EventEpoch, lockadmin.EventRelease, lockadmin.EventKind(text)} {
-		v.Events = append(v.Events, lockadmin.Event{At: liveNoon, Kind: kind, Lock: text, Holder: text, Actor: text, DBUser: text, Reason: text, Resource: text})
+	v := showView{Lock: viewOf(l), Holders: []lockView{viewOf(l), viewOf(second)},
+		Waiters: waiterViews([]lockadmin.Waiter{
+			{Lock: text, Ticket: 1, Place: 1, Holder: text, Alive: true, Behind: text},
+			{Lock: text, Ticket: 2, Place: 12, Holder: text}})}
+	for _, kind := range []lockadmin.EventKind{lockadmin.EventBreak, lockadmin.EventTakeover, lockadmin.EventBypass,
+		lockadmin.EventEpoch, lockadmin.EventRelease, lockadmin.EventKind(text)} {
+		v.Events = append(v.Events, lockadmin.Event{At: liveNoon, Kind: kind, Lock: text, Holder: text, Actor: text,
+			DBUser: text, Reason: text, Resource: text})
 	}
 	v.Backends = backendViews([]lockadmin.Backend{
-		{Use: lockadmin.BackendWrite, Resource: text, PID: 1, User: text, Application: text, Client: text, State: "active", WaitsFor: text, Transaction: time.Hour},
+		{Use: lockadmin.BackendWrite, Resource: text, PID: 1, User: text, Application: text, Client: text,
+			State: "active", WaitsFor: text, Transaction: time.Hour},
 		{Use: lockadmin.BackendHeartbeat, PID: 2, User: text, Application: text, Client: text, State: text}})
 	return list, liveShot{lock: v}
 }
@@ -143,9 +150,11 @@ func TestTheChosenLockStaysChosenWhereverItGoes(t *testing.T) {
 		many = append(many, leased(fmt.Sprintf("lock-%03d", n), "h", pglock.Token(n+1), time.Minute, time.Second, 0))
 	}
 	l.gets(liveShot{locks: many})
-	for _, step := range []struct{ key, chosen string }{{"end", "lock-099"}, {"up", "lock-098"}, {"home", "lock-000"}, {"pgdown", "lock-006"}, {"pgdown", "lock-012"}, {"pgup", "lock-006"}} {
+	for _, step := range []struct{ key, chosen string }{{"end", "lock-099"}, {"up", "lock-098"}, {"home", "lock-000"},
+		{"pgdown", "lock-006"}, {"pgdown", "lock-012"}, {"pgup", "lock-006"}} {
 		l.presses(step.key)
-		if text := screenText(emulated(t, l.liveModel)); l.chosen.name != step.chosen || !strings.Contains(text, "▶ "+step.chosen) {
+		if text := screenText(emulated(t, l.liveModel)); l.chosen.name != step.chosen ||
+			!strings.Contains(text, "▶ "+step.chosen) {
 			t.Errorf("%s chooses %s, want %s:\n%s", step.key, l.chosen.name, step.chosen, text)
 		}
 	}
@@ -188,7 +197,8 @@ func TestDataThatCameLateAreCalledOld(t *testing.T) {
 	l.gets(liveShot{locks: shop()})
 	for seconds, old := range map[int]bool{0: false, 1: false, 3: false, 4: true, 100: true} {
 		l.Update(liveTick(liveNoon.Add(time.Duration(seconds) * time.Second)))
-		if text := screenText(emulated(t, l.liveModel)); strings.Contains(text, fmt.Sprintf("OLD: of 12:00:00, %ds ago", seconds)) != (old && seconds < 60) && seconds < 60 {
+		if text := screenText(emulated(t, l.liveModel)); strings.Contains(text, fmt.Sprintf("OLD: of 12:00:00, %ds ago",
+			seconds)) != (old && seconds < 60) && seconds < 60 {
 			t.Errorf("after %d s:\n%s", seconds, text)
 		}
 		if _, is := l.old(); is != old {
@@ -212,7 +222,8 @@ func TestAnAnswerToAnotherQuestionIsNotShown(t *testing.T) {
 	l.gets(liveShot{locks: shop()})
 	late := liveShot{wish: l.wish, locks: shop()[:1], at: liveNoon}
 	l.types("/x")
-	if text := screenText(emulated(t, l.liveModel)); strings.Contains(text, "gpu") || !strings.Contains(text, "reading") {
+	if text := screenText(emulated(t, l.liveModel)); strings.Contains(text, "gpu") ||
+		!strings.Contains(text, "reading") {
 		t.Errorf("what was read for another filter is shown:\n%s", text)
 	}
 	l.Update(late)
@@ -259,7 +270,8 @@ func TestABreakIsSentOnceAndOnlyWithAReason(t *testing.T) {
 	next.lock.Holders[0].Token, next.lock.Holders[0].Holder = 99, "other"
 	l.gets(next)
 	l.presses("enter", "enter", "esc", "x")
-	want := liveBreak{name: "nightly-report", holder: "app-1/reporter[4711]", token: 42, reason: "stuck since 3:00[2J", sent: true}
+	want := liveBreak{name: "nightly-report", holder: "app-1/reporter[4711]", token: 42, reason: "stuck since 3:00[2J",
+		sent: true}
 	if len(l.broken) != 1 || l.broken[0] != want || l.asking == nil {
 		t.Errorf("%+v, want %+v once", l.broken, want)
 	}
@@ -278,8 +290,10 @@ func TestABreakIsSentOnceAndOnlyWithAReason(t *testing.T) {
 
 func TestAnUnknownOutcomeIsNotCalledARefusal(t *testing.T) {
 	t.Parallel()
-	p := &problem{Message: "it is unknown whether the lease was broken: the connection was lost", Hint: "pglock-admin show a"}
-	if told := (liveBroken{failed: p, unknown: true}).told(); strings.Contains(told, "Nothing was broken") || !strings.Contains(told, "unknown") {
+	p := &problem{Message: "it is unknown whether the lease was broken: the connection was lost",
+		Hint: "pglock-admin show a"}
+	if told := (liveBroken{failed: p, unknown: true}).told(); strings.Contains(told, "Nothing was broken") ||
+		!strings.Contains(told, "unknown") {
 		t.Error(told)
 	}
 }
@@ -317,7 +331,8 @@ func TestTabChoosesTheHolderToBreak(t *testing.T) {
 
 func TestASlowListIsReadLessOften(t *testing.T) {
 	t.Parallel()
-	for took, want := range map[time.Duration]time.Duration{0: time.Second, 100 * time.Millisecond: 900 * time.Millisecond, time.Second: 4 * time.Second} {
+	for took, want := range map[time.Duration]time.Duration{0: time.Second,
+		100 * time.Millisecond: 900 * time.Millisecond, time.Second: 4 * time.Second} {
 		if got := pauseAfter(took, time.Second); got != want {
 			t.Errorf("after %v a pause of %v, want %v", took, got, want)
 		}
@@ -332,7 +347,8 @@ func TestALowTerminalHasRoomForTheQuestion(t *testing.T) {
 		l.wish.name = "nightly-report"
 		l.gets(reportShot()).presses("b")
 		text := strings.Join(drawn(t, l.liveModel), "\n")
-		for _, want := range []string{"nightly-report", "app-1/reporter[4711]", "token   42", "reason", "Enter breaks it"} {
+		for _, want := range []string{"nightly-report", "app-1/reporter[4711]", "token   42", "reason",
+			"Enter breaks it"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("at %d lines there is no %q:\n%s", height, want, text)
 			}

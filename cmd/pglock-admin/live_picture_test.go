@@ -78,7 +78,8 @@ const (
 func picture(e cellScreen, about string) string {
 	var b strings.Builder
 	wide, high := float64(e.Width())*cellWide+2*pictureMargin, e.Height()*cellHigh+2*pictureMargin
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %d" role="img" font-family="ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="14">`+"\n", wide, high)
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %d" role="img" font-family="ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="14">`+"\n", wide, high)
 	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString(about))
 	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" rx="8" fill="#%s"/>`+"\n", pictureBack)
 	for y := range e.Height() {
@@ -105,7 +106,8 @@ func drawRun(b *strings.Builder, x, n, y int, text string, style uv.Style) {
 	}
 	left, top := pictureMargin+float64(x)*cellWide, pictureMargin+y*cellHigh
 	if back != pictureBack {
-		fmt.Fprintf(b, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#%s"/>`+"\n", left, top, float64(n)*cellWide, cellHigh, back)
+		fmt.Fprintf(b, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#%s"/>`+"\n", left, top,
+			float64(n)*cellWide, cellHigh, back)
 	}
 	more := ""
 	if style.Attrs&uv.AttrBold != 0 {

@@ -152,7 +152,8 @@ func (s *liveShot) ill(name string) bool {
 	return v == lockadmin.SeverityWarning || v == lockadmin.SeverityStuck
 }
 
-func verdictsOf(ctx context.Context, admin *lockadmin.Admin, locks []pglock.LockInfo) (map[string]lockadmin.Severity, error) {
+func verdictsOf(ctx context.Context, admin *lockadmin.Admin, locks []pglock.LockInfo) (map[string]lockadmin.Severity,
+	error) {
 	all, err := admin.Summaries(ctx, locks)
 	verdicts := make(map[string]lockadmin.Severity, len(all))
 	for _, s := range all {

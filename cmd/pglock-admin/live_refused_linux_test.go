@@ -25,7 +25,8 @@ func TestAScreenRefusesWhatIsNoTerminal(t *testing.T) {
 		{"watch a b", "name of one lock", "watch NAME"},
 		{`watch "x`, "must be quoted", "watch -- "},
 	} {
-		in(t, "postgres://nobody@127.0.0.1:1/none", strings.Fields(line.args)...).want(t, exitUsage, line.says, line.try)
+		in(t, "postgres://nobody@127.0.0.1:1/none", strings.Fields(line.args)...).want(t, exitUsage, line.says,
+			line.try)
 	}
 	dumb := func(name string) string {
 		if name == "TERM" {
@@ -33,7 +34,8 @@ func TestAScreenRefusesWhatIsNoTerminal(t *testing.T) {
 		}
 		return os.Getenv(name)
 	}
-	if err := (&options{output: outputTable, getenv: dumb}).checkTerminal(true, "pglock-admin list"); err == nil || !strings.Contains(err.Error(), "TERM is dumb") {
+	if err := (&options{output: outputTable, getenv: dumb}).checkTerminal(true, "pglock-admin list"); err == nil ||
+		!strings.Contains(err.Error(), "TERM is dumb") {
 		t.Error(err)
 	}
 }

@@ -30,7 +30,8 @@ func atBothSizes(t *testing.T, test func(t *testing.T, columns, lines int)) {
 func rowsOf(text string) (names []string) {
 	_, table, _ := strings.Cut(text, "LOCK ")
 	for line := range strings.Lines(table) {
-		if name := strings.Fields(strings.TrimPrefix(line, "▶")); strings.HasPrefix(line, "▶ ") || strings.HasPrefix(line, "  ") && len(name) > 0 {
+		if name := strings.Fields(strings.TrimPrefix(line, "▶")); strings.HasPrefix(line, "▶ ") ||
+			strings.HasPrefix(line, "  ") && len(name) > 0 {
 			names = append(names, name[0])
 		}
 	}
@@ -60,7 +61,9 @@ func TestTopSortsFiltersOpensAndEnds(t *testing.T) {
 		s.types("r")
 		s.shows("by rate", "RATE/s")
 		stop := granting(t, db, "jobs/b")
-		s.until("the most granted first", func(text string) bool { return strings.HasPrefix(strings.Join(rowsOf(text), " "), "jobs/b") })
+		s.until("the most granted first", func(text string) bool {
+			return strings.HasPrefix(strings.Join(rowsOf(text), " "), "jobs/b")
+		})
 		stop()
 		s.types("w/jobs")
 		s.until("what fits the filter", inThisOrder("jobs/b", "jobs/a"))
@@ -120,7 +123,8 @@ func TestALeaseIsBrokenFromTheScreenWithAReason(t *testing.T) {
 			t.Fatal(err)
 		}
 		for e, err := range admin.History(t.Context(), "jobs/a") {
-			if err != nil || e.Kind != lockadmin.EventBreak || e.Reason != "stuck since 3:00" || e.Token != lease.Token() {
+			if err != nil || e.Kind != lockadmin.EventBreak || e.Reason != "stuck since 3:00" ||
+				e.Token != lease.Token() {
 				t.Errorf("%+v, %v", e, err)
 			}
 		}
@@ -249,7 +253,8 @@ func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
 		s.types("q")
 		s.ends(exitOK)
 		raw := s.written()
-		for _, bad := range []string{"pwned\x07", "\x1b]", "\u202e", "\u2066", "\u200b", "\u200d", "\u009b", "\x7f", "\u0301", "\ufe0f", "\x1b[1;1Hpwned"} {
+		for _, bad := range []string{"pwned\x07", "\x1b]", "\u202e", "\u2066", "\u200b", "\u200d", "\u009b", "\x7f",
+			"\u0301", "\ufe0f", "\x1b[1;1Hpwned"} {
 			if strings.Contains(raw, bad) {
 				t.Errorf("%q has reached the terminal", bad)
 			}

@@ -39,7 +39,8 @@ func TestListShowsHeldLocksAndOnRequestFreeOnes(t *testing.T) {
 	if len(view.Locks) != 1 || view.More {
 		t.Fatalf("%+v", view)
 	}
-	if l := view.Locks[0]; l.Name != "jobs/a" || l.Holder != "worker-1" || !l.Held || l.Token != 1 || l.TTL != time.Minute.Milliseconds() ||
+	if l := view.Locks[0]; l.Name != "jobs/a" || l.Holder != "worker-1" || !l.Held || l.Token != 1 ||
+		l.TTL != time.Minute.Milliseconds() ||
 		l.Remaining <= 0 || l.Remaining > l.TTL || l.HeldFor < 0 {
 		t.Errorf("%+v", l)
 	}
@@ -50,7 +51,8 @@ func TestListReadsEveryPage(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	const many = 2101
-	execute(t, db, `SELECT pglock.acquire_lease('lock-' || i, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour') FROM generate_series(1, $1) i`, many)
+	execute(t, db,
+		`SELECT pglock.acquire_lease('lock-' || i, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour') FROM generate_series(1, $1) i`, many)
 	for limit, want := range map[string]int{"1000": 1000, "2000": 2000, "2101": many, "2102": many} {
 		view := decode[listView](t, in(t, db.URL(), "list", "--limit", limit, "-o", "json").want(t, exitOK).stdout)
 		seen := map[string]bool{}
@@ -73,10 +75,12 @@ func TestShowTellsTheLockItsFencesAndItsEvents(t *testing.T) {
 	}
 	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "jobs/a", "held for", "worker-1", `"build"`, "FENCE OF", "█")
 	in(t, db.URL(), "break", "jobs/a", "--reason", "stuck").want(t, exitOK)
-	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "FREE", "last holder", "broke the lease of worker-1 with token 1: stuck (the next token is greater than")
+	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "FREE", "last holder", "broke the lease of worker-1 with token "+
+		"1: stuck (the next token is greater than")
 
 	view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
-	if view.Lock.Held || len(view.Fences) != 1 || view.Fences[0].LastToken != 1 || len(view.Events) != 1 || view.Events[0].Reason != "stuck" {
+	if view.Lock.Held || len(view.Fences) != 1 || view.Fences[0].LastToken != 1 || len(view.Events) != 1 ||
+		view.Events[0].Reason != "stuck" {
 		t.Errorf("%+v", view)
 	}
 	in(t, db.URL(), "show", "jobs/none").want(t, exitNotHeld, "list --all")
@@ -104,7 +108,8 @@ func TestBreakFencesTheOldHolderAndIsAudited(t *testing.T) {
 	lease := hold(t, db, "stuck-worker", "jobs/a")
 	a := in(t, db.URL(), "break", "jobs/a", "--reason", "host is down", "--by", "me@desk", "-o", "json").want(t, exitOK)
 	view := decode[breakView](t, a.stdout)
-	if view.Holder != "stuck-worker" || view.Token != lease.Token() || view.NewToken <= view.Token || view.By != "me@desk" {
+	if view.Holder != "stuck-worker" || view.Token != lease.Token() || view.NewToken <= view.Token ||
+		view.By != "me@desk" {
 		t.Errorf("%+v", view)
 	}
 	if _, err := lease.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
@@ -115,7 +120,8 @@ func TestBreakFencesTheOldHolderAndIsAudited(t *testing.T) {
 		t.Errorf("the next token is %d, after %d", next.Token(), view.NewToken)
 	}
 	show := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
-	if len(show.Events) != 1 || show.Events[0].Actor != "me@desk" || show.Events[0].Reason != "host is down" || show.Events[0].At.IsZero() {
+	if len(show.Events) != 1 || show.Events[0].Actor != "me@desk" || show.Events[0].Reason != "host is down" ||
+		show.Events[0].At.IsZero() {
 		t.Errorf("%+v", show.Events)
 	}
 }
@@ -124,7 +130,8 @@ func TestBreakTellsWhoWasBrokenAndWhatHappensNext(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "stuck-worker", "jobs/a")
-	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, exitOK, "stuck-worker", "old token", "new token", actor(), "next fenced write")
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, exitOK, "stuck-worker", "old token", "new token",
+		actor(), "next fenced write")
 }
 
 // Whoever has locked the lock's row is in the way of a break: the command that is advised names that process.
@@ -134,18 +141,21 @@ func TestABreakThatTakesTooLongSaysHowToFindWhoIsInItsWay(t *testing.T) {
 	hold(t, db, "worker", "jobs/a")
 	busy := db.Conn(t)
 	for _, sql := range []string{"BEGIN", "SELECT FROM pglock.watch('jobs/a', '1 min')",
-		"SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')"} {
+		"SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('statement_timeout', " +
+			"'idle_in_transaction_session_timeout', 'transaction_timeout')"} {
 		if _, err := busy.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
 	session := ask[string](t, db, "SELECT session_id::text FROM pglock.locks")
 	for what, try := range map[string]string{
-		"jobs/a":               "try: pglock-admin why jobs/a, which names that transaction's process",
-		"--session " + session: "try: pglock-admin list --session " + session + ", and for each lock pglock-admin why NAME, which names that transaction's process",
+		"jobs/a": "try: pglock-admin why jobs/a, which names that transaction's process",
+		"--session " + session: "try: pglock-admin list --session " + session + ", and for each lock pglock-admin " +
+			"why NAME, which names that transaction's process",
 	} {
 		args := append(append([]string{"break"}, strings.Fields(what)...), "--reason", "r", "--timeout", "2s")
-		in(t, db.URL(), args...).want(t, exitFailure, "nothing was broken within 2s (--timeout)", try, "If it names none: psql -c 'SELECT 1'")
+		in(t, db.URL(), args...).want(t, exitFailure, "nothing was broken within 2s (--timeout)", try,
+			"If it names none: psql -c 'SELECT 1'")
 	}
 	in(t, db.URL(), "why", "jobs/a").want(t, exitOK, fmt.Sprintf("pg_terminate_backend(%d)", busy.PgConn().PID()))
 }
@@ -154,7 +164,8 @@ func TestBreakOfWhatIsNotHeldExitsWithThree(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "worker", "jobs/a")
-	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", fmt.Sprint(lease.Token()+1)).want(t, exitNotHeld, "nothing was broken")
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", fmt.Sprint(lease.Token()+1)).want(t, exitNotHeld,
+		"nothing was broken")
 	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", "0").want(t, exitUsage, "token")
 	if !lease.Valid() {
 		t.Error("the lease ended")
@@ -162,7 +173,8 @@ func TestBreakOfWhatIsNotHeldExitsWithThree(t *testing.T) {
 	in(t, db.URL(), "break", "jobs/none", "--reason", "r").want(t, exitNotHeld)
 	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", fmt.Sprint(lease.Token())).want(t, exitOK)
 	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, exitNotHeld)
-	in(t, db.URL(), "break", "jobs/a", "--reason", strings.Repeat("x", lockadmin.MaxReasonBytes+1)).want(t, exitUsage, "reason")
+	in(t, db.URL(), "break", "jobs/a", "--reason", strings.Repeat("x", lockadmin.MaxReasonBytes+1)).want(t, exitUsage,
+		"reason")
 }
 
 // asUser gives a connection string of a new user who has the given role, or none.
@@ -195,7 +207,8 @@ func TestAUserWithoutOperatorRightsMayLookButNotBreak(t *testing.T) {
 	user := asUser(t, db, "pglock_user")
 	in(t, user, "list").want(t, exitOK, "jobs/a")
 	in(t, user, "show", "jobs/a").want(t, exitOK, "worker", "they need the role pglock_admin")
-	if v := decode[showView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, exitOK).stdout); v.Events != nil || v.Note == "" {
+	if v := decode[showView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, exitOK).stdout); v.Events != nil ||
+		v.Note == "" {
 		t.Errorf("%+v", v)
 	}
 	a := in(t, user, "break", "jobs/a", "--reason", "r").want(t, exitPermission, "GRANT pglock_admin")
@@ -238,6 +251,7 @@ func TestTerminalEscapesAreQuoted(t *testing.T) {
 	if view.Locks[0].Name != name || view.Locks[0].Holder != holder {
 		t.Errorf("JSON does not give the texts back: %+v", view.Locks[0])
 	}
-	unsafe(in(t, db.URL(), "break", name, "--reason", "bad\x1b[0m", "--by", "me\x1b", "--token", fmt.Sprint(lease.Token())).want(t, exitOK))
+	unsafe(in(t, db.URL(), "break", name, "--reason", "bad\x1b[0m", "--by", "me\x1b", "--token",
+		fmt.Sprint(lease.Token())).want(t, exitOK))
 	unsafe(in(t, db.URL(), "show", name).want(t, exitOK, `"bad\x1b[0m"`))
 }

@@ -39,9 +39,12 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("PGOPTIONS", "-c jit=off"); err != nil {
 		panic(err)
 	}
-	// Bubble Tea leaves the goroutine that reads the terminal behind when an answer of the terminal comes after its end.
+	// Bubble Tea leaves the goroutine that reads the terminal behind when an answer of the terminal comes after its
+	// end.
 	answered := goleak.IgnoreTopFunction("github.com/charmbracelet/ultraviolet.(*TerminalReader).sendEvents")
-	pgtest.Main(m, pgtest.IgnoreLeaks(answered), pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
+	pgtest.Main(m, pgtest.IgnoreLeaks(answered), pgtest.WithTemplate(func(ctx context.Context, url string) error {
+		return migrations.Up(ctx, url)
+	}))
 }
 
 // heedAll makes the programs that tests start heed signals that this process was started to ignore, as under nohup: a
@@ -85,7 +88,8 @@ func with(tb testing.TB, getenv func(string) string, args ...string) answer {
 	if strings.Contains(a.stdout+a.stderr, "\x1b") {
 		tb.Errorf("pglock-admin %q wrote a raw escape:\n%q\n%q", args, a.stdout, a.stderr)
 	}
-	if code != exitOK && !strings.Contains(a.stderr, "try: ") && !strings.Contains(a.stderr, `"hint"`) && !strings.Contains(a.stderr, "\nhint: ") {
+	if code != exitOK && !strings.Contains(a.stderr, "try: ") && !strings.Contains(a.stderr, `"hint"`) &&
+		!strings.Contains(a.stderr, "\nhint: ") {
 		tb.Errorf("pglock-admin %q does not say what to do next: %q", args, a.stderr)
 	}
 	for _, out := range []string{a.stdout, a.stderr} {
@@ -123,7 +127,8 @@ func decode[T any](tb testing.TB, text string) (v T) {
 // hold takes a lock for the length of the test.
 func hold(tb testing.TB, db *pgtest.DB, holder, name string, opts ...pglock.AcquireOption) *pglock.Lease {
 	tb.Helper()
-	client, err := pglock.New(tb.Context(), db.Pool(tb), pglock.WithDefaultHolder(holder), pglock.WithDefaultTTL(time.Minute))
+	client, err := pglock.New(tb.Context(), db.Pool(tb), pglock.WithDefaultHolder(holder),
+		pglock.WithDefaultTTL(time.Minute))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -31,7 +31,8 @@ func message(err error) string {
 	case errors.As(err, &own):
 		return own.Error()
 	case errors.As(err, &step) && step.Unknown:
-		return fmt.Sprintf("it is unknown whether schema %s went from %s to %s: %s", named(step.Schema), versionText(step.From), versionText(step.To), ended(err, step.Err))
+		return fmt.Sprintf("it is unknown whether schema %s went from %s to %s: %s", named(step.Schema),
+			versionText(step.From), versionText(step.To), ended(err, step.Err))
 	case errors.As(err, &step):
 		return fmt.Sprintf("schema %s stays %s, because the step to %s was rolled back: %s", named(step.Schema),
 			versionText(step.From), versionText(step.To), ended(err, step.Err))
@@ -42,11 +43,14 @@ func message(err error) string {
 	case errors.As(err, &connect):
 		return fmt.Sprintf("cannot connect as user %s: %s", named(connect.Config.User), refusals(connect.Unwrap()))
 	case errors.As(err, &right) && right.Have < 0:
-		return fmt.Sprintf("user %s cannot read schema %s: it lacks %s", named(right.User), named(right.Schema), right.Lacks)
+		return fmt.Sprintf("user %s cannot read schema %s: it lacks %s", named(right.User), named(right.Schema),
+			right.Lacks)
 	case errors.As(err, &right):
-		return fmt.Sprintf("schema %s is %s, and user %s cannot change it: it lacks %s", named(right.Schema), versionText(right.Have), named(right.User), right.Lacks)
+		return fmt.Sprintf("schema %s is %s, and user %s cannot change it: it lacks %s", named(right.Schema),
+			versionText(right.Have), named(right.User), right.Lacks)
 	case errors.As(err, &dirty):
-		return fmt.Sprintf("schema %s is %s, and golang-migrate has recorded %s for it: one of them was changed by hand",
+		return fmt.Sprintf("schema %s is %s, and golang-migrate has recorded %s for it: one of them was changed by "+
+			"hand",
 			named(dirty.Schema), versionText(dirty.Before), versionText(max(dirty.Version, 0)))
 	case errors.As(err, &guarded):
 		return "tables are guarded: " + guarded.Tables

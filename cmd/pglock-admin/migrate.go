@@ -38,8 +38,10 @@ schema is missing, or when golang-migrate has recorded another version than the 
 		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes {
-				return usageErrorf("pglock-admin migrate down --yes"+o.same()+", after a look at pglock-admin list"+o.same(),
-					"migrate down deletes every lock, every fence and the history of schema %s: it needs --yes", named(o.schema))
+				return usageErrorf("pglock-admin migrate down --yes"+o.same()+", after a look at pglock-admin list"+
+					o.same(),
+					"migrate down deletes every lock, every fence and the history of schema %s: it needs --yes",
+					named(o.schema))
 			}
 			return o.migration(cmd, migrations.Down)
 		},
@@ -93,7 +95,8 @@ func newForce(o *options) *cobra.Command {
 the two was changed by hand. N must be the version that the schema really has; pglock-admin migrate version shows it.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usageErrorf("pglock-admin migrate version, to see the version", "force takes one version, not %d arguments", len(args))
+				return usageErrorf("pglock-admin migrate version, to see the version", "force takes one version, not "+
+					"%d arguments", len(args))
 			}
 			return nil
 		},
@@ -101,7 +104,8 @@ the two was changed by hand. N must be the version that the schema really has; p
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[0])
 			if err != nil {
-				return usageErrorf("pglock-admin migrate version"+o.same()+", to see the version", "N is %q: it must be a whole number", args[0])
+				return usageErrorf("pglock-admin migrate version"+o.same()+", to see the version",
+					"N is %q: it must be a whole number", args[0])
 			}
 			return o.migration(cmd, func(ctx context.Context, to *pgx.ConnConfig, opts ...migrations.Option) error {
 				err := migrations.Force(ctx, to, n, opts...)
@@ -118,7 +122,8 @@ the two was changed by hand. N must be the version that the schema really has; p
 }
 
 // migration runs a function of package migrations, and shows the version before and after it.
-func (o *options) migration(cmd *cobra.Command, f func(context.Context, *pgx.ConnConfig, ...migrations.Option) error) error {
+func (o *options) migration(cmd *cobra.Command, f func(context.Context, *pgx.ConnConfig,
+	...migrations.Option) error) error {
 	ctx, cancel := o.bounded(cmd.Context())
 	defer cancel()
 	view, err := o.schemaVersion(ctx)
@@ -144,10 +149,13 @@ func (o *options) schemaVersion(ctx context.Context) (versionView, error) {
 func (o *options) fits(ctx context.Context, v versionView) error {
 	switch {
 	case v.Version != v.Needed:
-		return &advised{text: fmt.Sprintf("this program needs version %d", v.Needed), code: exitSchema, hint: o.migrate(ctx, v.Version)}
+		return &advised{text: fmt.Sprintf("this program needs version %d", v.Needed), code: exitSchema,
+			hint: o.migrate(ctx, v.Version)}
 	case v.Dirty:
-		return &advised{text: "golang-migrate has recorded another version: it or the schema was changed by hand", code: exitSchema,
-			hint: fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version", v.Version, o.same())}
+		return &advised{text: "golang-migrate has recorded another version: it or the schema was changed by hand",
+			code: exitSchema,
+			hint: fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version", v.Version,
+				o.same())}
 	}
 	return nil
 }

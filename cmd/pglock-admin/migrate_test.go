@@ -17,7 +17,8 @@ var latest = fmt.Sprint("version ", migrations.Latest)
 func TestMigrateMakesTellsAndRemovesTheSchema(t *testing.T) {
 	t.Parallel()
 	url := pgtest.EmptyDatabase(t).URL()
-	in(t, url, "migrate", "version").want(t, exitSchema, "schema pglock: missing", "needs "+latest, "try: pglock-admin migrate up\n")
+	in(t, url, "migrate", "version").want(t, exitSchema, "schema pglock: missing", "needs "+latest,
+		"try: pglock-admin migrate up\n")
 	in(t, url, "list").want(t, exitSchema, "try: pglock-admin migrate up")
 	in(t, url, "migrate", "up").want(t, exitOK, latest, "it was missing")
 	in(t, url, "migrate", "up").want(t, exitOK, "as before")
@@ -59,7 +60,8 @@ func TestMigrateForceIsTheWayOutWhereSomethingWasChangedByHand(t *testing.T) {
 	pgtest.Whole(t, "TestMigrateMakesTellsAndRemovesTheSchema")
 	t.Parallel()
 	db := pgtest.Database(t)
-	execute(t, db, fmt.Sprintf("UPDATE pglock.pglock_schema_migrations SET version = %d, dirty = true", migrations.Latest+3))
+	execute(t, db, fmt.Sprintf("UPDATE pglock.pglock_schema_migrations SET version = %d, dirty = true",
+		migrations.Latest+3))
 	force := fmt.Sprint("migrate force ", migrations.Latest)
 	in(t, db.URL(), "migrate", "version").want(t, exitSchema, latest+", marked dirty", force)
 	in(t, db.URL(), "migrate", "down", "--yes").want(t, exitSchema, "changed by hand", force)
@@ -81,11 +83,13 @@ func TestASchemaOfANewerReleaseIsToldApart(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	next := strconv.Itoa(migrations.Latest + 1)
-	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+next+`'`)
+	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+
+		next+`'`)
 	execute(t, db, `UPDATE pglock.pglock_schema_migrations SET version = `+next)
 	in(t, db.URL(), "list").want(t, exitOK) // it serves this release too
 	in(t, db.URL(), "doctor").want(t, exitOK, "pglock, version "+next, "Newer than this library")
-	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+next+`'`)
+	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+
+		next+`'`)
 	in(t, db.URL(), "list").want(t, exitSchema, "a newer pglock-admin")
 	in(t, db.URL(), "migrate", "up").want(t, exitSchema, "a newer pglock-admin")
 	in(t, db.URL(), "migrate", "version").want(t, exitSchema, "a newer pglock-admin")
@@ -94,7 +98,8 @@ func TestASchemaOfANewerReleaseIsToldApart(t *testing.T) {
 // No release before this one has left a schema: what is said of one is shown without.
 func TestASchemaOfAnOlderReleaseIsNamedWithBothVersions(t *testing.T) {
 	t.Parallel()
-	if got, want := message(&pglock.SchemaError{Schema: "pglock", Have: 1, Need: 2}), "schema pglock has version 1, this program needs 2"; got != want {
+	if got, want := message(&pglock.SchemaError{Schema: "pglock", Have: 1, Need: 2}), "schema pglock has version 1, "+
+		"this program needs 2"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

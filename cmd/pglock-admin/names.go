@@ -27,7 +27,8 @@ func nameOf(cmd *cobra.Command, args []string, n int) (string, error) {
 	}
 	name, err := unquoted(arg)
 	if err != nil {
-		return "", usageErrorf(fmt.Sprintf("%s -- %s, for a name that really begins so", cmd.CommandPath(), shellQuote(escapeText(arg))),
+		return "", usageErrorf(fmt.Sprintf("%s -- %s, for a name that really begins so", cmd.CommandPath(),
+			shellQuote(escapeText(arg))),
 			`NAME is %s: a name that begins with " must be quoted as in the output of list`, shown.Quoted(arg))
 	}
 	return name, nil

@@ -18,10 +18,14 @@ import (
 
 // awkward are names that have tricked somebody, or could.
 var awkward = []string{
-	"jobs/a", "nightly-report", "my job", " ", " a ", "it's", `say "hi"`, `"quoted"`, `"half`, `"`, "'", `\`, `a\b`, `a\\b`, `\x41`, `"\x41"`,
-	"-", "--", "-rf", "--help", "--reason=x", "-- a", "~", "~root", "#1", "a#1", "!!", "!$", "a!b", "*", "?", "[ab]", "{a,b}", "=ls", "a=b", "%1",
-	"$HOME", "${HOME}", "$(touch pwned)", "`touch pwned`", "; touch pwned", "a;touch pwned", "|touch pwned", "&", ">pwned", "<pwned", "'; touch pwned; '", "\n touch pwned\n",
-	"a\nb", "a\tb", "a\rb", "a\x1b[2Jb", "\x1b]0;x\a", "a\x7fb", "\u009b1m", "a\u0085b", "\u202egpj.exe", "\u200b", "a\u00a0b", "\u2028", "\ufeff", "\U000e0041",
+	"jobs/a", "nightly-report", "my job", " ", " a ", "it's", `say "hi"`, `"quoted"`, `"half`, `"`, "'", `\`, `a\b`,
+	`a\\b`, `\x41`, `"\x41"`,
+	"-", "--", "-rf", "--help", "--reason=x", "-- a", "~", "~root", "#1", "a#1", "!!", "!$", "a!b", "*", "?", "[ab]",
+	"{a,b}", "=ls", "a=b", "%1",
+	"$HOME", "${HOME}", "$(touch pwned)", "`touch pwned`", "; touch pwned", "a;touch pwned", "|touch pwned", "&",
+	">pwned", "<pwned", "'; touch pwned; '", "\n touch pwned\n",
+	"a\nb", "a\tb", "a\rb", "a\x1b[2Jb", "\x1b]0;x\a", "a\x7fb", "\u009b1m", "a\u0085b", "\u202egpj.exe", "\u200b",
+	"a\u00a0b", "\u2028", "\ufeff", "\U000e0041",
 	"größe", "ключ", "名前", "🔒", "e\u0301", "\u0301", `$'\x1b'`, "(a)", "a,b", "x@y:z+1%", "\\n", "^a", "a  b",
 }
 
@@ -33,7 +37,8 @@ func anyName(r *rand.Rand) string {
 		case 0:
 			b.WriteRune(rune(1 + r.IntN(0x7f)))
 		case 1:
-			b.WriteRune([]rune{'\'', '"', '\\', '$', '`', '-', ' ', '\n', '!', '\x1b', '\u202e', 'ü', '\u009b', '\U000e0041'}[r.IntN(14)])
+			b.WriteRune([]rune{'\'', '"', '\\', '$', '`', '-', ' ', '\n', '!', '\x1b', '\u202e', 'ü', '\u009b',
+				'\U000e0041'}[r.IntN(14)])
 		case 2:
 			b.WriteString(awkward[r.IntN(len(awkward))])
 		default:
@@ -45,10 +50,11 @@ func anyName(r *rand.Rand) string {
 
 // read is how the command takes words that stand behind it.
 func read(words ...string) (name string, err error) {
-	cmd := &cobra.Command{Use: "show", SilenceErrors: true, SilenceUsage: true, Args: oneName, RunE: func(cmd *cobra.Command, args []string) (err error) {
-		name, err = nameOf(cmd, args, 0)
-		return err
-	}}
+	cmd := &cobra.Command{Use: "show", SilenceErrors: true, SilenceUsage: true, Args: oneName,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			name, err = nameOf(cmd, args, 0)
+			return err
+		}}
 	cmd.SetArgs(words)
 	return name, cmd.Execute()
 }
@@ -96,7 +102,8 @@ func TestANameThatIsShownCanBePastedIntoAnyShell(t *testing.T) {
 		}
 		for i, word := range words {
 			if name, err := read(word); err != nil || name != names[i] {
-				t.Errorf("seed %d: %q is shown as %s, from which %s gives %q, which is read as %q, %v", seed, names[i], shellName(names[i]), shell, word, name, err)
+				t.Errorf("seed %d: %q is shown as %s, from which %s gives %q, which is read as %q, %v", seed, names[i],
+					shellName(names[i]), shell, word, name, err)
 			}
 		}
 		if left, _ := os.ReadDir(dir); len(left) > 0 {
@@ -149,7 +156,8 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 	}
 	shown := func(command string) (texts []string) {
 		for line := range strings.Lines(in(t, db.URL(), command).want(t, exitOK).stdout) {
-			if text, rest, found := strings.Cut(line, "  "); found && !strings.HasPrefix(line, "LOCK") && strings.Contains(rest, "holder") {
+			if text, rest, found := strings.Cut(line, "  "); found && !strings.HasPrefix(line, "LOCK") &&
+				strings.Contains(rest, "holder") {
 				texts = append(texts, text)
 			}
 		}
@@ -167,11 +175,13 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 		}
 	}
 	odd := shellName("a\x1b[2J\nb")
-	if shown := in(t, db.URL(), "show", "--", "a\x1b[2J\nb").want(t, exitOK); !strings.Contains(shown.stdout, "\nlock      "+odd+"\n") {
+	if shown := in(t, db.URL(), "show", "--", "a\x1b[2J\nb").want(t, exitOK); !strings.Contains(shown.stdout,
+		"\nlock      "+odd+"\n") {
 		t.Errorf("show does not name the lock as %s:\n%s", odd, shown.stdout)
 	}
 	broken := shell(`"$PROGRAM" break --reason r ` + odd)
-	if !strings.Contains(broken, "broke the lease of lock "+odd+"\n") || !strings.Contains(broken, "pglock-admin history "+odd+"\n") {
+	if !strings.Contains(broken, "broke the lease of lock "+odd+"\n") ||
+		!strings.Contains(broken, "pglock-admin history "+odd+"\n") {
 		t.Errorf("break of %s says %s", odd, broken)
 	}
 	if v := decode[showView](t, shell(`"$PROGRAM" show -o json `+odd)); v.Lock.Holder != "waiter" {

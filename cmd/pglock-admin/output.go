@@ -76,7 +76,8 @@ func (o *options) showData(w io.Writer, v any) error {
 // change was made.
 func (o *options) changed(cmd *cobra.Command, v any, draw func(*page)) error {
 	if err := o.show(cmd, v, draw); err != nil {
-		return &advised{text: "it was done, but the answer could not be written", err: err, code: exitFailure, hint: "send the output of the next command where it can be written"}
+		return &advised{text: "it was done, but the answer could not be written", err: err, code: exitFailure,
+			hint: "send the output of the next command where it can be written"}
 	}
 	return nil
 }
@@ -111,7 +112,8 @@ func tableOf(titles []string, rows [][]string, right ...int) string {
 	}
 	var configs []table.ColumnConfig
 	for _, r := range right {
-		configs = append(configs, table.ColumnConfig{Number: r + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
+		configs = append(configs, table.ColumnConfig{Number: r + 1, Align: text.AlignRight,
+			AlignHeader: text.AlignRight})
 	}
 	t.SetColumnConfigs(configs)
 	t.SuppressTrailingSpaces()

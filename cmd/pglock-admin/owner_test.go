@@ -43,7 +43,8 @@ func newOwner(t *testing.T, db *pgtest.DB) (name string, give func()) {
 	})
 	return name, func() {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), strings.ReplaceAll(statementsOf(t, "### The owner"), "pglock_owner", name), pgx.QueryExecModeSimpleProtocol); err != nil {
+		if _, err := conn.Exec(t.Context(), strings.ReplaceAll(statementsOf(t, "### The owner"), "pglock_owner", name),
+			pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -62,7 +63,8 @@ func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *test
 		t.Helper()
 		return decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout).finding(t, "owner")
 	}
-	if f, me := found(), ask[string](t, db, "SELECT quote_ident(current_user)"); !bad(f) || f.Value != me+", a superuser" || !strings.Contains(f.Meaning, "no superuser limits") {
+	if f, me := found(), ask[string](t, db, "SELECT quote_ident(current_user)"); !bad(f) || f.Value != me+
+		", a superuser" || !strings.Contains(f.Meaning, "no superuser limits") {
 		t.Errorf("%+v, want attention to %s", f, me)
 	}
 	execute(t, db, "ALTER SCHEMA pglock OWNER TO pg_monitor")
@@ -77,7 +79,8 @@ func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *test
 		SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND proowner <> $1::text::regrole
 		UNION SELECT relname FROM pg_class WHERE relnamespace = 'pglock'::regnamespace AND relowner <> $1::text::regrole
 		UNION SELECT typname FROM pg_type WHERE typnamespace = 'pglock'::regnamespace AND typowner <> $1::text::regrole
-		UNION SELECT nspname FROM pg_namespace WHERE nspname = 'pglock' AND nspowner <> $1::text::regrole) x (what)`, owner); left != "nothing" {
+		UNION SELECT nspname FROM pg_namespace WHERE nspname = 'pglock' AND nspowner <> $1::text::regrole) x (what)`,
+		owner); left != "nothing" {
 		t.Errorf("of others are still %s", left)
 	}
 
@@ -89,7 +92,8 @@ func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *test
 		t.Errorf("a write past the guard: %q", state)
 	}
 	user := asUser(t, db, "pglock_admin")
-	for _, command := range []string{"list", "show a", "waiters", "doctor", "guard list", "break a --reason r", "prune", "migrate up"} {
+	for _, command := range []string{"list", "show a", "waiters", "doctor", "guard list", "break a --reason r", "prune",
+		"migrate up"} {
 		in(t, user, strings.Fields(command)...).want(t, exitOK)
 	}
 	in(t, db.URL(), "guard", "drop", "guarded", "--yes").want(t, exitOK)
@@ -106,7 +110,8 @@ func TestTheOwnerThatTheDocsMakeMayMigrate(t *testing.T) {
 	as := withOptions(t, db.URL(), "-c role="+owner)
 	in(t, as, "migrate", "down", "--yes").want(t, exitOK, "missing")
 	in(t, as, "migrate", "up").want(t, exitOK, "it was missing")
-	if f := decode[doctorView](t, in(t, as, "doctor", "-o", "json").want(t, exitOK).stdout).finding(t, "owner"); !fine(f) || f.Value != owner {
+	if f := decode[doctorView](t, in(t, as, "doctor", "-o", "json").want(t, exitOK).stdout).finding(t,
+		"owner"); !fine(f) || f.Value != owner {
 		t.Errorf("%+v", f)
 	}
 }
@@ -117,7 +122,8 @@ func TestDoctorShowsHowNearTheLimitOfMultixactsIs(t *testing.T) {
 	db := pgtest.Database(t)
 	f := decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout).finding(t, "multixacts")
 	var used, limit int64
-	if _, err := fmt.Sscanf(f.Value, "%d of %d", &used, &limit); err != nil || !fine(f) || limit != 1<<31 || used > 1_000_000 {
+	if _, err := fmt.Sscanf(f.Value, "%d of %d", &used, &limit); err != nil || !fine(f) || limit != 1<<31 ||
+		used > 1_000_000 {
 		t.Errorf("%+v, %v", f, err)
 	}
 }

@@ -55,7 +55,8 @@ You need the role pglock_admin.`,
 			}
 			opts := []lockadmin.PruneOption{lockadmin.WithIdle(idle), lockadmin.WithOnInUse(func() {
 				if o.output == outputTable {
-					fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting up to --timeout (%s) for whoever writes to it\n", durationText(o.timeout))
+					fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting up to "+
+						"--timeout (%s) for whoever writes to it\n", durationText(o.timeout))
 				}
 			})}
 			if cmd.Flags().Changed("events") {
@@ -73,7 +74,8 @@ You need the role pglock_admin.`,
 		},
 	}
 	durationVar(cmd.Flags(), &idle, "idle", "remove locks that have been free for longer than this `duration`")
-	durationVar(cmd.Flags(), &older, "events", "remove events older than this `duration` (default: as long as the history is kept)")
+	durationVar(cmd.Flags(), &older, "events", "remove events older than this `duration` (default: as long as the "+
+		"history is kept)")
 	return cmd
 }
 
@@ -103,15 +105,18 @@ func (o *options) explainPrune(ctx context.Context, v pruneView, err error) erro
 	late := stateOf(err) == "57014" && outOfTime(ctx) || errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
 	case errors.Is(err, lockadmin.ErrInUse):
-		return &advised{code: exitFailure, text: fmt.Sprintf("the table of locks is in use; %s, after %s", v.removed(), count(int64(v.Waits), "wait")),
-			hint: "a quieter time, or a longer --timeout. prune waits for VACUUM, and for open transactions that have acquired,\n" +
-				"  renewed or released a lock. Who they are:\n" +
+		return &advised{code: exitFailure, text: fmt.Sprintf("the table of locks is in use; %s, after %s", v.removed(),
+			count(int64(v.Waits), "wait")),
+			hint: "a quieter time, or a longer --timeout. prune waits for VACUUM, and for open transactions that " +
+				"have acquired,\n  renewed or released a lock. Who they are:\n" +
 				o.writersOfLocks()}
 	case late:
-		return &advised{code: exitFailure, text: fmt.Sprintf("%s (--timeout) was too short to remove everything; %s", durationText(o.timeout), v.removed()),
+		return &advised{code: exitFailure, text: fmt.Sprintf("%s (--timeout) was too short to remove everything; %s",
+			durationText(o.timeout), v.removed()),
 			hint: again + ", which goes on from there, or a longer --timeout"}
 	case ctx.Err() != nil: // interrupted
-		return &advised{code: exitInterrupted, text: "interrupted; " + v.removed(), hint: again + ", which goes on from there"}
+		return &advised{code: exitInterrupted, text: "interrupted; " + v.removed(), hint: again +
+			", which goes on from there"}
 	case v.Locks+v.Leftovers+v.Events > 0:
 		code, hint := o.advice(ctx, err)
 		return &advised{code: code, text: v.removed(), err: err, hint: hint}
@@ -123,12 +128,14 @@ func (o *options) explainPrune(ctx context.Context, v pruneView, err error) erro
 func (o *options) writersOfLocks() string {
 	return "  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, l.mode, a.query\n" +
 		"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
-		"  WHERE l.relation = '" + strings.ReplaceAll(pgx.Identifier{o.schema, "locks"}.Sanitize(), "'", "''") + "'::regclass AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())\n" +
+		"  WHERE l.relation = '" + strings.ReplaceAll(pgx.Identifier{o.schema, "locks"}.Sanitize(), "'", "''") +
+		"'::regclass AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())\n" +
 		"  AND l.granted AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')"
 }
 
 func (v pruneView) removed() string {
-	return fmt.Sprintf("removed %s, %s and %s", count(v.Locks, "lock"), count(v.Leftovers, "leftover"), count(v.Events, "event"))
+	return fmt.Sprintf("removed %s, %s and %s", count(v.Locks, "lock"), count(v.Leftovers, "leftover"),
+		count(v.Events, "event"))
 }
 
 func drawPruned(w *page, v pruneView, idle, older time.Duration) {

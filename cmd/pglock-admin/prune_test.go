@@ -35,7 +35,8 @@ func idleSince(tb testing.TB, db *pgtest.DB, ago string, names ...string) {
 		if err := hold(tb, db, "worker", name).Release(tb.Context()); err != nil {
 			tb.Fatal(err)
 		}
-		execute(tb, db, `UPDATE pglock.locks SET ended_at = clock_timestamp() - $2::text::interval WHERE name = $1`, name, ago)
+		execute(tb, db, `UPDATE pglock.locks SET ended_at = clock_timestamp() - $2::text::interval WHERE name = $1`,
+			name, ago)
 	}
 }
 
@@ -54,17 +55,20 @@ func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	hold(t, db, "reader", "shared", pglock.WithShared()) // its head has been free for ever
-	execute(t, db, `UPDATE pglock.locks SET ended_at = clock_timestamp() - interval '1 month' WHERE name = 'shared' AND slot = 0`)
+	execute(t, db,
+		`UPDATE pglock.locks SET ended_at = clock_timestamp() - interval '1 month' WHERE name = 'shared' AND slot = 0`)
 	execute(t, db, deadWaiters, "only the dead wait for it", 2)
 	execute(t, db, `INSERT INTO pglock.events (at, kind, lock_name, token)
 		SELECT clock_timestamp() - d * interval '1 day', 'break', 'x', 1 FROM unnest(ARRAY[1, 89, 91, 1000]) d`)
 
 	view := decode[pruneView](t, in(t, db.URL(), "prune", "-o", "json").want(t, exitOK).stdout)
-	want := pruneView{Locks: 3, Leftovers: 2, Events: 2, Idle: (24 * time.Hour).Milliseconds(), Older: (90 * 24 * time.Hour).Milliseconds()}
+	want := pruneView{Locks: 3, Leftovers: 2, Events: 2, Idle: (24 * time.Hour).Milliseconds(),
+		Older: (90 * 24 * time.Hour).Milliseconds()}
 	if view != want {
 		t.Errorf("%+v, want %+v", view, want)
 	}
-	if left := ask[string](t, db, `SELECT string_agg(DISTINCT name, ',' ORDER BY name) FROM pglock.locks`); left != "held,recent,shared" {
+	if left := ask[string](t, db,
+		`SELECT string_agg(DISTINCT name, ',' ORDER BY name) FROM pglock.locks`); left != "held,recent,shared" {
 		t.Errorf("the locks that are left: %s", left)
 	}
 	if n := ask[int](t, db, `SELECT count(*) FROM pglock.events`); n != 2 {
@@ -74,7 +78,8 @@ func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
 		t.Errorf("the held lease: %v", err)
 	}
 
-	in(t, db.URL(), "prune", "--idle", "22h", "--events", "48h").want(t, exitOK, "locks      1, free for longer than 22h", "events     1, older than 2d", "leftovers  0")
+	in(t, db.URL(), "prune", "--idle", "22h", "--events", "48h").want(t, exitOK, "locks      1, free for longer than "+
+		"22h", "events     1, older than 2d", "leftovers  0")
 	in(t, db.URL(), "prune").want(t, exitOK, "locks      0, free for longer than 1d")
 }
 
@@ -87,14 +92,17 @@ func TestPruneRemovesEveryKindOfLeftover(t *testing.T) {
 	for _, sql := range []string{ // two of each that are old enough, and one that is not
 		`INSERT INTO pglock.sessions SELECT gen_random_uuid(), 'gone', clock_timestamp() - d * interval '1 minute', clock_timestamp()` + old + `0.1, 2, 1000]) d`,
 		`INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), clock_timestamp()` + old + `50, 70, 1000]) d`,
-		`INSERT INTO pglock.receipts SELECT gen_random_uuid(), gen_random_uuid(), clock_timestamp()` + old + `10000, 10100, 20000]) d`,
-		`INSERT INTO pglock.done_keys SELECT 'key ' || d, 'a', 1, clock_timestamp(), clock_timestamp()` + old + `1430, 1450, 2000]) d`,
+		`INSERT INTO pglock.receipts SELECT gen_random_uuid(), gen_random_uuid(), clock_timestamp()` + old +
+			`10000, 10100, 20000]) d`,
+		`INSERT INTO pglock.done_keys SELECT 'key ' || d, 'a', 1, clock_timestamp(), clock_timestamp()` + old +
+			`1430, 1450, 2000]) d`,
 		`INSERT INTO pglock.done_keys SELECT 'for ever', 'a', 1, '-infinity'`,
 	} {
 		execute(t, db, sql)
 	}
 	in(t, db.URL(), "prune").want(t, exitOK, "leftovers  9, of dead sessions, old requests and work done once\n")
-	for table, want := range map[string]int{"waiters": 0, "sessions": 1, "spent_grants": 1, "receipts": 1, "done_keys": 2} {
+	for table, want := range map[string]int{"waiters": 0, "sessions": 1, "spent_grants": 1, "receipts": 1,
+		"done_keys": 2} {
 		if n := ask[int](t, db, "SELECT count(*) FROM pglock."+table); n != want {
 			t.Errorf("%d %s are left, want %d", n, table, want)
 		}
@@ -121,7 +129,8 @@ func TestI21_PruneLeavesFencesAndTokensGoOn(t *testing.T) {
 	if err := lease.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if view := decode[pruneView](t, in(t, db.URL(), "prune", "--idle", "0s", "-o", "json").want(t, exitOK).stdout); view.Locks != 1 {
+	if view := decode[pruneView](t, in(t, db.URL(), "prune", "--idle", "0s", "-o", "json").want(t,
+		exitOK).stdout); view.Locks != 1 {
 		t.Fatalf("%+v", view)
 	}
 	if last := ask[int64](t, db, `SELECT last_token FROM pglock.fences`); last != int64(lease.Token()) {
@@ -146,10 +155,12 @@ func TestI21_PruneLeavesALockThatIsGrantedWhileItWaitsForTheTable(t *testing.T) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'worker', '1 hour')`); err != nil {
+	if _, err := tx.Exec(t.Context(),
+		`SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'worker', '1 hour')`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil { // for a busy machine
+	// for a busy machine
+	if _, err := tx.Exec(t.Context(), "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan answer, 1)
@@ -178,7 +189,8 @@ func TestPruneRemovesAllDeadWaitersHoweverMany(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	execute(t, db, deadWaiters, "a", 2345)
-	if view := decode[pruneView](t, in(t, db.URL(), "prune", "-o", "json").want(t, exitOK).stdout); view.Leftovers != 2345 {
+	if view := decode[pruneView](t, in(t, db.URL(), "prune", "-o", "json").want(t,
+		exitOK).stdout); view.Leftovers != 2345 {
 		t.Errorf("%+v", view)
 	}
 	if n := ask[int](t, db, `SELECT count(*) FROM pglock.waiters`); n != 0 {
@@ -198,11 +210,14 @@ func TestPruneTakesTheTableForAThousandLocksAtATime(t *testing.T) {
 	execute(t, db, `CREATE TABLE public.steps (xact xid8, names int)`)
 	execute(t, db, `CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN INSERT INTO public.steps SELECT pg_current_xact_id(), count(*) FROM gone; RETURN NULL; END $$`)
-	execute(t, db, `CREATE TRIGGER note AFTER DELETE ON pglock.locks REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.note()`)
-	if view := decode[pruneView](t, in(t, db.URL(), "prune", "--timeout", "1m", "-o", "json").want(t, exitOK).stdout); view.Locks != 2500 {
+	execute(t, db,
+		`CREATE TRIGGER note AFTER DELETE ON pglock.locks REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.note()`)
+	if view := decode[pruneView](t, in(t, db.URL(), "prune", "--timeout", "1m", "-o", "json").want(t,
+		exitOK).stdout); view.Locks != 2500 {
 		t.Errorf("%+v", view)
 	}
-	if steps := ask[string](t, db, `SELECT string_agg(n::text, ' ' ORDER BY xact) FROM (SELECT xact, sum(names) AS n FROM public.steps GROUP BY xact) s`); steps != "1000 1000 500" {
+	if steps := ask[string](t, db,
+		`SELECT string_agg(n::text, ' ' ORDER BY xact) FROM (SELECT xact, sum(names) AS n FROM public.steps GROUP BY xact) s`); steps != "1000 1000 500" {
 		t.Errorf("in each transaction it removed %s", steps)
 	}
 }
@@ -211,8 +226,10 @@ func TestPruneGoesOnBehindLocksThatStay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	execute(t, db, manyIdle, 1500)
-	execute(t, db, `INSERT INTO pglock.sessions VALUES ('11111111-1111-4111-8111-111111111111', 'worker', clock_timestamp() + interval '1 hour')`)
-	execute(t, db, `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
+	execute(t, db,
+		`INSERT INTO pglock.sessions VALUES ('11111111-1111-4111-8111-111111111111', 'worker', clock_timestamp() + interval '1 hour')`)
+	execute(t, db,
+		`INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
 		SELECT name, nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), '11111111-1111-4111-8111-111111111111', false, 'worker', '1 s', clock_timestamp()
 		FROM pglock.locks WHERE name <= 'job/01100'`)
 	in(t, db.URL(), "prune").want(t, exitOK, "locks      400,", "leftovers  0,")
@@ -222,9 +239,12 @@ func TestPruneKeepsWhatItHasRemovedWhenItsTimeIsUp(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	execute(t, db, manyIdle, 1500)
-	execute(t, db, `CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(120); RETURN OLD; END'`)
-	execute(t, db, `CREATE TRIGGER slow BEFORE DELETE ON pglock.locks FOR EACH ROW WHEN (OLD.name > 'job/01000') EXECUTE FUNCTION public.slow()`)
-	in(t, db.URL(), "prune", "--timeout", "8s").want(t, exitFailure, "was too short to remove everything", "removed 1000 locks", "which goes on")
+	execute(t, db,
+		`CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(120); RETURN OLD; END'`)
+	execute(t, db,
+		`CREATE TRIGGER slow BEFORE DELETE ON pglock.locks FOR EACH ROW WHEN (OLD.name > 'job/01000') EXECUTE FUNCTION public.slow()`)
+	in(t, db.URL(), "prune", "--timeout", "8s").want(t, exitFailure, "was too short to remove everything",
+		"removed 1000 locks", "which goes on")
 	execute(t, db, `DROP TRIGGER slow ON pglock.locks`)
 	in(t, db.URL(), "prune").want(t, exitOK, "locks      500,")
 }
@@ -276,7 +296,8 @@ func TestPruneWaitsForThoseWhoWriteAndSaysSo(t *testing.T) {
 	var stdout bytes.Buffer
 	code := make(chan int, 1)
 	go func() {
-		code <- run(t.Context(), []string{"prune", "--timeout", "1m", "--database-url", db.URL()}, os.Getenv, &stdout, stderr)
+		code <- run(t.Context(), []string{"prune", "--timeout", "1m", "--database-url", db.URL()}, os.Getenv, &stdout,
+			stderr)
 	}()
 	select {
 	case <-stderr.told: // its first try has failed
@@ -289,7 +310,8 @@ func TestPruneWaitsForThoseWhoWriteAndSaysSo(t *testing.T) {
 	if c := <-code; c != exitOK || !strings.Contains(stdout.String(), "locks      1,") {
 		t.Errorf("exit code %d: %s%s", c, stdout.String(), stderr)
 	}
-	if text := stderr.String(); !strings.Contains(text, "the table of locks is in use") || strings.Count(text, "\n") != 1 {
+	if text := stderr.String(); !strings.Contains(text, "the table of locks is in use") ||
+		strings.Count(text, "\n") != 1 {
 		t.Errorf("it said %q", text)
 	}
 }
@@ -300,7 +322,8 @@ func TestPruneOfATableThatStaysInUseRemovesNoLockAndSaysWhoUsesIt(t *testing.T) 
 	idleSince(t, db, "25 h", "idle")
 	execute(t, db, deadWaiters, "a", 3)
 	defer writes(t, db)()
-	a := in(t, db.URL(), "prune", "--timeout", "7s").want(t, exitFailure, "is in use", "removed 0 locks, 3 leftovers and 0 events", "--timeout", `'"pglock"."locks"'::regclass`)
+	a := in(t, db.URL(), "prune", "--timeout", "7s").want(t, exitFailure, "is in use", "removed 0 locks, 3 leftovers "+
+		"and 0 events", "--timeout", `'"pglock"."locks"'::regclass`)
 	if strings.Count(a.stderr, "for whoever writes to it") != 1 {
 		t.Errorf("it said %q", a.stderr)
 	}
@@ -310,7 +333,8 @@ func TestPruneOfATableThatStaysInUseRemovesNoLockAndSaysWhoUsesIt(t *testing.T) 
 	}
 	query = "SELECT a.pid" + query
 	var mode string
-	if err := db.Conn(t).QueryRow(t.Context(), "SELECT mode FROM ("+query+") q").Scan(&mode); err != nil || mode != "RowExclusiveLock" {
+	if err := db.Conn(t).QueryRow(t.Context(), "SELECT mode FROM ("+query+") q").Scan(&mode); err != nil ||
+		mode != "RowExclusiveLock" {
 		t.Errorf("the query of the hint finds %q, %v", mode, err)
 	}
 	p := decode[problem](t, in(t, db.URL(), "prune", "--timeout", "6s", "-o", "json").want(t, exitFailure).stderr)
@@ -342,12 +366,15 @@ func TestPruneLeavesNothingRunningOnTheServer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	idleSince(t, db, "25 h", "idle")
-	execute(t, db, `CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(120); RETURN OLD; END'`)
+	execute(t, db,
+		`CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(120); RETURN OLD; END'`)
 	execute(t, db, `CREATE TRIGGER slow BEFORE DELETE ON pglock.locks FOR EACH ROW EXECUTE FUNCTION public.slow()`)
-	in(t, db.URL(), "prune", "--timeout", "6s").want(t, exitFailure, "6s (--timeout)", "removed 0 locks", "the same command again")
+	in(t, db.URL(), "prune", "--timeout", "6s").want(t, exitFailure, "6s (--timeout)", "removed 0 locks",
+		"the same command again")
 	deadline, conn, held := time.Now().Add(patience), db.Conn(t), 1
 	for held > 0 {
-		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE `+tableOfLocks+` AND mode = 'ShareRowExclusiveLock'`).Scan(&held); err != nil {
+		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE `+tableOfLocks+
+			` AND mode = 'ShareRowExclusiveLock'`).Scan(&held); err != nil {
 			t.Fatal(err)
 		}
 		if time.Now().After(deadline) {
@@ -361,7 +388,8 @@ func TestPruneWorksWhateverTheIsolationOfTheSession(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	idleSince(t, db, "25 h", "idle")
-	execute(t, db, `ALTER DATABASE `+pgx.Identifier{db.Name()}.Sanitize()+` SET default_transaction_isolation = 'serializable'`)
+	execute(t, db, `ALTER DATABASE `+pgx.Identifier{db.Name()}.Sanitize()+
+		` SET default_transaction_isolation = 'serializable'`)
 	in(t, db.URL(), "prune").want(t, exitOK, "locks      1,")
 }
 

@@ -52,13 +52,15 @@ You need the role pglock_admin.`,
 			}
 			if cmd.Flags().Changed("level") {
 				if l := lockadmin.HistoryLevel(level); l != lockadmin.HistoryLosses && l != lockadmin.HistoryAll {
-					return usageErrorf("--level all", "--level is %s: it must be losses or all", shellQuote(escapeText(level)))
+					return usageErrorf("--level all", "--level is %s: it must be losses or all",
+						shellQuote(escapeText(level)))
 				}
 				opts = append(opts, lockadmin.WithLevel(lockadmin.HistoryLevel(level)))
 			}
 			if cmd.Flags().Changed("keep") {
 				if keep < lockadmin.MinKeep || keep > lockadmin.MaxKeep {
-					return usageErrorf("--keep 30d", "--keep is %s: it must be from %s to %s", durationText(keep), durationText(lockadmin.MinKeep), durationText(lockadmin.MaxKeep))
+					return usageErrorf("--keep 30d", "--keep is %s: it must be from %s to %s", durationText(keep),
+						durationText(lockadmin.MinKeep), durationText(lockadmin.MaxKeep))
 				}
 				opts = append(opts, lockadmin.WithKeep(keep))
 			}
@@ -72,7 +74,9 @@ You need the role pglock_admin.`,
 				}
 				s, err := admin.SetHistory(ctx, opts...)
 				if errors.Is(err, lockadmin.ErrInUse) {
-					return &advised{code: exitFailure, text: fmt.Sprintf("nothing was changed within %s (--timeout): open transactions have written to the table of locks", durationText(o.timeout)),
+					return &advised{code: exitFailure,
+						text: fmt.Sprintf("nothing was changed within %s (--timeout): open transactions have written "+
+							"to the table of locks", durationText(o.timeout)),
 						hint: "a quieter time, or a longer --timeout. Who they are:\n" + o.writersOfLocks()}
 				}
 				if err != nil {
@@ -93,5 +97,6 @@ func drawRecord(w *page, s lockadmin.HistorySettings) {
 	if s.Level == lockadmin.HistoryAll {
 		level, since = "all: every tenure", moment(s.Since)
 	}
-	drawFields(w, [][2]string{{"level", level}, {"since", since}, {"kept for", durationText(s.Keep)}, {"pruned up to", moment(s.Pruned)}})
+	drawFields(w, [][2]string{{"level", level}, {"since", since}, {"kept for", durationText(s.Keep)},
+		{"pruned up to", moment(s.Pruned)}})
 }

@@ -36,14 +36,16 @@ const standing = `SELECT current_user,
 func (o *options) withRights(ctx context.Context, pool *pgxpool.Pool, err error) error {
 	var own *advised
 	var connect *pgconn.ConnectError
-	if stateOf(err) != "42501" && !errors.Is(err, pglock.ErrPermission) || errors.As(err, &own) || errors.As(err, &connect) {
+	if stateOf(err) != "42501" && !errors.Is(err, pglock.ErrPermission) || errors.As(err, &own) ||
+		errors.As(err, &connect) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var user string
 	var made, roles, mayUse, member, operator bool
-	lookErr := pool.QueryRow(ctx, standing, pgx.QueryExecModeExec, o.schema).Scan(&user, &made, &roles, &mayUse, &member, &operator)
+	lookErr := pool.QueryRow(ctx, standing, pgx.QueryExecModeExec, o.schema).Scan(&user, &made, &roles, &mayUse,
+		&member, &operator)
 	if lookErr != nil {
 		return err
 	}
@@ -56,9 +58,11 @@ func (o *options) withRights(ctx context.Context, pool *pgxpool.Pool, err error)
 	case !made: // nobody could use such a schema
 		return &pglock.SchemaError{Schema: o.schema, Need: pglock.SchemaVersion}
 	case !roles:
-		hint = "let the owner of the schema make the roles pglock_user and pglock_admin again, with their rights: restore them with pg_dumpall --roles-only"
+		hint = "let the owner of the schema make the roles pglock_user and pglock_admin again, with their rights: " +
+			"restore them with pg_dumpall --roles-only"
 	case !mayUse && member || mayUse && operator: // a member, but with NOINHERIT
-		hint = fmt.Sprintf("PGOPTIONS='-c role=%s': the user is a member of that role, but does not inherit its rights", role)
+		hint = fmt.Sprintf("PGOPTIONS='-c role=%s': the user is a member of that role, but does not inherit its rights",
+			role)
 	}
 	return &lacking{err, hint}
 }

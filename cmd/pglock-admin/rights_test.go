@@ -39,27 +39,34 @@ func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, sql := range []string{"CREATE ROLE app LOGIN PASSWORD 'secret'", "CREATE ROLE other LOGIN PASSWORD 'secret'", "CREATE DATABASE mine OWNER app", "CREATE SCHEMA pglock"} {
+	for _, sql := range []string{"CREATE ROLE app LOGIN PASSWORD 'secret'", "CREATE ROLE other LOGIN PASSWORD 'secret'",
+		"CREATE DATABASE mine OWNER app", "CREATE SCHEMA pglock"} {
 		do(sql)
 	}
 	app := func(code int, args string, texts ...string) {
 		t.Helper()
-		if a := in(t, as(t, server.URL(), "app", "mine"), strings.Fields(args)...).want(t, code, texts...); strings.Contains(a.stderr, "GRANT") {
+		if a := in(t, as(t, server.URL(), "app", "mine"), strings.Fields(args)...).want(t, code,
+			texts...); strings.Contains(a.stderr, "GRANT") {
 			t.Errorf("%s: %s", args, a.stderr)
 		}
 	}
 	// A schema of another program, which happens to have the name: the user may not even look into it.
-	for _, command := range []string{"list", "show a", "break a --reason r", "guard list", "doctor", "prune", "waiters"} {
-		a := in(t, as(t, server.URL(), "other", "postgres"), strings.Fields(command)...).want(t, exitSchema, "does not contain pglock", "try: pglock-admin migrate up, as user postgres or a superuser\n")
+	for _, command := range []string{"list", "show a", "break a --reason r", "guard list", "doctor", "prune",
+		"waiters"} {
+		a := in(t, as(t, server.URL(), "other", "postgres"), strings.Fields(command)...).want(t, exitSchema,
+			"does not contain pglock", "try: pglock-admin migrate up, as user postgres or a superuser\n")
 		if strings.Contains(a.stderr, "GRANT") {
 			t.Errorf("%s: %s", command, a.stderr)
 		}
 	}
-	const first = "try: let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user; then pglock-admin migrate up\n"
+	const first = "try: let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN " +
+		"IN ROLE pglock_user; then pglock-admin migrate up\n"
 	app(exitSchema, "list", first)
 	for range 2 {
-		app(exitPermission, "migrate up", "schema pglock stays missing", "user app cannot create the roles pglock_user and pglock_admin",
-			"try: Let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user; then the same command again")
+		app(exitPermission, "migrate up", "schema pglock stays missing", "user app cannot create the roles "+
+			"pglock_user and pglock_admin",
+			"try: Let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN "+
+				"ROLE pglock_user; then the same command again")
 		app(exitSchema, "list", first)
 		app(exitSchema, "migrate version", "schema pglock: missing\n", first)
 	}
@@ -68,7 +75,8 @@ func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
 	app(exitSchema, "list", "try: pglock-admin migrate up\n")
 	app(exitOK, "migrate up", "it was missing")
 	app(exitOK, "list")
-	in(t, as(t, server.URL(), "other", "mine"), "list").want(t, exitPermission, `try: let an administrator run: GRANT pglock_user TO "other"`)
+	in(t, as(t, server.URL(), "other", "mine"), "list").want(t, exitPermission,
+		`try: let an administrator run: GRANT pglock_user TO "other"`)
 }
 
 func TestWhoLacksARightIsToldWhichStatementGivesIt(t *testing.T) {
@@ -87,20 +95,27 @@ func TestWhoLacksARightIsToldWhichStatementGivesIt(t *testing.T) {
 		}
 		execute(t, db, advice)
 	}
-	for _, command := range []string{"list", "show a", "why a", "waiters", "sessions", "fences", "doctor", "migrate up", "migrate version", "guard list"} {
-		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT pglock_user TO "+name)
+	for _, command := range []string{"list", "show a", "why a", "waiters", "sessions", "fences", "doctor", "migrate up",
+		"migrate version", "guard list"} {
+		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT pglock_user "+
+			"TO "+name)
 	}
-	in(t, user, "break", "a", "--reason", "r").want(t, exitPermission, "let an administrator run: GRANT pglock_admin TO "+name)
+	in(t, user, "break", "a", "--reason", "r").want(t, exitPermission, "let an administrator run: GRANT pglock_admin "+
+		"TO "+name)
 	obey(in(t, user, "list"))
-	for _, command := range []string{"list", "show a", "why a", "waiters", "sessions", "fences", "doctor", "migrate up", "migrate version", "guard list"} {
+	for _, command := range []string{"list", "show a", "why a", "waiters", "sessions", "fences", "doctor", "migrate up",
+		"migrate version", "guard list"} {
 		in(t, user, strings.Fields(command)...).want(t, exitOK)
 	}
-	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason r", "prune"} {
-		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT pglock_admin TO "+name)
+	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 " +
+		"--reason r", "prune"} {
+		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT "+
+			"pglock_admin TO "+name)
 	}
 	me := ask[string](t, db, "SELECT current_user")
 	for _, command := range []string{"migrate down --yes", "migrate force 1"} {
-		in(t, user, strings.Fields(command)...).want(t, exitPermission, "lacks the rights of its owner", "try: the same command again as user "+me)
+		in(t, user, strings.Fields(command)...).want(t, exitPermission, "lacks the rights of its owner",
+			"try: the same command again as user "+me)
 	}
 	obey(in(t, user, "prune"))
 	in(t, user, "break", "a", "--reason", "r").want(t, exitOK)
@@ -130,7 +145,8 @@ func TestAUserWhoMayNotConnectIsToldWhichStatementGivesIt(t *testing.T) {
 	execute(t, db, "REVOKE CONNECT ON DATABASE "+pgx.Identifier{db.Name()}.Sanitize()+" FROM PUBLIC")
 	for _, command := range []string{"list", "migrate version"} {
 		in(t, user, strings.Fields(command)...).want(t, exitPermission,
-			fmt.Sprintf("try: let an administrator run: GRANT CONNECT ON DATABASE %q TO %q\n", db.Name(), db.Name()+"_user"))
+			fmt.Sprintf("try: let an administrator run: GRANT CONNECT ON DATABASE %q TO %q\n", db.Name(), db.Name()+
+				"_user"))
 	}
 }
 
@@ -140,14 +156,17 @@ func TestAReadOnlyUserMayLook(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "worker", "a")
-	looks := []string{"list", "list --order age", "show a", "why a", "why", "waiters", "waiters --order age", "sessions", "fences", "fences --order age", "doctor", "guard list", "migrate version"}
+	looks := []string{"list", "list --order age", "show a", "why a", "why", "waiters", "waiters --order age",
+		"sessions", "fences", "fences --order age", "doctor", "guard list", "migrate version"}
 
 	sessions := asUser(t, db, "pglock_admin")
-	execute(t, db, fmt.Sprintf("ALTER ROLE %s SET default_transaction_read_only = on", pgx.Identifier{db.Name() + "_user"}.Sanitize()))
+	execute(t, db, fmt.Sprintf("ALTER ROLE %s SET default_transaction_read_only = on",
+		pgx.Identifier{db.Name() + "_user"}.Sanitize()))
 	for _, command := range looks {
 		in(t, sessions, strings.Fields(command)...).want(t, exitOK)
 	}
-	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason r", "prune"} {
+	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 " +
+		"--reason r", "prune"} {
 		in(t, sessions, strings.Fields(command)...).want(t, exitUnreachable, "in a read-only transaction")
 	}
 	if !lease.Valid() {
@@ -173,11 +192,14 @@ func TestAUserWithTheRightsOfThePageMayLookAndDoNothingElse(t *testing.T) {
 	name := pgx.Identifier{db.Name() + "_user"}.Sanitize()
 	execute(t, db, strings.ReplaceAll(grants, "oncall", name))
 	defer execute(t, db, "DROP OWNED BY "+name)
-	for _, command := range []string{"list", "list --order age", "show a", "why a", "why", "waiters", "waiters --order age", "sessions", "fences", "fences --order age", "doctor"} {
+	for _, command := range []string{"list", "list --order age", "show a", "why a", "why", "waiters",
+		"waiters --order age", "sessions", "fences", "fences --order age", "doctor"} {
 		in(t, user, strings.Fields(command)...).want(t, exitOK)
 	}
-	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason r", "prune"} {
-		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT pglock_admin TO "+name)
+	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 " +
+		"--reason r", "prune"} {
+		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT "+
+			"pglock_admin TO "+name)
 	}
 	in(t, user, "run", "b", "--", "true").want(t, 116)
 	if !lease.Valid() {

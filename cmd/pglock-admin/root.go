@@ -71,11 +71,13 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 		},
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&o.databaseURL, "database-url", "", "connection `string` (default $DATABASE_URL, else the PG* variables)")
+	flags.StringVar(&o.databaseURL, "database-url", "", "connection `string` (default $DATABASE_URL, else the PG* "+
+		"variables)")
 	flags.StringVar(&o.schema, "schema", defaultSchema, "`name` of the database schema of the locks")
 	flags.StringVarP(&o.output, "output", "o", outputTable, "`format` of the output: table, json or yaml")
 	o.timeout = 10 * time.Second
-	durationVar(flags, &o.timeout, "timeout", "`duration` that the command may take; run: each step of it; demo: not used")
+	durationVar(flags, &o.timeout, "timeout", "`duration` that the command may take; run: each step of it; demo: not "+
+		"used")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
@@ -121,7 +123,8 @@ func needsSubcommand(cmd *cobra.Command, _ []string) error {
 // oneName checks the arguments of commands about one lock.
 func oneName(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usageErrorf("pglock-admin "+cmd.Use+`; a name with spaces needs quotes`, "%s takes the name of one lock, not %d arguments", cmd.Name(), len(args))
+		return usageErrorf("pglock-admin "+cmd.Use+`; a name with spaces needs quotes`, "%s takes the name of one "+
+			"lock, not %d arguments", cmd.Name(), len(args))
 	}
 	return nil
 }
@@ -140,7 +143,8 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	case len(args) == 0:
 		return nil
 	case cmd.HasSubCommands():
-		text := "there is no command " + strings.TrimSpace(strings.TrimPrefix(cmd.CommandPath(), "pglock-admin")+" "+shellQuote(escapeText(args[0])))
+		text := "there is no command " + strings.TrimSpace(strings.TrimPrefix(cmd.CommandPath(), "pglock-admin")+" "+
+			shellQuote(escapeText(args[0])))
 		cmd.SuggestionsMinimumDistance = 2
 		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 			return usageErrorf(cmd.CommandPath()+" "+strings.Join(near, ", or "+cmd.CommandPath()+" "), "%s", text)

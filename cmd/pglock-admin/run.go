@@ -125,7 +125,8 @@ func newRun(o *options) *cobra.Command {
 		"`text` with the time of KEY: 2026-11-22 or 2026-11-22T03:00:00Z (default KEY itself)")
 	flags.IntVar(&e.heldCode, "held-exit-code", exitHeld, "exit with this `number` when somebody else holds the lock")
 	flags.IntVar(&e.doneCode, "done-exit-code", exitDone, "exit with this `number` when KEY is done already")
-	flags.BoolVarP(&e.quiet, "quiet", "q", false, "print nothing when somebody else holds the lock, or KEY is done already")
+	flags.BoolVarP(&e.quiet, "quiet", "q", false, "print nothing when somebody else holds the lock, or KEY is done "+
+		"already")
 	flags.Lookup("kill-after").DefValue = "" // the text has it
 	return cmd
 }

@@ -50,7 +50,8 @@ func byHand(t *testing.T, url, script string) (reports int, output string) {
 	if err := os.Symlink(file, filepath.Join(bin, "pglock-admin")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(bin, "report"), []byte("#!/bin/sh\necho \"$PGLOCK_NAME\" >> \"$REPORTS\"\n"), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(bin, "report"), []byte("#!/bin/sh\necho \"$PGLOCK_NAME\" >> \"$REPORTS\"\n"),
+		0o700); err != nil {
 		t.Fatal(err)
 	}
 	// The day does not change between two runs of a script: the first answer of date is that of all.
@@ -66,7 +67,8 @@ func byHand(t *testing.T, url, script string) (reports int, output string) {
 	log := filepath.Join(bin, "log")
 	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", script)
 	cmd.Dir = bin
-	cmd.Env = append(os.Environ(), asProgram+"=1", "DATABASE_URL="+url, "REPORTS="+log, "PATH="+bin+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), asProgram+"=1", "DATABASE_URL="+url, "REPORTS="+log, "PATH="+bin+":"+
+		os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("%s\n%v: %s", script, err, out)

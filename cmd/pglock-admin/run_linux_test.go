@@ -63,7 +63,8 @@ func atTerminal(t *testing.T, url, script string) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &session{t: t, terminal: master, cmd: exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-c", "set -m\n"+script)}
+	s := &session{t: t, terminal: master, cmd: exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-c",
+		"set -m\n"+script)}
 	s.cmd.Env = append(os.Environ(), asProgram+"=1", "DATABASE_URL="+url, "RUN="+file)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = slave, slave, slave
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}

@@ -33,7 +33,8 @@ func TestACommandWhoseLockIsBrokenGetsTermAndThenKill(t *testing.T) {
 	broken := time.Now()
 	p.says(t, "asked")
 	asked := time.Now()
-	p.ends(t, exitLost, "somebody has broken lock a; COMMAND gets TERM", "somebody has broken lock a; COMMAND was ended by signal 9 (killed)", "try: the same command again")
+	p.ends(t, exitLost, "somebody has broken lock a; COMMAND gets TERM", "somebody has broken lock a; COMMAND was "+
+		"ended by signal 9 (killed)", "try: the same command again")
 	killed := time.Now()
 	wantGone(t, pids...)
 	// A heartbeat notices it in 3 s. What is more, or less between TERM and KILL, is what a busy machine may add.
@@ -124,7 +125,8 @@ func deadWhenRunIsStopped(t *testing.T, db *pgtest.DB) error {
 func TestACommandIsKilledWhenRunAndItsMinderWakeUpTooLate(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	p := running(t, db.URL(), line("a --ttl 6s", sh(`trap '' TERM; echo $PPID; echo $$; while :; do echo alive; sleep 0.05; done`))...)
+	p := running(t, db.URL(),
+		line("a --ttl 6s", sh(`trap '' TERM; echo $PPID; echo $$; while :; do echo alive; sleep 0.05; done`))...)
 	minder, command := p.number(t), p.number(t)
 	for _, pid := range []int{command, p.cmd.Process.Pid, minder} {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
@@ -152,7 +154,8 @@ func TestACommandIsKilledWhenRunAndItsMinderWakeUpTooLate(t *testing.T) {
 func TestACommandIsKilledByRunWhenTheMinderIsStopped(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	p := running(t, db.URL(), line("a --ttl 6s", sh(`trap '' TERM; trap 'echo here' USR1; echo $PPID; echo $$; `+idle))...)
+	p := running(t, db.URL(), line("a --ttl 6s", sh(`trap '' TERM; trap 'echo here' USR1; echo $PPID; echo $$; `+
+		idle))...)
 	minder, command := p.number(t), p.number(t)
 	p.signal(t, syscall.SIGUSR1) // through the minder, which has told before that the command runs
 	p.says(t, "here")
@@ -271,7 +274,8 @@ func deadBeforeTheLeaseEnds(t *testing.T, url string, fail func()) error {
 	p.ends(t, exitLost, "the lease of lock a has not been renewed, and ends soon; COMMAND gets TERM, and KILL in 2s",
 		"the lease of lock a was not renewed in time", "COMMAND was ended by signal 9")
 	if lived := killed.Sub(began); lived > lasting || killed.Sub(asked) < time.Second {
-		return fmt.Errorf("the command was dead %v after the last renewal, TERM came %v before", lived, killed.Sub(asked))
+		return fmt.Errorf("the command was dead %v after the last renewal, TERM came %v before", lived,
+			killed.Sub(asked))
 	}
 	return nil
 }
@@ -332,7 +336,8 @@ func TestACommandRunsForAsLongAsItsLeaseIsRenewed(t *testing.T) {
 	p.says(t, "ready")
 	first, conn := leaseEnd(t, db, "a"), db.Conn(t)
 	pgtest.Eventually(t, "the lease has outlived its first end", func() (over bool) {
-		err := conn.QueryRow(t.Context(), "SELECT held AND clock_timestamp() > $1::timestamptz + interval '500 ms' FROM pglock.get_lock('a')", first).Scan(&over)
+		err := conn.QueryRow(t.Context(), "SELECT held AND clock_timestamp() > $1::timestamptz + interval '500 ms' "+
+			"FROM pglock.get_lock('a')", first).Scan(&over)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,8 @@ func TestAKeyIsDoneWhenItsCommandHasSucceeded(t *testing.T) {
 		p.says(t, "a slot 7")
 		p.ends(t, 0)
 	}
-	if out := once("echo again").ends(t, exitDone, `"a slot 7" was done at 20`, " under token 3 of lock a; COMMAND has not run"); out != "" {
+	if out := once("echo again").ends(t, exitDone, `"a slot 7" was done at 20`, " under token 3 of lock a; COMMAND "+
+		"has not run"); out != "" {
 		t.Errorf("the command says %q", out)
 	}
 	once("echo again", "--done-exit-code", "0").ends(t, 0, "was done at")
@@ -89,7 +90,8 @@ func TestACommandMayNoteItsKeyInItsOwnTransaction(t *testing.T) {
 	p.ends(t, exitDone)
 	p = running(t, db.URL(), append([]string{"payouts", "--once", "2026-11-23"}, sh(command)...)...)
 	p.ends(t, 0) // both note the key
-	if days := ask[string](t, db, "SELECT string_agg(day, ' ' ORDER BY day) FROM payouts"); days != "payouts 2026-11-22 payouts 2026-11-23" {
+	if days := ask[string](t, db,
+		"SELECT string_agg(day, ' ' ORDER BY day) FROM payouts"); days != "payouts 2026-11-22 payouts 2026-11-23" {
 		t.Errorf("paid on %s", days)
 	}
 }
@@ -99,12 +101,14 @@ func TestAKeyThatIsTooOldIsRefusedAndOneThatIsYoungIsNot(t *testing.T) {
 	db := pgtest.Database(t)
 	today := time.Now().UTC().Format(time.DateOnly)
 	old := running(t, db.URL(), append([]string{"a", "--once", "2020-01-01", "--keep", "90d"}, sh("echo never")...)...)
-	if out := old.ends(t, exitRunBase+exitUsage, `"a 2020-01-01" is older than --keep 90d; nobody knows any more whether it is done, so COMMAND has not run`); out != "" {
+	if out := old.ends(t, exitRunBase+exitUsage,
+		`"a 2020-01-01" is older than --keep 90d; nobody knows any more whether it is done, so COMMAND has not run`); out != "" {
 		t.Error(out)
 	}
 	running(t, db.URL(), append([]string{"a", "--once", today, "--keep", "90d"}, sh("exit 0")...)...).ends(t, 0)
 	running(t, db.URL(), append([]string{"a", "--once", today, "--keep", "90d"}, sh("exit 0")...)...).ends(t, exitDone)
-	running(t, db.URL(), append([]string{"a", "--once", "job 7", "--of", today, "--keep", "90d"}, sh("exit 0")...)...).ends(t, 0)
+	running(t, db.URL(), append([]string{"a", "--once", "job 7", "--of", today, "--keep", "90d"},
+		sh("exit 0")...)...).ends(t, 0)
 	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
 }
 
@@ -113,10 +117,13 @@ func TestASuccessThatCannotBeNotedSaysSo(t *testing.T) {
 	db := pgtest.Database(t)
 	p := running(t, db.URL(), append([]string{"a", "--once", "k"}, sh("echo ready; read line")...)...)
 	p.says(t, "ready")
-	execute(t, db, `CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''the disk is full''; END';
+	execute(t, db,
+		`CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''the disk is full''; END';
 		CREATE TRIGGER refuse BEFORE INSERT ON pglock.done_keys FOR EACH ROW EXECUTE FUNCTION public.refuse()`)
 	p.goesOn(t)
-	p.ends(t, exitUnmarked, `COMMAND has succeeded, but "a k" is not recorded as done: the disk is full (SQLSTATE P0001)`, "the next run may run it again")
+	p.ends(t, exitUnmarked,
+		`COMMAND has succeeded, but "a k" is not recorded as done: the disk is full (SQLSTATE P0001)`,
+		"the next run may run it again")
 	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
 }
 
@@ -197,7 +204,8 @@ func TestRunRefusesWhatItCannotDoBeforeItDoesAnything(t *testing.T) {
 	}
 	in(t, "postgres://127.0.0.1:1/nowhere", "run", "a", "--", "").want(t, exitRunBase+exitUsage, "COMMAND is empty")
 	in(t, "postgres://127.0.0.1:1/nowhere", "run", "", "--", "true").want(t, exitRunBase+exitUsage, "NAME is empty")
-	in(t, "postgres://127.0.0.1:1/nowhere", "run", "a", "--try", "-o", "json", "--wait", "1s", "--", "true").want(t, exitRunBase+exitUsage, `"code": 112`)
+	in(t, "postgres://127.0.0.1:1/nowhere", "run", "a", "--try", "-o", "json", "--wait", "1s", "--", "true").want(t,
+		exitRunBase+exitUsage, `"code": 112`)
 }
 
 func TestRunTakesANameAsItIsForScripts(t *testing.T) {
@@ -221,9 +229,10 @@ func TestRunSaysWhyTheServerDoesNotGiveALock(t *testing.T) {
 		code int
 		says string
 	}{
-		"no room":     {full, exitUnreachable, "try: the same command again in a moment"},
-		"away":        {"postgres://me@" + closedPort(t) + "/db", exitUnreachable, "connection refused"},
-		"read-only":   {withOptions(t, db.URL(), "-c default_transaction_read_only=on"), exitUnreachable, "the server accepts no writes"},
+		"no room": {full, exitUnreachable, "try: the same command again in a moment"},
+		"away":    {"postgres://me@" + closedPort(t) + "/db", exitUnreachable, "connection refused"},
+		"read-only": {withOptions(t, db.URL(), "-c default_transaction_read_only=on"), exitUnreachable,
+			"the server accepts no writes"},
 		"no schema":   {empty.URL(), exitSchema, "pglock-admin migrate up"},
 		"no right":    {asUser(t, db, ""), exitPermission, "GRANT pglock_user"},
 		"no database": {strings.Replace(db.URL(), db.Name(), "nothing_here", 1), exitUnreachable, "nothing_here"},

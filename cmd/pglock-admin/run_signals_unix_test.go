@@ -35,7 +35,8 @@ func TestRunGivesItsCommandTheLeaseAndItsOwnFiles(t *testing.T) {
 		}
 	}
 	v := decode[showView](t, in(t, db.URL(), "show", "a#b", "-o", "json").want(t, exitOK).stdout)
-	if len(v.Holders) != 1 || int(v.Holders[0].Token) != token || v.Holders[0].Holder != "tester" || v.Holders[0].Limit != 3 {
+	if len(v.Holders) != 1 || int(v.Holders[0].Token) != token || v.Holders[0].Holder != "tester" ||
+		v.Holders[0].Limit != 3 {
 		t.Errorf("%+v, want token %d", v, token)
 	}
 	if secrets[1] != ask[string](t, db, "SELECT pglock.database_id()::text") {
@@ -53,13 +54,15 @@ func TestOneOfTwoRunsHasTheLockAndTheOtherIsTold(t *testing.T) {
 	first := running(t, db.URL(), line("a", sh("echo at work; read line; echo done"))...)
 	first.says(t, "at work")
 	for flags, code := range map[string]int{
-		"--try": exitHeld, "--wait 0s": exitHeld, "--wait 100ms": exitHeld, "--try --held-exit-code 0": 0, "--try --held-exit-code 1": 1,
+		"--try": exitHeld, "--wait 0s": exitHeld, "--wait 100ms": exitHeld, "--try --held-exit-code 0": 0,
+		"--try --held-exit-code 1": 1,
 	} {
 		if !pgtest.Among(flags, "--try", "--wait 100ms", "--try --held-exit-code 0") {
 			continue
 		}
 		p := running(t, db.URL(), line("a "+flags, sh("echo never"))...)
-		if out := p.ends(t, code, "lock a is held by ", "/sh[", "with token 1; COMMAND has not run", "try: --wait "); out != "" {
+		if out := p.ends(t, code, "lock a is held by ", "/sh[", "with token 1; COMMAND has not run",
+			"try: --wait "); out != "" {
 			t.Errorf("with %s the command says %q", flags, out)
 		}
 		quiet := running(t, db.URL(), line("a --quiet "+flags, sh("echo never"))...)
@@ -81,12 +84,15 @@ func TestRunPassesSignalsOnAndTheSecondRequestToEndKills(t *testing.T) {
 	db := pgtest.Database(t)
 	// A shell that begins to read just when the signal arrives would read first, so these do not read.
 	for name, s := range map[string]syscall.Signal{
-		"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
+		"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "QUIT": syscall.SIGQUIT,
+		"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
 	} {
 		if !pgtest.Among(name, "HUP", "QUIT", "USR2") {
 			continue // the others come below
 		}
-		p := running(t, db.URL(), line("sig --try", sh(`trap 'echo got `+name+`; exit 42' `+name+`; echo ready; while :; do sleep 0.05; done`))...)
+		p := running(t, db.URL(),
+			line("sig --try", sh(`trap 'echo got `+name+`; exit 42' `+name+
+				`; echo ready; while :; do sleep 0.05; done`))...)
 		p.says(t, "ready")
 		p.signal(t, s)
 		p.says(t, "got "+name)
@@ -164,7 +170,8 @@ func TestWhatTheCommandLeavesRunningEndsBeforeTheLockIsFree(t *testing.T) {
 			left, _ = strconv.Atoi(text)
 		}
 	}
-	next := running(t, db.URL(), line("a", sh(fmt.Sprintf("echo begins; kill -0 %d 2>/dev/null && echo overlaps; exit 0", left)))...)
+	next := running(t, db.URL(),
+		line("a", sh(fmt.Sprintf("echo begins; kill -0 %d 2>/dev/null && echo overlaps; exit 0", left)))...)
 	queued(t, db, "a", 1)
 	begin := time.Now()
 	p.goesOn(t)
@@ -183,7 +190,8 @@ func TestWhatTheCommandLeavesRunningEndsBeforeTheLockIsFree(t *testing.T) {
 func TestNothingOutlivesARunThatIsKilled(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	p := running(t, db.URL(), line("a", sh(`trap '' TERM; (trap '' TERM; echo $$; while :; do sleep 1; done) & echo $!; read line`))...)
+	p := running(t, db.URL(),
+		line("a", sh(`trap '' TERM; (trap '' TERM; echo $$; while :; do sleep 1; done) & echo $!; read line`))...)
 	pids := []int{p.number(t), p.number(t)}
 	p.signal(t, syscall.SIGKILL)
 	p.ends(t, -1) // the output ends when all of them have ended
@@ -193,7 +201,8 @@ func TestNothingOutlivesARunThatIsKilled(t *testing.T) {
 func TestTheCommandIsKilledWhenItsMinderIs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	p := running(t, db.URL(), line("a", sh(`trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo $!; echo $PPID; read line`))...)
+	p := running(t, db.URL(),
+		line("a", sh(`trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo $!; echo $PPID; read line`))...)
 	left, minder := p.number(t), p.number(t)
 	if minder == p.cmd.Process.Pid {
 		t.Fatal("the command is a child of run itself")

@@ -156,7 +156,8 @@ func (o *options) acquire(ctx context.Context, pool *pgxpool.Pool, e *errand, si
 	case errors.Is(err, pglock.ErrHeld) && !errors.Is(err, context.Canceled):
 		err = o.heldByOthers(e, err)
 	case errors.Is(err, pglock.ErrLimit):
-		err = ending(exitRunBase+exitUsage, "the same --limit everywhere; pglock-admin show "+shellName(e.name)+o.same()+" tells more",
+		err = ending(exitRunBase+exitUsage, "the same --limit everywhere; pglock-admin show "+shellName(e.name)+
+			o.same()+" tells more",
 			"--limit is %d, but lock %s is in use with another limit; COMMAND has not run", e.limit, shellName(e.name))
 	}
 	return client, lease, err
@@ -270,7 +271,8 @@ func (r *runner) mark(ctx context.Context) error {
 	}
 	text := fmt.Sprintf("COMMAND has succeeded, but %s is not recorded as done", named(r.errand.record))
 	if errors.Is(err, pglock.ErrOutcomeUnknown) {
-		text = fmt.Sprintf("COMMAND has succeeded, but nobody knows whether %s is recorded as done", named(r.errand.record))
+		text = fmt.Sprintf("COMMAND has succeeded, but nobody knows whether %s is recorded as done",
+			named(r.errand.record))
 	}
 	return &advised{text: text, err: because(ctx, err), code: exitUnmarked, final: true,
 		hint: "look at what COMMAND has done: the next run may run it again"}

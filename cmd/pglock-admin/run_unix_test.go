@@ -58,7 +58,8 @@ func running(t *testing.T, url string, args ...string) *errandProcess {
 
 func prepared(t *testing.T, url string, args ...string) *errandProcess {
 	t.Helper()
-	p := &errandProcess{cmd: program(context.WithoutCancel(t.Context()), t, append([]string{"run"}, args...)...), code: make(chan int, 1)}
+	p := &errandProcess{cmd: program(context.WithoutCancel(t.Context()), t, append([]string{"run"}, args...)...),
+		code: make(chan int, 1)}
 	p.cmd.Env = append(p.cmd.Env, "DATABASE_URL="+url)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Stderr = &p.stderr

@@ -23,21 +23,24 @@ func (o *options) same() string {
 	return s
 }
 
-// elsewhere writes a command for another database of the server. It names the variable that has the connection string where
-// that works, and so keeps the password without showing it.
+// elsewhere writes a command for another database of the server. It names the variable that has the connection string
+// where that works, and so keeps the password without showing it.
 func (o *options) elsewhere(command, database string) string {
 	if o.databaseURL == "" && o.config != nil {
 		given, now := o.getenv("DATABASE_URL"), o.config.ConnConfig.Database
 		// What a shell does with ${DATABASE_URL%/now*}: it cuts off the shortest end that begins so.
 		at := strings.LastIndex(given, "/"+now)
-		if at > 0 && strings.HasPrefix(given, "postgres") && plainWord.MatchString(now) && plainWord.MatchString(database) {
+		if at > 0 && strings.HasPrefix(given, "postgres") && plainWord.MatchString(now) &&
+			plainWord.MatchString(database) {
 			rest := given[at+1+len(now):]
 			there, err := pgx.ParseConfig(given[:at] + "/" + database + rest)
 			c := o.config.ConnConfig
-			if err == nil && (rest == "" || plainQuery.MatchString(rest) && !strings.Contains(rest, "password")) && there.Database == database &&
+			if err == nil && (rest == "" || plainQuery.MatchString(rest) && !strings.Contains(rest, "password")) &&
+				there.Database == database &&
 				there.Host == c.Host && there.Port == c.Port && there.User == c.User && there.Password == c.Password {
 				schema := options{schema: o.schema}
-				return fmt.Sprintf(`export DATABASE_URL="${DATABASE_URL%%/%s*}/%s%s"; %s%s`, now, database, rest, command, schema.same())
+				return fmt.Sprintf(`export DATABASE_URL="${DATABASE_URL%%/%s*}/%s%s"; %s%s`, now, database, rest,
+					command, schema.same())
 			}
 		}
 	}
@@ -57,7 +60,8 @@ func (o *options) leavesOut(command string) bool {
 		return false
 	}
 	asks := strings.Contains(command, "--database-url ") || strings.HasPrefix(command, "psql ")
-	return asks && withoutPassword(given, o.config.ConnConfig) != given && o.config.ConnConfig.Password != o.getenv("PGPASSWORD")
+	return asks && withoutPassword(given, o.config.ConnConfig) != given &&
+		o.config.ConnConfig.Password != o.getenv("PGPASSWORD")
 }
 
 // sameBut is same for another database of the server.
@@ -72,7 +76,8 @@ func (o *options) sameBut(database string) string {
 	if o.url() == "" {
 		return s + " --database-url " + shellQuote("dbname="+valueText(database))
 	}
-	if u, err := url.Parse(withoutPassword(o.url(), o.config.ConnConfig)); err == nil && strings.HasPrefix(u.Scheme, "postgres") {
+	if u, err := url.Parse(withoutPassword(o.url(), o.config.ConnConfig)); err == nil &&
+		strings.HasPrefix(u.Scheme, "postgres") {
 		u.Path, u.RawPath = "/"+database, ""
 		query := u.Query()
 		query.Del("dbname")
@@ -89,7 +94,8 @@ func (o *options) psql() string {
 	if given == "" || o.config == nil {
 		return "psql"
 	}
-	for _, own := range []string{"pool_", "default_query_exec_mode", "statement_cache_capacity", "description_cache_capacity"} {
+	for _, own := range []string{"pool_", "default_query_exec_mode", "statement_cache_capacity",
+		"description_cache_capacity"} {
 		if strings.Contains(given, own) { // of this library alone: psql refuses it
 			return "psql " + shellQuote(plainest(o.config.ConnConfig))
 		}
@@ -127,7 +133,8 @@ func withoutPassword(connString string, c *pgx.ConnConfig) string {
 }
 
 func plainest(c *pgx.ConnConfig) string {
-	return fmt.Sprintf("host=%s port=%d user=%s dbname=%s", valueText(c.Host), c.Port, valueText(c.User), valueText(databaseOf(&c.Config)))
+	return fmt.Sprintf("host=%s port=%d user=%s dbname=%s", valueText(c.Host), c.Port, valueText(c.User),
+		valueText(databaseOf(&c.Config)))
 }
 
 // valueText quotes a value of a connection string of keywords and values.

@@ -16,9 +16,10 @@ import (
 func TestCommandForAnotherDatabaseKeepsThePassword(t *testing.T) {
 	t.Parallel()
 	for url, keeps := range map[string]bool{
-		"postgres://app:s3cret@db:5432/ci":                                          true,
-		"postgresql://app:s3cret@db/ci?sslmode=disable":                             true,
-		"postgres://app:s3cret@db/ci?application_name=/ci":                          false, // the shell would cut in the wrong place
+		"postgres://app:s3cret@db:5432/ci":              true,
+		"postgresql://app:s3cret@db/ci?sslmode=disable": true,
+		// the shell would cut in the wrong place
+		"postgres://app:s3cret@db/ci?application_name=/ci":                          false,
 		"postgres://ci:s3cret@ci/ci?sslmode=disable&connect_timeout=3":              true,
 		"postgres://app:ci%2Fs3cret@db/ci?target_session_attrs=read-write":          true,
 		"postgres://app@db/ci?password=s3cret&sslmode=disable":                      false,
@@ -56,7 +57,8 @@ func TestCommandForAnotherDatabaseKeepsThePassword(t *testing.T) {
 			t.Errorf("%s: %s: %v", url, command, err)
 			continue
 		}
-		if c := config.ConnConfig; there.Database != "app" || there.Host != c.Host || there.User != c.User || keeps && there.Password != c.Password {
+		if c := config.ConnConfig; there.Database != "app" || there.Host != c.Host || there.User != c.User || keeps &&
+			there.Password != c.Password {
 			t.Errorf("%s: %s leads to %s", url, command, out)
 		}
 	}

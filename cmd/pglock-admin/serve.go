@@ -77,14 +77,16 @@ answers 200 while the database is well, and 503 otherwise.`,
 		RunE:        func(cmd *cobra.Command, _ []string) error { return o.serve(cmd, s) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&s.listen, "listen", "127.0.0.1:8080", "listen on this `string`, HOST:PORT; port 0 takes a free one")
+	flags.StringVar(&s.listen, "listen", "127.0.0.1:8080",
+		"listen on this `string`, HOST:PORT; port 0 takes a free one")
 	flags.BoolVar(&s.enableBreak, "enable-break", false, "let people break locks from the page")
 	flags.StringVar(&s.people.passwordFile, "basic-auth-file", "", "`name` of a file with lines NAME:PASSWORD")
 	flags.StringVar(&s.people.tokenFile, "token-file", "", "`name` of a file with lines NAME:TOKEN")
 	flags.BoolVar(&s.withoutAuth, "without-auth", false, "let everybody who reaches --listen see the locks")
 	flags.StringVar(&s.cert, "tls-cert", "", "`name` of a file with the certificate, for https")
 	flags.StringVar(&s.key, "tls-key", "", "`name` of the file with its key")
-	flags.StringArrayVar(&s.hosts, "host", nil, "`name` in the address of the page, if it is no IP address; repeat it for several")
+	flags.StringArrayVar(&s.hosts, "host", nil, "`name` in the address of the page, if it is no IP address; repeat "+
+		"it for several")
 	flags.StringVar(&s.title, "title", "", "`text` at the top of the page, before the server and the database")
 	flags.IntVar(&s.streams, "max-streams", dashboard.DefaultStreams, "serve at most this `number` of open pages")
 	flags.IntVar(&s.named, "metrics-locks", metrics.DefaultTop, "name at most this `number` of locks in /metrics")
@@ -136,8 +138,8 @@ func (o *options) serve(cmd *cobra.Command, s *serving) error {
 	return runServer(ctx, server, listener, board)
 }
 
-// firstLook finds out before anything is served that the database is there, has the schema, and lets its user break locks
-// if the page is to do so: the settings of the history need the same role.
+// firstLook finds out before anything is served that the database is there, has the schema, and lets its user break
+// locks if the page is to do so: the settings of the history need the same role.
 func (o *options) firstLook(ctx context.Context, pool *pgxpool.Pool, breaks bool) (*lockadmin.Admin, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()

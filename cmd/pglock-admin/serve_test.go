@@ -122,7 +122,8 @@ func TestServeNamesAsManyLocksInItsMetricsAsAsked(t *testing.T) {
 	hold(t, db, "app-1", "nightly")
 	for number, named := range map[string]bool{"0": false, "1": true} {
 		text := serveOn(t, db, nil, "--metrics-locks", number).want(200, "metrics")
-		if strings.Contains(text, `pglock_lock_leases{lock="nightly"} 1`) != named || !strings.Contains(text, "pglock_leases 1\n") {
+		if strings.Contains(text, `pglock_lock_leases{lock="nightly"} 1`) != named ||
+			!strings.Contains(text, "pglock_leases 1\n") {
 			t.Errorf("--metrics-locks %s: %s", number, text)
 		}
 	}
@@ -140,7 +141,8 @@ func TestServeShowsThePageUntilItIsInterrupted(t *testing.T) {
 		t.Errorf("the page is %s", page)
 	}
 	s.want(200, "assets/main.js")
-	if list := s.want(200, "api/locks"); !strings.Contains(list, `"name":"nightly"`) || !strings.Contains(list, `"can_break":false`) {
+	if list := s.want(200, "api/locks"); !strings.Contains(list, `"name":"nightly"`) ||
+		!strings.Contains(list, `"can_break":false`) {
 		t.Errorf("%s", list)
 	}
 	if text := s.want(200, "healthz"); text != "ok\n" {
@@ -169,12 +171,15 @@ func TestServeKnowsItsOwnNamesAlone(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, pgtest.Database(t), nil, "--host", "Locks.example.com")
 	for host, status := range map[string]int{
-		"127.0.0.1": 200, "127.0.0.1:80": 200, "[::1]:9": 200, "localhost": 200, "localhost:8080": 200, "LOCALHOST.": 200,
+		"127.0.0.1": 200, "127.0.0.1:80": 200, "[::1]:9": 200, "localhost": 200, "localhost:8080": 200,
+		"LOCALHOST.":        200,
 		"locks.example.com": 200, "locks.example.com:443": 200,
-		"evil.example": 421, "evil.example:8080": 421, "127.0.0.1.evil.example": 421, "localhost.evil.example": 421, "xlocalhost": 421,
+		"evil.example": 421, "evil.example:8080": 421, "127.0.0.1.evil.example": 421, "localhost.evil.example": 421,
+		"xlocalhost": 421,
 	} {
 		for _, path := range []string{"", "api/locks", "metrics", "healthz"} {
-			if text := s.want(status, path, "Host: "+host); status != 200 && !strings.HasSuffix(text, "allow it with --host.\n") {
+			if text := s.want(status, path, "Host: "+host); status != 200 &&
+				!strings.HasSuffix(text, "allow it with --host.\n") {
 				t.Errorf("%s is told more: %s", host, text)
 			}
 		}
@@ -190,7 +195,8 @@ func TestServeAsksForWhoIsNamedInFilesAndVariables(t *testing.T) {
 	people, tokens := filepath.Join(t.TempDir(), "people"), filepath.Join(t.TempDir(), "tokens")
 	write(t, people, "# who may look\n\nalice:correct:horse\r\n")
 	write(t, tokens, "prometheus:0123456789abcdef\n")
-	s := serveOn(t, db, map[string]string{passwordVariable: "bob:battery staple"}, "--basic-auth-file", people, "--token-file", tokens, "--enable-break")
+	s := serveOn(t, db, map[string]string{passwordVariable: "bob:battery staple"}, "--basic-auth-file", people,
+		"--token-file", tokens, "--enable-break")
 	const alice, bob = "YWxpY2U6Y29ycmVjdDpob3JzZQ==", "Ym9iOmJhdHRlcnkgc3RhcGxl"
 	for _, path := range []string{"", "api/locks", "metrics", "assets/main.js"} {
 		s.want(401, path)
@@ -220,7 +226,8 @@ func TestServeBreaksInTheNameOfWhoeverRunsIt(t *testing.T) {
 	if status, text := s.ask(http.MethodPost, "api/break", body, "Content-Type: application/json"); status != 403 {
 		t.Errorf("without the token: status %d: %s", status, text)
 	}
-	if status, text := s.ask(http.MethodPost, "api/break", body, "Content-Type: application/json", "X-CSRF-Token: "+token[1]); status != 200 {
+	if status, text := s.ask(http.MethodPost, "api/break", body, "Content-Type: application/json", "X-CSRF-Token: "+
+		token[1]); status != 200 {
 		t.Errorf("status %d: %s", status, text)
 	}
 	if text := s.want(200, "api/history?name=nightly"); !strings.Contains(text, `"actor":"`+actor()+`"`) {
@@ -270,16 +277,20 @@ func TestServeRefusesWhatWouldLetStrangersIn(t *testing.T) {
 		{[]string{"--tls-cert", people, "--tls-key", people}, "--tls-cert and --tls-key"},
 		{[]string{"--basic-auth-file", filepath.Join(dir, "none")}, "--basic-auth-file: no such file"},
 		{[]string{"--token-file", empty}, "the file names nobody"},
-		{[]string{"--token-file", file("no-colon", "0123456789abcdef\n")}, "--token-file, line 1: it must be NAME:TOKEN"},
-		{[]string{"--token-file", file("short", "a:secret-1\nb:secret\n")}, "--token-file, line 2: token is 6 bytes long"},
-		{[]string{"--basic-auth-file", file("twice", "a:secret-1\na:secret-2\n")}, `name is "a": it must be given once`},
+		{[]string{"--token-file", file("no-colon", "0123456789abcdef\n")},
+			"--token-file, line 1: it must be NAME:TOKEN"},
+		{[]string{"--token-file", file("short", "a:secret-1\nb:secret\n")}, "--token-file, line 2: token is 6 bytes " +
+			"long"},
+		{[]string{"--basic-auth-file", file("twice", "a:secret-1\na:secret-2\n")},
+			`name is "a": it must be given once`},
 		{[]string{"--basic-auth-file", file("long", strings.Repeat("#", credentialBytes+1))}, "more than"},
 		{[]string{"--host", "locks.example.com:80"}, "without a port"},
 		{[]string{"--max-streams", "0"}, "streams is 0"},
 		{[]string{"--metrics-locks", "1001"}, "--metrics-locks is 1001"},
 		{[]string{"extra"}, "takes no arguments"},
 	} {
-		a := admin(t, append([]string{"serve", "--database-url", "postgres://nobody@127.0.0.1:1/none"}, line.args...)...).want(t, exitUsage, line.says)
+		a := admin(t, append([]string{"serve", "--database-url", "postgres://nobody@127.0.0.1:1/none"},
+			line.args...)...).want(t, exitUsage, line.says)
 		if strings.Contains(a.stderr, "secret") {
 			t.Errorf("%v prints a secret: %s", line.args, a.stderr)
 		}
@@ -290,13 +301,15 @@ func TestServeNeedsTheDatabaseAndItsSchemaAndAFreePort(t *testing.T) {
 	t.Parallel()
 	in(t, "postgres://nobody@127.0.0.1:1/none", "serve").want(t, exitUnreachable, "cannot connect")
 	in(t, pgtest.EmptyDatabase(t).URL(), "serve").want(t, exitSchema, "is missing")
-	in(t, asUser(t, pgtest.Database(t), "pglock_user"), "serve", "--enable-break").want(t, exitPermission, "GRANT pglock_admin TO")
+	in(t, asUser(t, pgtest.Database(t), "pglock_user"), "serve", "--enable-break").want(t, exitPermission,
+		"GRANT pglock_admin TO")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	in(t, pgtest.Database(t).URL(), "serve", "--listen", taken.Addr().String()).want(t, exitFailure, "cannot listen on 127.0.0.1:", "takes a free port")
+	in(t, pgtest.Database(t).URL(), "serve", "--listen", taken.Addr().String()).want(t, exitFailure,
+		"cannot listen on 127.0.0.1:", "takes a free port")
 }
 
 // A client that sends its headers slowly is cut off.
@@ -360,7 +373,8 @@ func certificate(t *testing.T) (certFile, keyFile string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pglock"}, NotAfter: time.Now().Add(time.Hour),
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pglock"},
+		NotAfter:    time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

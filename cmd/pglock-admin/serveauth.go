@@ -116,13 +116,15 @@ func (s *serving) check(o *options) ([]dashboard.Option, error) {
 	case s.people.any() && s.withoutAuth:
 		return nil, usageErrorf("one of the two", "--without-auth lets everybody in, and names and passwords are given")
 	case !s.people.any() && !s.withoutAuth && !isLoopback(host):
-		return nil, usageErrorf("--basic-auth-file or --token-file; or --without-auth, if everybody there may see the locks",
+		return nil, usageErrorf("--basic-auth-file or --token-file; or --without-auth, if everybody there may see "+
+			"the locks",
 			"others than this machine can reach %s: say who may see the page", s.listen)
 	case !s.people.any() && s.enableBreak && !isLoopback(host):
 		return nil, usageErrorf("--basic-auth-file or --token-file as well",
 			"others than this machine can reach %s: say who may break locks", s.listen)
 	case s.named < 0 || s.named > lockadmin.MaxTop:
-		return nil, usageErrorf(fmt.Sprintf("a number from 0 to %d", lockadmin.MaxTop), "--metrics-locks is %d", s.named)
+		return nil, usageErrorf(fmt.Sprintf("a number from 0 to %d", lockadmin.MaxTop), "--metrics-locks is %d",
+			s.named)
 	case (s.cert == "") != (s.key == ""):
 		return nil, usageErrorf("--tls-cert and --tls-key", "https needs both a certificate and its key")
 	}
@@ -163,7 +165,8 @@ func (s *serving) certificates() (*tls.Config, error) {
 	if err != nil {
 		return nil, usageErrorf("a certificate and its key in PEM", "--tls-cert and --tls-key: %s", innermost(err))
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}, nil
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"}}, nil
 }
 
 // url is the address of the page for a browser on this machine.
@@ -203,7 +206,8 @@ func (s *serving) guarded(next http.Handler) http.Handler {
 			return strings.EqualFold(h, name)
 		}) {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
-			http.Error(w, "This name does not belong to this server. Whoever runs it can allow it with --host.", http.StatusMisdirectedRequest)
+			http.Error(w, "This name does not belong to this server. Whoever runs it can allow it with --host.",
+				http.StatusMisdirectedRequest)
 			return
 		}
 		next.ServeHTTP(w, r)

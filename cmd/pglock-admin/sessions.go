@@ -82,7 +82,8 @@ func drawSessions(w *page, view sessionsView, flags listFlags) {
 		}
 		return
 	}
-	titles := []string{"SESSION", "HOLDER", "VERSION", "STATE", "LEASES", "TICKETS", "HEARTBEAT", "PID", "CLIENT", "APPLICATION"}
+	titles := []string{"SESSION", "HOLDER", "VERSION", "STATE", "LEASES", "TICKETS", "HEARTBEAT", "PID", "CLIENT",
+		"APPLICATION"}
 	var rows [][]string
 	for _, s := range view.Sessions {
 		pid, version := "-", "-"
@@ -92,7 +93,8 @@ func drawSessions(w *page, view sessionsView, flags listFlags) {
 		if s.Version != "" {
 			version = printable(s.Version)
 		}
-		rows = append(rows, []string{s.ID, printable(s.Holder), version, string(s.Life), strconv.Itoa(s.Leases), strconv.Itoa(s.Tickets),
+		rows = append(rows, []string{s.ID, printable(s.Holder), version, string(s.Life), strconv.Itoa(s.Leases),
+			strconv.Itoa(s.Tickets),
 			age(s.Session.Silent) + " ago", pid, orDash(s.Client), orDash(s.Application)})
 	}
 	for _, spare := range []string{"APPLICATION", "CLIENT", "VERSION"} {

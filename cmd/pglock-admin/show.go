@@ -59,7 +59,8 @@ passed a fence of the lock. They lead to the program: by its address, and by its
 					return o.noSuchLock(name, err)
 				}
 				if o.standby != nil {
-					view.Backends, view.BackendsNote = nil, "A standby does not see the server's processes of the primary."
+					view.Backends, view.BackendsNote = nil, "A standby does not see the server's processes of the "+
+						"primary."
 				}
 				return o.show(cmd, view, func(w *page) { drawShow(w, o, view) })
 			})
@@ -75,7 +76,8 @@ func (o *options) noSuchLock(name string, err error) error {
 	if !errors.Is(err, lockadmin.ErrNotFound) {
 		return err
 	}
-	return &advised{text: "lock " + shellName(name) + " does not exist", code: exitNotHeld, hint: "pglock-admin list --all" + o.same() + " to see every name"}
+	return &advised{text: "lock " + shellName(name) + " does not exist", code: exitNotHeld, hint: "pglock-admin list " +
+		"--all" + o.same() + " to see every name"}
 }
 
 func look(ctx context.Context, admin *lockadmin.Admin, name string, events, waiters int) (showView, error) {
@@ -163,7 +165,8 @@ func drawLease(w *page, i pglock.LockInfo) {
 	fields := [][2]string{{"lock", shellName(i.Name)}}
 	if i.Held {
 		fields = append(fields, [2]string{"state", "held for " + age(heldFor(i))},
-			[2]string{"lease", fmt.Sprintf("%s %s of %s left", leaseBar(i.Remaining, i.TTL), age(i.Remaining), durationText(i.TTL))})
+			[2]string{"lease", fmt.Sprintf("%s %s of %s left", leaseBar(i.Remaining, i.TTL), age(i.Remaining),
+				durationText(i.TTL))})
 	} else {
 		fields = append(fields, [2]string{"state", "FREE"}, [2]string{"ttl", durationText(i.TTL)})
 	}
@@ -178,7 +181,8 @@ func drawLease(w *page, i pglock.LockInfo) {
 			metadata = string(i.Metadata)
 		}
 	}
-	fields = append(fields, [2]string{holder, printable(i.Holder)}, [2]string{"mode", modeText(i.Mode, i.Limit)}, [2]string{"session", i.Session},
+	fields = append(fields, [2]string{holder, printable(i.Holder)}, [2]string{"mode", modeText(i.Mode, i.Limit)},
+		[2]string{"session", i.Session},
 		[2]string{"token", strconv.FormatInt(int64(i.Token), 10)}, [2]string{"acquired", moment(i.AcquiredAt)},
 		[2]string{"renewed", moment(i.RenewedAt)}, [2]string{"expires", moment(i.ExpiresAt)},
 		[2]string{"ended", moment(i.EndedAt)}, [2]string{"metadata", metadata})
@@ -211,7 +215,8 @@ func drawQueue(w *page, o *options, v showView) {
 	var rows [][4]string
 	var width [4]int
 	for _, q := range v.Waiters {
-		row := [4]string{strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), modeText(q.Mode, q.Limit), age(q.Waiter.Waiting)}
+		row := [4]string{strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), modeText(q.Mode, q.Limit),
+			age(q.Waiter.Waiting)}
 		for i, cell := range row {
 			width[i] = max(width[i], len(cell))
 		}
@@ -226,7 +231,8 @@ func drawQueue(w *page, o *options, v showView) {
 			dead = "  (" + o.passedOver() + ")"
 		}
 		r := rows[n]
-		fmt.Fprintf(w, "%s %*s. ticket %-*s  %-*s  %*s  %s%s\n", arm, width[0], r[0], width[1], r[1], width[2], r[2], width[3], r[3],
+		fmt.Fprintf(w, "%s %*s. ticket %-*s  %-*s  %*s  %s%s\n", arm, width[0], r[0], width[1], r[1], width[2], r[2],
+			width[3], r[3],
 			printable(q.Holder), dead)
 	}
 	if more > 0 {
@@ -241,25 +247,32 @@ func tell(e lockadmin.Event) string {
 		return fmt.Sprintf("%s (user %s) broke the lease of %s with token %d: %s (the next token is greater than %d)",
 			printable(e.Actor), printable(e.DBUser), printable(e.Holder), e.Token, printable(e.Reason), e.NewToken)
 	case lockadmin.EventTakeover:
-		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, printable(e.Holder), printable(e.Actor), e.NewToken)
+		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, printable(e.Holder), printable(e.Actor),
+			e.NewToken)
 	case lockadmin.EventExpired:
-		return fmt.Sprintf("token %d of %s expired; nobody asked for the lock until it was pruned", e.Token, printable(e.Holder))
+		return fmt.Sprintf("token %d of %s expired; nobody asked for the lock until it was pruned", e.Token,
+			printable(e.Holder))
 	case lockadmin.EventRelease:
 		return fmt.Sprintf("token %d of %s released after %s", e.Token, printable(e.Holder), age(e.HeldFor()))
 	case lockadmin.EventHandover:
-		return fmt.Sprintf("token %d of %s handed over after %s; %s has token %d", e.Token, printable(e.Holder), age(e.HeldFor()), printable(e.Actor), e.NewToken)
+		return fmt.Sprintf("token %d of %s handed over after %s; %s has token %d", e.Token, printable(e.Holder),
+			age(e.HeldFor()), printable(e.Actor), e.NewToken)
 	case lockadmin.EventOverlap:
-		return fmt.Sprintf("token %d was granted to %s before the lease of %s with token %d was over, which must never happen", e.NewToken, printable(e.Actor), printable(e.Holder), e.Token)
+		return fmt.Sprintf("token %d was granted to %s before the lease of %s with token %d was over, which must "+
+			"never happen", e.NewToken, printable(e.Actor), printable(e.Holder), e.Token)
 	case lockadmin.EventLevel:
-		return fmt.Sprintf("%s (user %s) set the history to %s", printable(e.Actor), printable(e.DBUser), printable(e.Reason))
+		return fmt.Sprintf("%s (user %s) set the history to %s", printable(e.Actor), printable(e.DBUser),
+			printable(e.Reason))
 	case lockadmin.EventEpoch:
-		return fmt.Sprintf("%s (user %s) made every token from then on greater than %d: %s", printable(e.Actor), printable(e.DBUser), e.Token, printable(e.Reason))
+		return fmt.Sprintf("%s (user %s) made every token from then on greater than %d: %s", printable(e.Actor),
+			printable(e.DBUser), e.Token, printable(e.Reason))
 	case lockadmin.EventBypass:
 		tables := "no guarded table"
 		if e.Resource != "" {
 			tables = printable(e.Resource)
 		}
-		return fmt.Sprintf("%s (user %s) wrote past the guards, to %s: %s", printable(e.Actor), printable(e.DBUser), tables, printable(e.Reason))
+		return fmt.Sprintf("%s (user %s) wrote past the guards, to %s: %s", printable(e.Actor), printable(e.DBUser),
+			tables, printable(e.Reason))
 	}
 	return fmt.Sprintf("token %d, new token %d", e.Token, e.NewToken)
 }

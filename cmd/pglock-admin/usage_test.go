@@ -34,7 +34,8 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 		{"list --timeout 0s", "--timeout"},
 		{"list --limit -1", "--limit"},
 		{"list --database-url postgres://[", "--database-url: it cannot be read as a connection string"},
-		{"list --database-url pool_max_conns=x", "--database-url: it cannot be read as a connection string: cannot parse pool_max_conns"},
+		{"list --database-url pool_max_conns=x", "--database-url: it cannot be read as a connection string: cannot " +
+			"parse pool_max_conns"},
 		{"show", "name of one lock"},
 		{"show a --events 0", "--events"},
 		{"show a --waiters 0", "--waiters"},
@@ -127,7 +128,8 @@ func TestHelpDoesNotShowTheConnectionString(t *testing.T) {
 			if strings.Contains(said, "hush") || strings.Contains(said, nobody) || strings.Contains(said, "hidden") {
 				t.Errorf("%v %v shows the address:\n%s", path, line, said)
 			}
-			if help := line[len(line)-1] == "--help"; help && (a.code != exitOK || !strings.Contains(a.stdout, "--help")) || !help && a.code == exitOK {
+			if help := line[len(line)-1] == "--help"; help &&
+				(a.code != exitOK || !strings.Contains(a.stdout, "--help")) || !help && a.code == exitOK {
 				t.Errorf("%v %v exits with %d and says\n%s", path, line, a.code, said)
 			}
 		}
@@ -164,7 +166,9 @@ func closedPort(tb testing.TB) string {
 
 func TestAnUnreachableServerIsNamedAndThePasswordIsNot(t *testing.T) {
 	addr := closedPort(t)
-	for _, command := range []string{"list", "show a", "waiters", "sessions", "fences", "break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason r", "migrate up", "migrate down --yes", "migrate version", "migrate force 1"} {
+	for _, command := range []string{"list", "show a", "waiters", "sessions", "fences", "break a --reason r",
+		"break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason r", "migrate up", "migrate down --yes",
+		"migrate version", "migrate force 1"} {
 		a := in(t, "postgres://me:secret@"+addr+"/db", strings.Fields(command)...).want(t, exitUnreachable, addr)
 		if strings.Contains(a.stdout+a.stderr, "secret") {
 			t.Errorf("%s tells the password: %s", command, a.stderr)
@@ -191,7 +195,8 @@ func TestAServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	in(t, "postgres://me@"+l.Addr().String()+"/db?sslmode=disable", "list", "--timeout", "50ms").want(t, exitUnreachable, "--timeout")
+	in(t, "postgres://me@"+l.Addr().String()+"/db?sslmode=disable", "list", "--timeout", "50ms").want(t,
+		exitUnreachable, "--timeout")
 }
 
 func TestAnUnknownDatabaseIsToldApart(t *testing.T) {
@@ -207,7 +212,8 @@ func TestAnInterruptExitsWith130(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stderr strings.Builder
-	if code := run(ctx, []string{"list", "--database-url", pgtest.Database(t).URL()}, os.Getenv, io.Discard, &stderr); code != exitInterrupted {
+	if code := run(ctx, []string{"list", "--database-url", pgtest.Database(t).URL()}, os.Getenv, io.Discard,
+		&stderr); code != exitInterrupted {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
 }
@@ -215,11 +221,14 @@ func TestAnInterruptExitsWith130(t *testing.T) {
 func TestAConnectionStringThatCannotBeReadIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	for _, given := range []string{
-		"postgres://u:hush@ho st/db", "postgres://u:hu sh@host/db", "postgres://u:hu@hush:5x@host/db", "postgres://u:%zzhush@host/db", "host=h password=hush x",
-		"host=h password='hush x", "host=h password = hush port=x", "postgres://h/d?password=hush&sslmode=nope", "postgres:/u:hush@h/d", "u:hush@h/d",
+		"postgres://u:hush@ho st/db", "postgres://u:hu sh@host/db", "postgres://u:hu@hush:5x@host/db",
+		"postgres://u:%zzhush@host/db", "host=h password=hush x",
+		"host=h password='hush x", "host=h password = hush port=x", "postgres://h/d?password=hush&sslmode=nope",
+		"postgres:/u:hush@h/d", "u:hush@h/d",
 		"postgres://u:hush@h:5432:1/d", "postgres://u:`: hush@h:x/d", "postgres://u:x@hu sh hush@h/d",
 	} {
-		if a := in(t, given, "list").want(t, exitUsage, "DATABASE_URL: it cannot be read as a connection string: "); strings.Contains(a.stderr, "hush") {
+		if a := in(t, given, "list").want(t, exitUsage,
+			"DATABASE_URL: it cannot be read as a connection string: "); strings.Contains(a.stderr, "hush") {
 			t.Errorf("%s: %s", given, a.stderr)
 		}
 	}

@@ -70,14 +70,16 @@ You need the role pglock_admin.`,
 					return o.noSuchLock(name, err)
 				}
 				view := verifyView{Verification: v, OK: v.ViolationCount+v.ClockCount+v.MissingUnknown == 0,
-					Violations: violationViews(v.Violations), Clock: violationViews(v.Clock), Settings: recordViewOf(v.Settings)}
+					Violations: violationViews(v.Violations), Clock: violationViews(v.Clock),
+					Settings: recordViewOf(v.Settings)}
 				if view.Gaps == nil {
 					view.Gaps = []lockadmin.Gap{}
 				}
 				if err := o.show(cmd, view, func(w *page) { drawVerify(w, v) }); err != nil || view.OK {
 					return err
 				}
-				return &advised{code: exitAttention, text: summary(v), hint: "docs/history.md says what each finding means, and what to do"}
+				return &advised{code: exitAttention, text: summary(v), hint: "docs/history.md says what each finding " +
+					"means, and what to do"}
 			})
 		},
 	}
@@ -180,7 +182,8 @@ func drawGaps(w *page, v lockadmin.Verification) {
 	}
 	var rows [][]string
 	for _, g := range v.Gaps {
-		rows = append(rows, []string{shellName(g.Lock), strconv.Itoa(g.Slot), strconv.FormatInt(g.Missing, 10), token(int64(g.After)), token(int64(g.Before)), gapTexts[g.Cause]})
+		rows = append(rows, []string{shellName(g.Lock), strconv.Itoa(g.Slot), strconv.FormatInt(g.Missing, 10),
+			token(int64(g.After)), token(int64(g.Before)), gapTexts[g.Cause]})
 	}
 	drawTable(w, []string{"LOCK", "SLOT", "MISSING", "AFTER TOKEN", "BEFORE TOKEN", "WHY"}, rows, 1, 2, 3, 4)
 	if more := v.GapCount - int64(len(v.Gaps)); more > 0 {

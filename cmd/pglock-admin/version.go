@@ -26,7 +26,8 @@ func newVersion(o *options) *cobra.Command {
 		Short: "Show the version of this program and of the schema that it needs",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := programView{Version: build.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, SchemaVersion: pglock.SchemaVersion}
+			v := programView{Version: build.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" +
+				runtime.GOARCH, SchemaVersion: pglock.SchemaVersion}
 			if info, ok := debug.ReadBuildInfo(); ok {
 				for _, s := range info.Settings {
 					switch s.Key {

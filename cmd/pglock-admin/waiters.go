@@ -100,7 +100,8 @@ func drawWaiters(w *page, view waitersView, name string, flags listFlags, silent
 	}
 	var rows [][]string
 	for _, q := range view.Waiters {
-		row := []string{shellName(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), modeText(q.Mode, q.Limit),
+		row := []string{shellName(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10),
+			modeText(q.Mode, q.Limit),
 			printable(q.Holder), age(q.Waiter.Waiting), waitsFor(q.Waiter, silent)}
 		rows = append(rows, row[first:])
 	}

@@ -78,12 +78,16 @@ func TestWaitersShowsTheQueueInOrder(t *testing.T) {
 	if len(view.Waiters) != 3 || view.More {
 		t.Fatalf("%+v", view)
 	}
-	if w := view.Waiters[0]; w.Lock != "jobs/a" || w.Ticket != first || w.Place != 1 || w.Mode != pglock.ModeExclusive || w.Limit != 0 ||
-		w.Holder != "host/worker[2]" || w.Session == "" || !w.Alive || w.TTL != time.Hour.Milliseconds() || w.Waiting < 0 ||
-		w.Waiting > time.Hour.Milliseconds() || w.Since.IsZero() || w.Behind != "host/worker[1]" || w.Before != 0 || len(w.Metadata) == 0 {
+	if w := view.Waiters[0]; w.Lock != "jobs/a" || w.Ticket != first || w.Place != 1 ||
+		w.Mode != pglock.ModeExclusive || w.Limit != 0 ||
+		w.Holder != "host/worker[2]" || w.Session == "" || !w.Alive || w.TTL != time.Hour.Milliseconds() ||
+		w.Waiting < 0 ||
+		w.Waiting > time.Hour.Milliseconds() || w.Since.IsZero() || w.Behind != "host/worker[1]" || w.Before != 0 ||
+		len(w.Metadata) == 0 {
 		t.Errorf("%+v", w)
 	}
-	if w := view.Waiters[2]; w.Ticket != third || w.Place != 3 || w.Mode != pglock.ModeLimit || w.Limit != 3 || w.Before != second || w.Behind != "host/worker[3]" {
+	if w := view.Waiters[2]; w.Ticket != third || w.Place != 3 || w.Mode != pglock.ModeLimit || w.Limit != 3 ||
+		w.Before != second || w.Behind != "host/worker[3]" {
 		t.Errorf("%+v", w)
 	}
 }
@@ -96,21 +100,25 @@ func TestWaitersLimitSaysThatThereAreMore(t *testing.T) {
 	for n := range 3 {
 		await(t, db, fmt.Sprintf("waiter-%d", n), "a", pglock.ModeExclusive, 0)
 	}
-	a := in(t, db.URL(), "waiters", "a", "--limit", "2").want(t, exitOK, "waiter-0", "waiter-1", "the first 2; there are more")
+	a := in(t, db.URL(), "waiters", "a", "--limit", "2").want(t, exitOK, "waiter-0", "waiter-1",
+		"the first 2; there are more")
 	if strings.Contains(a.stdout, "waiter-2") {
 		t.Errorf("over the limit:\n%s", a.stdout)
 	}
-	if a := in(t, db.URL(), "waiters", "a", "--limit", "3").want(t, exitOK, "waiter-2"); strings.Contains(a.stdout, "more") {
+	if a := in(t, db.URL(), "waiters", "a", "--limit", "3").want(t, exitOK, "waiter-2"); strings.Contains(a.stdout,
+		"more") {
 		t.Errorf("there are no more:\n%s", a.stdout)
 	}
 	for limit, more := range map[string]bool{"2": true, "3": false} {
-		view := decode[waitersView](t, in(t, db.URL(), "waiters", "--limit", limit, "-o", "json").want(t, exitOK).stdout)
+		view := decode[waitersView](t, in(t, db.URL(), "waiters", "--limit", limit, "-o", "json").want(t,
+			exitOK).stdout)
 		if fmt.Sprint(len(view.Waiters)) != limit || view.More != more {
 			t.Errorf("--limit %s: %+v", limit, view)
 		}
 	}
 	hold(t, db, "holder", "b")
-	if view := in(t, db.URL(), "waiters", "b", "-o", "json").want(t, exitOK); !strings.Contains(view.stdout, `"waiters": []`) {
+	if view := in(t, db.URL(), "waiters", "b", "-o", "json").want(t, exitOK); !strings.Contains(view.stdout,
+		`"waiters": []`) {
 		t.Errorf("an empty queue: %s", view.stdout)
 	}
 }
@@ -125,7 +133,8 @@ func TestWaitersOfDeadSessionsAreMarked(t *testing.T) {
 	execute(t, db, "UPDATE pglock.sessions SET alive_until = '-infinity' WHERE holder = 'dead'")
 	a := in(t, db.URL(), "waiters").want(t, exitOK)
 	a.inOrder(t, "dead", "dead session: the queue will pass over it\n", fmt.Sprint(live), "alive", "holder holder\n")
-	in(t, db.URL(), "show", "a").want(t, exitOK).inOrder(t, "QUEUE", "1. ticket", "dead", "(dead session: the queue will pass over it)\n", "2. ticket")
+	in(t, db.URL(), "show", "a").want(t, exitOK).inOrder(t, "QUEUE", "1. ticket", "dead", "(dead session: the queue "+
+		"will pass over it)\n", "2. ticket")
 	view := decode[waitersView](t, in(t, db.URL(), "waiters", "-o", "json").want(t, exitOK).stdout)
 	if len(view.Waiters) != 2 || view.Waiters[0].Alive || !view.Waiters[1].Alive {
 		t.Errorf("%+v", view)
@@ -153,7 +162,8 @@ func TestShowPicturesTheQueueFromTheHolderToTheLast(t *testing.T) {
 	first := await(t, db, "host/worker[2]", "jobs/a", pglock.ModeExclusive, 0)
 	second := await(t, db, "host/worker[3]", "jobs/a", pglock.ModeLimit, 12)
 	third := await(t, db, "host/worker[4]", "jobs/a", pglock.ModeShared, 0)
-	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "held for").narrow(t).inOrder(t, "QUEUE", fmt.Sprintf("● host/worker[1] has token %d\n│\n", lease.Token()),
+	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "held for").narrow(t).inOrder(t, "QUEUE",
+		fmt.Sprintf("● host/worker[1] has token %d\n│\n", lease.Token()),
 		fmt.Sprintf("├─ 1. ticket %d  exclusive  ", first), "  host/worker[2]\n",
 		fmt.Sprintf("├─ 2. ticket %d  limit 12   ", second), "  host/worker[3]\n",
 		fmt.Sprintf("└─ 3. ticket %d  shared     ", third), "  host/worker[4]\n")
@@ -161,8 +171,10 @@ func TestShowPicturesTheQueueFromTheHolderToTheLast(t *testing.T) {
 	a.inOrder(t, "├─ 1.", "├─ 2.", "└─ and 1 more: pglock-admin waiters jobs/a\n")
 
 	view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
-	if view.Lock.Holder != "host/worker[1]" || view.Lock.LockInfo.Waiting != 3 || len(view.Holders) != 1 || view.Holders[0].Token != lease.Token() ||
-		view.Holders[0].Remaining <= 0 || len(view.Waiters) != 3 || view.Waiters[0].Ticket != first || view.Waiters[2].Ticket != third ||
+	if view.Lock.Holder != "host/worker[1]" || view.Lock.LockInfo.Waiting != 3 || len(view.Holders) != 1 ||
+		view.Holders[0].Token != lease.Token() ||
+		view.Holders[0].Remaining <= 0 || len(view.Waiters) != 3 || view.Waiters[0].Ticket != first ||
+		view.Waiters[2].Ticket != third ||
 		view.Waiters[1].TTL != time.Hour.Milliseconds() {
 		t.Errorf("%+v", view)
 	}
@@ -175,12 +187,16 @@ func TestShowTellsEveryHolder(t *testing.T) {
 	in(t, db.URL(), "show", "pool").want(t, exitOK, "limit 2", "held by 1", "SLOT", "host/worker[1]")
 	two := hold(t, db, "host/worker[2]", "pool", pglock.WithLimit(2))
 	ticket := await(t, db, "host/worker[3]", "pool", pglock.ModeLimit, 2)
-	in(t, db.URL(), "show", "pool").want(t, exitOK).narrow(t).inOrder(t, "pool", "limit 2", "held by 2", "SLOT", "EXPIRES-IN  LEASE",
-		fmt.Sprintf("1  host/worker[1]  %5d  ", one.Token()), "█", fmt.Sprintf("2  host/worker[2]  %5d  ", two.Token()), "█",
+	in(t, db.URL(), "show", "pool").want(t, exitOK).narrow(t).inOrder(t, "pool", "limit 2", "held by 2", "SLOT",
+		"EXPIRES-IN  LEASE",
+		fmt.Sprintf("1  host/worker[1]  %5d  ", one.Token()), "█", fmt.Sprintf("2  host/worker[2]  %5d  ", two.Token()),
+		"█",
 		"● host/worker[1]", "● host/worker[2]", "└─ 1. ticket "+fmt.Sprint(ticket), "host/worker[3]")
 	view := decode[showView](t, in(t, db.URL(), "show", "pool", "-o", "json").want(t, exitOK).stdout)
-	if len(view.Holders) != 2 || view.Holders[0].Slot != 1 || view.Holders[1].Slot != 2 || view.Holders[1].Token != two.Token() ||
-		view.Holders[1].Limit != 2 || view.Holders[1].Mode != pglock.ModeLimit || view.Lock.Slot != 1 || len(view.Waiters) != 1 {
+	if len(view.Holders) != 2 || view.Holders[0].Slot != 1 || view.Holders[1].Slot != 2 ||
+		view.Holders[1].Token != two.Token() ||
+		view.Holders[1].Limit != 2 || view.Holders[1].Mode != pglock.ModeLimit || view.Lock.Slot != 1 ||
+		len(view.Waiters) != 1 {
 		t.Errorf("%+v", view)
 	}
 	if err := one.Release(t.Context()); err != nil {
@@ -215,10 +231,13 @@ func TestListHasALineForEveryHolderAndCountsWhoWaits(t *testing.T) {
 	hold(t, db, "w4", "pool", pglock.WithLimit(3))
 	hold(t, db, "w5", "pool", pglock.WithLimit(3))
 	hold(t, db, "w6", "tree", pglock.WithShared())
-	in(t, db.URL(), "list").want(t, exitOK).narrow(t).inOrder(t, "LOCK  VERDICT  MODE", "HOLDER", "WAITING\n", "a     BUSY     exclusive", "w1", " 2 (", ")\n",
-		"pool  OK       limit 3 #1  w4", "  -\n", "pool  OK       limit 3 #2  w5", "  -\n", "tree  OK       shared #1   w6", "  -\n")
+	in(t, db.URL(), "list").want(t, exitOK).narrow(t).inOrder(t, "LOCK  VERDICT  MODE", "HOLDER", "WAITING\n",
+		"a     BUSY     exclusive", "w1", " 2 (", ")\n",
+		"pool  OK       limit 3 #1  w4", "  -\n", "pool  OK       limit 3 #2  w5", "  -\n",
+		"tree  OK       shared #1   w6", "  -\n")
 	view := decode[listView](t, in(t, db.URL(), "list", "-o", "json").want(t, exitOK).stdout)
-	if len(view.Locks) != 4 || view.Locks[0].Waiting != 2 || view.Locks[0].Longest <= 0 || view.Locks[1].Longest != 0 || view.Locks[2].Slot != 2 || view.Locks[2].Limit != 3 || view.Locks[3].Mode != pglock.ModeShared {
+	if len(view.Locks) != 4 || view.Locks[0].Waiting != 2 || view.Locks[0].Longest <= 0 || view.Locks[1].Longest != 0 ||
+		view.Locks[2].Slot != 2 || view.Locks[2].Limit != 3 || view.Locks[3].Mode != pglock.ModeShared {
 		t.Errorf("%+v", view)
 	}
 }
@@ -229,20 +248,25 @@ func TestListReadsEveryHolderWhereAPageEndsInsideALock(t *testing.T) {
 	db := pgtest.Database(t)
 	const many = 501 // of two locks: the first page ends inside the second, and no list does
 	for _, name := range []string{"a", "b"} {
-		execute(t, db, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour', p_mode => 'shared')`, name)
-		execute(t, db, `INSERT INTO pglock.locks (name, slot, token, grant_id, session_id, holder, mode, ttl, acquired_at, renewed_at, expires_at)
+		execute(t, db,
+			`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour', p_mode => 'shared')`, name)
+		execute(t, db,
+			`INSERT INTO pglock.locks (name, slot, token, grant_id, session_id, holder, mode, ttl, acquired_at, renewed_at, expires_at)
 			SELECT l.name, i, l.token + i, gen_random_uuid(), l.session_id, l.holder, l.mode, l.ttl, l.acquired_at, l.renewed_at, l.expires_at
 			FROM pglock.locks l, generate_series(2, $2) i WHERE l.name = $1 AND l.slot = 1`, name, many) // granting them one by one takes long
 	}
 	execute(t, db, `SELECT pglock.acquire_lease('c', gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')`)
-	for limit, want := range map[int]int{1: many, many: many, many + 1: 2 * many, listed: 2 * many, 2 * many: 2 * many, 2*many + 1: 2*many + 1, 2*many + 2: 2*many + 1} {
-		view := decode[listView](t, in(t, db.URL(), "list", "--limit", fmt.Sprint(limit), "-o", "json").want(t, exitOK).stdout)
+	for limit, want := range map[int]int{1: many, many: many, many + 1: 2 * many, listed: 2 * many, 2 * many: 2 * many,
+		2*many + 1: 2*many + 1, 2*many + 2: 2*many + 1} {
+		view := decode[listView](t, in(t, db.URL(), "list", "--limit", fmt.Sprint(limit), "-o", "json").want(t,
+			exitOK).stdout)
 		seen := map[string]bool{}
 		for _, l := range view.Locks {
 			seen[fmt.Sprint(l.Name, l.Slot)] = true
 		}
 		if len(view.Locks) != want || len(seen) != want || view.More != (want < 2*many+1) {
-			t.Errorf("--limit %d: %d rows, %d holders, more=%v; want %d", limit, len(view.Locks), len(seen), view.More, want)
+			t.Errorf("--limit %d: %d rows, %d holders, more=%v; want %d", limit, len(view.Locks), len(seen), view.More,
+				want)
 		}
 	}
 }
@@ -252,10 +276,13 @@ func TestBreakOfOneOfSeveralHoldersNamesTheTokens(t *testing.T) {
 	db := pgtest.Database(t)
 	one := hold(t, db, "host/worker[1]", "my pool", pglock.WithLimit(2))
 	two := hold(t, db, "host/worker[2]", "my pool", pglock.WithLimit(2))
-	a := in(t, db.URL(), "break", "my pool", "--reason", "is stuck").want(t, exitUsage, fmt.Sprintf("has 2 holders, with the tokens %d, %d:", one.Token(), two.Token()), "nothing was broken",
-		fmt.Sprintf("try: pglock-admin break 'my pool' --reason 'is stuck' --token %d  # host/worker[1]\n", one.Token()),
+	a := in(t, db.URL(), "break", "my pool", "--reason", "is stuck").want(t, exitUsage,
+		fmt.Sprintf("has 2 holders, with the tokens %d, %d:", one.Token(), two.Token()), "nothing was broken",
+		fmt.Sprintf("try: pglock-admin break 'my pool' --reason 'is stuck' --token %d  # host/worker[1]\n",
+			one.Token()),
 		fmt.Sprintf("--token %d  # host/worker[2]\n", two.Token()))
-	if p := decode[problem](t, in(t, db.URL(), "break", "my pool", "--reason", "is stuck", "-o", "json").want(t, exitUsage).stderr); !strings.Contains(p.Hint, "--token") {
+	if p := decode[problem](t, in(t, db.URL(), "break", "my pool", "--reason", "is stuck", "-o", "json").want(t,
+		exitUsage).stderr); !strings.Contains(p.Hint, "--token") {
 		t.Errorf("%+v, after %s", p, a.stderr)
 	}
 	if !one.Valid() || !two.Valid() {
@@ -277,8 +304,10 @@ func TestBreakOfOneOfSeveralHoldersNamesTheTokens(t *testing.T) {
 func TestBreakOfOneOfManyHoldersNamesTheFirst(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	execute(t, db, `SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'holder ' || i, '1 hour', p_mode => 'shared') FROM generate_series(1, 11) i`)
-	a := in(t, db.URL(), "break", "a", "--reason", "r").want(t, exitUsage, "has 11 holders", ", …: name", "# holder 10\n", "or another: pglock-admin show a\n")
+	execute(t, db,
+		`SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'holder ' || i, '1 hour', p_mode => 'shared') FROM generate_series(1, 11) i`)
+	a := in(t, db.URL(), "break", "a", "--reason", "r").want(t, exitUsage, "has 11 holders", ", …: name",
+		"# holder 10\n", "or another: pglock-admin show a\n")
 	if strings.Contains(a.stderr, "holder 11") {
 		t.Error(a.stderr)
 	}
@@ -292,12 +321,14 @@ func TestBreakTellsToWhomTheQueueHandedTheLock(t *testing.T) {
 	hold(t, db, "stuck", "b")
 	await(t, db, "heir", "b", pglock.ModeExclusive, 0)
 	await(t, db, "last", "b", pglock.ModeExclusive, 0)
-	a := in(t, db.URL(), "break", "b", "--reason", "r").want(t, exitOK, "The lock is held now:", "● heir has token", "(was next in the queue)").narrow(t)
+	a := in(t, db.URL(), "break", "b", "--reason", "r").want(t, exitOK, "The lock is held now:", "● heir has token",
+		"(was next in the queue)").narrow(t)
 	if strings.Contains(a.stdout, "free") || strings.Contains(a.stdout, "last") {
 		t.Errorf("it is held:\n%s", a.stdout)
 	}
 	view := decode[breakView](t, in(t, db.URL(), "break", "b", "--reason", "r", "-o", "json").want(t, exitOK).stdout)
-	if view.Holder != "heir" || len(view.Now) != 1 || view.Now[0].Holder != "last" || view.Now[0].Token <= view.NewToken {
+	if view.Holder != "heir" || len(view.Now) != 1 || view.Now[0].Holder != "last" ||
+		view.Now[0].Token <= view.NewToken {
 		t.Errorf("%+v", view)
 	}
 	in(t, db.URL(), "break", "b", "--reason", "r", "-o", "json").want(t, exitOK, `"now": []`)
@@ -312,10 +343,12 @@ func TestTextsOfWaitersAreQuoted(t *testing.T) {
 	await(t, db, holder, name, pglock.ModeExclusive, 0)
 	await(t, db, holder, name, pglock.ModeExclusive, 0)
 	for _, format := range []string{"table", "json"} {
-		for _, args := range [][]string{{"waiters"}, {"waiters", name}, {"show", name}, {"show", name, "--waiters", "1"}, {"list"}} {
+		for _, args := range [][]string{{"waiters"}, {"waiters", name}, {"show", name},
+			{"show", name, "--waiters", "1"}, {"list"}} {
 			a := in(t, db.URL(), append(args, "-o", format)...).want(t, exitOK)
 			for _, r := range a.stdout {
-				if r != '\n' && !strings.ContainsRune("●│├└─○", r) && (r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u202e') {
+				if r != '\n' && !strings.ContainsRune("●│├└─○", r) &&
+					(r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u202e') {
 					t.Errorf("%q: %U in %q", args, r, a.stdout)
 				}
 			}
@@ -323,7 +356,8 @@ func TestTextsOfWaitersAreQuoted(t *testing.T) {
 	}
 	in(t, db.URL(), "waiters", name).want(t, exitOK, `"wait\x1b]0;x\aer\u202e\u009b1m"`, `holder "ho\x1b[1mlder"`)
 	in(t, db.URL(), "break", name, "--reason", "r").want(t, exitOK, `● "wait\x1b]0;x`)
-	if view := decode[waitersView](t, in(t, db.URL(), "waiters", "-o", "json").want(t, exitOK).stdout); view.Waiters[0].Lock != name || view.Waiters[0].Holder != holder {
+	if view := decode[waitersView](t, in(t, db.URL(), "waiters", "-o", "json").want(t,
+		exitOK).stdout); view.Waiters[0].Lock != name || view.Waiters[0].Holder != holder {
 		t.Errorf("JSON does not give the texts back: %+v", view)
 	}
 }

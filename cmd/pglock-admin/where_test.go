@@ -13,11 +13,13 @@ import (
 	"github.com/pglock-dev/pglock/internal/server"
 )
 
-// everyCommand is every command that speaks to a database, with what it needs to succeed once the lock and the table are
-// there; in this order each of them does.
+// everyCommand is every command that speaks to a database, with what it needs to succeed once the lock and the table
+// are there; in this order each of them does.
 var everyCommand = [][]string{
-	{"migrate", "up"}, {"migrate", "version"}, {"list"}, {"list", "--all"}, {"sessions"}, {"fences"}, {"show", "my lock"}, {"waiters"}, {"waiters", "my lock"},
-	{"guard", "add", "jobs"}, {"guard", "list"}, {"doctor"}, {"guard", "drop", "jobs", "--yes"}, {"break", "my lock", "--reason", "r"}, {"prune"}, {"migrate", "down", "--yes"},
+	{"migrate", "up"}, {"migrate", "version"}, {"list"}, {"list", "--all"}, {"sessions"}, {"fences"},
+	{"show", "my lock"}, {"waiters"}, {"waiters", "my lock"},
+	{"guard", "add", "jobs"}, {"guard", "list"}, {"doctor"}, {"guard", "drop", "jobs", "--yes"},
+	{"break", "my lock", "--reason", "r"}, {"prune"}, {"migrate", "down", "--yes"},
 }
 
 func TestEveryAnswerNamesTheServerAndTheDatabase(t *testing.T) {
@@ -50,11 +52,13 @@ func TestEveryAnswerNamesTheServerAndTheDatabase(t *testing.T) {
 				} else if first, _, _ := strings.Cut(a.stdout, "\n"); first != line {
 					t.Errorf("%q begins with %q, want %q", command, first, line)
 				}
-				if strings.Count(a.stdout, db.Name()) != 1 || config.Password != "" && strings.Contains(a.stdout+a.stderr, config.Password) {
+				if strings.Count(a.stdout, db.Name()) != 1 || config.Password != "" &&
+					strings.Contains(a.stdout+a.stderr, config.Password) {
 					t.Errorf("%q tells too much:\n%s%s", command, a.stdout, a.stderr)
 				}
 				if command[0] == "migrate" && command[1] == "up" {
-					execute(t, db, "SELECT "+pgx.Identifier{schema, "acquire_lease"}.Sanitize()+"('my lock', gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')")
+					execute(t, db, "SELECT "+pgx.Identifier{schema, "acquire_lease"}.Sanitize()+
+						"('my lock', gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')")
 				}
 			}
 		}
@@ -65,7 +69,8 @@ func TestEveryErrorNamesTheServerAndTheDatabase(t *testing.T) {
 	t.Parallel()
 	addr := closedPort(t)
 	address := "postgres://me:hush-hush@" + addr + "/app"
-	for _, command := range append(everyCommand, []string{"migrate", "force", "1"}, []string{"migrate", "down"}, []string{"guard", "drop", "jobs"}, []string{"list", "--limit", "-1"}, []string{"prune", "--idle", "-1s"}) {
+	for _, command := range append(everyCommand, []string{"migrate", "force", "1"}, []string{"migrate", "down"},
+		[]string{"guard", "drop", "jobs"}, []string{"list", "--limit", "-1"}, []string{"prune", "--idle", "-1s"}) {
 		a := in(t, address, append(command, "--schema", "mine")...)
 		if !strings.Contains(a.stderr, "\nat: "+addr+", database app, schema mine\ntry: ") || a.code == exitOK {
 			t.Errorf("%q, exit code %d: %s", command, a.code, a.stderr)
@@ -78,7 +83,8 @@ func TestEveryErrorNamesTheServerAndTheDatabase(t *testing.T) {
 			t.Errorf("%q tells the password: %s", command, a.stderr)
 		}
 	}
-	for _, command := range []string{"version", "list --nonsense", "demo --workers 1"} { // have nothing to do with a server
+	// have nothing to do with a server
+	for _, command := range []string{"version", "list --nonsense", "demo --workers 1"} {
 		if a := in(t, address, strings.Fields(command)...); strings.Contains(a.stdout+a.stderr, addr) {
 			t.Errorf("%s speaks of a server: %s%s", command, a.stdout, a.stderr)
 		}
@@ -125,14 +131,16 @@ func TestOfSeveralServersTheOneThatAnsweredIsNamed(t *testing.T) {
 		}
 	}
 	u.Host = closed + "," + closedPort(t)
-	in(t, u.String(), "list").want(t, exitUnreachable, "at: "+strings.ReplaceAll(u.Host, ",", ", ")+", database ", closed+": connect: connection refused; ")
+	in(t, u.String(), "list").want(t, exitUnreachable, "at: "+strings.ReplaceAll(u.Host, ",", ", ")+", database ",
+		closed+": connect: connection refused; ")
 }
 
 // A reason that came twice, with TLS and without, is told once, and the server stands on its own line alone.
 func TestWhyThereIsNoConnectionIsToldOnce(t *testing.T) {
 	t.Parallel()
 	addr := closedPort(t)
-	a := in(t, "postgres://me@"+addr+"/db?sslmode=prefer", "list").want(t, exitUnreachable, "pglock-admin: cannot connect as user me: connect: connection refused\nat: "+addr+", database db\n")
+	a := in(t, "postgres://me@"+addr+"/db?sslmode=prefer", "list").want(t, exitUnreachable,
+		"pglock-admin: cannot connect as user me: connect: connection refused\nat: "+addr+", database db\n")
 	if strings.Count(a.stderr, "refused") != 1 || strings.Count(a.stderr, addr) != 1 {
 		t.Error(a.stderr)
 	}
@@ -147,27 +155,31 @@ func TestASuggestedCommandGoesToTheSameDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.User = url.User(u.User.Username())
-	admin(t, "list", "--database-url", db.URL(), "--schema", "my locks").want(t, exitSchema, "try: pglock-admin migrate up --schema 'my locks' --database-url "+shellQuote(u.String())+"\n")
+	admin(t, "list", "--database-url", db.URL(), "--schema", "my locks").want(t, exitSchema,
+		"try: pglock-admin migrate up --schema 'my locks' --database-url "+shellQuote(u.String())+"\n")
 	for given, want := range map[string]string{
-		"postgres://u:secret@h/d":                                        "postgres://u@h/d",
-		"postgresql://u@h/d?password=secret&sslmode=disable":             "postgresql://u@h/d?sslmode=disable",
-		"postgres://u@h/d?sslpassword=secret":                            "postgres://u@h/d?",
-		"host=h password=secret dbname=d":                                "host=h dbname=d",
-		"host=h password = 'se\\'c ret' dbname=d sslpassword=secret":     "host=h dbname=d",
-		"host=h dbname=d PASSWORD=secret":                                "host=h dbname=d",
-		"host=h password=se\\ cret user=u":                               "host=h user=u",
-		"postgres://h/d":                                                 "postgres://h/d",
-		"postgres://u:a#%73ecret@h/d":                                    "host='h' port=5432 user='u' dbname='d'",
-		"postgres://u:#secret@h/d":                                       "host='h' port=5432 user='u' dbname='d'",
-		"postgres://u:secret@h/d?application_name=secret":                "host='h' port=5432 user='u' dbname='d'",
-		"user=u application_name='no password here' host=h port=5432":    "user=u application_name='no password here' host=h port=5432",
-		"postgres://u:p%40secret@h:5432/d?application_name=a&x=password": "postgres://u@h:5432/d?application_name=a&x=password",
+		"postgres://u:secret@h/d":                                    "postgres://u@h/d",
+		"postgresql://u@h/d?password=secret&sslmode=disable":         "postgresql://u@h/d?sslmode=disable",
+		"postgres://u@h/d?sslpassword=secret":                        "postgres://u@h/d?",
+		"host=h password=secret dbname=d":                            "host=h dbname=d",
+		"host=h password = 'se\\'c ret' dbname=d sslpassword=secret": "host=h dbname=d",
+		"host=h dbname=d PASSWORD=secret":                            "host=h dbname=d",
+		"host=h password=se\\ cret user=u":                           "host=h user=u",
+		"postgres://h/d":                                             "postgres://h/d",
+		"postgres://u:a#%73ecret@h/d":                                "host='h' port=5432 user='u' dbname='d'",
+		"postgres://u:#secret@h/d":                                   "host='h' port=5432 user='u' dbname='d'",
+		"postgres://u:secret@h/d?application_name=secret":            "host='h' port=5432 user='u' dbname='d'",
+		"user=u application_name='no password here' host=h port=5432": "user=u application_name='no password " +
+			"here' host=h port=5432",
+		"postgres://u:p%40secret@h:5432/d?application_name=a&x=password": "postgres://u@h:5432/d?" +
+			"application_name=a&x=password",
 	} {
 		config, err := pgx.ParseConfig(given)
 		if err != nil {
 			t.Fatalf("%s: %v", given, err)
 		}
-		if got := withoutPassword(given, config); got != want && got != strings.TrimSuffix(want, "?") || strings.Contains(got, "ecret") {
+		if got := withoutPassword(given, config); got != want && got != strings.TrimSuffix(want, "?") ||
+			strings.Contains(got, "ecret") {
 			t.Errorf("%s becomes %s, want %s", given, got, want)
 		}
 	}

@@ -65,12 +65,13 @@ connections do, pg_read_all_stats.`,
 			})
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 20, "without a name, look closely at this `number` of locks that may not be well, up to 1000")
+	cmd.Flags().IntVar(&limit, "limit", 20, "without a name, look closely at this `number` of locks that may not be "+
+		"well, up to 1000")
 	return cmd
 }
 
-// perhapsElsewhere adds to the error about a missing schema where pglock is in use instead: otherwise somebody who looks
-// into the wrong database would hear that they should make the schema there.
+// perhapsElsewhere adds to the error about a missing schema where pglock is in use instead: otherwise somebody who
+// looks into the wrong database would hear that they should make the schema there.
 func (o *options) perhapsElsewhere(ctx context.Context, pool *pgxpool.Pool, name string, err error) error {
 	var schema *pglock.SchemaError
 	if !errors.As(err, &schema) || schema.Have != 0 {
@@ -82,10 +83,12 @@ func (o *options) perhapsElsewhere(ctx context.Context, pool *pgxpool.Pool, name
 	}
 	p := places[0]
 	step := lockadmin.Step{Run: lockadmin.RunAdmin, Command: "why " + shellName(name), Schema: p.Schema}
-	text := fmt.Sprintf("this database has no pglock in schema %s, but schema %s has it", named(o.schema), named(p.Schema))
+	text := fmt.Sprintf("this database has no pglock in schema %s, but schema %s has it", named(o.schema),
+		named(p.Schema))
 	if p.Schema == "" {
 		step.Database = p.Database
-		text = fmt.Sprintf("this is probably the wrong database: it has no pglock, and programs that use pglock are connected to database %s of the same server", named(p.Database))
+		text = fmt.Sprintf("this is probably the wrong database: it has no pglock, and programs that use pglock are "+
+			"connected to database %s of the same server", named(p.Database))
 	}
 	hint := o.command(step)
 	if o.leavesOut(hint) {
@@ -265,17 +268,20 @@ func behind(mark, text string, width int) string {
 	n := len([]rune(mark))
 	if width-n < leastWidth {
 		n = min(n, 4)
-		return strings.TrimRight(mark, " ") + "\n" + strings.Repeat(" ", n) + strings.ReplaceAll(wrapped(text, max(width-n, 10)), "\n", "\n"+strings.Repeat(" ", n))
+		return strings.TrimRight(mark, " ") + "\n" + strings.Repeat(" ", n) +
+			strings.ReplaceAll(wrapped(text, max(width-n, 10)), "\n", "\n"+strings.Repeat(" ", n))
 	}
 	return mark + strings.ReplaceAll(wrapped(text, width-n), "\n", "\n"+strings.Repeat(" ", n))
 }
 
-// whySteps are those of the first verdict, and of others that are as grave. If the lock is well now, what is wrong with its past counts too.
+// whySteps are those of the first verdict, and of others that are as grave. If the lock is well now, what is wrong with
+// its past counts too.
 func whySteps(e lockadmin.Explanation) []lockadmin.Step {
 	steps := e.Verdicts[0].Steps
 	const most = 5
 	for _, v := range e.Verdicts[1:] {
-		grave := v.Severity == lockadmin.SeverityStuck && e.Severity == v.Severity || v.Severity == lockadmin.SeverityWarning && goesOn(e.Severity)
+		grave := v.Severity == lockadmin.SeverityStuck && e.Severity == v.Severity ||
+			v.Severity == lockadmin.SeverityWarning && goesOn(e.Severity)
 		if grave && len(steps)+len(v.Steps) <= most {
 			steps = slices.Concat(steps, v.Steps)
 		}
@@ -292,7 +298,8 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			add("", fmt.Sprintf("and %d more holders", len(e.Holders)-most))
 			break
 		}
-		add("holder", fmt.Sprintf("%s, %s, token %d, for %s (since %s)", printable(h.Holder), slotText(h.LockInfo), int64(h.Token), age(h.HeldFor), h.AcquiredAt.UTC().Format("15:04:05 UTC")))
+		add("holder", fmt.Sprintf("%s, %s, token %d, for %s (since %s)", printable(h.Holder), slotText(h.LockInfo),
+			int64(h.Token), age(h.HeldFor), h.AcquiredAt.UTC().Format("15:04:05 UTC")))
 		add("lease", leaseText(h))
 	}
 	if l := e.Last; l != nil {
@@ -312,11 +319,15 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			if !w.SameOwner {
 				whose = " (perhaps another line of its work)"
 			}
-			add("waits for", fmt.Sprintf("%s waits for lock %s of %s, for %s%s", printable(w.Waiter), shellName(w.For), printable(w.Holder), age(w.Waiting), whose))
+			add("waits for", fmt.Sprintf("%s waits for lock %s of %s, for %s%s", printable(w.Waiter), shellName(w.For),
+				printable(w.Holder), age(w.Waiting), whose))
 		}
 	}
-	if hidden := slices.IndexFunc(e.Holders, func(h lockadmin.HolderFacts) bool { return h.Connected == nil && h.Life == lockadmin.LifeAlive }); hidden >= 0 && e.Standby == nil {
-		add("server", fmt.Sprintf("no process is known for the heartbeat of %s, as behind a pooler such as PgBouncer", printable(e.Holders[hidden].Holder)))
+	if hidden := slices.IndexFunc(e.Holders, func(h lockadmin.HolderFacts) bool {
+		return h.Connected == nil && h.Life == lockadmin.LifeAlive
+	}); hidden >= 0 && e.Standby == nil {
+		add("server", fmt.Sprintf("no process is known for the heartbeat of %s, as behind a pooler such as PgBouncer",
+			printable(e.Holders[hidden].Holder)))
 	}
 	for n, b := range e.Processes {
 		if n == most+1 {
@@ -339,7 +350,8 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 
 // leaseText tells how much of a lease is left, and how it is renewed.
 func leaseText(h lockadmin.HolderFacts) string {
-	text := fmt.Sprintf("%s %s of %s left", leaseBar(h.LockInfo.Remaining, h.TTL), age(h.LockInfo.Remaining), durationText(h.TTL))
+	text := fmt.Sprintf("%s %s of %s left", leaseBar(h.LockInfo.Remaining, h.TTL), age(h.LockInfo.Remaining),
+		durationText(h.TTL))
 	if h.LockInfo.Remaining > h.TTL {
 		text = fmt.Sprintf("%s %s left (extended for a long write)", leaseBar(1, 1), age(h.LockInfo.Remaining))
 	}
@@ -379,7 +391,8 @@ func queueText(q lockadmin.QueueFacts, telling bool) string {
 func processText(b lockadmin.Backend) string {
 	who := "process " + strconv.Itoa(b.PID)
 	if b.Prepared != "" {
-		return fmt.Sprintf("prepared transaction %s of user %s, %s old: %s", printable(b.Prepared), printable(b.User), age(b.Transaction), useText(b))
+		return fmt.Sprintf("prepared transaction %s of user %s, %s old: %s", printable(b.Prepared), printable(b.User),
+			age(b.Transaction), useText(b))
 	}
 	if b.Application != "" {
 		who += " " + printable(b.Application)

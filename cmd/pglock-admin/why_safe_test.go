@@ -43,8 +43,10 @@ func TestWhyWithoutRightsSaysWhichAreMissing(t *testing.T) {
 		a.stdout = strings.Join(strings.Fields(a.stdout), " ")
 		return a
 	}
-	a := explain().want(t, exitOK, "its write waits in PostgreSQL", "a row of public.accounts", "user alice", "does not show this user what it does",
-		"pg_read_all_stats", "role pglock_admin", "Needs a member of the role alice or of pg_signal_backend", "; hidden")
+	a := explain().want(t, exitOK, "its write waits in PostgreSQL", "a row of public.accounts", "user alice",
+		"does not show this user what it does",
+		"pg_read_all_stats", "role pglock_admin", "Needs a member of the role alice or of pg_signal_backend",
+		"; hidden")
 	if strings.Contains(a.stdout, "UPDATE accounts") {
 		t.Errorf("the statement of another user is shown:\n%s", a.stdout)
 	}
@@ -80,9 +82,11 @@ func TestWhyIsNotTrickedByTextsFromOutside(t *testing.T) {
 	}
 	for _, name := range names {
 		run("SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 h')", name, nasty)
-		run("SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 h', p_wait => true, p_session_ttl => '1 h')", name, nasty+"2")
+		run("SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 h', p_wait => true, "+
+			"p_session_ttl => '1 h')", name, nasty+"2")
 		run("SELECT pglock.break_lock($1, $2, $3)", name, nasty, nasty)
-		run("UPDATE pglock.locks SET renewed_at = clock_timestamp() - interval '50 min', expires_at = clock_timestamp() + interval '10 min' WHERE name = $1", name)
+		run("UPDATE pglock.locks SET renewed_at = clock_timestamp() - interval '50 min', expires_at = "+
+			"clock_timestamp() + interval '10 min' WHERE name = $1", name)
 	}
 	run("BEGIN")
 	run("UPDATE pglock.locks SET ttl = ttl WHERE name = $1", nasty)
@@ -96,7 +100,8 @@ func TestWhyIsNotTrickedByTextsFromOutside(t *testing.T) {
 			}
 			if format == "table" {
 				for _, line := range strings.Split(a.stdout, "\n") {
-					if command := strings.TrimSpace(line); strings.HasPrefix(command, "pglock-admin break ") || strings.HasPrefix(command, "psql ") {
+					if command := strings.TrimSpace(line); strings.HasPrefix(command, "pglock-admin break ") ||
+						strings.HasPrefix(command, "psql ") {
 						checkPaste(t, command, name, nasty)
 						pasted++
 					}
@@ -113,7 +118,8 @@ func TestWhyIsNotTrickedByTextsFromOutside(t *testing.T) {
 	run("ROLLBACK PREPARED " + shown.SQL(nasty))
 	for _, s := range append(names, nasty, `\'; DROP TABLE x; --`) {
 		var got string
-		if err := conn.QueryRow(t.Context(), "SELECT "+shown.SQL(s), pgx.QueryExecModeSimpleProtocol).Scan(&got); err != nil || got != s {
+		if err := conn.QueryRow(t.Context(), "SELECT "+shown.SQL(s),
+			pgx.QueryExecModeSimpleProtocol).Scan(&got); err != nil || got != s {
 			t.Errorf("%q became %q, %v", s, got, err)
 		}
 	}
@@ -134,7 +140,8 @@ func checkPaste(t *testing.T, command, name, gid string) {
 		}
 		return
 	}
-	if got, err := read(all[2]); err != nil || got != name || all[3] != "--token" || all[5] != "--reason" || len(all) < 7 {
+	if got, err := read(all[2]); err != nil || got != name || all[3] != "--token" || all[5] != "--reason" ||
+		len(all) < 7 {
 		t.Errorf("%s is read as %q: %q, %v", command, all, got, err)
 	}
 }
@@ -157,7 +164,8 @@ func TestWhyAnswersInTimeWhileATableIsLocked(t *testing.T) {
 	t.Parallel()
 	const free = "obody has used a lock named report"
 	for table, says := range map[string]string{
-		"locks": "has locked the whole", "waiters": "has locked the whole", "fences": free, "events": free, // which it can do without
+		// which it can do without
+		"locks": "has locked the whole", "waiters": "has locked the whole", "fences": free, "events": free,
 	} {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
@@ -191,20 +199,25 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := &options{schema: defaultSchema, config: config, getenv: func(string) string { return "" }}
-	held := lockadmin.HolderFacts{LockInfo: pglock.LockInfo{Held: true, Holder: "worker", Mode: pglock.ModeExclusive, Token: 1}}
-	well := lockadmin.Verdict{Kind: lockadmin.WhyHeld, Severity: lockadmin.SeverityOK, Text: "report is held by worker.", Because: "Nobody waits for it."}
+	held := lockadmin.HolderFacts{LockInfo: pglock.LockInfo{Held: true, Holder: "worker", Mode: pglock.ModeExclusive,
+		Token: 1}}
+	well := lockadmin.Verdict{Kind: lockadmin.WhyHeld, Severity: lockadmin.SeverityOK,
+		Text: "report is held by worker.", Because: "Nobody waits for it."}
 	dead := lockadmin.Verdict{Kind: lockadmin.WhyDeadWaiters, Severity: lockadmin.SeverityOK, Text: "1 waiter is dead."}
 	list := lockadmin.Step{Do: "Look at the list.", Run: lockadmin.RunAdmin, Command: "list"}
 	slow := lockadmin.Verdict{Kind: lockadmin.WhySlow, Severity: lockadmin.SeverityBusy, Text: "1 waits."}
-	free := lockadmin.Verdict{Kind: lockadmin.WhyFree, Severity: lockadmin.SeverityOK, Text: "report is free.", Steps: []lockadmin.Step{
-		{Do: "Look again.", Run: lockadmin.RunAdmin, Command: "why report"}, list}}
+	free := lockadmin.Verdict{Kind: lockadmin.WhyFree, Severity: lockadmin.SeverityOK, Text: "report is free.",
+		Steps: []lockadmin.Step{
+			{Do: "Look again.", Run: lockadmin.RunAdmin, Command: "why report"}, list}}
 	for name, c := range map[string]struct {
 		verdicts []lockadmin.Verdict
 		want     string
 		all      bool
 	}{
-		"held":              {[]lockadmin.Verdict{well}, "OK  report is held by worker. Nobody waits for it.\n  holder    worker,", false},
-		"free":              {[]lockadmin.Verdict{free}, "OK  report is free.\n  Look again.\n  Look at the list: pglock-admin list", false},
+		"held": {[]lockadmin.Verdict{well}, "OK  report is held by worker. Nobody waits for it.\n  " +
+			"holder    worker,", false},
+		"free": {[]lockadmin.Verdict{free}, "OK  report is free.\n  Look again.\n  Look at the list: " +
+			"pglock-admin list", false},
 		"with dead waiters": {[]lockadmin.Verdict{well, dead}, "Also: 1 waiter is dead.", true},
 		"others wait":       {[]lockadmin.Verdict{slow}, "BUSY  1 waits.", true},
 	} {
@@ -215,7 +228,8 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 		p := &page{width: 100}
 		drawWhy(p, o, e)
 		screen := p.String()
-		if !strings.Contains(strings.ReplaceAll(screen, " --database-url postgres://app@127.0.0.1/app", ""), c.want) || strings.Contains(screen, "WHAT TO DO NEXT") != c.all {
+		if !strings.Contains(strings.ReplaceAll(screen, " --database-url postgres://app@127.0.0.1/app", ""), c.want) ||
+			strings.Contains(screen, "WHAT TO DO NEXT") != c.all {
 			t.Errorf("%s: want %q in\n%s", name, c.want, screen)
 		}
 	}

@@ -31,8 +31,12 @@ var whys = map[string]lockadmin.VerdictKind{
 	"crashed-holder": lockadmin.WhyGone, "stopped-holder": lockadmin.WhyStopped, "blocked-holder": lockadmin.WhyBlocked,
 	"idle-holder": lockadmin.WhyIdle, "deadlock": lockadmin.WhyCircle, "prepared-transaction": lockadmin.WhyPrepared,
 	"long-queue": lockadmin.WhySlow, "wrong-database": lockadmin.WhyAnotherDatabase,
-	"handed-past": lockadmin.WhyHandedPast, "writer-first": lockadmin.WhySlow, "stopped-early": lockadmin.WhySilent, "idle-psql": lockadmin.WhyBlocked, "first-psql": lockadmin.WhyBlocked, "row-psql": lockadmin.WhyRow, "fence": lockadmin.WhyIdle, "waits": lockadmin.WhyWaits, "waits-unsaid": lockadmin.WhySlow, "own-queue": lockadmin.WhySlow,
-	"healthy": lockadmin.WhyHeld, "free": lockadmin.WhyFree, "broken": lockadmin.WhyBroken, "limit": lockadmin.WhyHeld,
+	"handed-past": lockadmin.WhyHandedPast, "writer-first": lockadmin.WhySlow, "stopped-early": lockadmin.WhySilent,
+	"idle-psql": lockadmin.WhyBlocked, "first-psql": lockadmin.WhyBlocked, "row-psql": lockadmin.WhyRow,
+	"fence": lockadmin.WhyIdle, "waits": lockadmin.WhyWaits, "waits-unsaid": lockadmin.WhySlow,
+	"own-queue": lockadmin.WhySlow,
+	"healthy":   lockadmin.WhyHeld, "free": lockadmin.WhyFree, "broken": lockadmin.WhyBroken,
+	"limit":   lockadmin.WhyHeld,
 	"similar": lockadmin.WhyUnknown, "pooler": lockadmin.WhyHeld, "table": lockadmin.WhyTable,
 }
 
@@ -63,7 +67,8 @@ func TestWhyFindsTheRightDatabase(t *testing.T) {
 	checkWhy(t, "similar", freshDatabase(t, server.URL(), "ci2"))
 	stage := prepare(t, "wrong-database-empty", at)
 	defer stage.Close()
-	a := in(t, stage.URL, "why", stage.Lock).want(t, exitSchema, "probably the wrong database", "database app", "why nightly-report", "/app?")
+	a := in(t, stage.URL, "why", stage.Lock).want(t, exitSchema, "probably the wrong database", "database app",
+		"why nightly-report", "/app?")
 	if strings.Contains(a.stderr, "migrate up") {
 		t.Errorf("whoever looks into the wrong database is told to make the schema there:\n%s", a.stderr)
 	}
@@ -73,7 +78,8 @@ func TestWhyFindsTheRightDatabase(t *testing.T) {
 	}
 	there := pastedURL(t, a.stderr, stage.URL, config.ConnConfig.Password)
 	in(t, there, "why", stage.Lock).want(t, exitOK, "is held by app-1/reporter[4711]")
-	b := in(t, "", "why", stage.Lock, "--database-url", stage.URL).want(t, exitSchema, "--database-url ", "set PGPASSWORD to the password first")
+	b := in(t, "", "why", stage.Lock, "--database-url", stage.URL).want(t, exitSchema, "--database-url ",
+		"set PGPASSWORD to the password first")
 	if strings.Contains(b.stderr, config.ConnConfig.Password) {
 		t.Error("the password is shown")
 	}
@@ -86,7 +92,8 @@ func pastedURL(t *testing.T, screen, url, password string) string {
 	if command == "" || strings.Contains(screen, password) {
 		t.Fatalf("no command, or the password:\n%s", screen)
 	}
-	shell := exec.Command("sh", "-c", strings.Replace(command, "pglock-admin why nightly-report", `sh -c 'printf %s "$DATABASE_URL"'`, 1))
+	shell := exec.Command("sh", "-c", strings.Replace(command, "pglock-admin why nightly-report",
+		`sh -c 'printf %s "$DATABASE_URL"'`, 1))
 	shell.Env = append(os.Environ(), "DATABASE_URL="+url)
 	out, err := shell.Output()
 	if err != nil {
@@ -145,7 +152,8 @@ func checkWhy(t *testing.T, name, at string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in(t, stage.URL, "why", stage.Lock).want(t, exitOK, map[bool]string{true: "OK  ", false: "WHAT TO DO NEXT"}[isWell(e)])
+	in(t, stage.URL, "why", stage.Lock).want(t, exitOK,
+		map[bool]string{true: "OK  ", false: "WHAT TO DO NEXT"}[isWell(e)])
 	if e.Verdicts[0].Kind != whys[name] || e.Severity != e.Verdicts[0].Severity {
 		t.Errorf("the verdict is %q, want %q: %s", e.Verdicts[0].Kind, whys[name], e.Verdicts[0].Text)
 	}
@@ -208,8 +216,11 @@ func checkOverview(t *testing.T, admin *lockadmin.Admin, e lockadmin.Explanation
 
 // mends are the steps of the screens that mend the troubles, by their beginnings.
 var mends = map[string]string{
-	"crashed-holder": "break ", "stopped-holder": "break ", "deadlock": "break ", "blocked-holder": "SELECT pg_cancel_backend", "idle-holder": "SELECT pg_terminate_backend",
-	"prepared-transaction": "ROLLBACK PREPARED", "stopped-early": "break ", "idle-psql": "SELECT pg_terminate_backend", "first-psql": "SELECT pg_terminate_backend", "row-psql": "SELECT pg_terminate_backend", "fence": "SELECT pg_terminate_backend",
+	"crashed-holder": "break ", "stopped-holder": "break ", "deadlock": "break ",
+	"blocked-holder": "SELECT pg_cancel_backend", "idle-holder": "SELECT pg_terminate_backend",
+	"prepared-transaction": "ROLLBACK PREPARED", "stopped-early": "break ", "idle-psql": "SELECT pg_terminate_backend",
+	"first-psql": "SELECT pg_terminate_backend", "row-psql": "SELECT pg_terminate_backend",
+	"fence": "SELECT pg_terminate_backend",
 	"table": "SELECT pg_terminate_backend",
 }
 
@@ -265,11 +276,13 @@ func checkScreen(t *testing.T, width int, screen string) {
 	if width == 100 && len(lines) > 42 {
 		t.Errorf("the screen has %d lines", len(lines))
 	}
-	if width == 100 && strings.HasPrefix(lines[0], "OK ") && len(lines) > 2+max(1, strings.Count(screen, "\n  holder ")) {
+	if width == 100 && strings.HasPrefix(lines[0], "OK ") && len(lines) > 2+
+		max(1, strings.Count(screen, "\n  holder ")) {
 		t.Errorf("nothing is to be done, and the screen has %d lines", len(lines))
 	}
 	for _, line := range lines {
-		if n := len([]rune(line)); n > width && !strings.Contains(line, "pglock-admin ") && !strings.Contains(line, "psql ") && strings.Contains(strings.TrimSpace(line), " ") {
+		if n := len([]rune(line)); n > width && !strings.Contains(line, "pglock-admin ") &&
+			!strings.Contains(line, "psql ") && strings.Contains(strings.TrimSpace(line), " ") {
 			t.Errorf("%d columns, not %d: %s", n, width, line)
 		}
 	}
@@ -282,11 +295,13 @@ func goldenWhy(t *testing.T, file, text string) {
 	golden(t, filepath.Join("testdata", "why", file), text)
 }
 
-// steady replaces what is different in each run: numbers of processes, moments, durations of seconds, the machine's name.
+// steady replaces what is different in each run: numbers of processes, moments, durations of seconds, the machine's
+// name.
 func steady(e *lockadmin.Explanation) {
 	host, _ := os.Hostname()
 	pids := map[string]string{}
-	if m := regexp.MustCompile(regexp.QuoteMeta(host) + `/reporter\[(\d+)\]`).FindStringSubmatch(e.Verdicts[0].Text + fmt.Sprint(e.Last)); m != nil {
+	if m := regexp.MustCompile(regexp.QuoteMeta(host) + `/reporter\[(\d+)\]`).FindStringSubmatch(e.Verdicts[0].Text +
+		fmt.Sprint(e.Last)); m != nil {
 		pids[m[1]] = "4711" // the worker
 	}
 	if e.Last != nil {
@@ -374,8 +389,8 @@ func steady(e *lockadmin.Explanation) {
 	}
 }
 
-// rounded makes what lasts some seconds one second, what lasts nearly half a minute just that, and leaves out seconds of
-// minutes.
+// rounded makes what lasts some seconds one second, what lasts nearly half a minute just that, and leaves out seconds
+// of minutes.
 func rounded(d time.Duration) time.Duration {
 	switch {
 	case d <= 0:

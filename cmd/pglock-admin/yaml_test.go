@@ -10,7 +10,8 @@ import (
 
 // Many readers follow YAML 1.1, where more words mean something.
 func TestYAMLQuotesWhatAReaderCouldTakeForSomethingElse(t *testing.T) {
-	for _, text := range []string{"yes", "NO", "on", "Off", "y", "n", "<<", "=", "1:30", "190:20:30", "-1:30.5", "null", "~", "true", "017", "0x1F", "1e3",
+	for _, text := range []string{"yes", "NO", "on", "Off", "y", "n", "<<", "=", "1:30", "190:20:30", "-1:30.5", "null",
+		"~", "true", "017", "0x1F", "1e3",
 		".inf", "2026-11-22", "", "a: b", "# a", "a\u3164", "x\x1b[2J\nx"} {
 		var b bytes.Buffer
 		if err := writeYAML(&b, map[string]string{"name": text}); err != nil {

@@ -18,7 +18,8 @@ type way struct {
 
 // deposit pays the amounts into the account in one fenced transaction, with a statement for each, and then calls last,
 // still inside; an error of last rolls back.
-type deposit func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error
+type deposit func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
+	opts ...fencedstore.FenceOption) error
 
 var ways = []way{
 	gormWay, gormPreparedWay, gormSimpleWay, bunWay, entWay, sqlcSQLWay,
@@ -50,7 +51,8 @@ func TestWriteUnderALiveLeaseIsCommittedWithAllItsStatements(t *testing.T) {
 		}
 		s.has(t, 60)
 		var token pglock.Token
-		if err := s.pool.QueryRow(t.Context(), `SELECT last_token FROM pglock.list_fences($1)`, s.lock).Scan(&token); err != nil {
+		if err := s.pool.QueryRow(t.Context(), `SELECT last_token FROM pglock.list_fences($1)`,
+			s.lock).Scan(&token); err != nil {
 			t.Fatal(err)
 		}
 		if token != lease.Token() {
@@ -123,7 +125,8 @@ func TestI10_LeaseBrokenInsideTheTransactionIsRefusedAtItsCommit(t *testing.T) {
 func isBroken(t *testing.T, err error, lease *pglock.Lease) {
 	t.Helper()
 	var lost *pglock.LostError
-	if !errors.Is(err, pglock.ErrLost) || !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken || lost.Token != lease.Token() {
+	if !errors.Is(err, pglock.ErrLost) || !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken ||
+		lost.Token != lease.Token() {
 		t.Errorf("the write answered %v, want the loss of token %d by a break", err, lease.Token())
 	}
 }

@@ -62,10 +62,12 @@ func TestCallbackThatRollsBackByItselfIsToldThatItLeftTheFence(t *testing.T) {
 
 // sqlDeposit is the same program for all drivers.
 func sqlDeposit(s *scene, db *sql.DB) deposit {
-	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
+	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
+		opts ...fencedstore.FenceOption) error {
 		return fencedstore.WriteSQL(ctx, db, lease, func(ctx context.Context, tx *sql.Tx) error {
 			for _, amount := range amounts {
-				if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", amount, s.account); err != nil {
+				if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", amount,
+					s.account); err != nil {
 					return err
 				}
 			}

@@ -35,7 +35,9 @@ func program(f func(ctx context.Context, url string, pool *pgxpool.Pool, lease *
 		return
 	}
 	defer client.Close(ctx)
-	err = client.Do(ctx, "accounts/16", func(ctx context.Context, lease *pglock.Lease) error { return f(ctx, url, pool, lease) })
+	err = client.Do(ctx, "accounts/16", func(ctx context.Context, lease *pglock.Lease) error {
+		return f(ctx, url, pool, lease)
+	})
 	switch {
 	case err == nil:
 	case errors.Is(err, pglock.ErrLost), errors.Is(err, fencedstore.ErrStaleToken):

@@ -18,7 +18,8 @@ import (
 var (
 	gormWay         = way{"gorm", gormDeposit(postgres.Config{}, gorm.Config{})}
 	gormPreparedWay = way{"gorm, prepared statements", gormDeposit(postgres.Config{}, preparing)}
-	gormSimpleWay   = way{"gorm, simple protocol", gormDeposit(postgres.Config{PreferSimpleProtocol: true}, gorm.Config{})}
+	gormSimpleWay   = way{"gorm, simple protocol", gormDeposit(postgres.Config{PreferSimpleProtocol: true},
+		gorm.Config{})}
 )
 
 var preparing = gorm.Config{PrepareStmt: true, TranslateError: true}
@@ -43,7 +44,8 @@ func openGORM(t *testing.T, s *scene, dialect postgres.Config, config gorm.Confi
 }
 
 func add(tx *gorm.DB, account, amount int64) error {
-	return tx.Model(&drivers.Account{}).Where("id = ?", account).Update("balance", gorm.Expr("balance + ?", amount)).Error
+	return tx.Model(&drivers.Account{}).Where("id = ?", account).Update("balance",
+		gorm.Expr("balance + ?", amount)).Error
 }
 
 func gormDeposit(dialect postgres.Config, config gorm.Config) func(*testing.T, *scene) deposit {
@@ -53,7 +55,8 @@ func gormDeposit(dialect postgres.Config, config gorm.Config) func(*testing.T, *
 		if err != nil {
 			t.Fatal(err)
 		}
-		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
+		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
+			opts ...fencedstore.FenceOption) error {
 			return fencedstore.WriteSQL(ctx, pool, lease, func(ctx context.Context, tx *sql.Tx) error {
 				for _, amount := range amounts {
 					if err := add(drivers.GORMIn(ctx, db, tx), s.account, amount); err != nil {

@@ -11,7 +11,8 @@ import (
 )
 
 // WritePool runs fn in a transaction of the pool's, begun with the options, under the fence of the lease's resource.
-// fencedstore.Store.Write does the same with two round trips less, and asks what became of a COMMIT that was not answered.
+// fencedstore.Store.Write does the same with two round trips less, and asks what became of a COMMIT that was not
+// answered.
 //
 // An error of fn rolls back. Errors: those of fencedstore.Guard and fencedstore.Explain, fn's and pgx's; under
 // REPEATABLE READ and SERIALIZABLE SQLSTATE 40001 when the lease has ended since the snapshot.
@@ -39,7 +40,8 @@ func WritePool(
 // WriteFunc is WritePool with pgx.BeginFunc, which commits when its function returns nil and rolls back otherwise. Give
 // pgx.BeginFunc a pool or a connection: of a transaction it would make a savepoint.
 func WriteFunc(
-	ctx context.Context, pool *pgxpool.Pool, lease *pglock.Lease, fn func(tx pgx.Tx) error, opts ...fencedstore.FenceOption,
+	ctx context.Context, pool *pgxpool.Pool, lease *pglock.Lease, fn func(tx pgx.Tx) error,
+	opts ...fencedstore.FenceOption,
 ) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if err := fencedstore.Guard(ctx, tx, lease, opts...); err != nil {

@@ -16,14 +16,16 @@ import (
 var (
 	poolWay = way{"pgxpool with Begin", func(_ *testing.T, s *scene) deposit { return poolDeposit(s, pgx.TxOptions{}) }}
 	funcWay = way{"pgxpool with pgx.BeginFunc", func(_ *testing.T, s *scene) deposit {
-		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
+		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
+			opts ...fencedstore.FenceOption) error {
 			return drivers.WriteFunc(ctx, s.pool, lease, poolUpdates(ctx, s, amounts, last), opts...)
 		}
 	}}
 )
 
 func poolDeposit(s *scene, o pgx.TxOptions) deposit {
-	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
+	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
+		opts ...fencedstore.FenceOption) error {
 		return drivers.WritePool(ctx, s.pool, lease, o, poolUpdates(ctx, s, amounts, last), opts...)
 	}
 }
@@ -31,7 +33,8 @@ func poolDeposit(s *scene, o pgx.TxOptions) deposit {
 func poolUpdates(ctx context.Context, s *scene, amounts []int64, last func() error) func(pgx.Tx) error {
 	return func(tx pgx.Tx) error {
 		for _, amount := range amounts {
-			if _, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", amount, s.account); err != nil {
+			if _, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", amount,
+				s.account); err != nil {
 				return err
 			}
 		}

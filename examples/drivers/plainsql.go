@@ -33,7 +33,8 @@ func Acquire(ctx context.Context, db *sql.DB, name, holder, ttl string) (Grant, 
 	var granted bool
 	var token sql.NullInt64
 	var more sql.NullString
-	err := db.QueryRowContext(ctx, `SELECT granted, token, more FROM pglock.acquire_lease($1, $2, $3, $4, $5::interval)`,
+	err := db.QueryRowContext(ctx,
+		`SELECT granted, token, more FROM pglock.acquire_lease($1, $2, $3, $4, $5::interval)`,
 		name, g.GrantID, uuid.NewString(), holder, ttl).Scan(&granted, &token, &more)
 	if err != nil {
 		return Grant{}, explain(err)
@@ -49,12 +50,13 @@ func Acquire(ctx context.Context, db *sql.DB, name, holder, ttl string) (Grant, 
 	return g, nil
 }
 
-// Renew gives the lease its full TTL again. Call it at a third of the TTL, and before a long write: a fenced transaction
-// may last no longer than the lease had left when it began. It waits for the lease's row for a second at most, as somebody may
-// be about to queue for the lock: 55P03.
+// Renew gives the lease its full TTL again. Call it at a third of the TTL, and before a long write: a fenced
+// transaction may last no longer than the lease had left when it began. It waits for the lease's row for a second at
+// most, as somebody may be about to queue for the lock: 55P03.
 func (g Grant) Renew(ctx context.Context, db *sql.DB) error {
 	var outcome string
-	err := db.QueryRowContext(ctx, `SELECT outcome FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[0], '1 s')`,
+	err := db.QueryRowContext(ctx,
+		`SELECT outcome FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[0], '1 s')`,
 		g.Name, g.Token, g.GrantID).Scan(&outcome)
 	if err == nil && outcome != "renewed" {
 		return fmt.Errorf("%w: the lease of lock %q was not renewed: %s", ErrStop, g.Name, outcome)
@@ -81,12 +83,13 @@ func (g Grant) Write(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error)
 	return explain(tx.Commit()) // which checks the lease again
 }
 
-// Release ends the lease, so that the next one can have the lock, and tells that one. A lease that has ended before is an
-// ErrStop.
+// Release ends the lease, so that the next one can have the lock, and tells that one. A lease that has ended before is
+// an ErrStop.
 func (g Grant) Release(ctx context.Context, db *sql.DB) error {
 	var released bool
 	var more sql.NullString
-	err := db.QueryRowContext(ctx, `SELECT released, more FROM pglock.release_lease($1, $2, $3)`, g.Name, g.Token, g.GrantID).Scan(&released, &more)
+	err := db.QueryRowContext(ctx, `SELECT released, more FROM pglock.release_lease($1, $2, $3)`, g.Name, g.Token,
+		g.GrantID).Scan(&released, &more)
 	if err != nil {
 		return explain(err)
 	}
@@ -97,8 +100,8 @@ func (g Grant) Release(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// announce reads what an answer has beside the lock itself: who holds it, and whom the call has handed it and who watches it.
-// These are told in a transaction after that of the call.
+// announce reads what an answer has beside the lock itself: who holds it, and whom the call has handed it and who
+// watches it. These are told in a transaction after that of the call.
 func announce(ctx context.Context, db *sql.DB, name string, answer sql.NullString) (holder string, err error) {
 	var more struct {
 		Holder  string

@@ -18,7 +18,8 @@ import (
 func plainDeposit(ctx context.Context, db *sql.DB, g drivers.Grant, last func() error) error {
 	return g.Write(ctx, db, func(tx *sql.Tx) error {
 		for _, amount := range []int{10, 20, 30} {
-			if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", amount, 16); err != nil {
+			if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", amount,
+				16); err != nil {
 				return err
 			}
 		}
@@ -42,7 +43,8 @@ func plain(t *testing.T) (*scene, *sql.DB, drivers.Grant) {
 func stops(t *testing.T, err error, code, detail string) {
 	t.Helper()
 	var refused *pq.Error
-	if !errors.Is(err, drivers.ErrStop) || !errors.As(err, &refused) || string(refused.Code) != code || refused.Detail != detail {
+	if !errors.Is(err, drivers.ErrStop) || !errors.As(err, &refused) || string(refused.Code) != code ||
+		refused.Detail != detail {
 		t.Errorf("the server answered %v, want %s with DETAIL %s", err, code, detail)
 	}
 }
@@ -77,7 +79,8 @@ func TestI8_ReleaseOfASQLProgramIsAnnouncedToTheNextInTheQueue(t *testing.T) {
 	}
 	defer listener.Release()
 	key, channel := uuid.New(), ""
-	if err := listener.QueryRow(t.Context(), `SELECT 'pglock_' || left(encode(sha256(uuid_send($1)), 'hex'), 32)`, key).Scan(&channel); err != nil {
+	if err := listener.QueryRow(t.Context(), `SELECT 'pglock_' || left(encode(sha256(uuid_send($1)), 'hex'), 32)`,
+		key).Scan(&channel); err != nil {
 		t.Fatal(err)
 	}
 	for _, query := range []string{

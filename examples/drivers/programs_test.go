@@ -80,7 +80,8 @@ func TestI10_ProgramWhoseLeaseIsBrokenInsideItsWriteWritesNothing(t *testing.T) 
 // A write that fails in the middle leaves nothing, whatever the library makes of it.
 func TestProgramWhoseKeyFailsDoesItTheNextTime(t *testing.T) {
 	forEveryProgram(t, func(t *testing.T, s *scene, run func(context.Context, string) error) {
-		if _, err := s.pool.Exec(t.Context(), "ALTER TABLE accounts ADD CONSTRAINT poor CHECK (balance <= 60)"); err != nil {
+		if _, err := s.pool.Exec(t.Context(),
+			"ALTER TABLE accounts ADD CONSTRAINT poor CHECK (balance <= 60)"); err != nil {
 			t.Fatal(err)
 		}
 		if err := run(t.Context(), s.url); err == nil || errors.Is(err, pglock.ErrLost) {

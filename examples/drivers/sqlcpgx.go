@@ -11,8 +11,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// WriteQueries runs the queries of fn, which sqlc generated, in a fenced transaction of the store's. fn writes through q
-// alone: queries made from a pool go through another connection, which is under no fence. Errors: those of Store.Write.
+// WriteQueries runs the queries of fn, which sqlc generated, in a fenced transaction of the store's. fn writes through
+// q alone: queries made from a pool go through another connection, which is under no fence. Errors: those of
+// Store.Write.
 func WriteQueries(
 	ctx context.Context, store *fencedstore.Store, lease *pglock.Lease,
 	fn func(ctx context.Context, q *accounts.Queries) error, opts ...fencedstore.FenceOption,
@@ -22,8 +23,8 @@ func WriteQueries(
 	}, opts...)
 }
 
-// GuardQueries is WriteQueries for a program that has a Queries already, in a transaction of its own pool. Errors: those
-// of WriteFunc.
+// GuardQueries is WriteQueries for a program that has a Queries already, in a transaction of its own pool. Errors:
+// those of WriteFunc.
 func GuardQueries(
 	ctx context.Context, pool *pgxpool.Pool, queries *accounts.Queries, lease *pglock.Lease,
 	fn func(q *accounts.Queries) error, opts ...fencedstore.FenceOption,

@@ -13,7 +13,8 @@ import (
 var (
 	sqlcStoreWay = way{"sqlc in a fenced store", func(_ *testing.T, s *scene) deposit {
 		store := fencedstore.New(s.pool)
-		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
+		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
+			opts ...fencedstore.FenceOption) error {
 			return drivers.WriteQueries(ctx, store, lease, func(ctx context.Context, q *accounts.Queries) error {
 				return deposits(ctx, q, s.account, amounts, last)
 			}, opts...)
@@ -21,7 +22,8 @@ var (
 	}}
 	sqlcGuardWay = way{"sqlc in a guarded transaction", func(_ *testing.T, s *scene) deposit {
 		queries := accounts.New(s.pool)
-		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
+		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
+			opts ...fencedstore.FenceOption) error {
 			return drivers.GuardQueries(ctx, s.pool, queries, lease, func(q *accounts.Queries) error {
 				return deposits(ctx, q, s.account, amounts, last)
 			}, opts...)

@@ -20,7 +20,8 @@ var (
 	bunWay = way{"bun", func(t *testing.T, s *scene) deposit {
 		db := bun.NewDB(openSQL(t, "pgx", s.url), pgdialect.New())
 		return overSQL(db.DB, func(ctx context.Context, tx *sql.Tx, amount int64) error {
-			_, err := db.NewUpdate().Conn(tx).Model(&drivers.BunAccount{ID: s.account}).Set("balance = balance + ?", amount).WherePK().Exec(ctx)
+			_, err := db.NewUpdate().Conn(tx).Model(&drivers.BunAccount{ID: s.account}).Set("balance = balance + ?",
+				amount).WherePK().Exec(ctx)
 			return err
 		})
 	}}
@@ -31,7 +32,8 @@ var (
 			if err != nil {
 				return err
 			}
-			query, args := entsql.Dialect(dialect.Postgres).Update("accounts").Add("balance", amount).Where(entsql.EQ("id", s.account)).Query()
+			query, args := entsql.Dialect(dialect.Postgres).Update("accounts").Add("balance",
+				amount).Where(entsql.EQ("id", s.account)).Query()
 			var result sql.Result
 			if err := nested.Exec(ctx, query, args, &result); err != nil {
 				return err
@@ -42,7 +44,8 @@ var (
 	sqlcSQLWay = way{"sqlc for database/sql", func(t *testing.T, s *scene) deposit {
 		db := openSQL(t, "postgres", s.url)
 		return overSQL(db, func(ctx context.Context, tx *sql.Tx, amount int64) error {
-			_, err := accountsql.New(db).WithTx(tx).Deposit(ctx, accountsql.DepositParams{ID: s.account, Amount: amount})
+			_, err := accountsql.New(db).WithTx(tx).Deposit(ctx, accountsql.DepositParams{ID: s.account,
+				Amount: amount})
 			return err
 		})
 	}}
@@ -50,7 +53,8 @@ var (
 
 // overSQL deposits with a function of a library inside the transaction.
 func overSQL(db *sql.DB, add func(ctx context.Context, tx *sql.Tx, amount int64) error) deposit {
-	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
+	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
+		opts ...fencedstore.FenceOption) error {
 		return fencedstore.WriteSQL(ctx, db, lease, func(ctx context.Context, tx *sql.Tx) error {
 			for _, amount := range amounts {
 				if err := add(ctx, tx, amount); err != nil {

@@ -18,14 +18,16 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// What GORM has for a connection inside Transaction is a transaction of database/sql, with prepared statements or without.
+// What GORM has for a connection inside Transaction is a transaction of database/sql, with prepared statements or
+// without.
 var (
 	_ fencedstore.SQLTx = (*sql.Tx)(nil)
 	_ fencedstore.SQLTx = (*gorm.PreparedStmtTX)(nil)
 )
 
 // sqlDrivers are the drivers of database/sql, with what their URLs have.
-var sqlDrivers = map[string][2]string{"pgx": {"pgx", ""}, "lib/pq": {"postgres", ""}, "lib/pq with binary parameters": {"postgres", "binary_parameters=yes"}}
+var sqlDrivers = map[string][2]string{"pgx": {"pgx", ""}, "lib/pq": {"postgres", ""},
+	"lib/pq with binary parameters": {"postgres", "binary_parameters=yes"}}
 
 func openDriver(t *testing.T, of [2]string, url string) *sql.DB {
 	t.Helper()
@@ -150,7 +152,8 @@ func TestI17_LostAnswerToTheCOMMITOfAnyDriverIsResolved(t *testing.T) {
 					cancel()
 				}
 				err := <-done
-				if rows := g.rows(t); (err == nil) != (rows == 1) || rows != c.rows || errors.Is(err, pglock.ErrOutcomeUnknown) {
+				if rows := g.rows(t); (err == nil) != (rows == 1) || rows != c.rows ||
+					errors.Is(err, pglock.ErrOutcomeUnknown) {
 					t.Errorf("I17: it answered %v and there are %d rows, want %d", err, rows, c.rows)
 				}
 			})
@@ -223,7 +226,8 @@ func TestI17_OutcomeThatNobodyTellsIsUnknownAndCanBeAskedForLater(t *testing.T) 
 			}
 			w.mend()
 			w.end() // what the driver itself has left behind sees its connections go
-			if got, err := fencedstore.OutcomeSQL(t.Context(), db, unknown.Receipt); got != fencedstore.OutcomeCommitted || err != nil {
+			if got, err := fencedstore.OutcomeSQL(t.Context(), db,
+				unknown.Receipt); got != fencedstore.OutcomeCommitted || err != nil {
 				t.Errorf("I17: %q, %v", got, err)
 			}
 			if rows := g.rows(t); rows != 1 {
@@ -257,7 +261,8 @@ func TestI16_TimeLimitIsToldWhateverTheDriver(t *testing.T) {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
 				s := warm(t, newScene(t))
-				err := fencedstore.WriteSQL(t.Context(), openDriver(t, of, s.url), s.leaseOf(t, 3*time.Second), do, fencedstore.WithTimeLimit(limit))
+				err := fencedstore.WriteSQL(t.Context(), openDriver(t, of, s.url), s.leaseOf(t, 3*time.Second), do,
+					fencedstore.WithTimeLimit(limit))
 				var late *fencedstore.TimeLimitError
 				if !errors.As(err, &late) || late.Limit != limit || !strings.Contains(err.Error(), "WithTimeLimit") {
 					t.Errorf("%v, want a TimeLimitError of %v", err, limit)
@@ -279,12 +284,13 @@ func TestWorkLongerThanATTLIsCommittedWhateverTheDriver(t *testing.T) {
 			}
 			db, lease := openDriver(t, of, s.url), s.leaseOf(t, 4*time.Second)
 			for i := range 2 {
-				err := fencedstore.OnceSQL(t.Context(), db, lease, "nightly", func(ctx context.Context, tx *sql.Tx) error {
-					if _, err := tx.ExecContext(ctx, `SELECT pg_sleep(5)`); err != nil {
-						return err
-					}
-					return insertDone(ctx, tx)
-				}, fencedstore.WithTimeLimit(time.Minute))
+				err := fencedstore.OnceSQL(t.Context(), db, lease, "nightly",
+					func(ctx context.Context, tx *sql.Tx) error {
+						if _, err := tx.ExecContext(ctx, `SELECT pg_sleep(5)`); err != nil {
+							return err
+						}
+						return insertDone(ctx, tx)
+					}, fencedstore.WithTimeLimit(time.Minute))
 				if want := map[int]error{0: nil, 1: fencedstore.ErrDone}[i]; !errors.Is(err, want) {
 					t.Errorf("%v, want %v", err, want)
 				}
@@ -325,7 +331,9 @@ func TestWriteReplacesDeadConnectionsWhateverTheDriver(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := fencedstore.WriteSQL(t.Context(), db, lease, func(context.Context, *sql.Tx) error { return nil }); err != nil {
+			if err := fencedstore.WriteSQL(t.Context(), db, lease, func(context.Context, *sql.Tx) error {
+				return nil
+			}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -337,7 +345,8 @@ func TestGuardTakesTheTransactionOfGORM(t *testing.T) {
 	t.Parallel()
 	for _, prepares := range []bool{false, true} {
 		s := newScene(t)
-		db, err := gorm.Open(postgres.New(postgres.Config{Conn: openSQL(t, "pgx", s.url)}), &gorm.Config{PrepareStmt: prepares})
+		db, err := gorm.Open(postgres.New(postgres.Config{Conn: openSQL(t, "pgx", s.url)}),
+			&gorm.Config{PrepareStmt: prepares})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -347,7 +356,8 @@ func TestGuardTakesTheTransactionOfGORM(t *testing.T) {
 			if !ok {
 				t.Fatalf("GORM has a %T", tx.Statement.ConnPool)
 			}
-			if err := fencedstore.GuardSQL(t.Context(), inner, lease, fencedstore.WithTimeLimit(time.Hour)); err != nil {
+			if err := fencedstore.GuardSQL(t.Context(), inner, lease,
+				fencedstore.WithTimeLimit(time.Hour)); err != nil {
 				return err
 			}
 			if err := tx.Exec("UPDATE accounts SET balance = balance + 60").Error; err != nil {

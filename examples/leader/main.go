@@ -70,9 +70,11 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 	return "one process led at a time, and the next one followed whether the leader died, handed over or ended.",
 		errors.Join(
 			s.Check(ctx, "leaders, in this order", "A B D C",
-				"SELECT string_agg(by, ' ' ORDER BY first) FROM (SELECT by, min(at) AS first FROM plans GROUP BY by) AS each"),
+				"SELECT string_agg(by, ' ' ORDER BY first) FROM (SELECT by, min(at) AS first FROM plans GROUP BY by) "+
+					"AS each"),
 			s.Check(ctx, "plans of a leader after the next one began", 0,
-				"SELECT count(*) FROM plans p WHERE token < (SELECT max(token) FROM plans o WHERE o.number < p.number)"),
+				"SELECT count(*) FROM plans p WHERE token < (SELECT max(token) FROM plans o WHERE o.number < "+
+					"p.number)"),
 		)
 }
 

@@ -57,7 +57,8 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 		errors.Join(
 			s.Check(ctx, "sum of all accounts", 400, "SELECT sum(balance) FROM accounts"),
 			s.Check(ctx, "transfers", 3*transfers, "SELECT count(*) FROM transfers"),
-			s.Check(ctx, "accounts that differ from their transfers", 0, `SELECT count(*) FROM accounts WHERE balance <> 100
+			s.Check(ctx, "accounts that differ from their transfers", 0,
+				`SELECT count(*) FROM accounts WHERE balance <> 100
 				+ (SELECT coalesce(sum(amount), 0) FROM transfers WHERE to_id = id)
 				- (SELECT coalesce(sum(amount), 0) FROM transfers WHERE from_id = id)`),
 		)

@@ -48,7 +48,8 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 	if err := s.AwaitAll(ctx, 5, "serves"); err != nil {
 		return "", err
 	}
-	return "one of six replicas made each migration; of the one that was cut nothing stayed, and the next replica made it.",
+	return "one of six replicas made each migration; of the one that was cut nothing stayed, and the next replica " +
+			"made it.",
 		errors.Join(
 			s.Check(ctx, "migrations made", "1 2 3", "SELECT string_agg(number::text, ' ' ORDER BY number) FROM made"),
 			s.Check(ctx, "the first was made by", "A", "SELECT by FROM made WHERE number = 1"),
@@ -73,7 +74,8 @@ func replica(ctx context.Context, w *stage.Worker) error {
 			_, err := tx.Exec(ctx, fill, 501, 1000)
 			return err
 		}},
-		{Name: "0003 address not null", Limit: limit, Up: SQL("ALTER TABLE customers ALTER COLUMN address SET NOT NULL")},
+		{Name: "0003 address not null", Limit: limit,
+			Up: SQL("ALTER TABLE customers ALTER COLUMN address SET NOT NULL")},
 	}
 	for i, m := range migrations { // and say who made it
 		migrations[i].Up = func(ctx context.Context, tx pgx.Tx) error {

@@ -167,13 +167,17 @@ var changes = map[string]func(t *testing.T) (*scene, change){
 		s, etcd, n := newScene(t), newEtcd(t), 0
 		me := func() string { n++; return fmt.Sprint("host ", n) }
 		write := func(ctx context.Context, lease *pglock.Lease) error {
-			return s.store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error { return report.Write(ctx, tx) })
+			return s.store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+				return report.Write(ctx, tx)
+			})
 		}
 		return s, change{
 			before: func() program {
 				me := me()
 				return func(ctx context.Context) error {
-					return frometcd.ElectionBefore(ctx, etcd, me, func(ctx context.Context) error { return report.Write(ctx, s.pool) })
+					return frometcd.ElectionBefore(ctx, etcd, me, func(ctx context.Context) error {
+						return report.Write(ctx, s.pool)
+					})
 				}
 			},
 			during: func() program {

@@ -61,7 +61,8 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 			return "", err
 		}
 	}
-	return "eight replicas made one report for each night; the half of the one that died is gone, the next did the whole.",
+	return "eight replicas made one report for each night; the half of the one that died is gone, the next did the " +
+			"whole.",
 		errors.Join(
 			s.Check(ctx, "reports", 2, "SELECT count(*) FROM reports"),
 			s.Check(ctx, "parts of reports", 4, "SELECT count(*) FROM lines"),

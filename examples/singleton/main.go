@@ -59,12 +59,14 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 	if _, err := s.Await(ctx, "finds nothing left"); err != nil {
 		return "", err
 	}
-	return "one process at a time shipped the orders, and each who took over went on where the last whole step had ended.",
+	return "one process at a time shipped the orders, and each who took over went on where the last whole step had " +
+			"ended.",
 		errors.Join(
 			s.Check(ctx, "orders shipped, in this order", "1 2 3 4 5 6 7 8 9 10 11 12",
 				"SELECT string_agg(number::text, ' ' ORDER BY at) FROM shipments"),
 			s.Check(ctx, "shippers, in this order", "A B C",
-				"SELECT string_agg(by, ' ' ORDER BY first) FROM (SELECT by, min(at) AS first FROM shipments GROUP BY by) AS each"),
+				"SELECT string_agg(by, ' ' ORDER BY first) FROM (SELECT by, min(at) AS first FROM shipments GROUP BY "+
+					"by) AS each"),
 		)
 }
 

@@ -50,7 +50,8 @@ func TestFlagsAreRefusedWithTheirNameAndRule(t *testing.T) {
 		"now":                 `argument "now"`,
 	} {
 		var out, problems output
-		if code := command(context.Background(), strings.Fields(args), &out, &problems); code != exitUsage || !strings.Contains(problems.String(), want) {
+		if code := command(context.Background(), strings.Fields(args), &out, &problems); code != exitUsage ||
+			!strings.Contains(problems.String(), want) {
 			t.Errorf("%s: exit code %d and %q, want %d and %q", args, code, &problems, exitUsage, want)
 		}
 	}
@@ -71,7 +72,8 @@ func TestFaultsAreChosenByName(t *testing.T) {
 		for _, f := range chosen {
 			got = append(got, f.name)
 		}
-		if text := strings.Join(got, " "); want == "no pause" && (len(got) != len(allFaults)-1 || slices.Contains(got, "pause")) || want != "no pause" && text != want {
+		if text := strings.Join(got, " "); want == "no pause" &&
+			(len(got) != len(allFaults)-1 || slices.Contains(got, "pause")) || want != "no pause" && text != want {
 			t.Errorf("%s: %s, want %s", names, text, want)
 		}
 	}

@@ -61,7 +61,8 @@ func (m *member) start() error {
 	if m.life != nil {
 		who = m.life.who + 1
 	}
-	l := &life{who: who, cmd: exec.Command(program), ended: make(chan struct{}), stderr: &tail{}, said: make(map[history.Kind]chan struct{})}
+	l := &life{who: who, cmd: exec.Command(program), ended: make(chan struct{}), stderr: &tail{},
+		said: make(map[history.Kind]chan struct{})}
 	l.cmd.Env = append(os.Environ(), roleVariable+"=worker")
 	l.cmd.SysProcAttr = workerAttributes()
 	l.cmd.Stderr = l.stderr

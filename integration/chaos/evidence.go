@@ -48,7 +48,8 @@ func openEvidence(problems io.Writer, heard func(first bool), keep bool) (_ *evi
 func (e *evidence) begin() (err error) {
 	name := filepath.Join(e.folder, "history.txt")
 	if e.history != nil {
-		if err := errors.Join(e.lines.Flush(), e.history.Close(), os.Rename(name, filepath.Join(e.folder, "history.before.txt"))); err != nil {
+		if err := errors.Join(e.lines.Flush(), e.history.Close(),
+			os.Rename(name, filepath.Join(e.folder, "history.before.txt"))); err != nil {
 			return err
 		}
 	}
@@ -85,7 +86,8 @@ func (e *evidence) violation(v check.Violation) {
 	}
 	if e.byCheck[v.Check] <= shownOfEach {
 		evidence, trail := v.Evidence[:min(linesShown, len(v.Evidence))], v.Trail[max(0, len(v.Trail)-linesShown):]
-		fmt.Fprintf(e.problems, "\n%s%s    ...\n%s    all of it is in %s\n", head, indented(evidence), indented(trail), filepath.Join(e.folder, "violations.txt"))
+		fmt.Fprintf(e.problems, "\n%s%s    ...\n%s    all of it is in %s\n", head, indented(evidence), indented(trail),
+			filepath.Join(e.folder, "violations.txt"))
 	}
 	f, err := os.OpenFile(filepath.Join(e.folder, "violations.txt"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {

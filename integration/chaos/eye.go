@@ -108,11 +108,13 @@ func (e *eye) look(ctx context.Context) (l history.Look, err error) {
 	wall := history.ReadWall()
 	for _, i := range held {
 		if i.Held {
-			l.Holders = append(l.Holders, history.Holder{Name: i.Name, Slot: i.Slot, Token: int64(i.Token), Label: i.Holder, AcquiredAt: wall.Time(i.AcquiredAt), ExpiresAt: wall.Time(i.ExpiresAt)})
+			l.Holders = append(l.Holders, history.Holder{Name: i.Name, Slot: i.Slot, Token: int64(i.Token),
+				Label: i.Holder, AcquiredAt: wall.Time(i.AcquiredAt), ExpiresAt: wall.Time(i.ExpiresAt)})
 		}
 	}
 	for _, w := range waiters {
-		l.Tickets = append(l.Tickets, history.Ticket{Name: w.Lock, Number: w.Ticket, Place: w.Place, Label: w.Holder, Alive: w.Alive, Since: wall.Time(w.Since)})
+		l.Tickets = append(l.Tickets, history.Ticket{Name: w.Lock, Number: w.Ticket, Place: w.Place, Label: w.Holder,
+			Alive: w.Alive, Since: wall.Time(w.Since)})
 	}
 	return l, nil
 }

@@ -35,12 +35,15 @@ func inFront(h *hit) *member {
 		}
 		var front []waiting
 		for _, t := range tickets {
-			if t.Place == 1 && t.Mode == pglock.ModeExclusive && t.TTL <= 1500*time.Millisecond && t.Alive && length[t.Lock] > 1 && !strings.HasPrefix(t.Lock, "storm") {
+			if t.Place == 1 && t.Mode == pglock.ModeExclusive && t.TTL <= 1500*time.Millisecond && t.Alive &&
+				length[t.Lock] > 1 && !strings.HasPrefix(t.Lock, "storm") {
 				front = append(front, waiting{t, length[t.Lock] - 1})
 			}
 		}
 		// The sooner its lease runs out, the more likely its call still waits then.
-		slices.SortStableFunc(front, func(a, b waiting) int { return cmp.Or(cmp.Compare(a.TTL, b.TTL), cmp.Compare(b.behind, a.behind)) })
+		slices.SortStableFunc(front, func(a, b waiting) int {
+			return cmp.Or(cmp.Compare(a.TTL, b.TTL), cmp.Compare(b.behind, a.behind))
+		})
 		front = front[:min(2, len(front))]
 		if len(front) == 0 {
 			return false
@@ -91,7 +94,9 @@ func lateHints(h *hit) error {
 func (h *hit) queuedAgain(patience time.Duration) {
 	h.until(patience, func(ctx context.Context) bool {
 		tickets, err := lockadmin.Collect(h.eye.admin.Waiters(ctx, h.front.Lock))
-		return err == nil && slices.ContainsFunc(tickets, func(t lockadmin.Waiter) bool { return t.Holder == h.front.Holder && t.Ticket > h.front.Ticket })
+		return err == nil && slices.ContainsFunc(tickets, func(t lockadmin.Waiter) bool {
+			return t.Holder == h.front.Holder && t.Ticket > h.front.Ticket
+		})
 	})
 }
 
@@ -99,13 +104,16 @@ func (h *hit) queuedAgain(patience time.Duration) {
 func (h *hit) granted(patience time.Duration, meant func(label string) bool) bool {
 	return h.until(patience, func(ctx context.Context) bool {
 		holders, err := h.eye.admin.Holders(ctx, h.front.Lock)
-		return err == nil && slices.ContainsFunc(holders, func(i pglock.LockInfo) bool { return i.Held && meant(i.Holder) })
+		return err == nil && slices.ContainsFunc(holders, func(i pglock.LockInfo) bool {
+			return i.Held && meant(i.Holder)
+		})
 	})
 }
 
 // until asks again and again, and reports whether it has become true in time.
 func (h *hit) until(patience time.Duration, ask func(context.Context) bool) bool {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && h.ctx.Err() == nil; wait(h.ctx, 15*time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline) &&
+		h.ctx.Err() == nil; wait(h.ctx, 15*time.Millisecond) {
 		brief, cancel := context.WithTimeout(h.ctx, time.Second)
 		done := ask(brief)
 		cancel()
@@ -129,7 +137,8 @@ func reader(h *hit) *member {
 		holders, _ := h.eye.admin.Holders(brief, t.Lock)
 		for _, i := range holders {
 			for _, m := range h.crew {
-				if i.Held && i.Mode == pglock.ModeShared && i.TTL <= 1500*time.Millisecond && owns(label(m.now().who), i.Holder) && h.rand.IntN(2) == 0 {
+				if i.Held && i.Mode == pglock.ModeShared && i.TTL <= 1500*time.Millisecond &&
+					owns(label(m.now().who), i.Holder) && h.rand.IntN(2) == 0 {
 					h.ttl = i.TTL
 					return m
 				}

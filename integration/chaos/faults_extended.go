@@ -16,8 +16,9 @@ var extendFaults = []fault{
 	{name: "pause-extended", about: "a worker stands still for longer than a TTL while a lease of it is extended",
 		lane: firstLane, weight: 2,
 		run: extendedAnd(pauseWithin)},
-	{name: "refuse-extended", about: "a worker has no connections for longer than a TTL while a lease of it is extended",
-		lane: firstLane, weight: 2,
+	{name: "refuse-extended",
+		about: "a worker has no connections for longer than a TTL while a lease of it is extended",
+		lane:  firstLane, weight: 2,
 		run: extendedAnd(refuseWithin)},
 }
 

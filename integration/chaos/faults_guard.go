@@ -20,8 +20,9 @@ import (
 )
 
 var guardFaults = []fault{
-	{name: history.Tampered, about: "the owner of a guarded table, or a superuser, makes its guard useless for a moment",
-		lane: serverLane, weight: 3, quiet: true, run: tamper},
+	{name: history.Tampered,
+		about: "the owner of a guarded table, or a superuser, makes its guard useless for a moment",
+		lane:  serverLane, weight: 3, quiet: true, run: tamper},
 }
 
 // tampering is what somebody does to a guard: a format for the table.

@@ -10,7 +10,8 @@ import (
 )
 
 var manyFaults = []fault{
-	{name: "crowd", about: "a client keeps thousands of long leases, and beside them short ones of 100 to 300 ms (--crowd)",
+	{name: "crowd", about: "a client keeps thousands of long leases, and beside them short ones of 100 to 300 ms " +
+		"(--crowd)",
 		lane: crowdLane, weight: 1, quiet: true, run: crowded},
 	{name: "throng", about: "hundreds of clients ask for one lock at once (--throng)",
 		lane: useLane, weight: 1, quiet: true, full: true, run: thronged},

@@ -17,19 +17,29 @@ import (
 )
 
 var serverFaults = []fault{
-	{name: "crash", about: "the server is killed (SIGKILL, all its processes) and started again", lane: serverLane, weight: 3, run: crash},
-	{name: "immediate", about: "the server is stopped immediately and started again", lane: serverLane, weight: 3, run: immediate},
-	{name: "restart", about: "the server is stopped in the orderly way and started again", lane: serverLane, weight: 2, run: restart},
-	{name: "stop-inside-write", about: "the server is stopped immediately while a write waits in its callback, and is back when that returns", lane: serverLane, weight: 3, run: stopInsideWrite},
-	{name: "slow-flush", about: "commits wait for a synchronous standby that stands still for about a second", lane: serverLane, weight: 3, standby: true, run: slowFlush},
-	{name: "promote-lossy", about: "the primary is killed; a standby takes over that lacks the last commits", lane: serverLane, weight: 2, standby: true, run: failover(true)},
-	{name: "promote-clean", about: "the primary is killed; a synchronous standby takes over", lane: serverLane, weight: 2, standby: true, run: failover(false)},
+	{name: "crash", about: "the server is killed (SIGKILL, all its processes) and started again", lane: serverLane,
+		weight: 3, run: crash},
+	{name: "immediate", about: "the server is stopped immediately and started again", lane: serverLane, weight: 3,
+		run: immediate},
+	{name: "restart", about: "the server is stopped in the orderly way and started again", lane: serverLane, weight: 2,
+		run: restart},
+	{name: "stop-inside-write", about: "the server is stopped immediately while a write waits in its callback, and " +
+		"is back when that returns", lane: serverLane, weight: 3, run: stopInsideWrite},
+	{name: "slow-flush", about: "commits wait for a synchronous standby that stands still for about a second",
+		lane: serverLane, weight: 3, standby: true, run: slowFlush},
+	{name: "promote-lossy", about: "the primary is killed; a standby takes over that lacks the last commits",
+		lane: serverLane, weight: 2, standby: true, run: failover(true)},
+	{name: "promote-clean", about: "the primary is killed; a synchronous standby takes over", lane: serverLane,
+		weight: 2, standby: true, run: failover(false)},
 }
 
 var useFaults = []fault{
-	{name: "break", about: "an operator breaks leases, chosen at random", lane: useLane, weight: 4, quiet: true, run: breakLeases},
-	{name: "prune", about: "an operator removes locks that have just become free", lane: useLane, weight: 2, quiet: true, run: prune},
-	{name: "cancel", about: "a worker cancels thousands of waiting calls at once (--storm)", lane: useLane, weight: 1, quiet: true, run: cancelStorm},
+	{name: "break", about: "an operator breaks leases, chosen at random", lane: useLane, weight: 4, quiet: true,
+		run: breakLeases},
+	{name: "prune", about: "an operator removes locks that have just become free", lane: useLane, weight: 2,
+		quiet: true, run: prune},
+	{name: "cancel", about: "a worker cancels thousands of waiting calls at once (--storm)", lane: useLane, weight: 1,
+		quiet: true, run: cancelStorm},
 }
 
 func crash(h *hit) error { return h.cluster.Crash(h.ctx, upTo(h.rand, 800*time.Millisecond)) }

@@ -11,23 +11,35 @@ import (
 )
 
 var processFaults = []fault{
-	{name: "pause", about: "a process stands still (SIGSTOP), mostly for longer than a TTL", lane: firstLane, weight: 5, run: pause},
-	{name: "kill", about: "a process is killed (SIGKILL), and another comes in its place", lane: firstLane, weight: 2, run: kill},
+	{name: "pause", about: "a process stands still (SIGSTOP), mostly for longer than a TTL", lane: firstLane, weight: 5,
+		run: pause},
+	{name: "kill", about: "a process is killed (SIGKILL), and another comes in its place", lane: firstLane, weight: 2,
+		run: kill},
 }
 
 var networkFaults = []fault{
 	{name: "reset", about: "all connections of a worker are reset", lane: firstLane, weight: 2, run: cut(true)},
 	{name: "close", about: "all connections of a worker are closed", lane: firstLane, weight: 2, run: cut(false)},
-	{name: "refuse", about: "connections of a worker are reset, and new ones refused for up to two seconds", lane: firstLane, weight: 2, run: refuse},
-	{name: "outage", about: "a worker has no connections for five to eight seconds: what became of its last COMMITs stays unknown", lane: firstLane, weight: 2, run: outage},
-	{name: "hold", about: "requests or answers of a worker are held back for up to two seconds, and come then", lane: firstLane, weight: 4, run: hold},
-	{name: "drop-commit-request", about: "some requests to COMMIT are lost, and the connection is reset later", lane: firstLane, weight: 2, run: commits(wire.Up, true)},
-	{name: "drop-commit-answer", about: "some answers to COMMIT are lost, and the connection is reset later", lane: firstLane, weight: 2, run: commits(wire.Down, true)},
-	{name: "delay-commit-request", about: "some requests to COMMIT are late, by up to two seconds; mostly those of a reader that a writer waits for", lane: firstLane, weight: 4, choose: reader, run: commits(wire.Up, false)},
-	{name: "delay-commit-answer", about: "some answers to COMMIT are late, by up to two seconds", lane: firstLane, weight: 2, run: commits(wire.Down, false)},
-	{name: "late-hints", about: "a worker stands still while it is granted a lock and the grant runs out, and hears the notification a little later", lane: firstLane, weight: 9, choose: inFront, run: lateHints},
-	{name: "delay-hints", about: "notifications to a worker are late, by up to four seconds, and nothing else", lane: firstLane, weight: 2, quiet: true, run: delayHints},
-	{name: "terminate", about: "some sessions of a worker are terminated by an operator", lane: firstLane, weight: 2, run: terminate},
+	{name: "refuse", about: "connections of a worker are reset, and new ones refused for up to two seconds",
+		lane: firstLane, weight: 2, run: refuse},
+	{name: "outage", about: "a worker has no connections for five to eight seconds: what became of its last COMMITs " +
+		"stays unknown", lane: firstLane, weight: 2, run: outage},
+	{name: "hold", about: "requests or answers of a worker are held back for up to two seconds, and come then",
+		lane: firstLane, weight: 4, run: hold},
+	{name: "drop-commit-request", about: "some requests to COMMIT are lost, and the connection is reset later",
+		lane: firstLane, weight: 2, run: commits(wire.Up, true)},
+	{name: "drop-commit-answer", about: "some answers to COMMIT are lost, and the connection is reset later",
+		lane: firstLane, weight: 2, run: commits(wire.Down, true)},
+	{name: "delay-commit-request", about: "some requests to COMMIT are late, by up to two seconds; mostly those of a " +
+		"reader that a writer waits for", lane: firstLane, weight: 4, choose: reader, run: commits(wire.Up, false)},
+	{name: "delay-commit-answer", about: "some answers to COMMIT are late, by up to two seconds", lane: firstLane,
+		weight: 2, run: commits(wire.Down, false)},
+	{name: "late-hints", about: "a worker stands still while it is granted a lock and the grant runs out, and hears " +
+		"the notification a little later", lane: firstLane, weight: 9, choose: inFront, run: lateHints},
+	{name: "delay-hints", about: "notifications to a worker are late, by up to four seconds, and nothing else",
+		lane: firstLane, weight: 2, quiet: true, run: delayHints},
+	{name: "terminate", about: "some sessions of a worker are terminated by an operator", lane: firstLane, weight: 2,
+		run: terminate},
 }
 
 // shortTTLs are those that can run out within a fault.
@@ -66,7 +78,9 @@ func refuse(h *hit) error {
 
 // outage lasts longer than a write asks by itself what became of it. Just before, answers to COMMIT are lost.
 func outage(h *hit) error {
-	stop := h.m.line.OnCommit(wire.CommitFault{Direction: wire.Down, Drop: true, By: time.Second, Chance: func() bool { return true }})
+	stop := h.m.line.OnCommit(wire.CommitFault{Direction: wire.Down, Drop: true, By: time.Second, Chance: func() bool {
+		return true
+	}})
 	wait(h.ctx, between(h.rand, 100*time.Millisecond, 600*time.Millisecond))
 	stop()
 	restore := h.m.line.Refuse()
@@ -85,7 +99,10 @@ func hold(h *hit) error {
 func commits(d wire.Direction, drop bool) func(*hit) error {
 	return func(h *hit) error {
 		chance := rand.New(rand.NewPCG(h.rand.Uint64(), 0)) // the line has its own
-		f := wire.CommitFault{Direction: d, Drop: drop, By: between(h.rand, 50*time.Millisecond, 1800*time.Millisecond), Chance: func() bool { return chance.IntN(3) == 0 }}
+		f := wire.CommitFault{Direction: d, Drop: drop, By: between(h.rand, 50*time.Millisecond, 1800*time.Millisecond),
+			Chance: func() bool {
+				return chance.IntN(3) == 0
+			}}
 		if h.ttl > 0 { // a renewal arrives after the lease would have run out
 			f.By, f.Chance = between(h.rand, h.ttl*3/4, h.ttl*5/4), func() bool { return true }
 		}

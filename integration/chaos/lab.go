@@ -44,7 +44,8 @@ type result struct {
 
 // run is the whole of it. Whatever way it returns, it leaves nothing but the evidence of violations.
 func run(ctx context.Context, o options, s *screen, problems io.Writer) (_ result, err error) {
-	l := &lab{options: o, screen: s, injected: &history.Faults{}, broken: make(chan error, 1), enough: make(chan struct{}), began: time.Now()}
+	l := &lab{options: o, screen: s, injected: &history.Faults{}, broken: make(chan error, 1),
+		enough: make(chan struct{}), began: time.Now()}
 	if l.evidence, err = openEvidence(problems, l.violated, o.keep); err != nil {
 		return result{}, err
 	}
@@ -88,7 +89,8 @@ func (l *lab) live(ctx context.Context) (err error) {
 	defer l.dismiss()
 	watching, blind := context.WithCancel(ctx)
 	var eyes sync.WaitGroup
-	eyes.Go(func() { l.eye.watch(watching) }) // before the workers: how soon the server answers is known from their first call on
+	// before the workers: how soon the server answers is known from their first call on
+	eyes.Go(func() { l.eye.watch(watching) })
 	eyes.Go(func() { l.progress(watching) })
 	defer eyes.Wait()
 	defer blind()
@@ -137,7 +139,8 @@ func (l *lab) hire(ctx context.Context) error {
 		}
 		m := &member{n: n, line: line, hear: l.judge.Event, ended: l.ended}
 		m.setup = func(who int64) load.Setup {
-			return load.Setup{Who: who, Seed: l.seed, URL: l.cluster.AppURL(line.Address()), Label: label(who), Exec: n%2 == 1, Isolation: levels[n%len(levels)],
+			return load.Setup{Who: who, Seed: l.seed, URL: l.cluster.AppURL(line.Address()), Label: label(who),
+				Exec: n%2 == 1, Isolation: levels[n%len(levels)],
 				SessionTTL: l.sessionTTL, Goroutines: l.goroutines, Pace: l.pace}
 		}
 		l.crew = append(l.crew, m)
@@ -212,7 +215,8 @@ func (l *lab) finish(ctx context.Context) error {
 		}
 		for i, m := range l.crew {
 			if !m.now().await(ctx, said[i], patience) && ctx.Err() == nil {
-				l.judge.Blame("stuck", fmt.Sprintf("worker %s was told to %s and has not come to it in %v", label(m.now().who), do, patience))
+				l.judge.Blame("stuck", fmt.Sprintf("worker %s was told to %s and has not come to it in %v",
+					label(m.now().who), do, patience))
 			}
 		}
 	}
@@ -255,19 +259,25 @@ func (l *lab) lookForLeftovers(ctx context.Context) {
 		}
 	}
 	if len(tickets) > 0 {
-		l.judge.Blame("leftovers", fmt.Sprintf("%d tickets are left %v after every call has returned, the first of lock %q and %s", len(tickets), patience, tickets[0].Name, tickets[0].Label), tickets[0].Name)
+		l.judge.Blame("leftovers", fmt.Sprintf("%d tickets are left %v after every call has returned, the first of "+
+			"lock %q and %s", len(tickets), patience, tickets[0].Name, tickets[0].Label), tickets[0].Name)
 	}
 }
 
-// lookForSessions checks that no session counts as alive when its client has been closed for longer than its TTL, and, if
-// that was asked for, that nothing is left in the tables when the dead have been swept away.
+// lookForSessions checks that no session counts as alive when its client has been closed for longer than its TTL, and,
+// if that was asked for, that nothing is left in the tables when the dead have been swept away.
 func (l *lab) lookForSessions(ctx context.Context) {
-	left := l.awaitLeftovers(ctx, max(l.sessionTTL, load.ThrongSession)+2*time.Second, func(left cluster.Leftovers) bool { return len(left.Alive) == 0 })
+	left := l.awaitLeftovers(ctx, max(l.sessionTTL, load.ThrongSession)+2*time.Second,
+		func(left cluster.Leftovers) bool {
+			return len(left.Alive) == 0
+		})
 	if len(left.Alive) > 0 {
-		l.judge.Blame("leftovers", fmt.Sprintf("%d sessions still count as alive although every client is closed: %q", len(left.Alive), left.Alive))
+		l.judge.Blame("leftovers", fmt.Sprintf("%d sessions still count as alive although every client is closed: %q",
+			len(left.Alive), left.Alive))
 	}
 	if !l.sweep {
-		l.screen.say("left for a sweep, which takes what has been dead for a minute: %d tickets, %d sessions", left.Tickets, left.Sessions)
+		l.screen.say("left for a sweep, which takes what has been dead for a minute: %d tickets, %d sessions",
+			left.Tickets, left.Sessions)
 		return
 	}
 	const minute = 62 * time.Second
@@ -278,13 +288,16 @@ func (l *lab) lookForSessions(ctx context.Context) {
 		return left.Tickets == 0 && left.Sessions == 0
 	})
 	if left.Tickets > 0 || left.Sessions > 0 {
-		l.judge.Blame("leftovers", fmt.Sprintf("%d tickets and %d sessions are left a minute after every client was closed, and a sweep", left.Tickets, left.Sessions))
+		l.judge.Blame("leftovers", fmt.Sprintf("%d tickets and %d sessions are left a minute after every client was "+
+			"closed, and a sweep", left.Tickets, left.Sessions))
 	}
 }
 
 // awaitLeftovers reads what is left until that is enough, or the time is over.
-func (l *lab) awaitLeftovers(ctx context.Context, patience time.Duration, enough func(cluster.Leftovers) bool) (left cluster.Leftovers) {
-	for deadline := time.Now().Add(patience); ctx.Err() == nil && time.Now().Before(deadline); wait(ctx, 50*time.Millisecond) {
+func (l *lab) awaitLeftovers(ctx context.Context, patience time.Duration,
+	enough func(cluster.Leftovers) bool) (left cluster.Leftovers) {
+	for deadline := time.Now().Add(patience); ctx.Err() == nil && time.Now().Before(deadline); wait(ctx,
+		50*time.Millisecond) {
 		var err error
 		if left, err = l.cluster.Leftovers(ctx); err == nil && enough(left) {
 			break

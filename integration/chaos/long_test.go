@@ -40,16 +40,19 @@ func chaos(t *testing.T, o options, faults string) {
 // A few seconds with a few faults that cost little: the laboratory works, and finds nothing.
 func TestAFewSecondsOfChaos(t *testing.T) {
 	t.Parallel() // it has servers of its own
-	chaos(t, options{seed: 1, duration: 3 * time.Second, workers: 3, goroutines: 3, pace: 60 * time.Millisecond, stormCalls: 50, sessionTTL: 600 * time.Millisecond},
+	chaos(t, options{seed: 1, duration: 3 * time.Second, workers: 3, goroutines: 3, pace: 60 * time.Millisecond,
+		stormCalls: 50, sessionTTL: 600 * time.Millisecond},
 		"kill,reset,close,terminate,drop-commit-answer,break,prune,cancel")
 }
 
 // The same with those that need more: a full server, guards, strangers, many leases, many clients, extensions.
 func TestAFewSecondsOfCrowdsAndStrangers(t *testing.T) {
 	t.Parallel() // it has servers of its own
-	chaos(t, options{seed: 1, duration: 12 * time.Second, workers: 3, goroutines: 3, pace: 60 * time.Millisecond, crowd: 300, throng: 20,
+	chaos(t, options{seed: 1, duration: 12 * time.Second, workers: 3, goroutines: 3, pace: 60 * time.Millisecond,
+		crowd: 300, throng: 20,
 		sessionTTL: 600 * time.Millisecond},
-		"kill-extended,pause-extended,refuse-extended,full,tamper,open-queued,open-running,open-ended,open-lifted,crowd,throng")
+		"kill-extended,pause-extended,refuse-extended,full,tamper,open-queued,open-running,open-ended,open-lifted,"+
+			"crowd,throng")
 }
 
 // Whatever somebody does to a guard, everybody who looks for it finds it, and guard_table repairs it. What does nothing
@@ -66,7 +69,9 @@ func TestEveryTamperingIsNamedAndRepaired(t *testing.T) {
 	}
 	defer l.evidence.close()
 	nobody := func(history.Commit) {}
-	if l.cluster, err = cluster.Start(t.Context(), pgtest.Programs(t), nobody, func(err error) { t.Error(err) }); err != nil {
+	if l.cluster, err = cluster.Start(t.Context(), pgtest.Programs(t), nobody, func(err error) {
+		t.Error(err)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	defer l.cluster.Stop()
@@ -91,6 +96,7 @@ func TestEveryTamperingIsNamedAndRepaired(t *testing.T) {
 
 // A minute of everything at once.
 func TestAMinuteOfChaos(t *testing.T) {
-	chaos(t, options{seed: 7, duration: time.Minute, workers: 8, goroutines: 4, pace: 120 * time.Millisecond, stormCalls: 2000,
-		crowd: 3000, throng: 200, sessionTTL: 2 * time.Second}, "all")
+	chaos(t, options{seed: 7, duration: time.Minute, workers: 8, goroutines: 4, pace: 120 * time.Millisecond,
+		stormCalls: 2000,
+		crowd:      3000, throng: 200, sessionTTL: 2 * time.Second}, "all")
 }

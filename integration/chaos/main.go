@@ -1,12 +1,12 @@
 //go:build unix
 
-// Chaos runs many processes that lock and write with every kind of fault at once, and checks from outside that every promise
-// of the library is kept: by its public API, the wire, the server's log and the order of commits.
+// Chaos runs many processes that lock and write with every kind of fault at once, and checks from outside that every
+// promise of the library is kept: by its public API, the wire, the server's log and the order of commits.
 //
 //	go -C integration run ./chaos --seed 7 --duration 10m --faults all
 //
-// It starts and ends everything that it needs. It exits with 0 when every promise was kept, with 1 and the evidence when one
-// was not, with 2 for bad flags, and with 3 when the laboratory itself could not work.
+// It starts and ends everything that it needs. It exits with 0 when every promise was kept, with 1 and the evidence
+// when one was not, with 2 for bad flags, and with 3 when the laboratory itself could not work.
 package main
 
 import (
@@ -101,7 +101,8 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 	o.sessionTTL = 2 * time.Second
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.SetOutput(problems)
-	flags.Uint64Var(&o.seed, "seed", 0, "draws which fault comes when and who does what; 0 draws a seed, which is printed")
+	flags.Uint64Var(&o.seed, "seed", 0, "draws which fault comes when and who does what; 0 draws a seed, which is "+
+		"printed")
 	flags.DurationVar(&o.duration, "duration", time.Minute, "for how long faults are injected")
 	flags.IntVar(&o.workers, "workers", 8, "processes, 1 to 64; every other does without prepared statements")
 	flags.IntVar(&o.goroutines, "goroutines", 4, "of each process that take locks, 1 to 256")
@@ -110,10 +111,14 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 	flags.IntVar(&o.crowd, "crowd", 3000, "long leases that the fault crowd keeps beside short ones, 1 to 10000")
 	flags.IntVar(&o.throng, "throng", 200, "clients that the fault throng has ask for one lock, 1 to 200")
 	flags.BoolVar(&o.untilViolation, "until-violation", false, "stop at the first violation")
-	flags.BoolVar(&o.sweep, "sweep", false, "in the end wait a minute, sweep the sessions of the dead away, and check that nothing is left in the tables")
-	flags.BoolVar(&o.keep, "keep", false, "keep the folder with everything that was written down, also when nothing was found")
-	names := flags.String("faults", "all", "comma-separated names of faults, all or none; a name after a minus is left out")
-	programs := flags.String("programs", "", "folder of initdb and postgres; default: where they are found, as the tests do")
+	flags.BoolVar(&o.sweep, "sweep", false, "in the end wait a minute, sweep the sessions of the dead away, and "+
+		"check that nothing is left in the tables")
+	flags.BoolVar(&o.keep, "keep", false, "keep the folder with everything that was written down, also when nothing "+
+		"was found")
+	names := flags.String("faults", "all", "comma-separated names of faults, all or none; a name after a minus is "+
+		"left out")
+	programs := flags.String("programs", "", "folder of initdb and postgres; default: where they are found, as the "+
+		"tests do")
 	list := flags.Bool("list", false, "show the faults and the checks, and exit")
 	flags.Usage = func() {
 		fmt.Fprint(problems, usage)
@@ -174,7 +179,9 @@ func selectFaults(names string) (chosen []fault, err error) {
 			}
 			group = allFaults[at : at+1]
 		}
-		named := func(f fault) bool { return slices.ContainsFunc(group, func(g fault) bool { return g.name == f.name }) }
+		named := func(f fault) bool {
+			return slices.ContainsFunc(group, func(g fault) bool { return g.name == f.name })
+		}
 		chosen = slices.DeleteFunc(chosen, named)
 		if !without {
 			chosen = append(chosen, group...)

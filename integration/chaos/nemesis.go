@@ -39,7 +39,8 @@ const (
 )
 
 // allFaults in the order in which they are listed.
-var allFaults = slices.Concat(processFaults, extendFaults, networkFaults, serverFaults, fullFaults, guardFaults, useFaults,
+var allFaults = slices.Concat(processFaults, extendFaults, networkFaults, serverFaults, fullFaults, guardFaults,
+	useFaults,
 	openFaults, manyFaults)
 
 // hit is one injection of a fault.

@@ -84,7 +84,8 @@ func (l *lab) progress(ctx context.Context) {
 			for _, n := range l.injected.Count() {
 				faults += n
 			}
-			l.screen.draw(fmt.Sprintf("%5.0fs  %d operations, %d faults, %d violations  %s", time.Since(l.began).Seconds(), operations, faults, l.evidence.count(), strings.Join(l.active(), ", ")))
+			l.screen.draw(fmt.Sprintf("%5.0fs  %d operations, %d faults, %d violations  %s",
+				time.Since(l.began).Seconds(), operations, faults, l.evidence.count(), strings.Join(l.active(), ", ")))
 		}
 	}
 }

@@ -27,7 +27,8 @@ func Text(field, value string, most int) *Problem {
 	case value == "":
 		return &Problem{field, "empty", fmt.Sprintf("have 1 to %d bytes", most)}
 	case len(value) > most:
-		return &Problem{field, fmt.Sprintf("%s (%d bytes)", Shorten(value), len(value)), fmt.Sprintf("have 1 to %d bytes", most)}
+		return &Problem{field, fmt.Sprintf("%s (%d bytes)", Shorten(value), len(value)),
+			fmt.Sprintf("have 1 to %d bytes", most)}
 	case !utf8.ValidString(value):
 		return &Problem{field, Shorten(value), "be valid UTF-8"}
 	case strings.IndexByte(value, 0) >= 0:
@@ -60,8 +61,8 @@ func Process(most int) string {
 	return label
 }
 
-// NameApplication gives connections with these parameters the application_name "pglock host/program[pid]", by which people
-// find them in pg_stat_activity. It keeps a name that is set.
+// NameApplication gives connections with these parameters the application_name "pglock host/program[pid]", by which
+// people find them in pg_stat_activity. It keeps a name that is set.
 func NameApplication(parameters map[string]string) {
 	const name = "application_name"
 	if parameters != nil && parameters[name] == "" {

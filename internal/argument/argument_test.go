@@ -7,8 +7,9 @@ import (
 
 func TestTextSaysWhatIsWrong(t *testing.T) {
 	for value, rule := range map[string]string{
-		"fine": "", strings.Repeat("x", 20): "", "": "have 1 to 20 bytes", strings.Repeat("x", 21): "have 1 to 20 bytes",
-		"\xff": "be valid UTF-8", "a\x00b": "have no NUL byte",
+		"fine": "", strings.Repeat("x", 20): "", "": "have 1 to 20 bytes",
+		strings.Repeat("x", 21): "have 1 to 20 bytes",
+		"\xff":                  "be valid UTF-8", "a\x00b": "have no NUL byte",
 	} {
 		p := Text("name", value, 20)
 		if (p == nil) != (rule == "") || p != nil && (p.Rule != rule || p.Field != "name" || p.Value == "") {

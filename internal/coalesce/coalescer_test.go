@@ -226,7 +226,8 @@ func TestLoneCallGoesAtOnce(t *testing.T) {
 			d.next(t, fmt.Sprint("a", n)).answer()
 			must(t, got, n)
 			if time.Since(began) != 0 || d.timer != nil || d.underWay != 0 || d.pool.Stat().AcquiredConns() != 0 {
-				t.Errorf("it took %v, timer %v, %d statements under way, %d connections", time.Since(began), d.timer, d.underWay,
+				t.Errorf("it took %v, timer %v, %d statements under way, %d connections", time.Since(began), d.timer,
+					d.underWay,
 					d.pool.Stat().AcquiredConns())
 			}
 		}
@@ -326,7 +327,8 @@ func TestStatementCarriesNoMoreThanTheMost(t *testing.T) {
 // A statement that the server refuses is repeated in parts, until those that it refuses are alone. They get their own
 // refusal, after several attempts if its reason may pass. The others are answered, each once.
 func TestRefusedCallFailsAloneWithItsOwnError(t *testing.T) {
-	for code, attempts := range map[string]int{"23514": 1, "22023": 1, "40P01": attempts, "55P03": 1, "57014": attempts} {
+	for code, attempts := range map[string]int{"23514": 1, "22023": 1, "40P01": attempts, "55P03": 1,
+		"57014": attempts} {
 		t.Run(code, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDepot(t, 1)
@@ -386,7 +388,8 @@ func TestRefusedCallFailsAloneWithItsOwnError(t *testing.T) {
 					}
 				}
 				if most := 2*len(bad)*4 + 1; together > most { // a path of halves to each
-					t.Errorf("%d statements to find %d refused of %d calls, want %d at most", together, len(bad), calls, most)
+					t.Errorf("%d statements to find %d refused of %d calls, want %d at most", together, len(bad), calls,
+						most)
 				}
 			})
 		})
@@ -410,7 +413,8 @@ func TestCallThatIsUndoneForAReasonThatPassesIsAskedAgain(t *testing.T) {
 // When the connection ends, the fate of the statement is unknown: every call hears that, and nothing is sent again
 // here.
 func TestLostConnectionIsToldToAllAndNothingIsSentAgain(t *testing.T) {
-	for what, lost := range map[string]error{"reset": errors.New("connection reset"), "terminated": refusal("57P01"), "unconfirmed": protocol.ErrUnconfirmed} {
+	for what, lost := range map[string]error{"reset": errors.New("connection reset"), "terminated": refusal("57P01"),
+		"unconfirmed": protocol.ErrUnconfirmed} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDepot(t, 1)
@@ -436,7 +440,8 @@ func TestCallThatGivesUpBeforeItIsSentIsNotSent(t *testing.T) {
 		d := newDepot(t, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		first := d.call(t.Context(), order{name: "first"})
-		a, b, c, e := d.call(t.Context(), order{name: "a", n: 1}), d.call(ctx, order{name: "b", n: 2}), d.call(t.Context(), order{name: "c", n: 3}), d.call(ctx, order{name: "e", n: 4})
+		a, b, c, e := d.call(t.Context(), order{name: "a", n: 1}), d.call(ctx,
+			order{name: "b", n: 2}), d.call(t.Context(), order{name: "c", n: 3}), d.call(ctx, order{name: "e", n: 4})
 		cancel()
 		for _, g := range []<-chan heard{b, e} {
 			if h := back(t, g); !errors.Is(h.err, context.Canceled) || !neverSent(h.err) {
@@ -472,7 +477,8 @@ func TestCallThatGivesUpUnderWayLeavesTheOthersAlone(t *testing.T) {
 		gone := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		first := d.call(t.Context(), order{name: "first"})
-		a, b, c := d.call(t.Context(), order{name: "a", n: 1}), d.call(ctx, order{name: "b", n: 2}), d.call(t.Context(), order{name: "c", n: 3})
+		a, b, c := d.call(t.Context(), order{name: "a", n: 1}), d.call(ctx, order{name: "b", n: 2}), d.call(t.Context(),
+			order{name: "c", n: 3})
 		d.next(t, "first0").answer()
 		must(t, first, 0)
 		s := d.next(t, "a1 b2 c3")
@@ -726,7 +732,8 @@ func TestCallsWithoutAConnectionWaitAsLongAsTheyWant(t *testing.T) {
 		feed := d.starve(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		a, b, c := d.call(ctx, order{name: "a", n: 1}), d.call(t.Context(), order{name: "b", n: 2}), d.call(t.Context(), order{name: "c", n: 3})
+		a, b, c := d.call(ctx, order{name: "a", n: 1}), d.call(t.Context(), order{name: "b", n: 2}), d.call(t.Context(),
+			order{name: "c", n: 3})
 		time.Sleep(time.Minute - 1)
 		for _, g := range []<-chan heard{a, b, c} {
 			if len(g) > 0 {
@@ -817,7 +824,8 @@ func TestCallsThatComeWhenTheLastOneHasLeftGoOn(t *testing.T) {
 				for range round % 50 {
 					runtime.Gosched()
 				}
-				if a, err := d.Do(context.Background(), order{name: fmt.Sprint("late", n), n: n}); err != nil || a != n {
+				if a, err := d.Do(context.Background(), order{name: fmt.Sprint("late", n), n: n}); err != nil ||
+					a != n {
 					t.Errorf("call %d of round %d: %d, %v", n, round, a, err)
 				}
 			})
@@ -930,7 +938,8 @@ func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 				t.Errorf("%+v: a second answer", o)
 			}
 			switch {
-			case err == nil && a == o.n && o.kind == "", errors.Is(err, lost), protocol.State(err) != "": // refused with others: nothing was done
+			// refused with others: nothing was done
+			case err == nil && a == o.n && o.kind == "", errors.Is(err, lost), protocol.State(err) != "":
 			default:
 				t.Errorf("after %+v had left came %d, %v", o, a, err)
 			}

@@ -69,7 +69,8 @@ func (p *play) act(ctx context.Context, number int, fenced bool) error {
 	if fenced {
 		title = "with the fence"
 	}
-	p.stage.print("\n%s  %s starts at %d", p.stage.style(styleTitle, fmt.Sprintf("ACT %d, %s", number, title)), p.account, opening)
+	p.stage.print("\n%s  %s starts at %d", p.stage.style(styleTitle, fmt.Sprintf("ACT %d, %s", number, title)),
+		p.account, opening)
 	p.stage.print("deposits: %s", p.list())
 	if err := resetBalance(ctx, p.pool, p.schema, p.account); err != nil {
 		return err
@@ -136,7 +137,8 @@ func (s *scene) firstHolds(ctx context.Context) error {
 }
 
 func heldSpan(now time.Duration, token int64) timeline.Span {
-	return timeline.Span{Kind: timeline.Held, From: now, To: timeline.Open, Text: fmt.Sprintf("token %d", token), Short: fmt.Sprint(token)}
+	return timeline.Span{Kind: timeline.Held, From: now, To: timeline.Open, Text: fmt.Sprintf("token %d", token),
+		Short: fmt.Sprint(token)}
 }
 
 func (s *scene) reads(ctx context.Context, i int) error {
@@ -147,7 +149,8 @@ func (s *scene) reads(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	s.stage.tell(letter(i), fmt.Sprintf("reads %d and computes %d + %d = %d", read.Read, read.Read, s.deposits[i], read.Read+s.deposits[i]), nil)
+	s.stage.tell(letter(i), fmt.Sprintf("reads %d and computes %d + %d = %d", read.Read, read.Read, s.deposits[i],
+		read.Read+s.deposits[i]), nil)
 	return nil
 }
 
@@ -163,7 +166,8 @@ func (s *scene) firstIsStopped(ctx context.Context) (leaseEnds time.Duration, er
 	if err != nil {
 		return 0, err
 	}
-	s.stage.tell("A", fmt.Sprintf("is stopped before it writes (SIGSTOP); its lease has %v left", info.Remaining.Round(time.Millisecond)), func(now time.Duration) {
+	s.stage.tell("A", fmt.Sprintf("is stopped before it writes (SIGSTOP); its lease has %v left",
+		info.Remaining.Round(time.Millisecond)), func(now time.Duration) {
 		leaseEnds = now + info.Remaining
 		s.rows[0].Add(timeline.Span{Kind: timeline.HeldStopped, From: now, To: leaseEnds})
 		s.rows[0].Add(timeline.Span{Kind: timeline.Stopped, From: leaseEnds, To: timeline.Open})
@@ -224,7 +228,8 @@ func (s *scene) writesAndReleases(ctx context.Context, i int) error {
 		return err
 	}
 	if wrote.Says != saysWrote {
-		return fmt.Errorf("%w: worker %s lost its own lease: %s (this machine is too busy for leases of %v)", ErrStory, p.name, wrote.Message, s.TTL)
+		return fmt.Errorf("%w: worker %s lost its own lease: %s (this machine is too busy for leases of %v)", ErrStory,
+			p.name, wrote.Message, s.TTL)
 	}
 	if err := s.record(ctx, i, wrote, false); err != nil {
 		return err
@@ -277,10 +282,12 @@ func (s *scene) firstGoesOn(ctx context.Context) error {
 		return err
 	}
 	if r.Says == saysRefused {
-		s.stage.tell("A", fmt.Sprintf("writes %d: %s", r.Wrote, s.stage.style(styleBad, "REFUSED by the database, SQLSTATE "+r.State)), func(now time.Duration) {
-			s.rows[0].End(now)
-			s.rows[0].Note(now, timeline.Bad, timeline.Refused)
-		})
+		s.stage.tell("A",
+			fmt.Sprintf("writes %d: %s", r.Wrote, s.stage.style(styleBad, "REFUSED by the database, SQLSTATE "+
+				r.State)), func(now time.Duration) {
+				s.rows[0].End(now)
+				s.rows[0].Note(now, timeline.Bad, timeline.Refused)
+			})
 		s.stage.tell("", s.stage.style(styleBad, r.Message), nil)
 		return nil
 	}
@@ -288,11 +295,12 @@ func (s *scene) firstGoesOn(ctx context.Context) error {
 	if s.Workers == 2 {
 		lost = fmt.Sprintf("B's deposit of %d is DESTROYED", s.deposits[1])
 	}
-	s.stage.tell("A", fmt.Sprintf("writes %d, which is accepted: %s", r.Wrote, s.stage.style(styleBad, lost)), func(now time.Duration) {
-		s.rows[0].End(now)
-		s.rows[0].Note(now, timeline.Bad, timeline.Destroyed)
-		s.balance.Note(now, timeline.Bad, fmt.Sprint(r.Wrote))
-	})
+	s.stage.tell("A", fmt.Sprintf("writes %d, which is accepted: %s", r.Wrote, s.stage.style(styleBad, lost)),
+		func(now time.Duration) {
+			s.rows[0].End(now)
+			s.rows[0].Note(now, timeline.Bad, timeline.Destroyed)
+			s.balance.Note(now, timeline.Bad, fmt.Sprint(r.Wrote))
+		})
 	return nil
 }
 
@@ -305,9 +313,10 @@ func (s *scene) firstStartsOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.stage.tell("A", fmt.Sprintf("starts over: holds the lock again, token %d", granted.Token), func(now time.Duration) {
-		s.rows[0].Add(heldSpan(now, granted.Token))
-	})
+	s.stage.tell("A", fmt.Sprintf("starts over: holds the lock again, token %d", granted.Token),
+		func(now time.Duration) {
+			s.rows[0].Add(heldSpan(now, granted.Token))
+		})
 	if err := s.reads(ctx, 0); err != nil {
 		return err
 	}

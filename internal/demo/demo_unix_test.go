@@ -89,7 +89,8 @@ func TestTheVerdictNamesWhatWentWrong(t *testing.T) {
 }
 
 func TestAWorkerThatCannotBeginSaysWhy(t *testing.T) {
-	line, err := json.Marshal(setup{URL: "postgres://127.0.0.1:1/x", Schema: "s", Account: "a", Holder: "A", TTL: time.Second})
+	line, err := json.Marshal(setup{URL: "postgres://127.0.0.1:1/x", Schema: "s", Account: "a", Holder: "A",
+		TTL: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

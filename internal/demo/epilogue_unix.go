@@ -38,14 +38,16 @@ func (p *play) epilogue() {
 		right = append(right, table.ColumnConfig{Number: n, Align: text.AlignRight, AlignHeader: text.AlignRight})
 	}
 	t.SetColumnConfigs(right)
-	p.stage.print("\n%s  every deposit counted, %s must hold %d\n%s", p.stage.style(styleTitle, "LEDGER"), p.account, p.total(), t.Render())
+	p.stage.print("\n%s  every deposit counted, %s must hold %d\n%s", p.stage.style(styleTitle, "LEDGER"), p.account,
+		p.total(), t.Render())
 	for i, o := range p.outcomes {
 		name, verdict := "without the fence", p.stage.style(styleGood, timeline.Written+" right")
 		if i == 1 {
 			name = "with the fence"
 		}
 		if o.balance != p.total() {
-			verdict = p.stage.style(styleBad, fmt.Sprintf("%s wrong, %d is lost", timeline.Refused, p.total()-o.balance))
+			verdict = p.stage.style(styleBad, fmt.Sprintf("%s wrong, %d is lost", timeline.Refused,
+				p.total()-o.balance))
 		}
 		p.stage.print("  %-18s expected %d, actual %d  %s", name, p.total(), o.balance, verdict)
 	}
@@ -95,7 +97,8 @@ func (p *play) verdict() error {
 	}
 	var wrong []string
 	if o := p.outcomes[0]; o.balance != opening+p.deposits[0] || o.accepted != p.Workers {
-		wrong = append(wrong, fmt.Sprintf("without the fence the balance is %d after %d writes; the stale write of %d should have destroyed the others",
+		wrong = append(wrong, fmt.Sprintf("without the fence the balance is %d after %d writes; the stale write of "+
+			"%d should have destroyed the others",
 			o.balance, o.accepted, opening+p.deposits[0]))
 	}
 	refused := false
@@ -106,7 +109,8 @@ func (p *play) verdict() error {
 		wrong = append(wrong, "the stale write was NOT refused by the fence")
 	}
 	if o := p.outcomes[1]; o.balance != p.total() || o.accepted != p.Workers {
-		wrong = append(wrong, fmt.Sprintf("with the fence the balance is %d after %d writes, not %d", o.balance, o.accepted, p.total()))
+		wrong = append(wrong, fmt.Sprintf("with the fence the balance is %d after %d writes, not %d", o.balance,
+			o.accepted, p.total()))
 	}
 	if wrong == nil {
 		return nil

@@ -34,7 +34,8 @@ func qualified(schema, name string) string { return pgx.Identifier{schema, name}
 func makeLedger(ctx context.Context, q querier, schema, account string) error {
 	for _, sql := range []string{
 		"CREATE TABLE " + qualified(schema, "accounts") + " (name text PRIMARY KEY, balance bigint NOT NULL)",
-		"CREATE TABLE " + qualified(schema, "ledger") + ` (at timestamptz NOT NULL DEFAULT clock_timestamp(), act int NOT NULL,
+		"CREATE TABLE " + qualified(schema, "ledger") +
+			` (at timestamptz NOT NULL DEFAULT clock_timestamp(), act int NOT NULL,
 			worker text NOT NULL, token bigint NOT NULL, read bigint NOT NULL, wrote bigint NOT NULL)`,
 	} {
 		if _, err := q.Exec(ctx, sql); err != nil {
@@ -56,15 +57,18 @@ func resetBalance(ctx context.Context, q querier, schema, account string) error 
 }
 
 func readBalance(ctx context.Context, q querier, schema, account string) (balance int64, err error) {
-	err = q.QueryRow(ctx, "SELECT balance FROM "+qualified(schema, "accounts")+" WHERE name = $1", account).Scan(&balance)
+	err = q.QueryRow(ctx, "SELECT balance FROM "+qualified(schema, "accounts")+" WHERE name = $1",
+		account).Scan(&balance)
 	return balance, err
 }
 
 func writeBalance(ctx context.Context, q querier, schema, account string, e entry) error {
-	if _, err := q.Exec(ctx, "UPDATE "+qualified(schema, "accounts")+" SET balance = $2 WHERE name = $1", account, e.Wrote); err != nil {
+	if _, err := q.Exec(ctx, "UPDATE "+qualified(schema, "accounts")+" SET balance = $2 WHERE name = $1", account,
+		e.Wrote); err != nil {
 		return err
 	}
-	_, err := q.Exec(ctx, "INSERT INTO "+qualified(schema, "ledger")+" (act, worker, token, read, wrote) VALUES ($1, $2, $3, $4, $5)",
+	_, err := q.Exec(ctx, "INSERT INTO "+qualified(schema, "ledger")+" (act, worker, token, read, wrote) VALUES ($1, "+
+		"$2, $3, $4, $5)",
 		e.Act, e.Worker, e.Token, e.Read, e.Wrote)
 	return err
 }

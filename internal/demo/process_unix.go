@@ -33,7 +33,8 @@ func startPlayer(name string, s setup) (*player, error) {
 		return nil, fmt.Errorf("demo: find this program: %w", err)
 	}
 	// Not bound to a context: end kills it, however the run ends.
-	p := &player{name: name, cmd: exec.Command(program, WorkerCommand), reports: make(chan report, 16), ended: make(chan struct{})}
+	p := &player{name: name, cmd: exec.Command(program, WorkerCommand), reports: make(chan report, 16),
+		ended: make(chan struct{})}
 	p.cmd.SysProcAttr = workerAttributes()
 	p.cmd.Stderr = &p.stderr
 	p.cmd.WaitDelay = time.Second
@@ -93,7 +94,8 @@ func (p *player) expect(ctx context.Context, patience time.Duration, kinds ...st
 				return r, nil
 			}
 		}
-		return r, fmt.Errorf("%w: worker %s says %q where %q was expected %s", ErrStory, p.name, r.Says, kinds, r.Message)
+		return r, fmt.Errorf("%w: worker %s says %q where %q was expected %s", ErrStory, p.name, r.Says, kinds,
+			r.Message)
 	case <-late.C:
 		return report{}, fmt.Errorf("demo: worker %s did not answer within %v", p.name, patience)
 	case <-ctx.Done():

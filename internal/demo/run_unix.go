@@ -35,7 +35,8 @@ type story struct {
 
 func newStory(seed uint64, workers int) story {
 	r := rand.New(rand.NewPCG(seed, 0))
-	animals := []string{"otter", "heron", "lynx", "raven", "badger", "marten", "osprey", "viper", "bison", "crane", "dingo", "gecko"}
+	animals := []string{"otter", "heron", "lynx", "raven", "badger", "marten", "osprey", "viper", "bison", "crane",
+		"dingo", "gecko"}
 	r.Shuffle(len(animals), func(i, j int) { animals[i], animals[j] = animals[j], animals[i] })
 	s := story{account: fmt.Sprintf("account/%d", 10+r.IntN(90)), names: animals[:workers]}
 	used := map[int64]bool{}
@@ -92,7 +93,8 @@ type play struct {
 }
 
 func (p *play) prepare(ctx context.Context) (err error) {
-	p.stage.print("%s  one lock, one account, %d workers, leases of %v, seed %d", p.stage.style(styleTitle, "pglock demo"), p.Workers, p.TTL, p.Seed)
+	p.stage.print("%s  one lock, one account, %d workers, leases of %v, seed %d",
+		p.stage.style(styleTitle, "pglock demo"), p.Workers, p.TTL, p.Seed)
 	if p.server, err = pgserver.Locate(ctx, p.ConnString, p.stage.progress()); err != nil {
 		return err
 	}
@@ -123,7 +125,8 @@ func (p *play) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	for i, name := range p.names {
-		player, err := startPlayer(letter(i), setup{URL: p.url, Schema: p.schema, Account: p.account, Holder: letter(i) + " " + name, TTL: p.TTL})
+		player, err := startPlayer(letter(i), setup{URL: p.url, Schema: p.schema, Account: p.account,
+			Holder: letter(i) + " " + name, TTL: p.TTL})
 		if err != nil {
 			return err
 		}

@@ -154,7 +154,8 @@ func (s *stage) shut() {
 		s.draw()
 		s.write("\x1b[?25h")
 	} else {
-		s.write("\n" + strings.Join(append(s.line.Draw(s.now(), s.width(), s.colour), timeline.Legend(s.colour)), "\n") + "\n")
+		s.write("\n" + strings.Join(append(s.line.Draw(s.now(), s.width(), s.colour), timeline.Legend(s.colour)),
+			"\n") + "\n")
 	}
 	s.line = nil
 }
@@ -177,7 +178,8 @@ func (s *stage) tell(who, what string, change func(now time.Duration)) {
 	if change != nil {
 		change(now)
 	}
-	line := fmt.Sprintf("%s  %s  %s", s.style(styleFaint, fmt.Sprintf("%6.3fs", now.Seconds())), s.style(styleBold, fmt.Sprintf("%-1s", who)), what)
+	line := fmt.Sprintf("%s  %s  %s", s.style(styleFaint, fmt.Sprintf("%6.3fs", now.Seconds())),
+		s.style(styleBold, fmt.Sprintf("%-1s", who)), what)
 	if s.live {
 		s.log = append(s.log, line)
 		s.draw()

@@ -73,7 +73,8 @@ func (w *worker) work(ctx context.Context, commands <-chan command) (err error) 
 		return err
 	}
 	defer w.pool.Close()
-	w.client, err = pglock.New(ctx, w.pool, pglock.WithSchema(w.Schema), pglock.WithDefaultHolder(w.Holder), pglock.WithDefaultTTL(w.TTL))
+	w.client, err = pglock.New(ctx, w.pool, pglock.WithSchema(w.Schema), pglock.WithDefaultHolder(w.Holder),
+		pglock.WithDefaultTTL(w.TTL))
 	if err != nil {
 		return err
 	}
@@ -137,7 +138,8 @@ func (w *worker) write(ctx context.Context, c command) error {
 	case err == nil:
 		w.tell(report{Says: saysWrote, Token: e.Token, Read: e.Read, Wrote: e.Wrote})
 	case errors.As(err, &refusal):
-		w.tell(report{Says: saysRefused, Token: e.Token, Read: e.Read, Wrote: e.Wrote, State: refusal.Code, Message: refusal.Message})
+		w.tell(report{Says: saysRefused, Token: e.Token, Read: e.Read, Wrote: e.Wrote, State: refusal.Code,
+			Message: refusal.Message})
 	case errors.Is(err, pglock.ErrLost), errors.Is(err, fencedstore.ErrStaleToken):
 		w.tell(report{Says: saysRefused, Token: e.Token, Read: e.Read, Wrote: e.Wrote, Message: err.Error()})
 	default:

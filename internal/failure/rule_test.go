@@ -15,7 +15,8 @@ func TestOnlyFailurePutsTheNameOfAPackageInFrontOfAnError(t *testing.T) {
 		`(pglock|fencedstore|fencedhttp|leader|advisory|lockadmin|schedulers|migrations|dashboard|otelpglock): [^"]*%w`)
 	files := 0
 	for _, folder := range []string{"pglock", "fencedstore", "fencedhttp", "leader", "advisory", "lockadmin",
-		"schedulers", "schedulers/*", "migrations", "dashboard", "internal/server", "internal/protocol", "internal/listener", "internal/metrics"} {
+		"schedulers", "schedulers/*", "migrations", "dashboard", "internal/server", "internal/protocol",
+		"internal/listener", "internal/metrics"} {
 		found, err := filepath.Glob(filepath.Join("..", "..", folder, "*.go"))
 		if err != nil {
 			t.Fatal(err)

@@ -68,10 +68,12 @@ var (
 	// Home is Export without the ID and the grace: where the lease is from.
 	Home func(lease any) Grant
 
-	// Want reads the name and the []pglock.AcquireOption of a call of a *pglock.Client's Acquire, and refuses them as that does.
+	// Want reads the name and the []pglock.AcquireOption of a call of a *pglock.Client's Acquire, and refuses them as
+	// that does.
 	Want func(client any, name string, opts any) (Wanted, error)
 
-	// Connect opens a connection as a *pglock.Client opens those that it has besides the pool. It is the caller's to close.
+	// Connect opens a connection as a *pglock.Client opens those that it has besides the pool. It is the caller's to
+	// close.
 	Connect func(ctx context.Context, client any) (*pgx.Conn, error)
 
 	// ConnectAs is Connect for the client of a *pglock.Lease.

@@ -135,7 +135,8 @@ func TestAFullServerIsAskedForASlotOnceASecondWhileThePoolServes(t *testing.T) {
 }
 
 func TestADialThatHangsIsWaitedForNoLongerThanItsHeadStart(t *testing.T) {
-	for limit, took := range map[time.Duration]time.Duration{10 * time.Second: dialHeadStart, 20 * time.Millisecond: moment} {
+	for limit, took := range map[time.Duration]time.Duration{10 * time.Second: dialHeadStart,
+		20 * time.Millisecond: moment} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, 1, 3)
 			w.dial = hang
@@ -155,7 +156,8 @@ func TestASlowDialTakesNothingFromThePool(t *testing.T) {
 
 // The application may hold every connection of its pool for long: that delays no dial.
 func TestAnExhaustedPoolDelaysNoDial(t *testing.T) {
-	for order, took := range map[Order]time.Duration{OwnFirst: moment, OpenFirst: moment, PoolFirst: headStart + moment} {
+	for order, took := range map[Order]time.Duration{OwnFirst: moment, OpenFirst: moment, PoolFirst: headStart +
+		moment} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, 3, 3)
 			w.takes()
@@ -226,7 +228,10 @@ func TestAPoolThatHangsIsWaitedForNoLongerThanItsHeadStart(t *testing.T) {
 	for _, order := range []Order{OpenFirst, PoolFirst} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, 1, 3)
-			w.Lender.Borrow = func(ctx context.Context) (*conn, func(), error) { <-ctx.Done(); return nil, nil, ctx.Err() }
+			w.Lender.Borrow = func(ctx context.Context) (*conn, func(), error) {
+				<-ctx.Done()
+				return nil, nil, ctx.Err()
+			}
 			w.lends(t, order, time.Second).want(t, true, headStart+moment)
 		})
 	}

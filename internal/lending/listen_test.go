@@ -120,7 +120,8 @@ func TestAClaimEndsWithTheConnection(t *testing.T) {
 		w := newWorld(t, 0, 3)
 		w.Keep()
 		l := w.lends(t, Own, time.Second)
-		if took, err := w.claims(t, l.Conn, 20*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || took != 20*time.Millisecond {
+		if took, err := w.claims(t, l.Conn, 20*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) ||
+			took != 20*time.Millisecond {
 			t.Errorf("in use for long: %v after %v", err, took)
 		}
 		w.set(func() { l.Conn.broken = true })

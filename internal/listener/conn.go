@@ -20,7 +20,8 @@ type Conn interface {
 var ErrQuiet = errors.New("nothing was heard")
 
 // ErrDeaf: the connection works, but brings no notifications.
-var ErrDeaf = errors.New("the connection brings no notifications, perhaps because of a pooler: connect to the server itself (WithListenConfig)")
+var ErrDeaf = errors.New("the connection brings no notifications, perhaps because of a pooler: connect to the server " +
+	"itself (WithListenConfig)")
 
 var (
 	// ErrPooled: the connection does not go to the server itself.

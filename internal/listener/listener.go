@@ -147,7 +147,8 @@ func (l *Listener) listen() {
 			}
 			continue
 		}
-		s := session{Listener: l, began: began, subscribed: make(map[string]bool), nonce: crand.Text(), sent: make(chan error, 1), idleSince: -1}
+		s := session{Listener: l, began: began, subscribed: make(map[string]bool), nonce: crand.Text(),
+			sent: make(chan error, 1), idleSince: -1}
 		err := s.run()
 		l.Hears(false)
 		if err != nil {
@@ -163,8 +164,8 @@ func (l *Listener) listen() {
 }
 
 // session is the life of one connection. A connection that takes LISTEN may still hear nothing, behind a pooler or on
-// a dead line. So it sends itself a notification through another connection, at first and from time to time. Once it has
-// heard its own, it counts on those of others, too.
+// a dead line. So it sends itself a notification through another connection, at first and from time to time. Once it
+// has heard its own, it counts on those of others, too.
 type session struct {
 	*Listener
 	began      time.Time

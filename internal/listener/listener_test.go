@@ -176,12 +176,14 @@ func TestConnectionThatBreaksOrHearsNothingIsReplaced(t *testing.T) {
 		s.mu.Unlock()
 		time.Sleep(probeEvery + probeWait + time.Millisecond)
 		got := s.told()
-		if !slices.Equal(got[:3], []string{"closed", "hears false", "deaf 1: " + errUnheard.Error()}) || slices.Contains(got, "hears true") {
+		if !slices.Equal(got[:3], []string{"closed", "hears false", "deaf 1: " + errUnheard.Error()}) ||
+			slices.Contains(got, "hears true") {
 			t.Errorf("told %q when nothing is heard any more", got)
 		}
 		time.Sleep(time.Minute)
 		got = append(got, s.told()...)
-		if attempts := count(got, "deaf "); attempts < 5 || !slices.Contains(got, "deaf 2: "+errUnheard.Error()) || s.since < 30*time.Second {
+		if attempts := count(got, "deaf "); attempts < 5 || !slices.Contains(got, "deaf 2: "+errUnheard.Error()) ||
+			s.since < 30*time.Second {
 			t.Errorf("%d failed attempts in a minute, deaf for %v: %q", attempts, s.since, got)
 		}
 	})
@@ -216,7 +218,8 @@ func TestListenerThatCannotSendItsProbeSaysSo(t *testing.T) {
 		s.mute = nil
 		s.mu.Unlock()
 		time.Sleep(10 * time.Second)
-		if got := s.told(); !slices.Equal(got[max(0, len(got)-2):], []string{"hears true", "back: send a notification to itself: no connection is free"}) {
+		if got := s.told(); !slices.Equal(got[max(0, len(got)-2):],
+			[]string{"hears true", "back: send a notification to itself: no connection is free"}) {
 			t.Errorf("told %q after a probe came through", got)
 		}
 	})
@@ -303,7 +306,8 @@ func TestListenersCountOnTheProbesOfOthers(t *testing.T) {
 	})
 }
 
-// Listeners that connect at the same moment, as after a restart of the server, do not send at the same moment ever after.
+// Listeners that connect at the same moment, as after a restart of the server, do not send at the same moment ever
+// after.
 func TestListenersThatStartTogetherGetOutOfStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bus{}

@@ -49,7 +49,8 @@ func gauge(name, help string, labels ...string) *prometheus.Desc {
 
 // What Collect exports. docs/alerts.md and deploy/ use these names.
 var (
-	up        = gauge("up", "1 if the database answered this scrape, else 0. Then there are no other numbers of the database.")
+	up = gauge("up", "1 if the database answered this scrape, else 0. Then there are no other numbers of the "+
+		"database.")
 	took      = gauge("scrape_duration_seconds", "How long the database took to answer this scrape.")
 	locksHeld = gauge("locks_held", "Locks that somebody holds.")
 	sessions  = gauge("sessions", "Clients that wait, or have lately waited, and are alive.")
@@ -58,10 +59,13 @@ var (
 	events    = gauge("events_total", "Events of this kind that this process has seen since it started.", "kind")
 	blocked   = gauge("blocked_transactions", "Transactions that use pglock's tables and wait for other transactions.")
 	waited    = gauge("blocked_transaction_seconds", "How long the first of the blocked transactions has waited.")
-	blockers  = gauge("blocking_transactions", "Transactions for which the blocked ones wait; prepared transactions count as one.")
-	blocking  = gauge("blocking_transaction_seconds", "Age of the oldest blocking transaction; 0 if the owner of the schema may not see it.")
+	blockers  = gauge("blocking_transactions", "Transactions for which the blocked ones wait; prepared transactions "+
+		"count as one.")
+	blocking = gauge("blocking_transaction_seconds", "Age of the oldest blocking transaction; 0 if the owner of the "+
+		"schema may not see it.")
 	queue     = gauge("notification_queue_ratio", "How full the server's queue of notifications is, from 0 to 1.")
-	attention = gauge("doctor_findings_attention", "Findings of pglock-admin doctor that need attention, at most a minute old.")
+	attention = gauge("doctor_findings_attention", "Findings of pglock-admin doctor that need attention, at most a "+
+		"minute old.")
 
 	all = series{
 		gauge("leases", "Leases that are held."),
@@ -77,7 +81,8 @@ var (
 		gauge("lock_oldest_lease_seconds", "Age of the oldest lease of this lock.", "lock"),
 		gauge("lock_waiters", "Live requests in the queue of this lock.", "lock"),
 		gauge("lock_waiters_dead", "Requests for this lock of clients that give no sign of life.", "lock"),
-		gauge("lock_longest_wait_seconds", "How long the live request that is queued for longest has waited for this lock.", "lock"),
+		gauge("lock_longest_wait_seconds", "How long the live request that is queued for longest has waited for this "+
+			"lock.", "lock"),
 	}
 )
 
@@ -101,7 +106,8 @@ func (d series) send(send func(*prometheus.Desc, float64, ...string), s lockadmi
 
 // Describe sends what Collect can send.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{up, took, locksHeld, sessions, dead, tokens, events, blocked, waited, blockers, blocking, queue, attention} {
+	for _, d := range []*prometheus.Desc{up, took, locksHeld, sessions, dead, tokens, events, blocked, waited, blockers,
+		blocking, queue, attention} {
 		to <- d
 	}
 	send := func(d *prometheus.Desc) { to <- d }

@@ -47,7 +47,8 @@ func TestHealthSaysInPlainWordsWhetherTheDatabaseCanServe(t *testing.T) {
 		t.Errorf("POST: %d", code)
 	}
 	check(http.StatusServiceUnavailable, "did not answer within 1ns", metrics.WithTimeout(time.Nanosecond))
-	execute(t, conn, `CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql AS 'SELECT 1000'; ALTER FUNCTION pglock.schema_version() RENAME TO was;
+	execute(t, conn,
+		`CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql AS 'SELECT 1000'; ALTER FUNCTION pglock.schema_version() RENAME TO was;
 		CREATE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql AS 'SELECT 1000'`)
 	check(http.StatusServiceUnavailable, "does not fit this program")
 	execute(t, conn, `DROP SCHEMA pglock CASCADE`)

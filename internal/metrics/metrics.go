@@ -23,10 +23,11 @@ const (
 )
 
 const (
-	inFlight       = 16              // requests at once; they all share one look at the database
-	findingsKept   = time.Minute     // a diagnosis reads more than a scrape needs every few seconds
-	lateCommit     = 2 * time.Minute // an event that becomes visible later than this after its ID was drawn is not counted
-	mostSeen       = 200_000         // IDs of events that are remembered
+	inFlight     = 16          // requests at once; they all share one look at the database
+	findingsKept = time.Minute // a diagnosis reads more than a scrape needs every few seconds
+	// an event that becomes visible later than this after its ID was drawn is not counted
+	lateCommit     = 2 * time.Minute
+	mostSeen       = 200_000 // IDs of events that are remembered
 	healthPatience = 2 * time.Second
 )
 
@@ -45,7 +46,8 @@ func WithTop(n int) Option {
 	return func(c *config) error {
 		c.top = n
 		if n < 0 || n > lockadmin.MaxTop {
-			return &pglock.ArgumentError{Field: "top", Value: fmt.Sprint(n), Rule: fmt.Sprintf("be from 0 to %d", lockadmin.MaxTop)}
+			return &pglock.ArgumentError{Field: "top", Value: fmt.Sprint(n),
+				Rule: fmt.Sprintf("be from 0 to %d", lockadmin.MaxTop)}
 		}
 		return nil
 	}

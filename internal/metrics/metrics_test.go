@@ -110,7 +110,8 @@ func fleet(t *testing.T, conn *pgx.Conn) {
 		execute(t, conn, acquire, name)
 	}
 	for range 2 {
-		execute(t, conn, `SELECT pglock.acquire_lease('readers', gen_random_uuid(), gen_random_uuid(), 'r', '1 h', p_mode => 'shared')`)
+		execute(t, conn,
+			`SELECT pglock.acquire_lease('readers', gen_random_uuid(), gen_random_uuid(), 'r', '1 h', p_mode => 'shared')`)
 	}
 	for _, name := range []string{"orders", "orders", "orders", "reports"} {
 		execute(t, conn, enqueue, name)
@@ -139,11 +140,17 @@ func TestTheNumbersAreOfAllClients(t *testing.T) {
 	c := newCollector(t, newAdmin(t, db.Pool(t)))
 	got := scrape(t, c)
 	want(t, got, map[string]float64{
-		"pglock_up": 1, "pglock_locks_held": 4, "pglock_leases": 5, "pglock_leases_ending": 1, "pglock_waiters": 3, "pglock_waiters_dead": 1,
-		"pglock_dead_holders": 2, "pglock_sessions": 3, "pglock_blocked_transactions": 0, "pglock_blocking_transactions": 0,
-		`pglock_events_total{kind="break"}`: 0, `pglock_events_total{kind="takeover"}`: 0, `pglock_events_total{kind="bypass"}`: 0, `pglock_events_total{kind="overlap"}`: 0, `pglock_events_total{kind="epoch"}`: 0,
-		`pglock_lock_leases{lock="readers"}`: 2, `pglock_lock_waiters{lock="orders"}`: 2, `pglock_lock_waiters_dead{lock="orders"}`: 1,
-		`pglock_lock_leases_ending{lock="dying"}`: 1, `pglock_lock_leases_ending{lock="orders"}`: 0, `pglock_lock_leases{lock=""}`: 0, `pglock_lock_waiters{lock=""}`: 0,
+		"pglock_up": 1, "pglock_locks_held": 4, "pglock_leases": 5, "pglock_leases_ending": 1, "pglock_waiters": 3,
+		"pglock_waiters_dead": 1,
+		"pglock_dead_holders": 2, "pglock_sessions": 3, "pglock_blocked_transactions": 0,
+		"pglock_blocking_transactions":      0,
+		`pglock_events_total{kind="break"}`: 0, `pglock_events_total{kind="takeover"}`: 0,
+		`pglock_events_total{kind="bypass"}`: 0, `pglock_events_total{kind="overlap"}`: 0,
+		`pglock_events_total{kind="epoch"}`:  0,
+		`pglock_lock_leases{lock="readers"}`: 2, `pglock_lock_waiters{lock="orders"}`: 2,
+		`pglock_lock_waiters_dead{lock="orders"}`: 1,
+		`pglock_lock_leases_ending{lock="dying"}`: 1, `pglock_lock_leases_ending{lock="orders"}`: 0,
+		`pglock_lock_leases{lock=""}`: 0, `pglock_lock_waiters{lock=""}`: 0,
 	})
 	between(t, got, "pglock_tokens_total", 8, 10) // a lock whose first lease is shared draws one for its head
 	between(t, got, "pglock_oldest_lease_seconds", 7200, 7300)
@@ -160,13 +167,15 @@ func TestTheNumbersAreOfAllClients(t *testing.T) {
 	execute(t, conn, acquire, "free") // takes over
 	execute(t, conn, `SELECT pglock.prune_history('0')`)
 	after := scrape(t, c)
-	want(t, after, map[string]float64{`pglock_events_total{kind="break"}`: 0, `pglock_events_total{kind="takeover"}`: 0})
+	want(t, after, map[string]float64{`pglock_events_total{kind="break"}`: 0,
+		`pglock_events_total{kind="takeover"}`: 0})
 	execute(t, conn, `SELECT pglock.break_lock('orders', 'because', 'me')`)
 	execute(t, conn, `UPDATE pglock.locks SET expires_at = now() - interval '1 s' WHERE name = 'free'`)
 	execute(t, conn, acquire, "free")
 	for range 2 { // counted once, and not less when they are pruned
 		after = scrape(t, c)
-		want(t, after, map[string]float64{`pglock_events_total{kind="break"}`: 1, `pglock_events_total{kind="takeover"}`: 1})
+		want(t, after, map[string]float64{`pglock_events_total{kind="break"}`: 1,
+			`pglock_events_total{kind="takeover"}`: 1})
 		execute(t, conn, `SELECT pglock.prune_history('0')`)
 	}
 	families, err := registryOf(c).Gather()
@@ -197,10 +206,12 @@ func TestSeriesPerLockAreBoundedAndTheRestIsSummedUp(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if want := []string{`pglock_lock_leases{lock=""}`, `pglock_lock_leases{lock="dying"}`, `pglock_lock_leases{lock="orders"}`}; !slices.Equal(names, want) {
+	if want := []string{`pglock_lock_leases{lock=""}`, `pglock_lock_leases{lock="dying"}`,
+		`pglock_lock_leases{lock="orders"}`}; !slices.Equal(names, want) {
 		t.Errorf("%q, want %q", names, want)
 	}
-	want(t, got, map[string]float64{`pglock_lock_leases{lock=""}`: 3, `pglock_lock_leases_ending{lock=""}`: 0, `pglock_lock_leases_ending{lock="dying"}`: 1, `pglock_leases`: 5})
+	want(t, got, map[string]float64{`pglock_lock_leases{lock=""}`: 3, `pglock_lock_leases_ending{lock=""}`: 0,
+		`pglock_lock_leases_ending{lock="dying"}`: 1, `pglock_leases`: 5})
 	off := scrape(t, newCollector(t, admin, metrics.WithTop(0)))
 	for name := range off {
 		if strings.HasPrefix(name, "pglock_lock_") {
@@ -235,7 +246,8 @@ func TestABlockedTransactionAndTheOneThatBlocksIt(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	want(t, scrape(t, c), map[string]float64{"pglock_blocked_transactions": 0, "pglock_blocking_transactions": 0, "pglock_blocked_transaction_seconds": 0})
+	want(t, scrape(t, c), map[string]float64{"pglock_blocked_transactions": 0, "pglock_blocking_transactions": 0,
+		"pglock_blocked_transaction_seconds": 0})
 }
 
 func TestAFailedScrapeSaysSoAndShowsNoOldNumbers(t *testing.T) {
@@ -244,7 +256,10 @@ func TestAFailedScrapeSaysSoAndShowsNoOldNumbers(t *testing.T) {
 	conn := db.Conn(t)
 	fleet(t, conn)
 	var failures []error
-	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.WithTimeout(time.Second), metrics.WithOnError(func(err error) { failures = append(failures, err) }))
+	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.WithTimeout(time.Second),
+		metrics.WithOnError(func(err error) {
+			failures = append(failures, err)
+		}))
 	execute(t, conn, `BEGIN; LOCK TABLE pglock.locks`)
 	for range 2 {
 		got := scrape(t, c)
@@ -280,7 +295,9 @@ func TestSimultaneousScrapesShareOneLookAtTheDatabase(t *testing.T) {
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	counted := &queries{began: make(chan struct{}, 100)}
-	handler, err := metrics.New(newAdmin(t, db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = counted })), metrics.WithTimeout(time.Minute))
+	handler, err := metrics.New(newAdmin(t, db.Pool(t, func(c *pgxpool.Config) {
+		c.ConnConfig.Tracer = counted
+	})), metrics.WithTimeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +332,8 @@ func sharing() (n int) {
 	stacks := make([]byte, 1<<22)
 	for one := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
 		state, frames, _ := strings.Cut(one, "\n")
-		if strings.Contains(state, "[chan receive") && strings.HasPrefix(frames, "github.com/pglock-dev/pglock/internal/metrics.(*shared[") {
+		if strings.Contains(state, "[chan receive") &&
+			strings.HasPrefix(frames, "github.com/pglock-dev/pglock/internal/metrics.(*shared[") {
 			n++
 		}
 	}
@@ -327,7 +345,8 @@ func TestNamesOfLocksAreSafeAsLabels(t *testing.T) {
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	names := []string{
-		"plain/1", "umlaut ü", `quote " and \ backslash`, "line\nbreak", "\x1b[31mred", "bidi \u202eevil", "<script>alert(1)</script>",
+		"plain/1", "umlaut ü", `quote " and \ backslash`, "line\nbreak", "\x1b[31mred", "bidi \u202eevil",
+		"<script>alert(1)</script>",
 		strings.Repeat("x", 512), strings.Repeat("x", 511) + "y", strings.Repeat("ü", 256), "a\x01", "a\x02", "a\uFFFD",
 	}
 	for _, name := range names {
@@ -358,7 +377,8 @@ func TestNamesOfLocksAreSafeAsLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	if body := answer.Body.String(); !strings.Contains(body, `lock="quote \" and \\ backslash"`) || strings.ContainsAny(body, "\x1b\x01\u202e") {
+	if body := answer.Body.String(); !strings.Contains(body, `lock="quote \" and \\ backslash"`) ||
+		strings.ContainsAny(body, "\x1b\x01\u202e") {
 		t.Errorf("%d %q", answer.Code, body)
 	}
 }
@@ -384,7 +404,8 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	admin := newAdmin(t, pgtest.Database(t).Pool(t))
 	for field, opt := range map[string]metrics.Option{
-		"top": metrics.WithTop(-1), "Top": metrics.WithTop(1001), "timeout": metrics.WithTimeout(0), "on error": metrics.WithOnError(nil), "option": nil,
+		"top": metrics.WithTop(-1), "Top": metrics.WithTop(1001), "timeout": metrics.WithTimeout(0),
+		"on error": metrics.WithOnError(nil), "option": nil,
 	} {
 		_, err := metrics.New(admin, opt)
 		var bad *pglock.ArgumentError

@@ -31,7 +31,8 @@ type history interface {
 
 func newTally() tally {
 	t := tally{totalOf: map[lockadmin.EventKind]float64{}}
-	for _, kind := range []lockadmin.EventKind{lockadmin.EventTakeover, lockadmin.EventBreak, lockadmin.EventOverlap, lockadmin.EventBypass, lockadmin.EventEpoch} {
+	for _, kind := range []lockadmin.EventKind{lockadmin.EventTakeover, lockadmin.EventBreak, lockadmin.EventOverlap,
+		lockadmin.EventBypass, lockadmin.EventEpoch} {
 		t.totalOf[kind] = 0 // so that the first event is an increase
 	}
 	return t

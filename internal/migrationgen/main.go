@@ -32,7 +32,8 @@ func write(folder string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(folder, name+".up.sql"), []byte(up), 0o644); err != nil { //nolint:gosec // a source file
+	//nolint:gosec // a source file
+	if err := os.WriteFile(filepath.Join(folder, name+".up.sql"), []byte(up), 0o644); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(folder, name+".down.sql"), []byte(down), 0o644) //nolint:gosec // a source file
@@ -103,9 +104,9 @@ func qualified(up string) string {
 		if !strings.Contains(function, "{{") {
 			return function
 		}
-		return "DO $qualified$\nBEGIN\n  EXECUTE replace(replace($create$\n" + function + "\n$create$, '{{schema}}', quote_ident(current_schema())),\n" +
-			"    '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');\n" +
-			"END $qualified$;"
+		return "DO $qualified$\nBEGIN\n  EXECUTE replace(replace($create$\n" + function + "\n$create$, '{{schema}}', " +
+			"quote_ident(current_schema())),\n    '{{sequence}}', quote_literal(quote_ident(current_schema()) || " +
+			"'.fencing_token_seq') || '::pg_catalog.regclass');\nEND $qualified$;"
 	})
 }
 

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gateway is the first argument of a gate. A gate is the process that becomes the command, as soon as the minder has told
-// the program its number. So the program can kill the group of a command that runs, whatever happens to the minder.
+// gateway is the first argument of a gate. A gate is the process that becomes the command, as soon as the minder has
+// told the program its number. So the program can kill the group of a command that runs, whatever happens to the
+// minder.
 const gateway = "gate"
 
 // gate is the minder's end of the pipe that the gate waits at.

@@ -64,7 +64,8 @@ func TestALateMinderKillsTheGroupByTheDeadline(t *testing.T) {
 		killAfter = time.Minute // from TERM, if the deadline allows it
 		left      = time.Second // until the deadline
 	)
-	for what, stopped := range map[string]time.Duration{"not late": 0, "late": left / 2, "after the deadline": 2 * left} {
+	for what, stopped := range map[string]time.Duration{"not late": 0, "late": left / 2,
+		"after the deadline": 2 * left} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			g := stubborn(t, killAfter)

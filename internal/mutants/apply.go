@@ -21,7 +21,7 @@ func (m mutant) apply(root string) (map[string]string, error) {
 			}
 			text = string(read)
 		}
-		places := regexp.MustCompile(e.pattern()).FindAllStringIndex(text, -1)
+		places := e.places(text)
 		if len(places) != 1 {
 			return nil, fmt.Errorf("%s has the text %d times, want once: %s", e.file, len(places), e.old)
 		}
@@ -30,13 +30,16 @@ func (m mutant) apply(root string) (map[string]string, error) {
 	return texts, nil
 }
 
-func (e edit) pattern() string {
+// places are where the text is. In SQL line breaks do not matter; nor in Go, where it is nowhere as it is written.
+func (e edit) places(text string) [][]int {
 	if filepath.Ext(e.file) != ".sql" {
-		return regexp.QuoteMeta(e.old)
+		if exact := regexp.MustCompile(regexp.QuoteMeta(e.old)).FindAllStringIndex(text, -1); len(exact) > 0 {
+			return exact
+		}
 	}
 	words := strings.Fields(e.old)
 	for i, w := range words {
 		words[i] = regexp.QuoteMeta(w)
 	}
-	return strings.Join(words, `\s+`)
+	return regexp.MustCompile(strings.Join(words, `\s+`)).FindAllStringIndex(text, -1)
 }

@@ -3,7 +3,8 @@ package main
 // ofAdvisory are the faults of the bridge from advisory locks.
 var ofAdvisory = []mutant{
 	{"advisory: the lock is not taken", []edit{
-		{"advisory/session.go", "err = s.conn.QueryRow(ctx, \"SELECT \"+call, args...).Scan(&locked)\n\treturn locked, err",
+		{"advisory/session.go", "err = s.conn.QueryRow(ctx, \"SELECT \"+call, args...).Scan(&locked)\n\treturn " +
+			"locked, err",
 			"_, _ = call, args\n\treturn true, err"},
 	}, bridging, "^TestOldAndNew|^TestEveryKey"},
 	{"advisory: a hash is widened without its sign", []edit{
@@ -26,7 +27,8 @@ var ofAdvisory = []mutant{
 		{"advisory/session.go", "if !pooled && ", "if pooled && "},
 	}, bridging, "^TestAPooler"},
 	{"advisory: nobody reads", []edit{
-		{"advisory/held.go", "_, err := h.session.conn.WaitForNotification(ctx)", "err := error(nil)\n\t\t<-ctx.Done()"},
+		{"advisory/held.go", "_, err := h.session.conn.WaitForNotification(ctx)",
+			"err := error(nil)\n\t\t<-ctx.Done()"},
 	}, bridging, "^TestATerminated"},
 	{"advisory: nobody pings", []edit{
 		{"advisory/held.go", "err = h.ping()", "err = nil"},
@@ -42,7 +44,8 @@ var ofAdvisory = []mutant{
 		{"advisory/session.go", "\tfor !s.cut {\n", "\tfor {\n"},
 	}, bridging, "^TestAReleaseThat"},
 	{"advisory: a cancelled unlock says that the lock was lost", []edit{
-		{"advisory/session.go", "\t\tcase protocol.Transient(err) && ctx.Err() == nil: // somebody has cancelled the statement\n\t\tcase err != nil || !unlocked:", "\t\tcase err != nil || !unlocked:"},
+		{"advisory/session.go", "\t\tcase protocol.Transient(err) && ctx.Err() == nil: // somebody has cancelled the " +
+			"statement\n\t\tcase err != nil || !unlocked:", "\t\tcase err != nil || !unlocked:"},
 	}, bridging, "^TestACancelledUnlock"},
 	{"advisory: the server ends a quiet session before the lease", []edit{
 		{"advisory/bridge.go", "return lasts + lasts/2 + every(ttl)", "return lasts/2 + 0*every(ttl)"},
@@ -51,7 +54,8 @@ var ofAdvisory = []mutant{
 		{"advisory/bridge.go", "return lasts + lasts/2 + every(ttl)", "return 0 * (lasts + every(ttl))"},
 	}, integration, "^TestAPausedBridge"},
 	{"advisory: an extended lease outlives its session", []edit{
-		{"advisory/bridge.go", "lasts := max(ttl, time.Until(lease.Deadline()))", "lasts := max(ttl, 0*time.Until(lease.Deadline()))"},
+		{"advisory/bridge.go", "lasts := max(ttl, time.Until(lease.Deadline()))",
+			"lasts := max(ttl, 0*time.Until(lease.Deadline()))"},
 	}, integration, "^TestAPausedBridge"},
 	{"advisory: a write does not look for the lock", []edit{
 		{"advisory/write.go", "if err := h.Guard(ctx, tx); err != nil {", "if err := h.Err(); err != nil {"},
@@ -66,7 +70,8 @@ var ofAdvisory = []mutant{
 		{"advisory/write.go", "\tif !holds {\n\t\treturn h.session.lost(nil)\n\t}\n", "\t_ = holds\n"},
 	}, bridging, "^TestGuardRefuses"},
 	{"advisory: the watch goes on while a write has the session", []edit{
-		{"advisory/held.go", "\t\tcase <-h.turn:\n\t\tcase <-h.ctx.Done():\n\t\t\treturn nil\n\t\t}\n\t\terr := h.listen(quiet)",
+		{"advisory/held.go", "\t\tcase <-h.turn:\n\t\tcase <-h.ctx.Done():\n\t\t\treturn nil\n\t\t}\n\t\terr := " +
+			"h.listen(quiet)",
 			"\t\tdefault:\n\t\t}\n\t\terr := h.listen(quiet)"},
 		{"advisory/held.go", "\t\th.turn <- struct{}{}\n\t\tif err != nil || h.ctx", "\t\tif err != nil || h.ctx"},
 	}, bridging, "^TestWritesAndRelease"},

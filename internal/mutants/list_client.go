@@ -13,7 +13,8 @@ var ofTrust = []mutant{
 		{"pglock/lease.go", "if ended == nil && expired {", "if ended == nil && expired && false {"},
 	}, library, "^TestI7_"},
 	{"I7 a holder believes in its grace", []edit{
-		{"pglock/lease.go", "trust.Deadline(sent, lasts, v.Remaining-l.grace)", "trust.Deadline(sent, lasts+l.grace, v.Remaining)"},
+		{"pglock/lease.go", "trust.Deadline(sent, lasts, v.Remaining-l.grace)", "trust.Deadline(sent, lasts+l.grace, " +
+			"v.Remaining)"},
 	}, library, "Grace"},
 	{"I22 a grant after a failover does not wait for its grace", []edit{
 		{"pglock/grace.go", "case !changed || left <= 0:", "case changed || !changed:"},
@@ -23,7 +24,9 @@ var ofTrust = []mutant{
 		{"pglock/extend.go", "\tif l.ended != nil {\n\t\treturn g\n\t}\n\tl.still", "\tl.ended = nil\n\tl.still"},
 	}, library, "^TestTrap8_"},
 	{"a release says after a loss that it has released", []edit{
-		{"pglock/lease.go", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.lost, l.ended)", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.ended, l.lost)"},
+		{"pglock/lease.go", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn " +
+			"cmp.Or(l.lost, l.ended)", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer " +
+			"l.mu.Unlock()\n\treturn cmp.Or(l.ended, l.lost)"},
 	}, library, "^TestErrorOfALease|^TestRelease"},
 	{"a release that is repeated after a lost answer hears of no loss", []edit{
 		{"pglock/lease.go", "\tcase reason == ReasonReleased && own:\n", "\tcase own:\n"},
@@ -39,32 +42,42 @@ var ofTrust = []mutant{
 // ofRequests are the faults of asking the server, and of taking requests back.
 var ofRequests = []mutant{
 	{"I6 each retry has a grant ID of its own", []edit{
-		{"pglock/request.go", "\t\tif patience == nil {\n", "\t\tq.GrantID, _ = newGrantID()\n\t\tif patience == nil {\n"},
+		{"pglock/request.go", "\t\tif patience == nil {\n", "\t\tq.GrantID, _ = newGrantID()\n\t\tif patience == nil " +
+			"{\n"},
 	}, integration, "^TestI6_LostAnswerYields"},
 	{"I6 a refused retry forgets the attempt before", []edit{
-		{"pglock/acquire.go", "\tif q.lost {\n\t\tc.takeBack(q", "\tif err != nil && !errors.Is(err, ErrHeld) && q.lost {\n\t\tc.takeBack(q"},
+		{"pglock/acquire.go", "\tif q.lost {\n\t\tc.takeBack(q", "\tif err != nil && !errors.Is(err, ErrHeld) && " +
+			"q.lost {\n\t\tc.takeBack(q"},
 	}, library, "^TestI6_"},
 	{"I11 the client does not check the name", []edit{
-		{"pglock/request.go", "\tif err := checkText(\"name\", name, MaxNameBytes); err != nil {\n\t\treturn request{}, err\n\t}\n", ""},
+		{"pglock/request.go", "\tif err := checkText(\"name\", name, MaxNameBytes); err != nil {\n\t\treturn " +
+			"request{}, err\n\t}\n", ""},
 	}, library, "^TestI11_"},
 	{"I11 the server does not check the TTL", []edit{
-		{schema, "  SELECT CASE WHEN p_value BETWEEN interval '100 ms' AND interval '24 hours'\n", "  SELECT CASE WHEN true\n"},
+		{schema, "  SELECT CASE WHEN p_value BETWEEN interval '100 ms' AND interval '24 hours'\n",
+			"  SELECT CASE WHEN true\n"},
 	}, library, "^TestI11_"},
 	{"I15 a TTL may have days", []edit{
-		{schema, "      AND substr(interval_send(p_value), 9) = decode('0000000000000000', 'hex') THEN true", "      THEN true"},
-		{schema, "    AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9)                                   -- no days, no months\n        OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')\n", ""},
+		{schema, "      AND substr(interval_send(p_value), 9) = decode('0000000000000000', 'hex') THEN true",
+			"      THEN true"},
+		{schema, "    AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9)                                   -- " +
+			"no days, no months\n        OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')\n", ""},
 	}, library, "^TestI15_ATTLHasNoDays"},
 	{"I15 the TTL of a session may have days", []edit{
-		{schema, "    AND pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)\n        OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')\n", ""},
+		{schema, "    AND pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)\n        " +
+			"OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')\n", ""},
 	}, library, "^TestI15_ATTLHasNoDays"},
 	{"I11 a mode is what the caller's collation takes for it", []edit{
-		{schema, "pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')", "p_mode OPERATOR(pg_catalog.=) 'exclusive'"},
+		{schema, "pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')",
+			"p_mode OPERATOR(pg_catalog.=) 'exclusive'"},
 	}, library, "^TestI11_AModeIs"},
 	{"a limit that has run out stays in the way", []edit{
 		{schema, "  IF p_locked THEN\n    PERFORM settle(p_name);\n  END IF;\n", ""},
 	}, library, "^TestALimitThatHasRunOut"},
 	{"a slot that is not the lease's is called expired", []edit{
-		{schema, "    WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id\n      AND l.token = p_token;\n  IF FOUND THEN\n    RETURN CASE", "    WHERE l.name = p_name AND l.grant_id = p_grant_id\n      AND l.token = p_token;\n  IF FOUND THEN\n    RETURN CASE"},
+		{schema, "    WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id\n      " +
+			"AND l.token = p_token;\n  IF FOUND THEN\n    RETURN CASE", "    WHERE l.name = p_name AND l.grant_id = " +
+			"p_grant_id\n      AND l.token = p_token;\n  IF FOUND THEN\n    RETURN CASE"},
 	}, library, "^TestALeaseInAnotherSlot"},
 	{"trap 9: a cancelled call keeps the grant that was under way", []edit{
 		{"pglock/takeback.go", "\tc.takeBack(q.RequestID, err != nil || q.Retry, q.TTL)\n", ""},
@@ -76,7 +89,8 @@ var ofRequests = []mutant{
 		{"internal/takeback/takeback.go", "Spend: spend, Done:", "Spend: false, Done:"},
 	}, library, "^TestRequestsAre|^TestTrap9_"},
 	{"requests are taken back one by one", []edit{
-		{"internal/takeback/takeback.go", "func New() *List { return &List{most: Most} }", "func New() *List { return &List{most: 1} }"},
+		{"internal/takeback/takeback.go", "func New() *List { return &List{most: Most} }",
+			"func New() *List { return &List{most: 1} }"},
 		{"internal/takeback/takeback.go", "min(2*l.most, Most), 0\n", "1, 0\n"},
 		{"internal/takeback/takeback.go", "l.take(spend, Most)", "l.take(spend, 1)"},
 	}, library, "^TestRequestsAre|^TestCloseLeaves"},
@@ -84,7 +98,8 @@ var ofRequests = []mutant{
 		{"internal/takeback/takeback.go", "\t\t\tl.waiting = append(l.waiting, r)\n", "\t\t\t_ = r\n"},
 	}, library, "^TestWhatCannot"},
 	{"one request that cannot be taken back keeps the others", []edit{
-		{"pglock/takeback.go", "\tif len(all) == 1 || protocol.ConnectionLost(err) || ctx.Err() != nil {\n", "\tif true {\n"},
+		{"pglock/takeback.go", "\tif len(all) == 1 || protocol.ConnectionLost(err) || ctx.Err() != nil {\n",
+			"\tif true {\n"},
 	}, library, "^TestOneRequestThat"},
 	{"grants that a taking back makes possible are not told", []edit{
 		{"pglock/takeback.go", "\t\tc.send(ctx, others, c.backend.AnnounceOwn)\n", ""},
@@ -96,25 +111,31 @@ var ofRequests = []mutant{
 		{"internal/queue/looks.go", "\t\tif again && since.Mono < answered {\n", "\t\tif again || !again {\n"},
 	}, library, "^TestTrap9_TicketThat"},
 	{"trap 9: a ticket that nobody waits for stays", []edit{
-		{"pglock/heartbeat.go", "\tc.takeBackStrays(ctx, c.queue.Looked(look, sightings, sent, c.now(), answered))\n", "\tc.queue.Looked(look, sightings, sent, c.now(), answered)\n"},
+		{"pglock/heartbeat.go", "\tc.takeBackStrays(ctx, c.queue.Looked(look, sightings, sent, c.now(), answered))\n",
+			"\tc.queue.Looked(look, sightings, sent, c.now(), answered)\n"},
 	}, library, "^TestTrap9_TicketThat"},
 	{"AcquireAll that fails keeps what it has", []edit{
-		{"pglock/acquireall.go", "\t\tif l != nil && l.end(ErrReleased) {\n", "\t\tif l != nil && l.end(ErrReleased) && false {\n"},
+		{"pglock/acquireall.go", "\t\tif l != nil && l.end(ErrReleased) {\n", "\t\tif l != nil && l.end(ErrReleased) " +
+			"&& false {\n"},
 	}, library, "^TestAcquireAllThatFails"},
 	{"AcquireAll that fails waits until all is given back", []edit{
-		{"pglock/acquireall.go", "\ttimer := time.NewTimer(leavePatience)\n", "\ttimer := time.NewTimer(100 * leavePatience)\n"},
+		{"pglock/acquireall.go", "\ttimer := time.NewTimer(leavePatience)\n", "\ttimer := time.NewTimer(100 * " +
+			"leavePatience)\n"},
 	}, library, "^TestAcquireAllComesBack"},
 	{"a statement that was lost is asked for by its name again", []edit{
-		{"internal/protocol/names.go", "\tn.unusableUntil.Store(", "\t_ = (func(int64))(nil)\n\tnew(names).unusableUntil.Store("},
+		{"internal/protocol/names.go", "\tn.unusableUntil.Store(",
+			"\t_ = (func(int64))(nil)\n\tnew(names).unusableUntil.Store("},
 	}, protocol, "^TestStatementsGo"},
 	{"statements go by their names behind a pooler that loses them", []edit{
 		{"internal/protocol/names.go", " && time.Now().UnixNano() >= n.unusableUntil.Load()\n", "\n"},
 	}, protocol, "^TestStatementsGo"},
 	{"a watch that cannot go on ends without a word", []edit{
-		{"pglock/watch.go", "server.Lasting(err):\n\t\t\treturn c.unseen(name, err)\n", "server.Lasting(err):\n\t\t\treturn nil\n"},
+		{"pglock/watch.go", "server.Lasting(err):\n\t\t\treturn c.unseen(name, err)\n",
+			"server.Lasting(err):\n\t\t\treturn nil\n"},
 	}, library, "^TestWatchThatIsRefused"},
 	{"a watch ends with an error that passes", []edit{
-		{"pglock/watch.go", "\t\tcase looking.Err() == nil && server.Lasting(err):\n", "\t\tcase looking.Err() == nil && (server.Lasting(err) || true):\n"},
+		{"pglock/watch.go", "\t\tcase looking.Err() == nil && server.Lasting(err):\n", "\t\tcase looking.Err() == " +
+			"nil && (server.Lasting(err) || true):\n"},
 	}, library, "^TestWatchThatCannot"},
 }
 
@@ -133,7 +154,8 @@ var ofTheBeat = []mutant{
 		{"pglock/renew.go", "min(hold, busyWait))\n", "limit)\n"},
 	}, library, "^TestLockedRow|^TestBeatWaits"},
 	{"a lease that the server calls lost goes on", []edit{
-		{"pglock/renew.go", "\t\t\tl.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.Outcome)})\n", "\t\t\tl.renewLater(later, errBusy)\n"},
+		{"pglock/renew.go", "\t\t\tl.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.Outcome)})\n",
+			"\t\t\tl.renewLater(later, errBusy)\n"},
 	}, library, "^TestLossThatTheServer"},
 	{"a renewal that hangs takes the time of the next", []edit{
 		{"pglock/renew.go", "max(left/2, ttl/holdsUp)", "max(left, ttl/holdsUp)"},
@@ -143,13 +165,16 @@ var ofTheBeat = []mutant{
 // ofClose are the faults of closing a client.
 var ofClose = []mutant{
 	{"Close says nothing of what it could not take back", []edit{
-		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"%d requests", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"%d requests"},
+		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"%d requests",
+			"\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"%d requests"},
 	}, library, "^TestClose"},
 	{"Close says nothing of leases that it could not release", []edit{
-		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"%d leases", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"%d leases"},
+		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"%d leases",
+			"\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"%d leases"},
 	}, library, "^TestClose"},
 	{"a coalescer that is shut waits for a connection", []edit{
-		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
+		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n",
+			"\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
 	{"the token of a lease that has ended stays known", []edit{
 		{"pglock/leases.go", "if delete(s.all, l); s.byToken[l.token] == l {", "if delete(s.all, l); false {"},
@@ -188,7 +213,8 @@ var ofClose = []mutant{
 		{"internal/server/own.go", "\t\ts.unknown.Add(1)\n", ""},
 	}, "./internal/server", "^TestTheServerKnows"},
 	{"a connection whose session's row was locked is never marked", []edit{
-		{"internal/server/own.go", "if err != nil || marked == nil {", "if e.told.Store(told); err != nil || marked == nil {"},
+		{"internal/server/own.go", "if err != nil || marked == nil {", "if e.told.Store(told); err != nil || marked " +
+			"== nil {"},
 	}, "./internal/server", "^TestTheServerKnows"},
 	{"a grant by notification is a slow request", []edit{
 		{"pglock/acquire.go", "if g.asked {", "if true {"},
@@ -209,13 +235,16 @@ var ofClose = []mutant{
 		{"internal/coalesce/coalescer.go", "g.shut || g.idle == g.Width", "true"},
 	}, coalescing, "^TestAsManySendersStay"},
 	{"what is tried until its context ends does not say so", []edit{
-		{"pglock/close.go", "err != nil && ended != nil && !errors.Is(err, ended)", "false && err != nil && ended != nil"},
+		{"pglock/close.go", "err != nil && ended != nil && !errors.Is(err, ended)", "false && err != nil && ended != " +
+			"nil"},
 	}, library, "^TestWhatIsTried"},
 	{"Close takes for lost what the heartbeat's connection did not say", []edit{
-		{"pglock/close.go", "\t\tif !passes || !pause.For(ctx, sayAgain) {\n", "\t\tif true || passes || pause.For(ctx, sayAgain) {\n"},
+		{"pglock/close.go", "\t\tif !passes || !pause.For(ctx, sayAgain) {\n", "\t\tif true || passes || " +
+			"pause.For(ctx, sayAgain) {\n"},
 	}, library, "^TestCloseTriesAgain"},
 	{"Close waits for no row", []edit{
-		{"pglock/close.go", "passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)\n\t\tif !passes || !pause", "passes := protocol.ConnectionLost(err)\n\t\tif !passes || !pause"},
+		{"pglock/close.go", "passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)\n\t\tif !passes || " +
+			"!pause", "passes := protocol.ConnectionLost(err)\n\t\tif !passes || !pause"},
 	}, library, "^TestCloseWaitsForWhoever"},
 	{"I6 the release of a lease with a lost attempt leaves its grant ID to that", []edit{
 		{"pglock/lease.go", "\tif l.strays {\n\t\tbacks, err :=", "\tif l.strays && false {\n\t\tbacks, err :="},

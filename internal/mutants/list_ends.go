@@ -13,69 +13,99 @@ var ofEnds = []mutant{
 		{schema, "mine := EXISTS (SELECT", "mine := array_position(places, NULL) IS NOT NULL AND EXISTS (SELECT"},
 	}, integration, "^TestI6_GivingUpEnds"},
 	{"the end of a lease is another one after its release was answered", []edit{
-		{"pglock/lease.go", "\tl.mu.Lock()\n\tl.lost = lost\n\tl.mu.Unlock()\n", "\tl.mu.Lock()\n\tl.lost, l.ended = lost, lost\n\tl.mu.Unlock()\n"},
+		{"pglock/lease.go", "\tl.mu.Lock()\n\tl.lost = lost\n\tl.mu.Unlock()\n", "\tl.mu.Lock()\n\tl.lost, l.ended = " +
+			"lost, lost\n\tl.mu.Unlock()\n"},
 	}, library, "^TestReleaseOfALease"},
 	{"I5 a release needs no grant ID", []edit{
-		{schema, " AND l.grant_id = p_grant_id\n        AND l.token = p_token AND coalesce(p_slot, 0) = 0", "\n        AND l.token = p_token AND coalesce(p_slot, 0) = 0"},
+		{schema, " AND l.grant_id = p_grant_id\n        AND l.token = p_token AND coalesce(p_slot, 0) = 0",
+			"\n        AND l.token = p_token AND coalesce(p_slot, 0) = 0"},
 	}, integration, "^TestI5_"},
 	{"I5 a release needs no token", []edit{
 		{schema, "        AND l.token = p_token AND coalesce(p_slot, 0) = 0", "        AND coalesce(p_slot, 0) = 0"},
 	}, integration, "^TestI5_"},
 	{"I5 a release of a slot needs no grant ID", []edit{
-		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN", "AND l.slot > 0 AND l.token = p_token) THEN"},
-		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;", "AND l.slot > 0 AND l.token = p_token FOR UPDATE;"},
+		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN",
+			"AND l.slot > 0 AND l.token = p_token) THEN"},
+		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;",
+			"AND l.slot > 0 AND l.token = p_token FOR UPDATE;"},
 	}, integration, "^TestI5_"},
 	{"I5 a renewal for many needs no grant ID", []edit{
-		{schema, "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n          AND is_running(l.expires_at, l.ended_at)\n        FOR NO", "        WHERE l.name = a.name AND l.slot = a.slot AND l.token = a.token\n          AND is_running(l.expires_at, l.ended_at)\n        FOR NO"},
+		{schema, "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = " +
+			"a.token\n          AND is_running(l.expires_at, l.ended_at)\n        FOR NO",
+			"        WHERE l.name = a.name AND l.slot = a.slot AND l.token = a.token\n          AND " +
+				"is_running(l.expires_at, l.ended_at)\n        FOR NO"},
 	}, integration, "^TestI5_"},
 	{"I5 a check needs no grant ID", []edit{
-		{schema, "AND l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id\n", "AND l.slot = coalesce(a.slot, l.slot)\n"},
+		{schema, "AND l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id\n",
+			"AND l.slot = coalesce(a.slot, l.slot)\n"},
 	}, integration, "^TestI5_"},
 	{"I5 a session's key is what everybody sees", []edit{
-		{schema, "AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;", "AS $$ SELECT p_key $$;"},
+		{schema, "AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;",
+			"AS $$ SELECT p_key $$;"},
 		{"pglock/client.go", "\tcopy(session[:], sum[:])\n", "\t_ = sum\n\tcopy(session[:], key[:])\n"},
 	}, library, "^TestI5_Nobody|Digests"},
 	{"I7 a release ends what has run out", []edit{
-		{schema, "    released := is_running(mine.expires_at, mine.ended_at);", "    released := mine.name IS NOT NULL;"},
+		{schema, "    released := is_running(mine.expires_at, mine.ended_at);", "    released := mine.name IS NOT " +
+			"NULL;"},
 	}, integration, "^TestI7_AllWays"},
 	{"I7 a check answers for what has run out", []edit{
-		{schema, "AND l.token = a.token AND is_running(l.expires_at, l.ended_at);\n    IF NOT FOUND", "AND l.token = a.token;\n    IF NOT FOUND"},
+		{schema, "AND l.token = a.token AND is_running(l.expires_at, l.ended_at);\n    IF NOT FOUND",
+			"AND l.token = a.token;\n    IF NOT FOUND"},
 	}, integration, "^TestI7_AllWays"},
 	{"I7 a renewal for many revives what has run out", []edit{
-		{schema, "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n          AND is_running(l.expires_at, l.ended_at)\n        FOR NO", "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n        FOR NO"},
-		{schema, "      FROM held h WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)\n", "      FROM held h WHERE l.ctid = h.at\n"},
+		{schema, "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = " +
+			"a.token\n          AND is_running(l.expires_at, l.ended_at)\n        FOR NO",
+			"        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n   " +
+				"     FOR NO"},
+		{schema, "      FROM held h WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)\n",
+			"      FROM held h WHERE l.ctid = h.at\n"},
 	}, integration, "^TestI7_AllWays"},
 	{"I15 trap 3: a renewal computes before it waits", []edit{
-		{schema, "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n          AND is_running(l.expires_at, l.ended_at)\n        FOR NO", "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n          AND l.expires_at > statement_timestamp()\n        FOR NO"},
-		{schema, "        expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),", "        expires_at = GREATEST(statement_timestamp() + GREATEST(l.ttl, h.lasting),"},
-		{schema, "      FROM held h WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)", "      FROM held h WHERE l.ctid = h.at AND l.expires_at > statement_timestamp()"},
+		{schema, "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = " +
+			"a.token\n          AND is_running(l.expires_at, l.ended_at)\n        FOR NO",
+			"        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = a.token\n   " +
+				"       AND l.expires_at > statement_timestamp()\n        FOR NO"},
+		{schema, "        expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),",
+			"        expires_at = GREATEST(statement_timestamp() + GREATEST(l.ttl, h.lasting),"},
+		{schema, "      FROM held h WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)",
+			"      FROM held h WHERE l.ctid = h.at AND l.expires_at > statement_timestamp()"},
 	}, integration, "^TestI15_|^TestTrap3_Renewal"},
 	{"I13 one locked row holds up the renewals of all", []edit{
 		{schema, "        FOR NO KEY UPDATE SKIP LOCKED) h),", "        FOR NO KEY UPDATE) h),"},
 	}, integration, "^TestI13_Renewals"},
 	{"I13 many are released in one statement, which waits for long", []edit{
-		{schema, "set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends\nBEGIN\n  IF p_at IS NULL", "set_config('lock_timeout', '2s', true) IS NOT NULL);       -- until the function ends\nBEGIN\n  IF p_at IS NULL"},
+		{schema, "set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends\nBEGIN\n  " +
+			"IF p_at IS NULL", "set_config('lock_timeout', '2s', true) IS NOT NULL);       -- until the function " +
+			"ends\nBEGIN\n  IF p_at IS NULL"},
 	}, integration, "^TestI13_Calls"},
 	{"I13 many are given up in one statement, which waits for long", []edit{
-		{schema, "  ok := pg_catalog.cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true)", "  ok := pg_catalog.cardinality(p_names) = 1 OR set_config('lock_timeout', '2s', true)"},
+		{schema, "  ok := pg_catalog.cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true)",
+			"  ok := pg_catalog.cardinality(p_names) = 1 OR set_config('lock_timeout', '2s', true)"},
 	}, integration, "^TestI13_Calls"},
 	{"I4 I18 a release changes no key", []edit{
-		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)"},
+		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 " +
+			"FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER " +
+			"BY h.slot DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)"},
 	}, integration, "^TestI4_I18_"},
 	{"I4 I18 a release of a slot changes no key", []edit{
-		{schema, "AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;", "AND l.grant_id = p_grant_id AND l.token = p_token FOR NO KEY UPDATE;"},
+		{schema, "AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;", "AND l.grant_id = p_grant_id AND " +
+			"l.token = p_token FOR NO KEY UPDATE;"},
 	}, integration, "^TestI4_"},
 	{"I12 a hand-over does not wait for the disk", []edit{
-		{schema, "  IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN", "  IF p_alone THEN"},
+		{schema, "  IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN",
+			"  IF p_alone THEN"},
 	}, integration, "^TestI12_HandOver"},
 	{"I24 a release turns synchronous_commit off by itself", []edit{
-		{schema, "  IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN", "  IF (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN"},
+		{schema, "  IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN",
+			"  IF (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN"},
 	}, integration, "^TestI24_ReleaseLeaves"},
 	{"I24 a release waits for the disk", []edit{
-		{schema, "  IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN", "  IF false THEN"},
+		{schema, "  IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN",
+			"  IF false THEN"},
 	}, integration, "^TestI24_ReleaseIs"},
 	{"I20 a release changes its session", []edit{
-		{"internal/protocol/queries.go", "`pg_catalog.set_config('synchronous_commit', 'off', true)`", "`pg_catalog.set_config('synchronous_commit', 'off', false)`"},
+		{"internal/protocol/queries.go", "`pg_catalog.set_config('synchronous_commit', 'off', true)`",
+			"`pg_catalog.set_config('synchronous_commit', 'off', false)`"},
 	}, integration, "^TestI24_ReleaseLeaves"},
 	{"I10 I18 a break draws no token", []edit{
 		{schema, "  UPDATE locks l SET token = break_lock.new_token, expires_at", "  UPDATE locks l SET expires_at"},
@@ -123,10 +153,12 @@ var ofEnds = []mutant{
 		{schema, "    IF p_head.spent_until > clock_timestamp() AND EXISTS", "    IF false AND EXISTS"},
 	}, integration, "^TestTrap9_Late"},
 	{"trap 9: giving up leaves the head as it was", []edit{
-		{schema, "    UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;\n", ""},
+		{schema, "    UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name " +
+			"AND l.slot = 0;\n", ""},
 	}, integration, "^TestTrap9_Late|^TestI6_NoWay"},
 	{"I25 requests are given up in the order of the database's language", []edit{
-		{schema, "    SELECT g.name COLLATE \"C\" AS name, pg_catalog.array_agg(", "    SELECT g.name AS name, pg_catalog.array_agg("},
+		{schema, "    SELECT g.name COLLATE \"C\" AS name, pg_catalog.array_agg(", "    SELECT g.name AS name, " +
+			"pg_catalog.array_agg("},
 	}, integration, "^TestI25_Calls"},
 	{"modes: who gives up keeps those behind waiting", []edit{
 		{schema, "    g := serve(head, NULL, NULL, p_session_id, NULL);\n", "    NULL;\n"},
@@ -139,17 +171,26 @@ var ofEnds = []mutant{
 // ofReleases are the faults of the statement with which release_lease ends a lease, and of what it leaves to others.
 var ofReleases = []mutant{
 	{"I5 a release in one statement needs no grant ID", []edit{
-		{schema, "    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0\n      AND h.grant_id OPERATOR(pg_catalog.=) p_grant_id AND h.token OPERATOR(pg_catalog.=) p_token\n", "    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0\n      AND h.token OPERATOR(pg_catalog.=) p_token\n"},
+		{schema, "    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0\n      AND " +
+			"h.grant_id OPERATOR(pg_catalog.=) p_grant_id AND h.token OPERATOR(pg_catalog.=) p_token\n",
+			"    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0\n      AND h.token " +
+				"OPERATOR(pg_catalog.=) p_token\n"},
 	}, integration, "^TestI5_"},
 	{"I5 a release in one statement needs no token", []edit{
-		{schema, "    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0\n      AND h.grant_id OPERATOR(pg_catalog.=) p_grant_id AND h.token OPERATOR(pg_catalog.=) p_token\n", "    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0\n      AND h.grant_id OPERATOR(pg_catalog.=) p_grant_id\n"},
+		{schema, "    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0\n      AND " +
+			"h.grant_id OPERATOR(pg_catalog.=) p_grant_id AND h.token OPERATOR(pg_catalog.=) p_token\n",
+			"    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0\n      AND " +
+				"h.grant_id OPERATOR(pg_catalog.=) p_grant_id\n"},
 	}, integration, "^TestI5_"},
 	{"I5 a release in one statement takes any slot for the head", []edit{
-		{schema, "      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0) AND h.expires_at", "      AND h.expires_at"},
+		{schema, "      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0) AND h.expires_at",
+			"      AND h.expires_at"},
 	}, library, "^TestI11_RefusedSQL"},
 	{"I5 a release of a slot needs no token", []edit{
-		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN", "l.slot > 0 AND l.grant_id = p_grant_id) THEN"},
-		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;", "l.slot > 0 AND l.grant_id = p_grant_id FOR UPDATE;"},
+		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN", "l.slot > 0 AND l.grant_id = " +
+			"p_grant_id) THEN"},
+		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;",
+			"l.slot > 0 AND l.grant_id = p_grant_id FOR UPDATE;"},
 	}, integration, "^TestI5_"},
 	{"I7 a release in one statement ends what has run out", []edit{
 		{schema, " AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()\n", "\n"},
@@ -163,10 +204,14 @@ var ofReleases = []mutant{
 		},
 	}, integration, "^TestI8_Release|^TestI9_Tickets"},
 	{"I8 a release that has waited hands nothing on", []edit{
-		{schema, "  g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);\n", "  IF p_at IS NOT NULL THEN\n    g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);\n  END IF;\n"},
+		{schema, "  g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);\n",
+			"  IF p_at IS NOT NULL THEN\n    g := serve(head, p_at, NULL, coalesce(mine.session_id, " +
+				"head.session_id), NULL);\n  END IF;\n"},
 	}, integration, "^TestI8_Release|^TestSharedLock|^TestLimitIs"},
 	{"I13 a release waits for its row as long as it takes", []edit{
-		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE)"},
+		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 " +
+			"FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER " +
+			"BY h.slot DESC LIMIT 1 FOR UPDATE)"},
 	}, integration, "^TestI13_CallsForOne"},
 	{"I4 a lease is taken over where one was renewed", []edit{
 		{schema, "AND current_setting('pglock.renewed', true) IS DISTINCT FROM 'true' ORDER BY", "ORDER BY"},
@@ -179,13 +224,17 @@ var ofReleases = []mutant{
 		},
 	}, integration, "^TestI4_ALeaseDoesNotEnd"},
 	{"I4 I18 a release does not lock its row first", []edit{
-		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1)"},
+		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 " +
+			"FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER " +
+			"BY h.slot DESC LIMIT 1)"},
 	}, integration, "^TestI4_I18_"},
 	{"I4 I18 a release that has waited changes no key", []edit{
-		{schema, "AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;", "AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR NO KEY UPDATE;"},
+		{schema, "AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;",
+			"AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR NO KEY UPDATE;"},
 	}, integration, "^TestI4_"},
 	{"I19 a release works on a frozen snapshot", []edit{
-		{schema, "h.expires_at) IS NOT TRUE\n      AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n", "h.expires_at) IS NOT TRUE\n"},
+		{schema, "h.expires_at) IS NOT TRUE\n      AND pg_catalog.current_setting('transaction_isolation') " +
+			"OPERATOR(pg_catalog.=) 'read committed'\n", "h.expires_at) IS NOT TRUE\n"},
 	}, library, "^TestI11_FunctionsThatNeed"},
 	{"watch: a release is not told", []edit{
 		{
@@ -195,6 +244,7 @@ var ofReleases = []mutant{
 		},
 	}, integration, "^TestEveryAnswerSays|^TestALockIsWatched"},
 	{"a release leaves no note of when it was", []edit{
-		{schema, " SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()\n", " SET expires_at = '-infinity'\n"},
+		{schema, " SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()\n",
+			" SET expires_at = '-infinity'\n"},
 	}, library, "^TestGetShows"},
 }

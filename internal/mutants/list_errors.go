@@ -3,7 +3,8 @@ package main
 // ofErrors are the faults of what errors say, and of connections that a transaction leaves behind.
 var ofErrors = []mutant{
 	{"a loss is taken for a timeout of the caller's", []edit{
-		{"pglock/errors.go", "func (e *LostError) Is(target error) bool { return target == ErrLost }", "func (e *LostError) Is(target error) bool { return target == ErrLost || errors.Is(e.Err, target) }"},
+		{"pglock/errors.go", "func (e *LostError) Is(target error) bool { return target == ErrLost }",
+			"func (e *LostError) Is(target error) bool { return target == ErrLost || errors.Is(e.Err, target) }"},
 	}, integration, "^TestLossIsNot"},
 	{"a call under a lost lease says only that a context has ended", []edit{
 		{"internal/failure/failure.go", "\tcase says && !knows:\n", "\tcase says && !knows && false:\n"},
@@ -12,7 +13,8 @@ var ofErrors = []mutant{
 		{"internal/failure/failure.go", "\tcase knows && !says:\n", "\tcase knows && !says && false:\n"},
 	}, integration, "^TestCallUnder|^TestCallThatWaits"},
 	{"a callback that ends with its context hides why", []edit{
-		{"fencedstore/write.go", "return failure.OfContext(ctx, o.observeRefusal(ctx, theirs.error))", "return o.observeRefusal(ctx, theirs.error)"},
+		{"fencedstore/write.go", "return failure.OfContext(ctx, o.observeRefusal(ctx, theirs.error))",
+			"return o.observeRefusal(ctx, theirs.error)"},
 	}, integration, "^TestCallThatWaits"},
 	{"errors inside an error name their packages again", []edit{
 		{"internal/failure/failure.go", "\t\t\t*text = strings.Replace(*text, whole, rest, 1)\n", "\t\t\t_ = rest\n"},
@@ -21,7 +23,8 @@ var ofErrors = []mutant{
 		{"fencedstore/outcome.go", "errors.Join(cause, failure.OfOurs(err))", "errors.Join(cause, err)"},
 	}, drivers, "^TestI17_Outcome"},
 	{"I17 a crash is told by pgx alone", []edit{
-		{"internal/protocol/failures.go", "\tseverity := Field(err, FieldSeverity)\n", "\tseverity := \"\"\n\tif e := (*pgconn.PgError)(nil); errors.As(err, &e) {\n\t\tseverity = e.SeverityUnlocalized\n\t}\n"},
+		{"internal/protocol/failures.go", "\tseverity := Field(err, FieldSeverity)\n", "\tseverity := \"\"\n\tif e " +
+			":= (*pgconn.PgError)(nil); errors.As(err, &e) {\n\t\tseverity = e.SeverityUnlocalized\n\t}\n"},
 	}, drivers, "^TestI17_APanic"},
 
 	{"a connection that overran its limits goes back to the pool", []edit{
@@ -32,7 +35,8 @@ var ofErrors = []mutant{
 	}, store, "^TestTransactionThatOverran"},
 
 	{"a wait for a lock may take as long as its statement", []edit{
-		{schema, "LEAST(GREATEST(20, p_ms OPERATOR(pg_catalog./) 20), p_ms OPERATOR(pg_catalog./) 4, 1000)", "0::bigint"},
+		{schema, "LEAST(GREATEST(20, p_ms OPERATOR(pg_catalog./) 20), p_ms OPERATOR(pg_catalog./) 4, 1000)",
+			"0::bigint"},
 	}, store, "^TestWaitForALock"},
 	{"a write in line is told of the one before it", []edit{
 		{schema, "WHERE o.by = '{}' AND o.pid <> p_pid) c", "WHERE o.pid = ANY (pg_blocking_pids(p_pid))) c"},
@@ -84,6 +88,7 @@ var ofErrors = []mutant{
 		{"fencedstore/lookout.go", "\tfirst := p.lockLimit() * 3 / 4\n", "\tfirst := time.Duration(0)\n"},
 	}, store, "^TestWriteThatIsNotSlow"},
 	{"a wait behind a lock asks for more time", []edit{
-		{"fencedstore/timelimit.go", "\tcase e.Setting == \"lock_timeout\":\n", "\tcase e.Setting == \"lock_timeout\" && false:\n"},
+		{"fencedstore/timelimit.go", "\tcase e.Setting == \"lock_timeout\":\n",
+			"\tcase e.Setting == \"lock_timeout\" && false:\n"},
 	}, store, "^TestWriteBehindALockThatNobody"},
 }

@@ -1,18 +1,22 @@
 package main
 
-// ofExtensions are the faults of leases that last for longer than their TTL, of time limits, and of writes through database/sql.
+// ofExtensions are the faults of leases that last for longer than their TTL, of time limits, and of writes through
+// database/sql.
 var ofExtensions = []mutant{
 	{"extension: a renewal shortens it", []edit{
-		{schema, "          CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),", "          NULL),"},
+		{schema, "          CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),",
+			"          NULL),"},
 	}, library, "^TestServerKeeps"},
 	{"extension: any expiry undoes it", []edit{
-		{schema, "          CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),", "          CASE WHEN l.extended AND h.no_longer IS NULL THEN l.expires_at END),"},
+		{schema, "          CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),",
+			"          CASE WHEN l.extended AND h.no_longer IS NULL THEN l.expires_at END),"},
 	}, library, "^TestServerKeeps"},
 	{"extension: the row does not remember it", []edit{
 		{schema, "        extended = coalesce(h.lasting > l.ttl, false)", "        extended = false"},
 	}, library, "^TestServerKeeps"},
 	{"extension: any length will do", []edit{
-		{schema, "            AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM pg_catalog.unnest(p_lasting) g) IS NOT FALSE);", "            );"},
+		{schema, "            AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM " +
+			"pg_catalog.unnest(p_lasting) g) IS NOT FALSE);", "            );"},
 	}, library, "^TestI11_ExtensionsThat"},
 	{"extension: the deadline does not follow", []edit{
 		{"pglock/extend.go", "\tl.trust(lasts, sent, v, sooner)", "\tl.trust(l.ttl, sent, v, sooner)"},
@@ -21,7 +25,8 @@ var ofExtensions = []mutant{
 		{"pglock/extend.go", "\tif sent.Mono < l.shrunk {", "\tif false {"},
 	}, library, "^TestI7_LateAnswer"},
 	{"I7 extension: its end trusts the later of two clocks", []edit{
-		{"pglock/extend.go", "l.deadline.Earlier(trust.Deadline(now, r.lasts, r.lasts)); deadline != l.deadline {", "trust.Deadline(now, r.lasts, r.lasts); deadline.Mono < l.deadline.Mono {"},
+		{"pglock/extend.go", "l.deadline.Earlier(trust.Deadline(now, r.lasts, r.lasts)); deadline != l.deadline {",
+			"trust.Deadline(now, r.lasts, r.lasts); deadline.Mono < l.deadline.Mono {"},
 	}, library, "^TestI7_EndOfAnExtension"},
 	{"extension: its end is not told", []edit{
 		{"pglock/extend.go", "\t\tl.tooLong, l.due = true, now\n", "\t\t_ = now\n"},
@@ -30,7 +35,8 @@ var ofExtensions = []mutant{
 		{"pglock/extend.go", "\t\t\tl.deadline = deadline\n", ""},
 	}, library, "^TestRenewalsDoNot"},
 	{"extension: its end takes another's", []edit{
-		{"pglock/extend.go", "\t\tr.lasts = max(r.lasts, now.Until(h.until))\n", "\t\tif len(r.holds) > 0 {\n\t\t\tr.lasts = max(r.lasts, now.Until(h.until))\n\t\t}\n"},
+		{"pglock/extend.go", "\t\tr.lasts = max(r.lasts, now.Until(h.until))\n", "\t\tif len(r.holds) > 0 " +
+			"{\n\t\t\tr.lasts = max(r.lasts, now.Until(h.until))\n\t\t}\n"},
 	}, library, "^TestLongest"},
 	{"extension: one that comes late stays", []edit{
 		{"pglock/extend.go", "\tl.tooLong = v.Remaining > l.needs(sent)+l.grace\n", "\tl.tooLong = false\n"},
@@ -45,7 +51,8 @@ var ofExtensions = []mutant{
 		{"pglock/extend.go", "min(r.lasts+l.grace, MaxTTL)", "min(r.lasts, MaxTTL)"},
 	}, library, "^TestExtensionComes"},
 	{"extension: it needs a connection of the pool", []edit{
-		{"pglock/extend.go", "\tselect {\n\tcase <-h.done:\n\t\treturn func", "\tif _, err := l.Check(ctx); err != nil {\n\t\treturn nil, err\n\t}\n\tselect {\n\tcase <-h.done:\n\t\treturn func"},
+		{"pglock/extend.go", "\tselect {\n\tcase <-h.done:\n\t\treturn func", "\tif _, err := l.Check(ctx); err != " +
+			"nil {\n\t\treturn nil, err\n\t}\n\tselect {\n\tcase <-h.done:\n\t\treturn func"},
 	}, library, "^TestExtendNeeds"},
 
 	{"I16 a time limit is not told", []edit{
@@ -61,10 +68,12 @@ var ofExtensions = []mutant{
 		{"fencedstore/timelimit.go", "\t\tif o.limit+spare > stays && ", "\t\tif o.limit < stays && o.limit < 0 && "},
 	}, store, "^TestWorkLonger"},
 	{"a time limit extends one lease of many", []edit{
-		{"fencedstore/timelimit.go", "\t\tif o.limit+spare > stays && ", "\t\tif len(short) == 0 && o.limit+spare > stays && "},
+		{"fencedstore/timelimit.go", "\t\tif o.limit+spare > stays && ", "\t\tif len(short) == 0 && o.limit+spare > " +
+			"stays && "},
 	}, store, "^TestTimeLimitExtends"},
 	{"a time limit is short with the end of another write", []edit{
-		{"fencedstore/timelimit.go", "stays := min(f.Lease.TTL(), time.Until(f.Lease.Deadline()))", "stays := time.Until(f.Lease.Deadline())"},
+		{"fencedstore/timelimit.go", "stays := min(f.Lease.TTL(), time.Until(f.Lease.Deadline()))",
+			"stays := time.Until(f.Lease.Deadline())"},
 	}, store, "^TestTimeLimitOfOneWrite"},
 	{"a lease is long after its write", []edit{
 		{"fencedstore/write.go", "\tw.dropHolds()\n}", "}"},
@@ -73,31 +82,39 @@ var ofExtensions = []mutant{
 		{"fencedstore/timelimit.go", " ||\n\t\ttime.Since(p.At) < least-least/100 {", " || least < 0 {"},
 	}, store, "^TestLowerLimit"},
 	{"a connection that was closed by a limit is not told", []edit{
-		{"fencedstore/sqlconn.go", "\t\tc.dead = c.dead || isPgx && conn.Conn().IsClosed() || says && !valid.IsValid()\n", "\t\t_, _, _, _ = conn, isPgx, valid, says\n"},
-		{"fencedstore/sqlconn.go", "\t\tc.dead = c.dead || saysClosed(err)\n\t\tc.rollback(ctx)\n\t\treturn false, err", "\t\treturn false, err"},
+		{"fencedstore/sqlconn.go", "\t\tc.dead = c.dead || isPgx && conn.Conn().IsClosed() || says && " +
+			"!valid.IsValid()\n", "\t\t_, _, _, _ = conn, isPgx, valid, says\n"},
+		{"fencedstore/sqlconn.go", "\t\tc.dead = c.dead || saysClosed(err)\n\t\tc.rollback(ctx)\n\t\treturn false, err",
+			"\t\treturn false, err"},
 	}, drivers, "^TestI16_TimeLimit"},
 	{"I18 a guard with a time limit takes an older snapshot", []edit{
-		{"fencedstore/guard.go", "\tif err == nil && left+time.Since", "\tif err == nil && left < 0 && left+time.Since"},
+		{"fencedstore/guard.go", "\tif err == nil && left+time.Since", "\tif err == nil && left < 0 && " +
+			"left+time.Since"},
 	}, store, "^TestI18_TimeLimit"},
 	{"I18 a guard of work that is done once takes an older snapshot", []edit{
-		{"fencedstore/once.go", "\t\tp.left = time.Duration(protocol.OrZero(left)) * time.Microsecond\n", "\t\tp.left = pglock.MaxTTL\n"},
+		{"fencedstore/once.go", "\t\tp.left = time.Duration(protocol.OrZero(left)) * time.Microsecond\n",
+			"\t\tp.left = pglock.MaxTTL\n"},
 	}, store, "^TestGuardsRefuseALimit"},
 	{"a write takes the connection that its lease needs", []edit{
-		{"fencedstore/write.go", "\t\tholds, err := w.extend(ctx, spare)\n\t\tw.holds = append(w.holds, holds...)\n\t\tif err == nil {\n\t\t\tw.conn, err = w.db.lend(ctx)\n\t\t}\n",
-			"\t\tconn, err := w.db.lend(ctx)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}\n\t\tw.conn = conn\n\t\tholds, err := w.extend(ctx, spare)\n\t\tw.holds = append(w.holds, holds...)\n"},
+		{"fencedstore/write.go", "\t\tholds, err := w.extend(ctx, spare)\n\t\tw.holds = append(w.holds, " +
+			"holds...)\n\t\tif err == nil {\n\t\t\tw.conn, err = w.db.lend(ctx)\n\t\t}\n",
+			"\t\tconn, err := w.db.lend(ctx)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}\n\t\tw.conn = " +
+				"conn\n\t\tholds, err := w.extend(ctx, spare)\n\t\tw.holds = append(w.holds, holds...)\n"},
 	}, store, "^TestALeaseIsExtendedBefore"},
 	{"a wait for a connection takes from the time limit", []edit{
 		{"fencedstore/write.go", "took <= spare ||", "took > 0 ||"},
 	}, store, "^TestAWaitForAConnection"},
 	{"a time limit counts as it was given, whatever the lease had left", []edit{
-		{"fencedstore/timelimit.go", "\tsetting, least := limitOf(err), p.Limit\n", "\tp.Limit = cmp.Or(p.Given, p.Limit)\n\tsetting, least := limitOf(err), p.Limit\n"},
+		{"fencedstore/timelimit.go", "\tsetting, least := limitOf(err), p.Limit\n", "\tp.Limit = cmp.Or(p.Given, " +
+			"p.Limit)\n\tsetting, least := limitOf(err), p.Limit\n"},
 	}, store, "^TestATransactionThatGotLess"},
 	{"an error names the time that was left for the limit that was given", []edit{
 		{"fencedstore/timelimit.go", "Limit: cmp.Or(p.Given, p.Limit)", "Limit: p.Limit"},
 	}, store, "^TestATransactionThatGotLess"},
 
 	{"I4 a write through database/sql has no last check", []edit{
-		{"fencedstore/sqlconn.go", "c.tx.ExecContext(ctx, protocol.Seal(o.schema()), arrayText(o.resources()))", "c.tx.ExecContext(ctx, \"SELECT\")"},
+		{"fencedstore/sqlconn.go", "c.tx.ExecContext(ctx, protocol.Seal(o.schema()), arrayText(o.resources()))",
+			"c.tx.ExecContext(ctx, \"SELECT\")"},
 	}, store, "^TestWritesThrough"},
 	{"I17 an unanswered COMMIT of a driver is called a failure", []edit{
 		{"fencedstore/write.go", "\tover, err := resolve(ctx, db, receipt, err)\n", "\tover := false\n"},
@@ -109,7 +126,8 @@ var ofExtensions = []mutant{
 		{"fencedstore/write.go", "openingAgain + w.db.idle()", "openingAgain"},
 	}, drivers, "^TestWriteReplacesDead"},
 	{"once through database/sql is more than once", []edit{
-		{"fencedstore/sql.go", "\tc, o, err := openOnce(lease, key, opts, true)\n", "\tc, o, err := openWrite(lease, append(opts, WithSameToken()))\n"},
+		{"fencedstore/sql.go", "\tc, o, err := openOnce(lease, key, opts, true)\n", "\tc, o, err := openWrite(lease, " +
+			"append(opts, WithSameToken()))\n"},
 	}, store, "^TestWorkOfAKey"},
 	{"I17 a guard leaves no receipt", []edit{
 		{"fencedstore/guard.go", "\t\treceipt, *c.receipt = &r, r\n", "\t\t_, *c.receipt = &r, r\n"},
@@ -118,6 +136,7 @@ var ofExtensions = []mutant{
 		{"pglock/lease.go", "\tr := l.renewal(sent)\n", "\tr := renewal{claim: l.claim(), lasts: l.ttl}\n"},
 	}, library, "^TestI7_ExtendReturns"},
 	{"a call that asks again outlives Close", []edit{
-		{"internal/server/server.go", "if err != nil && s.life.Err() != nil {", "if err != nil && s.life.Err() != nil && false {"},
+		{"internal/server/server.go", "if err != nil && s.life.Err() != nil {", "if err != nil && s.life.Err() != " +
+			"nil && false {"},
 	}, integration, "^TestCloseEndsAReleaseThat|^TestCloseEndsAHandOverThat"},
 }

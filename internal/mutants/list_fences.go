@@ -14,7 +14,8 @@ var ofFences = []mutant{
 		{schema, "l.slot OPERATOR(pg_catalog.=) f.slot FOR KEY SHARE;", "l.slot OPERATOR(pg_catalog.=) f.slot;"},
 	}, integration, "^TestI4_Seal|^TestI4_Trap3_A5"},
 	{"I4 the last check of one fence takes whatever lease there is", []edit{
-		{schema, "AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at                -- as fence_commit", ", l.expires_at"},
+		{schema, "AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at                -- " +
+			"as fence_commit", ", l.expires_at"},
 	}, integration, "^TestI1_I4_I6_AClock"},
 	{"I17 a COMMIT that ended the connection counts as refused", []edit{
 		{"fencedstore/outcome.go", " && !protocol.Fatal(err)", ""},
@@ -29,50 +30,73 @@ var ofFences = []mutant{
 		{schema, "(f.last_token OPERATOR(pg_catalog.<) p_token\n", "(f.last_token OPERATOR(pg_catalog.<=) p_token\n"},
 	}, integration, "^TestI3_NoWrite"},
 	{"I3 every token passes the fence", []edit{
-		{schema, "      WHERE f.last_token < p_token\n         OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id;", ";"},
+		{schema, "      WHERE f.last_token < p_token\n         OR p_allow_same_token AND f.last_token = p_token AND " +
+			"f.grant_id = p_grant_id;", ";"},
 	}, integration, "^TestI3_NoWrite"},
 	{"I3 the fence does not look again after it has waited", []edit{
-		{schema, "  IF NOT FOUND THEN\n    PERFORM {{schema}}.refuse_lease(p_name, p_token, p_grant_id, p_slot);", "  IF false THEN\n    PERFORM {{schema}}.refuse_lease(p_name, p_token, p_grant_id, p_slot);"},
+		{schema, "  IF NOT FOUND THEN\n    PERFORM {{schema}}.refuse_lease(p_name, p_token, p_grant_id, p_slot);",
+			"  IF false THEN\n    PERFORM {{schema}}.refuse_lease(p_name, p_token, p_grant_id, p_slot);"},
 	}, integration, "^TestI16_Wait|^TestI3_Fence"},
 	{"I4 I18 trap 5: COMMIT reads the lease plainly", []edit{
-		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot;"},
+		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot " +
+			"FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot " +
+			"OPERATOR(pg_catalog.=) NEW.slot;"},
 	}, integration, "^TestI4_I18_|^TestI4_NoTakeover"},
 	{"I4 COMMIT reads the lease plainly: a release slips in", []edit{
-		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot;"},
+		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot " +
+			"FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot " +
+			"OPERATOR(pg_catalog.=) NEW.slot;"},
 	}, integration, "^TestI4_NoTakeover|^TestI4_I18_Release"},
 	{"I4 session_replication_role switches the check inside COMMIT off", []edit{
 		{schema, "ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;", ""},
 	}, integration, "^TestI4_I18_|^TestI4_A5_Nothing"},
 	{"I4 trap 3: COMMIT goes by the time at which it began", []edit{
-		{schema, "    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()\n        AND NEW.", "    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.now()\n        AND NEW."},
+		{schema, "    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()\n        AND NEW.",
+			"    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.now()\n        AND NEW."},
 	}, integration, "^TestI4_I18_|^TestI4_A5_Late"},
 	{"I3 any token passes the fence with the right grant ID", []edit{
-		{schema, "coalesce(p_slot, 2147483647)\n      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id AND l.token OPERATOR(pg_catalog.=) p_token", "coalesce(p_slot, 2147483647)\n      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id"},
-		{schema, "OPERATOR(pg_catalog.=) r.slot\n      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id AND l.token OPERATOR(pg_catalog.=) p_token", "OPERATOR(pg_catalog.=) r.slot\n      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id"},
+		{schema, "coalesce(p_slot, 2147483647)\n      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id AND l.token " +
+			"OPERATOR(pg_catalog.=) p_token", "coalesce(p_slot, 2147483647)\n      AND l.grant_id " +
+			"OPERATOR(pg_catalog.=) p_grant_id"},
+		{schema, "OPERATOR(pg_catalog.=) r.slot\n      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id AND l.token " +
+			"OPERATOR(pg_catalog.=) p_token", "OPERATOR(pg_catalog.=) r.slot\n      AND l.grant_id " +
+			"OPERATOR(pg_catalog.=) p_grant_id"},
 	}, integration, "^TestI5_Its"},
 	{"I4 I10 COMMIT takes whatever lease there is", []edit{
-		{schema, "    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND l.token OPERATOR(pg_catalog.=) NEW.last_token\n           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at", "    SELECT true, l.expires_at"},
+		{schema, "    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND l.token OPERATOR(pg_catalog.=) " +
+			"NEW.last_token\n           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at",
+			"    SELECT true, l.expires_at"},
 	}, integration, "^TestI4_I10_I18_"},
 	{"I4 trap 3: COMMIT reads the clock before it waits for the lease's row", []edit{
-		{schema, "NEW.last_token\n           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at    -- is_running, written out\n      INTO held, ends FROM", "NEW.last_token AND l.expires_at > clock_timestamp(), 'infinity'\n      INTO held, ends FROM"},
+		{schema, "NEW.last_token\n           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, " +
+			"l.expires_at    -- is_running, written out\n      INTO held, ends FROM",
+			"NEW.last_token AND l.expires_at > clock_timestamp(), 'infinity'\n      INTO held, ends FROM"},
 	}, integration, "^TestI4_Trap3_A5"},
 	{"I4 trap 3: the last check reads the clock before it waits for the lease's row", []edit{
-		{schema, "l.token = f.last_token\n           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends FROM", "l.token = f.last_token AND is_running(l.expires_at, l.ended_at), 'infinity'\n      INTO held, ends FROM"},
-		{schema, "IS NOT TRUE, l.expires_at                -- as fence_commit", "IS NOT TRUE AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(), 'infinity' --"},
+		{schema, "l.token = f.last_token\n           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      " +
+			"INTO held, ends FROM", "l.token = f.last_token AND is_running(l.expires_at, l.ended_at), 'infinity'\n   " +
+			"   INTO held, ends FROM"},
+		{schema, "IS NOT TRUE, l.expires_at                -- as fence_commit", "IS NOT TRUE AND l.expires_at " +
+			"OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(), 'infinity' --"},
 	}, integration, "^TestI4_Trap3_A5"},
 	{"I4 what was deferred before the fence is done after the check", []edit{
 		{schema, "OR {{schema}}.check_again(r.resource);", "OR true;"},
 	}, integration, "^TestI4_"},
 	{"I4 the last check holds nothing", []edit{
-		{schema, "    SELECT l.grant_id = f.grant_id AND l.token = f.last_token\n           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit\n    IF (held AND ends > clock_timestamp())", "    IF true"},
+		{schema, "    SELECT l.grant_id = f.grant_id AND l.token = f.last_token\n           AND NOT " +
+			"is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends FROM locks l WHERE l.name = " +
+			"f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit\n    IF (held AND ends > " +
+			"clock_timestamp())", "    IF true"},
 		{schema, "l.slot OPERATOR(pg_catalog.=) f.slot FOR KEY SHARE;", "l.slot OPERATOR(pg_catalog.=) f.slot;"},
 	}, integration, "^TestI4_Seal|^TestI4_Constraints"},
 	{"I4 the last check takes the fence of any transaction", []edit{
-		{schema, "      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned()\n        AND o.advanced_at >= transaction_timestamp();", "      WHERE o.resource = res;"},
+		{schema, "      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned()\n        AND " +
+			"o.advanced_at >= transaction_timestamp();", "      WHERE o.resource = res;"},
 		{schema, ofThisTransaction, ";"},
 	}, integration, "^TestWriteThatLeft|^TestI4_Callback"},
 	{"I4 the last check takes what a callback has said for the fence's row", []edit{
-		{schema, "    IF NOT FOUND THEN\n      RAISE EXCEPTION 'the transaction is not under", "    CONTINUE WHEN NOT FOUND;\n    IF NOT FOUND THEN\n      RAISE EXCEPTION 'the transaction is not under"},
+		{schema, "    IF NOT FOUND THEN\n      RAISE EXCEPTION 'the transaction is not under",
+			"    CONTINUE WHEN NOT FOUND;\n    IF NOT FOUND THEN\n      RAISE EXCEPTION 'the transaction is not under"},
 	}, integration, "^TestWriteThatLeft|^TestI4_Callback"},
 	{"I25 the last check holds leases as they are named", []edit{
 		{schema, "\n      ORDER BY k.lock_name NULLS FIRST, k.slot);", ");"},
@@ -87,19 +111,22 @@ var ofFences = []mutant{
 		{schema, "pg_catalog.set_config('statement_timeout', p_ms::pg_catalog.text, true)", "''"},
 	}, integration, "^TestI16_"},
 	{"I16 the wait at the fence is not bounded", []edit{
-		{schema, "pg_catalog.set_config('lock_timeout', (p_ms OPERATOR(pg_catalog.-) {{schema}}.sooner(p_ms))::pg_catalog.text,\n           true)", "''"},
+		{schema, "pg_catalog.set_config('lock_timeout', (p_ms OPERATOR(pg_catalog.-) " +
+			"{{schema}}.sooner(p_ms))::pg_catalog.text,\n           true)", "''"},
 	}, integration, "^TestI16_FenceBounds|^TestI16_WaitAt"},
 	{"I16 a fence raises a lower limit of the user", []edit{
 		{schema, "OPERATOR(pg_catalog.=) '000000'", "IS NOT NULL"},
 	}, integration, "^TestI16_"},
 
 	{"I3 the same token of another grant passes the fence's row again", []edit{
-		{schema, "f.last_token OPERATOR(pg_catalog.=) p_token\n         AND f.grant_id OPERATOR(pg_catalog.=) p_grant_id);", "f.last_token OPERATOR(pg_catalog.=) p_token);"},
+		{schema, "f.last_token OPERATOR(pg_catalog.=) p_token\n         AND f.grant_id OPERATOR(pg_catalog.=) " +
+			"p_grant_id);", "f.last_token OPERATOR(pg_catalog.=) p_token);"},
 	}, integration, "^TestI3_TheSameToken"},
 
 	// The outcome of a write.
 	{"I11 a receipt that is there takes no write for one", []edit{
-		{schema, "OPERATOR(pg_catalog.=) p_receipt_id AND p_write_id IS NOT NULL;", "OPERATOR(pg_catalog.=) p_receipt_id;"},
+		{schema, "OPERATOR(pg_catalog.=) p_receipt_id AND p_write_id IS NOT NULL;",
+			"OPERATOR(pg_catalog.=) p_receipt_id;"},
 	}, integration, "^TestI11_I17_AReceipt"},
 	{"I17 a second write leaves the receipt of the first", []edit{
 		{schema, "SET write_id = p_write_id, at = pg_catalog.clock_timestamp()\n      WHERE reads",
@@ -115,7 +142,10 @@ var ofFences = []mutant{
 		{schema, "  RETURN found_ = p_write_id;", "  RETURN found_ IS NOT NULL;"},
 	}, integration, "^TestI17_ACrash|^TestI17_WriteLost"},
 	{"I17 an outcome is told while the transaction is open", []edit{
-		{schema, "  INSERT INTO receipts AS r (receipt_id, write_id, at) VALUES (p_receipt_id, gen_random_uuid(), clock_timestamp())\n    ON CONFLICT (receipt_id) DO UPDATE SET at = clock_timestamp() RETURNING r.write_id INTO found_;\n  RETURN found_ = p_write_id;", "  SELECT r.write_id INTO found_ FROM receipts r WHERE r.receipt_id = p_receipt_id;\n  RETURN coalesce(found_ = p_write_id, false);"},
+		{schema, "  INSERT INTO receipts AS r (receipt_id, write_id, at) VALUES (p_receipt_id, gen_random_uuid(), " +
+			"clock_timestamp())\n    ON CONFLICT (receipt_id) DO UPDATE SET at = clock_timestamp() RETURNING " +
+			"r.write_id INTO found_;\n  RETURN found_ = p_write_id;", "  SELECT r.write_id INTO found_ FROM receipts " +
+			"r WHERE r.receipt_id = p_receipt_id;\n  RETURN coalesce(found_ = p_write_id, false);"},
 	}, store, "^TestOutcome"},
 	{"I17 an unanswered COMMIT is called a failure", []edit{
 		{"fencedstore/write.go", "\tover, err := resolve(ctx, db, receipt, err)\n", "\tover := false\n"},
@@ -124,10 +154,12 @@ var ofFences = []mutant{
 		{"fencedstore/write.go", "\t\tw.doubt = true\n\t\terr = errors.New(", "\t\terr = errors.New("},
 	}, integration, "^TestI17_CancelledStandby"},
 	{"I17 a grant without its standby is answered", []edit{
-		{"internal/protocol/execute.go", "\t\tif Unconfirmed(conn) && err == nil {\n\t\t\treturn ErrUnconfirmed\n\t\t}\n", "\t\t_ = Unconfirmed(conn)\n"},
+		{"internal/protocol/execute.go", "\t\tif Unconfirmed(conn) && err == nil {\n\t\t\treturn " +
+			"ErrUnconfirmed\n\t\t}\n", "\t\t_ = Unconfirmed(conn)\n"},
 	}, integration, "^TestI17_GrantWaits"},
 	{"I17 a commit without its standby is called done", []edit{
-		{"fencedstore/write.go", "\tcase err == nil && w.conn.unconfirmed():\n", "\tcase err == nil && w.conn.unconfirmed() && false:\n"},
+		{"fencedstore/write.go", "\tcase err == nil && w.conn.unconfirmed():\n",
+			"\tcase err == nil && w.conn.unconfirmed() && false:\n"},
 	}, integration, "^TestI17_Cancelled"},
 	{"I17 a commit of the application is taken for the write's", []edit{
 		{"fencedstore/write.go", "\t_ = w.conn.unconfirmed() // of a commit that was the application's own\n", ""},
@@ -136,10 +168,12 @@ var ofFences = []mutant{
 		{"fencedstore/write.go", "\tif !w.doubt {\n", "\tif !w.doubt && !w.pass.At.IsZero() && w.holds != nil {\n"},
 	}, store, "^TestRefusedWritesUse"},
 	{"an outcome is asked for ever", []edit{
-		{"fencedstore/outcome.go", "server.Lasting(err), err.Error() == closedDB:", "server.Lasting(err) && false, err.Error() == closedDB:"},
+		{"fencedstore/outcome.go", "server.Lasting(err), err.Error() == closedDB:", "server.Lasting(err) && false, " +
+			"err.Error() == closedDB:"},
 	}, store, "^TestOutcomeEnds"},
 	{"the outcome of a receipt that is none is rolled back", []edit{
-		{"fencedstore/outcome.go", "receipt.ID == uuid.Nil || receipt.Write == uuid.Nil", "receipt.ID == uuid.Nil && receipt.Write == uuid.Nil"},
+		{"fencedstore/outcome.go", "receipt.ID == uuid.Nil || receipt.Write == uuid.Nil", "receipt.ID == uuid.Nil && " +
+			"receipt.Write == uuid.Nil"},
 	}, store, "^TestOutcomeEnds"},
 	{"I3 the same key is done twice", []edit{
 		{schema, "  once.is_first := FOUND;", "  once.is_first := true;"},
@@ -150,12 +184,16 @@ var ofFences = []mutant{
 
 	// Outside the database.
 	{"I7 an operation waits for a deadline that the heartbeat moves", []edit{
-		{"fencedstore/reversible.go", "\tfor pause := firstPause; time.Until(by) > 0; pause", "\tfor pause := firstPause; time.Until(lease.Deadline()) > 0; pause"},
-		{"fencedstore/reversible.go", "min(lease.TTL()/3, checking, time.Until(by)))\n", "min(lease.TTL()/3, checking, time.Until(lease.Deadline())))\n"},
-		{"fencedstore/reversible.go", "\t\ttimer := time.NewTimer(min(pause, time.Until(by)))\n", "\t\ttimer := time.NewTimer(pause)\n"},
+		{"fencedstore/reversible.go", "\tfor pause := firstPause; time.Until(by) > 0; pause",
+			"\tfor pause := firstPause; time.Until(lease.Deadline()) > 0; pause"},
+		{"fencedstore/reversible.go", "min(lease.TTL()/3, checking, time.Until(by)))\n",
+			"min(lease.TTL()/3, checking, time.Until(lease.Deadline())))\n"},
+		{"fencedstore/reversible.go", "\t\ttimer := time.NewTimer(min(pause, time.Until(by)))\n",
+			"\t\ttimer := time.NewTimer(pause)\n"},
 		{"fencedstore/reversible.go", "\tby := lease.Deadline()\n", ""},
 	}, store, "^TestI7_OperationIsUndone"},
 	{"an operation that the server does not confirm stands", []edit{
-		{"fencedstore/reversible.go", "\tif err := confirm(working, r.lease); err != nil {\n", "\tif err := confirm(working, r.lease); errors.Is(err, pglock.ErrLost) {\n"},
+		{"fencedstore/reversible.go", "\tif err := confirm(working, r.lease); err != nil {\n",
+			"\tif err := confirm(working, r.lease); errors.Is(err, pglock.ErrLost) {\n"},
 	}, store, "^TestI7_Operation|^TestOperation|^TestEnd"},
 }

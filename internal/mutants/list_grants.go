@@ -16,50 +16,67 @@ var ofGrants = []mutant{
 		},
 	}, integration, "^TestI1_AllWays|^TestI9_NoTicket|^TestShared"},
 	{"I1 a free lock is granted to a reader as to a writer", []edit{
-		{schema, "SELECT pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')                -- by bytes\n    AND p_capacity", "SELECT p_capacity"},
+		{schema, "SELECT pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')         " +
+			"       -- by bytes\n    AND p_capacity", "SELECT p_capacity"},
 	}, integration, "^TestWhatAWriter"},
 	{"I1 what is granted together is not locked before", []edit{
-		{schema, "WHERE i.started = pg_postmaster_start_time())) ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED) h),", "WHERE i.started = pg_postmaster_start_time())) ORDER BY l.slot DESC LIMIT 1) h),"},
+		{schema, "WHERE i.started = pg_postmaster_start_time())) ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP " +
+			"LOCKED) h),", "WHERE i.started = pg_postmaster_start_time())) ORDER BY l.slot DESC LIMIT 1) h),"},
 	}, integration, "^TestI1_I2_StatementsForMany|^TestAStatementForMany"},
 	{"I1 a part of a set is granted together", []edit{
-		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began RAISE SQLSTATE 'LK000'; END IF; EXCEPTION", "IF coalesce(pg_catalog.cardinality(locked), 0) < wanted THEN RAISE SQLSTATE 'LK000'; END IF; EXCEPTION"},
+		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began " +
+			"RAISE SQLSTATE 'LK000'; END IF; EXCEPTION", "IF coalesce(pg_catalog.cardinality(locked), 0) < wanted " +
+			"THEN RAISE SQLSTATE 'LK000'; END IF; EXCEPTION"},
 	}, integration, "^TestAStatementForManyWhose"},
 	{"a part of a set is ended together", []edit{
-		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began RAISE SQLSTATE 'LK000'; END IF; -- Nobody", "IF coalesce(pg_catalog.cardinality(locked), 0) < wanted THEN RAISE SQLSTATE 'LK000'; END IF; -- Nobody"},
+		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began " +
+			"RAISE SQLSTATE 'LK000'; END IF; -- Nobody", "IF coalesce(pg_catalog.cardinality(locked), 0) < wanted " +
+			"THEN RAISE SQLSTATE 'LK000'; END IF; -- Nobody"},
 	}, integration, "^TestAStatementForManyWhose"},
 	{"two requests for a free lock keep all others from going together", []edit{
 		{schema, "a.together = 1 AND l.name = a.name AND l.slot <= 0 AND is_plain(",
 			"l.name = a.name AND l.slot <= 0 AND is_plain("},
 	}, library, "^TestEveryLeaseOfACall"},
 	{"I8 a set that ends together is served as it was when the statement began", []edit{
-		{schema, "RETURNING f.n, l.name, l.ctid AS place, l.served,", "RETURNING f.n, l.name, l.ctid AS place, CASE WHEN EXISTS (SELECT FROM waiters q WHERE q.name = l.name AND q.ticket > l.served) THEN l.served ELSE 9223372036854775807 END AS served,"},
+		{schema, "RETURNING f.n, l.name, l.ctid AS place, l.served,", "RETURNING f.n, l.name, l.ctid AS place, CASE " +
+			"WHEN EXISTS (SELECT FROM waiters q WHERE q.name = l.name AND q.ticket > l.served) THEN l.served ELSE " +
+			"9223372036854775807 END AS served,"},
 	}, integration, "^TestI8_AStatementThatEnds"},
 	{"what cannot be granted together stays locked", []edit{
-		{schema, "RAISE SQLSTATE 'LK000'; END IF; EXCEPTION WHEN SQLSTATE 'LK000' THEN ns := NULL; tokens", "ns := NULL; free := chosen_of(locked, pg_catalog.cardinality(p_names)); END IF; EXCEPTION WHEN SQLSTATE 'LK000' THEN ns := NULL; tokens"},
+		{schema, "RAISE SQLSTATE 'LK000'; END IF; EXCEPTION WHEN SQLSTATE 'LK000' THEN ns := NULL; tokens",
+			"ns := NULL; free := chosen_of(locked, pg_catalog.cardinality(p_names)); END IF; EXCEPTION WHEN SQLSTATE " +
+				"'LK000' THEN ns := NULL; tokens"},
 	}, integration, "^TestAStatementForManyThatWaits"},
 	{"I12 a set is granted whatever the session's settings", []edit{
-		{schema, "WHERE plain AND a.together = 1 AND l.name = a.name AND l.slot <= 0 AND is_plain(", "WHERE a.together = 1 AND l.name = a.name AND l.slot <= 0 AND is_plain("},
+		{schema, "WHERE plain AND a.together = 1 AND l.name = a.name AND l.slot <= 0 AND is_plain(",
+			"WHERE a.together = 1 AND l.name = a.name AND l.slot <= 0 AND is_plain("},
 	}, integration, "^TestI12_|^TestI24_|^TestI15_"},
 	{"a set ends leases that have run out", []edit{
-		{schema, "AND coalesce(a.slot, 0) = 0 AND is_running(l.expires_at, l.ended_at) ORDER BY", "AND coalesce(a.slot, 0) = 0 ORDER BY"},
+		{schema, "AND coalesce(a.slot, 0) = 0 AND is_running(l.expires_at, l.ended_at) ORDER BY",
+			"AND coalesce(a.slot, 0) = 0 ORDER BY"},
 	}, integration, "^TestI5_LostLeases|^TestI5_Second|^TestI5_OnlyTheOwner"},
 	{"I1 a free lock is granted without its row's lock", []edit{
-		{schema, "    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)\n  RETURNING true, l.token", "    ORDER BY h.slot DESC LIMIT 1)\n  RETURNING true, l.token"},
+		{schema, "    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)\n  RETURNING true, l.token",
+			"    ORDER BY h.slot DESC LIMIT 1)\n  RETURNING true, l.token"},
 	}, integration, "^TestI1_I13_|^TestI1_AllWays|^TestI1_I2_AllWays|^TestI13_RefusedTryWaits"},
 	{"I1 what has run out is granted beside a renewal", []edit{
-		{schema, "AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;", "AS $$ SELECT p_expires_at <= clock_timestamp() $$;"},
+		{schema, "AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;",
+			"AS $$ SELECT p_expires_at <= clock_timestamp() $$;"},
 	}, integration, "^TestI1_NoGrantBeside"},
 	{"I1 I6 a clock that is set back revives a lease that was settled", []edit{
-		{schema, "AS $$ SELECT p_expires_at > clock_timestamp() AND p_ended_at IS DISTINCT FROM p_expires_at $$;", "AS $$ SELECT p_expires_at > clock_timestamp() $$;"},
+		{schema, "AS $$ SELECT p_expires_at > clock_timestamp() AND p_ended_at IS DISTINCT FROM p_expires_at $$;",
+			"AS $$ SELECT p_expires_at > clock_timestamp() $$;"},
 	}, integration, "^TestI1_I4_I6_AClock"},
 	{"I1 a clock that is set back lets a lease be released that was settled", []edit{
 		{schema, "        AND (h.ended_at OPERATOR(pg_catalog.=) h.expires_at) IS NOT TRUE\n", ""},
 	}, integration, "^TestI1_I4_I6_AClock"},
 	{"I4 a clock that is set back lets a COMMIT pass whose lease was settled", []edit{
-		{schema, "NEW.last_token AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at ", "NEW.last_token, l.expires_at "},
+		{schema, "NEW.last_token AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at ",
+			"NEW.last_token, l.expires_at "},
 	}, integration, "^TestI1_I4_I6_AClock"},
 	{"I4 a clock that is set back lets a seal pass whose lease was settled", []edit{
-		{schema, "           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends", "           , l.expires_at\n      INTO held, ends"},
+		{schema, "           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends",
+			"           , l.expires_at\n      INTO held, ends"},
 	}, integration, "^TestI1_I4_I6_AClock"},
 	{"a break of a session stops at a lease that somebody else has got meanwhile", []edit{
 		{schema, "AND l.slot = r.slot AND l.token = r.token AND is_running", "AND l.slot = r.slot AND is_running"},
@@ -68,7 +85,8 @@ var ofGrants = []mutant{
 		{schema, "          ORDER BY o.slot FOR UPDATE SKIP LOCKED) e", "          ORDER BY o.slot) e"},
 	}, integration, "^TestI1_NoGrantBeside|^TestI4_NoGrantOver"},
 	{"I4 what has run out is settled over a prepared transaction", []edit{
-		{schema, "          ORDER BY o.slot FOR UPDATE SKIP LOCKED) e", "          ORDER BY o.slot FOR NO KEY UPDATE SKIP LOCKED) e"},
+		{schema, "          ORDER BY o.slot FOR UPDATE SKIP LOCKED) e", "          ORDER BY o.slot FOR NO KEY UPDATE " +
+			"SKIP LOCKED) e"},
 	}, integration, "^TestI4_NoGrantOver"},
 	{"I4 what is over is granted while a COMMIT that checks it is under way", []edit{
 		{
@@ -78,26 +96,36 @@ var ofGrants = []mutant{
 		},
 	}, integration, "^TestI4_"},
 	{"I1 trap 4: a name that somebody else inserts is granted twice", []edit{
-		{schema, "      ON CONFLICT (name, slot) DO NOTHING\n      RETURNING true, l.token", "      ON CONFLICT (name, slot) DO UPDATE SET token = EXCLUDED.token, grant_id = EXCLUDED.grant_id,\n        session_id = EXCLUDED.session_id, holder = EXCLUDED.holder, expires_at = EXCLUDED.expires_at\n      RETURNING true, l.token"},
+		{schema, "      ON CONFLICT (name, slot) DO NOTHING\n      RETURNING true, l.token",
+			"      ON CONFLICT (name, slot) DO UPDATE SET token = EXCLUDED.token, grant_id = EXCLUDED.grant_id,\n    " +
+				"    session_id = EXCLUDED.session_id, holder = EXCLUDED.holder, expires_at = EXCLUDED.expires_at\n  " +
+				"    RETURNING true, l.token"},
 	}, integration, "^TestTrap4_|^TestI1_Simultaneous"},
 	{"I6 the same grant ID is granted again after its lease", []edit{
 		{schema, "    AND p_grant_id OPERATOR(pg_catalog.<>) p_asked\n", ""},
 	}, integration, "^TestI6_NoWay"},
 	{"I6 a free lock is granted to a grant ID that was given up", []edit{
-		{schema, "    AND (p_spent_until IS NULL OR p_spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())\n", ""},
+		{schema, "    AND (p_spent_until IS NULL OR p_spent_until OPERATOR(pg_catalog.<=) " +
+			"pg_catalog.clock_timestamp())\n", ""},
 	}, integration, "^TestI6_NoWay|^TestTrap9_LateRequest"},
 	{"I6 a retry does not wait for the attempt before", []edit{
 		{schema, "stays boolean := p_wait OR p_retry;", "stays boolean := p_wait;"},
 	}, integration, "^TestI6_RetryWaits"},
 	{"I12 a grant that is answered again is only read", []edit{
-		{schema, "    current_setting('lock_timeout')::interval) r WHERE r.outcome = 'renewed';", "    NULL) r WHERE r.reason IS NULL;"},
-		{schema, "  PERFORM FROM renew_leases(ARRAY[p_row.name], ARRAY[p_row.token], ARRAY[p_row.grant_id], ARRAY[p_row.slot],\n    NULL) r", "  PERFORM FROM check_leases(ARRAY[p_row.name], ARRAY[p_row.token], ARRAY[p_row.grant_id], ARRAY[p_row.slot]) r"},
+		{schema, "    current_setting('lock_timeout')::interval) r WHERE r.outcome = 'renewed';",
+			"    NULL) r WHERE r.reason IS NULL;"},
+		{schema, "  PERFORM FROM renew_leases(ARRAY[p_row.name], ARRAY[p_row.token], ARRAY[p_row.grant_id], " +
+			"ARRAY[p_row.slot],\n    NULL) r", "  PERFORM FROM check_leases(ARRAY[p_row.name], ARRAY[p_row.token], " +
+			"ARRAY[p_row.grant_id], ARRAY[p_row.slot]) r"},
 	}, integration, "^TestI12_I24_AllWays"},
 	{"I1 I6 a repetition of an acquire shortens a lease that was extended", []edit{
-		{schema, "BEGIN\n  PERFORM FROM renew_leases(ARRAY[p_row.name]", "BEGIN\n  UPDATE locks l SET extended = false, expires_at = clock_timestamp() + l.ttl WHERE l.name = p_row.name AND l.grant_id = p_row.grant_id AND is_running(l.expires_at, l.ended_at);\n  PERFORM FROM renew_leases(ARRAY[p_row.name]"},
+		{schema, "BEGIN\n  PERFORM FROM renew_leases(ARRAY[p_row.name]", "BEGIN\n  UPDATE locks l SET extended = " +
+			"false, expires_at = clock_timestamp() + l.ttl WHERE l.name = p_row.name AND l.grant_id = p_row.grant_id " +
+			"AND is_running(l.expires_at, l.ended_at);\n  PERFORM FROM renew_leases(ARRAY[p_row.name]"},
 	}, library, "^TestI1_I6_ALate"},
 	{"I13 a try for a free lock waits for its row", []edit{
-		{schema, "    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)\n  RETURNING true, l.token", "    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE)\n  RETURNING true, l.token"},
+		{schema, "    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)\n  RETURNING true, l.token",
+			"    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE)\n  RETURNING true, l.token"},
 	}, integration, "^TestI13_RefusedTryWaits|^TestI1_I13_"},
 	{"I13 a try that may be refused waits for who decides", []edit{
 		{
@@ -110,22 +138,26 @@ var ofGrants = []mutant{
 		{schema, "IF NOT stays AND is_taken(w, head) THEN", "IF false THEN"},
 	}, integration, "^TestI13_RefusedTry"},
 	{"I13 a try that is refused looks at more than the head", []edit{
-		{schema, "  IF held AND p_head.grant_id <> w.grant_id THEN\n    RETURN true;", "  IF false THEN\n    RETURN true;"},
+		{schema, "  IF held AND p_head.grant_id <> w.grant_id THEN\n    RETURN true;", "  IF false THEN\n    RETURN " +
+			"true;"},
 	}, integration, "^TestI13_RefusedTryIsTwo"},
 	{"I13 a try that the queue refuses locks the head", []edit{
 		{schema, "RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(", "RETURN (free_at("},
 	}, integration, "^TestI13_TryThatTheQueue"},
 	{"I13 many are asked for in one statement, which waits for long", []edit{
-		{schema, "boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until", "boolean := p_nth IS NULL OR set_config('lock_timeout', '2s', true) IS NOT NULL;   -- until"},
+		{schema, "boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until",
+			"boolean := p_nth IS NULL OR set_config('lock_timeout', '2s', true) IS NOT NULL;   -- until"},
 	}, integration, "^TestI13_Calls"},
 	{"I25 many are asked for as they are named", []edit{
 		{schema, "ORDER BY g.name COLLATE \"C\", g.n LOOP nth :=", "ORDER BY g.n LOOP nth :="},
 	}, integration, "^TestI25_Calls"},
 	{"I15 a grant is as long as its transaction has left", []edit{
-		{schema, "expires_at = clock_timestamp() + w.ttl,\n    ended_at = CASE", "expires_at = now() + w.ttl,\n    ended_at = CASE"},
+		{schema, "expires_at = clock_timestamp() + w.ttl,\n    ended_at = CASE", "expires_at = now() + w.ttl,\n    " +
+			"ended_at = CASE"},
 	}, integration, "^TestI15_|^TestTrap3_Transaction"},
 	{"I12 grants leave the session's synchronous_commit", []edit{
-		{schema, "    THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END", "    THEN true ELSE true END"},
+		{schema, "    THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END",
+			"    THEN true ELSE true END"},
 	}, integration, "^TestI12_"},
 	{"I12 grants of a batch with tickets do not wait for the disk", []edit{
 		{schema, "    ok := ok AND NOT given.granted AND (given.more -> 'handed') IS NULL;\n", ""},
@@ -138,39 +170,50 @@ var ofGrants = []mutant{
 		},
 	}, integration, "^TestI12_HandOver"},
 	{"I19 functions work on a frozen snapshot", []edit{
-		{schema, "  SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN true", "  SELECT CASE WHEN true THEN true"},
+		{schema, "  SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read " +
+			"uncommitted') THEN true", "  SELECT CASE WHEN true THEN true"},
 	}, library, "^TestI11_FunctionsThatNeed"},
 	{"I19 no statement says READ COMMITTED", []edit{
 		{"internal/protocol/execute.go", "\"begin isolation level read committed\"", "\"begin\""},
 	}, integration, "^TestI19_"},
 	{"I22 the first grant of a server process goes by the epoch before", []edit{
-		{schema, "  SELECT i.epoch INTO base FROM installation i WHERE i.started = pg_postmaster_start_time();", "  SELECT i.epoch INTO base FROM installation i;"},
+		{schema, "  SELECT i.epoch INTO base FROM installation i WHERE i.started = pg_postmaster_start_time();",
+			"  SELECT i.epoch INTO base FROM installation i;"},
 	}, integration, "^TestI22_FirstGrant"},
 	{"I25 a grant passes the fence", []edit{
-		{schema, "    INTO acquire_lease.granted, acquire_lease.token, watched;\n  IF NOT FOUND THEN", "    INTO acquire_lease.granted, acquire_lease.token, watched;\n  UPDATE {{schema}}.fences f SET last_token = acquire_lease.token WHERE f.resource = p_name AND acquire_lease.token > 0;\n  IF acquire_lease.granted IS NULL THEN"},
+		{schema, "    INTO acquire_lease.granted, acquire_lease.token, watched;\n  IF NOT FOUND THEN",
+			"    INTO acquire_lease.granted, acquire_lease.token, watched;\n  UPDATE {{schema}}.fences f SET " +
+				"last_token = acquire_lease.token WHERE f.resource = p_name AND acquire_lease.token > 0;\n  IF " +
+				"acquire_lease.granted IS NULL THEN"},
 	}, integration, "^TestI25_NoGrant"},
 }
 
 // ofTokens are the faults of tokens and epochs.
 var ofTokens = []mutant{
 	{"I2 trap 1: the token is drawn before the wait", []edit{
-		{schema, "  w.session_id := session_of(p_session_key);\n", "  w.session_id := session_of(p_session_key);\n  PERFORM set_config('pglock.drawn', nextval('fencing_token_seq')::text, true);\n"},
-		{schema, "  token := (base << 36) + nextval('fencing_token_seq');\n  IF token <= p_above THEN", "  token := (base << 36) + coalesce(nullif(current_setting('pglock.drawn', true), '')::bigint, nextval('fencing_token_seq'));\n  IF false THEN"},
+		{schema, "  w.session_id := session_of(p_session_key);\n", "  w.session_id := session_of(p_session_key);\n  " +
+			"PERFORM set_config('pglock.drawn', nextval('fencing_token_seq')::text, true);\n"},
+		{schema, "  token := (base << 36) + nextval('fencing_token_seq');\n  IF token <= p_above THEN",
+			"  token := (base << 36) + coalesce(nullif(current_setting('pglock.drawn', true), '')::bigint, " +
+				"nextval('fencing_token_seq'));\n  IF false THEN"},
 	}, integration, "^TestTrap1_"},
 	{"I2 tokens go by the sequence alone", []edit{
 		{schema, "  IF token <= p_above THEN", "  IF false THEN"},
 	}, integration, "^TestI2_TokensAscend"},
 	{"I2 a release deletes the row", []edit{
-		{schema, "  UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()\n  WHERE", "  DELETE FROM {{schema}}.locks l\n  WHERE"},
+		{schema, "  UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = " +
+			"pg_catalog.clock_timestamp()\n  WHERE", "  DELETE FROM {{schema}}.locks l\n  WHERE"},
 	}, integration, "^TestTrap2_"},
 	{"I2 the sequence keeps numbers in store for each session", []edit{
 		{schema, "NO CYCLE CACHE 1;", "NO CYCLE CACHE 32;"},
 	}, integration, "^TestI6_LostAnswerYields"},
 	{"I22 tokens have no epoch", []edit{
-		{schema, "  token := (base << 36) + nextval('fencing_token_seq');\n  IF token <= p_above THEN", "  token := nextval('fencing_token_seq');\n  IF token <= p_above THEN"},
+		{schema, "  token := (base << 36) + nextval('fencing_token_seq');\n  IF token <= p_above THEN",
+			"  token := nextval('fencing_token_seq');\n  IF token <= p_above THEN"},
 	}, integration, "^TestI22_Grants"},
 	{"I22 the epoch is the timeline alone", []edit{
-		{schema, "(was.epoch >> 8) + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 0);", "line - 1, 0);"},
+		{schema, "(was.epoch >> 8) + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 0);",
+			"line - 1, 0);"},
 	}, integration, "^TestI22_TokensAscendWhenTheTimelineIsSetBack"},
 	{"I22 a step counts as much as a change of the timeline", []edit{
 		{schema, "    RETURN last + 1;\n  ELSIF last >> 8", "    RETURN last + 256;\n  ELSIF last >> 8"},
@@ -185,7 +228,8 @@ var ofTokens = []mutant{
 		{schema, "  IF p_line > 524287 THEN", "  IF false THEN"},
 	}, integration, "^TestI22_Steps|^TestI22_Where"},
 	{"I23 a standby checks leases", []edit{
-		{schema, "  IF pg_is_in_recovery() THEN\n    RAISE EXCEPTION 'a standby", "  IF false THEN\n    RAISE EXCEPTION 'a standby"},
+		{schema, "  IF pg_is_in_recovery() THEN\n    RAISE EXCEPTION 'a standby", "  IF false THEN\n    RAISE " +
+			"EXCEPTION 'a standby"},
 	}, integration, "^TestI23_StandbyAnswers"},
 }
 
@@ -196,11 +240,16 @@ var ofTheFirstStatement = []mutant{
 		{schema, "    AND p_token OPERATOR(pg_catalog.<=) p_drawn\n", ""},
 	}, integration, "^TestI2_TokensAscend|^TestI22_"},
 	{"I22 a token of a free lock has no epoch", []edit{
-		{schema, "    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM", "    token = (SELECT 0::pg_catalog.int8 FROM"},
+		{schema, "    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM",
+			"    token = (SELECT 0::pg_catalog.int8 FROM"},
 	}, integration, "^TestI22_Grants"},
 	{"I22 a free lock is granted without a look at the timeline", []edit{
-		{schema, "        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()))\n    ORDER BY", "        FROM {{schema}}.installation i))\n    ORDER BY"},
-		{schema, "FROM {{schema}}.installation i\n             WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n            OPERATOR(pg_catalog.+)", "FROM {{schema}}.installation i)\n            OPERATOR(pg_catalog.+)"},
+		{schema, "        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) " +
+			"pg_catalog.pg_postmaster_start_time()))\n    ORDER BY", "        FROM {{schema}}.installation i))\n    " +
+			"ORDER BY"},
+		{schema, "FROM {{schema}}.installation i\n             WHERE i.started OPERATOR(pg_catalog.=) " +
+			"pg_catalog.pg_postmaster_start_time())\n            OPERATOR(pg_catalog.+)",
+			"FROM {{schema}}.installation i)\n            OPERATOR(pg_catalog.+)"},
 	}, integration, "^TestI22_EveryKind|^TestI22_First"},
 	{"I11 a free lock is granted for a TTL that is too short", []edit{
 		{schema, "      AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl", "      AND p_ttl"},
@@ -209,7 +258,8 @@ var ofTheFirstStatement = []mutant{
 		{schema, " AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'\n", "\n"},
 	}, library, "^TestI11_"},
 	{"I11 a free lock is granted to a session whose TTL is too short", []edit{
-		{schema, "      AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl", "      AND p_session_ttl"},
+		{schema, "      AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl",
+			"      AND p_session_ttl"},
 	}, library, "^TestI11_"},
 	{"I11 a free lock is granted to a session whose TTL is too long", []edit{
 		{schema, " AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'\n", "\n"},
@@ -224,40 +274,52 @@ var ofTheFirstStatement = []mutant{
 		{schema, "  SELECT p_session_key IS NOT NULL\n    AND p_session_ttl", "  SELECT p_session_ttl"},
 	}, library, "^TestI11_"},
 	{"I11 a free lock is granted with metadata of any size", []edit{
-		{schema, "      AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)\n", ""},
+		{schema, "      AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) " +
+			"OPERATOR(pg_catalog.<=) 16384)\n", ""},
 	}, library, "^TestI11_"},
 	{"I11 a free lock is granted to a writer with a limit", []edit{
 		{schema, "    AND p_capacity IS NULL AND p_grant_id IS NOT NULL", "    AND p_grant_id IS NOT NULL"},
 	}, library, "^TestI11_"},
 	{"I19 a free lock is granted on a frozen snapshot", []edit{
-		{schema, "      AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n      AND pg_catalog.current_setting('synchronous_commit')", "      AND pg_catalog.current_setting('synchronous_commit')"},
+		{schema, "      AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read " +
+			"committed'\n      AND pg_catalog.current_setting('synchronous_commit')",
+			"      AND pg_catalog.current_setting('synchronous_commit')"},
 	}, library, "^TestI11_FunctionsThatNeed"},
 	{"I12 a free lock is granted with synchronous_commit off", []edit{
-		{schema, "OPERATOR(pg_catalog.=) 'read committed'\n      AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'\n", "OPERATOR(pg_catalog.=) 'read committed'\n"},
+		{schema, "OPERATOR(pg_catalog.=) 'read committed'\n      AND " +
+			"pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'\n",
+			"OPERATOR(pg_catalog.=) 'read committed'\n"},
 	}, integration, "^TestI12_"},
 	{"I12 a free lock is granted with a commit that is local", []edit{
 		{schema, "      AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local'\n", ""},
 	}, integration, "^TestI12_"},
 	{"I15 a grant of a free lock is as long as its transaction has left", []edit{
-		{schema, "    expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl\n", "    expires_at = pg_catalog.now() OPERATOR(pg_catalog.+) p_ttl\n"},
+		{schema, "    expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl\n",
+			"    expires_at = pg_catalog.now() OPERATOR(pg_catalog.+) p_ttl\n"},
 	}, integration, "^TestTrap3_Transaction"},
 	{"a request for a lock whose arguments are missing is not checked", []edit{
 		{schema, "IF p_plain IS NOT TRUE THEN", "IF NOT p_plain THEN"},
 	}, library, "^TestI11_"},
 	{"a new name may have any length", []edit{
-		{schema, "    AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) OPERATOR(pg_catalog.<=) 512\n", ""},
+		{schema, "    AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) " +
+			"OPERATOR(pg_catalog.<=) 512\n", ""},
 	}, library, "^TestI11_"},
 	{"I15 a grant of a new name is as long as its transaction has left", []edit{
-		{schema, "clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1\n      ON CONFLICT", "clock_timestamp(), now() + w.ttl, w.metadata, 1\n      ON CONFLICT"},
+		{schema, "clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1\n      ON CONFLICT",
+			"clock_timestamp(), now() + w.ttl, w.metadata, 1\n      ON CONFLICT"},
 	}, integration, "^TestTrap3_Transaction"},
 	{"I5 the session of a free lock's holder is its key", []edit{
-		{schema, "    session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),\n                                   'hex')::pg_catalog.uuid,", "    session_id = p_session_key,"},
+		{schema,
+			"    session_id = " +
+				"pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, " +
+				"16),\n                                   'hex')::pg_catalog.uuid,", "    session_id = p_session_key,"},
 	}, library, "Digests"},
 	{"circles: a free lock has no owner", []edit{
 		{schema, " owner_id = p_owner_id, holder = p_holder,", " holder = p_holder,"},
 	}, integration, "^TestI9_NoTicket"},
 	{"watch: a grant of a free lock is not told", []edit{
-		{schema, "  RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()", "  RETURNING true, l.token, false"},
+		{schema, "  RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()",
+			"  RETURNING true, l.token, false"},
 	}, integration, "^TestAWatchIsTold"},
 	{"I12 who grants the lock to others on the way does not wait for the disk", []edit{
 		{

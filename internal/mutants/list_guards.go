@@ -3,66 +3,87 @@ package main
 // ofGuards are the faults of guarded tables, and of rights.
 var ofGuards = []mutant{
 	{"I3 the fence of any resource opens a guarded table", []edit{
-		{schema, "WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at", "WHERE f.fenced_xact = mine AND f.advanced_at"},
+		{schema, "WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at",
+			"WHERE f.fenced_xact = mine AND f.advanced_at"},
 	}, integration, "^TestI3_I18_OnlyThis"},
 	{"I3 the fence of any transaction opens a guarded table", []edit{
-		{schema, "WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp())", "WHERE f.resource = p_resource)"},
+		{schema, "WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp())",
+			"WHERE f.resource = p_resource)"},
 	}, integration, "^TestI3_I18_OnlyThis"},
 	{"I3 the ID of an old transaction opens a guarded table", []edit{
-		{schema, "AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()) THEN", "AND f.fenced_xact = mine) THEN"},
+		{schema, "AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()) THEN",
+			"AND f.fenced_xact = mine) THEN"},
 	}, integration, "^TestI3_I18_OnlyThis"},
 	{"I3 a bypass outlives its transaction", []edit{
-		{schema, "WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();", "WHERE b.kind = 'bypass';"},
+		{schema, "WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();",
+			"WHERE b.kind = 'bypass';"},
 	}, integration, "^TestI3_I18_OnlyThis|Bypass"},
 	{"I3 the fence of any resource opens a guarded table with one", []edit{
-		{schema, "FROM {{schema}}.fences f -- require_fence, written out\n    WHERE f.resource OPERATOR(pg_catalog.=) TG_ARGV[0];", "FROM {{schema}}.fences f WHERE f.fenced_xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned() LIMIT 1;"},
+		{schema, "FROM {{schema}}.fences f -- require_fence, written out\n    WHERE f.resource " +
+			"OPERATOR(pg_catalog.=) TG_ARGV[0];", "FROM {{schema}}.fences f WHERE f.fenced_xact " +
+			"OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned() LIMIT 1;"},
 	}, integration, "^TestI3_I18_OnlyThis"},
 	{"I3 the fence of any transaction opens a guarded table with one resource", []edit{
-		{schema, "  IF (passed OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned() AND since OPERATOR", "  IF (since OPERATOR"},
+		{schema, "  IF (passed OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned() AND since OPERATOR",
+			"  IF (since OPERATOR"},
 	}, integration, "^TestI3_I18_OnlyThis"},
 	{"I3 the ID of an old transaction opens a guarded table with one resource", []edit{
-		{schema, "  IF (passed OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned() AND since OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp()) IS NOT TRUE", "  IF (passed OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()) IS NOT TRUE"},
+		{schema, "  IF (passed OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned() AND since " +
+			"OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp()) IS NOT TRUE",
+			"  IF (passed OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()) IS NOT TRUE"},
 	}, integration, "^TestI3_I18_OnlyThis"},
 	{"I3 the guard of rows can be replaced", []edit{
 		{schema, "'CONSTRAINT TRIGGER pglock_guard AFTER INSERT", "'TRIGGER pglock_guard AFTER INSERT"},
 		{schema, "THEN t.tgtype = 29 AND t.tgconstraint <> 0", "THEN t.tgtype = 29"},
 	}, library, "^TestI3_TheRight"},
 	{"I3 a table on which others may make triggers is guarded", []edit{
-		{schema, "      IF g.name IS NULL THEN\n        CONTINUE WHEN NOT c.owned;", "      IF g.name IS NULL THEN\n        CONTINUE;"},
+		{schema, "      IF g.name IS NULL THEN\n        CONTINUE WHEN NOT c.owned;", "      IF g.name IS NULL THEN\n " +
+			"       CONTINUE;"},
 	}, library, "^TestI3_TheRight"},
 	{"I3 a trigger that calls something else passes for the guard", []edit{
 		{schema, "           t.tgfoid = g.oid AND t.tgqual IS NULL", "           t.tgqual IS NULL"},
 	}, integration, "^TestTheListTells"},
 	{"I3 the guard of TRUNCATE may ask for another fence", []edit{
-		{schema, "         r.sound AND r.args = coalesce(r.of_rows, r.args), r.tgenabled", "         r.sound, r.tgenabled"},
+		{schema, "         r.sound AND r.args = coalesce(r.of_rows, r.args), r.tgenabled",
+			"         r.sound, r.tgenabled"},
 	}, library, "^TestI3_AGuardOfTruncate"},
 	{"why does not know the guards of a lock", []edit{
 		{"lockadmin/verdicts.go", "	l.guardVerdict()\n", ""},
 	}, command, "^TestGuardThatOthers"},
 	{"I3 session_replication_role opens a guarded table", []edit{
-		{schema, "guard_write(%6$s);\n                 ALTER TABLE %3$s ENABLE ALWAYS TRIGGER %1$s'", "guard_write(%6$s)'"},
+		{schema, "guard_write(%6$s);\n                 ALTER TABLE %3$s ENABLE ALWAYS TRIGGER %1$s'",
+			"guard_write(%6$s)'"},
 	}, integration, "^TestI3_EveryWayToWrite|^TestI3_EveryWayInto"},
 	{"I3 only the key that a row had before is guarded", []edit{
-		{schema, "    AND (after IS NULL OR require_fence(p_resource || '/' || after,", "    AND (before IS NOT NULL OR after IS NULL OR require_fence(p_resource || '/' || after,"},
+		{schema, "    AND (after IS NULL OR require_fence(p_resource || '/' || after,", "    AND (before IS NOT NULL " +
+			"OR after IS NULL OR require_fence(p_resource || '/' || after,"},
 	}, integration, "^TestI3_AMovedRow"},
 	{"I3 a virtual column is a key", []edit{
 		{schema, "format(CASE WHEN a.attgenerated = 'v' THEN NULL WHEN b.oid IN", "format(CASE WHEN b.oid IN"},
 	}, store, "^TestGeneratedColumns"},
 	{"I5 the guard of rows takes what is no column of the table", []edit{
-		{schema, "AND NOT a.attisdropped;\nEND $$;\n\n-- made_triggers", "AND NOT a.attisdropped;\n  reading := coalesce(reading, format('SELECT format(''%%s'', ($1).%I)', p_column));\nEND $$;\n\n-- made_triggers"},
+		{schema, "AND NOT a.attisdropped;\nEND $$;\n\n-- made_triggers", "AND NOT a.attisdropped;\n  reading := " +
+			"coalesce(reading, format('SELECT format(''%%s'', ($1).%I)', p_column));\nEND $$;\n\n-- made_triggers"},
 	}, integration, "^TestGuardOfRowsFails"},
 	{"I5 the guard of rows goes through a cast of the table's owner", []edit{
-		{schema, "WHEN b.typtype = 'e' OR b.oid = ANY ('{int2,int4,int8,numeric,text,varchar,uuid}'::regtype[])", "WHEN true"},
-		{schema, "THEN pg_catalog.format(''%%s'', ($1).%1$I) END' END, a.attname)", "THEN ($1).%1$I::text END' END, a.attname)"},
+		{schema, "WHEN b.typtype = 'e' OR b.oid = ANY ('{int2,int4,int8,numeric,text,varchar,uuid}'::regtype[])",
+			"WHEN true"},
+		{schema, "THEN pg_catalog.format(''%%s'', ($1).%1$I) END' END, a.attname)", "THEN ($1).%1$I::text END' END, " +
+			"a.attname)"},
 	}, library, "^TestI5_CodeOf|^TestI5_NoFunction"},
 	{"I5 a function lends the rights of the schema's owner to the code of its caller", []edit{
-		{schema, "CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int\nLANGUAGE plpgsql VOLATILE SET", "CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int\nLANGUAGE plpgsql VOLATILE SECURITY DEFINER SET"},
+		{schema, "CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT " +
+			"NULL) RETURNS int\nLANGUAGE plpgsql VOLATILE SET", "CREATE FUNCTION guard_table(p_table regclass, " +
+			"p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int\nLANGUAGE plpgsql VOLATILE SECURITY " +
+			"DEFINER SET"},
 	}, library, "^TestI5_NoFunction|^TestOwnersGuard"},
 	{"I5 a function finds its tables where its caller says", []edit{
-		{schema, "CREATE FUNCTION database_id() RETURNS uuid\nLANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT", "CREATE FUNCTION database_id() RETURNS uuid\nLANGUAGE sql STABLE SECURITY DEFINER"},
+		{schema, "CREATE FUNCTION database_id() RETURNS uuid\nLANGUAGE sql STABLE SECURITY DEFINER SET search_path " +
+			"FROM CURRENT", "CREATE FUNCTION database_id() RETURNS uuid\nLANGUAGE sql STABLE SECURITY DEFINER"},
 	}, library, "^TestFunctionsThatUsersCall|^TestI5_NoFunction"},
 	{"I11 an age may be longer than time", []edit{
-		{schema, "  SELECT CASE WHEN p_value BETWEEN interval '0' AND interval '1000 years' THEN true", "  SELECT CASE WHEN p_value >= interval '0' THEN true"},
+		{schema, "  SELECT CASE WHEN p_value BETWEEN interval '0' AND interval '1000 years' THEN true",
+			"  SELECT CASE WHEN p_value >= interval '0' THEN true"},
 	}, library, "^TestI11_NoArgument"},
 	{"I11 a list may have less than no length", []edit{
 		{schema, "is_count('limit', p_value, 1, 1000000) $$;", "is_count('limit', p_value, -2147483648, 1000000) $$;"},
@@ -134,32 +155,41 @@ var ofGuards = []mutant{
 		},
 	}, library, "^TestI11_RefusedSQLCallsChange"},
 	{"users may call what decides", []edit{
-		{schema, "'{schema_version, database_id, start_client,", "'{settle, schema_version, database_id, start_client,"},
+		{schema, "'{schema_version, database_id, start_client,", "'{settle, schema_version, database_id, " +
+			"start_client,"},
 	}, library, "^TestUserMayCall"},
 	{"I5 default privileges on sequences stay", []edit{
-		{schema, "AND c.relname = o.name AND c.relkind IN ('r', 'v', 'S') WHERE o.kind = 'class'", "AND c.relname = o.name AND c.relkind IN ('r', 'v') WHERE o.kind = 'class'"},
+		{schema, "AND c.relname = o.name AND c.relkind IN ('r', 'v', 'S') WHERE o.kind = 'class'",
+			"AND c.relname = o.name AND c.relkind IN ('r', 'v') WHERE o.kind = 'class'"},
 	}, "migrations", "^TestI5_Default"},
 	{"I5 what others own in a shared schema loses its rights", []edit{
-		{schema, "        AND NOT 'c' || c.oid = ANY (current_setting", "        AND NOT 'none' = ANY (current_setting"},
+		{schema, "        AND NOT 'c' || c.oid = ANY (current_setting", "        AND NOT 'none' = ANY " +
+			"(current_setting"},
 	}, "migrations", "^TestI5_Default|^TestMigrationGives"},
 	{"doctor does not see rights on columns", []edit{
-		{schema, "FROM objects o JOIN pg_attribute c ON c.attrelid = o.oid AND o.class = 'pg_class'::regclass", "FROM objects o JOIN pg_attribute c ON false"},
+		{schema, "FROM objects o JOIN pg_attribute c ON c.attrelid = o.oid AND o.class = 'pg_class'::regclass",
+			"FROM objects o JOIN pg_attribute c ON false"},
 	}, "migrations", "^TestDoctorNames"},
 	{"I5 everybody may make objects in the schema", []edit{
-		{schema, "    WHERE pg_has_role(p.oid, current_user, 'MEMBER') IS NOT TRUE ORDER BY o.n", "    WHERE false ORDER BY o.n"},
+		{schema, "    WHERE pg_has_role(p.oid, current_user, 'MEMBER') IS NOT TRUE ORDER BY o.n",
+			"    WHERE false ORDER BY o.n"},
 	}, "migrations", "^TestI5_Up"},
 	{"I5 a process that takes a session's lock passes for its heartbeat", []edit{
-		{schema, "AND k.objsubid = 1 AND k.pid = s.pid AND (k.classid", "AND k.objsubid = 1 AND k.pid > 0 AND (k.classid"},
+		{schema, "AND k.objsubid = 1 AND k.pid = s.pid AND (k.classid", "AND k.objsubid = 1 AND k.pid > 0 AND " +
+			"(k.classid"},
 	}, administration, "^TestI5_NobodyPoses"},
 	{"I5 the ID of a session determines the mark of its heartbeat", []edit{
-		{schema, "left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;", "left(replace(me::text, '-', ''), 16))::bit(64)::bigint;"},
+		{schema, "left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;",
+			"left(replace(me::text, '-', ''), 16))::bit(64)::bigint;"},
 		{schema, "AND pg_try_advisory_lock_shared(key);", "AND pg_try_advisory_lock(key);"},
 	}, administration, "^TestI5_NobodyPoses"},
 	{"I5 a circle shows owners", []edit{
-		{schema, "pg_catalog.jsonb_build_object('lock', e.lock, 'waiter',", "pg_catalog.to_jsonb(e) || pg_catalog.jsonb_build_object('lock', e.lock, 'waiter',"},
+		{schema, "pg_catalog.jsonb_build_object('lock', e.lock, 'waiter',", "pg_catalog.to_jsonb(e) || " +
+			"pg_catalog.jsonb_build_object('lock', e.lock, 'waiter',"},
 	}, library, "^TestI5_NobodyReadsTheOwners"},
 	{"statistics reads the schema's name as if it had no quotes", []edit{
-		{schema, "AND c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND r.database", "AND c.relnamespace = current_schema()::regnamespace AND r.database"},
+		{schema, "AND c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND " +
+			"r.database", "AND c.relnamespace = current_schema()::regnamespace AND r.database"},
 	}, library, "^TestEveryFunctionWorks"},
 	{"I5 a better match in the schema is called", []edit{
 		{schema, "  said text := pg_catalog.concat_ws(' ',", "  said text := concat_ws(' ',"},

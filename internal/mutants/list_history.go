@@ -6,26 +6,32 @@ var ofHistory = []mutant{
 		{"lockadmin/level.go", "inUse && (ctx.Err() != nil || outOfTime(ctx))", "inUse && ctx.Err() != nil"},
 	}, "./lockadmin", "^TestATableInUse"},
 	{"history: a release is not recorded", []edit{
-		{schema, "      NEW.grants = OLD.grants AND NEW.token = OLD.token AND NEW.expires_at = '-infinity'\n      OR ", "      "},
+		{schema, "      NEW.grants = OLD.grants AND NEW.token = OLD.token AND NEW.expires_at = '-infinity'\n      OR ",
+			"      "},
 	}, administration, "^TestAtLevelAll"},
 	{"history: a break is recorded twice", []edit{
-		{schema, "NEW.grants = OLD.grants AND NEW.token = OLD.token AND NEW.expires_at = '-infinity'", "NEW.grants = OLD.grants AND NEW.expires_at = '-infinity'"},
+		{schema, "NEW.grants = OLD.grants AND NEW.token = OLD.token AND NEW.expires_at = '-infinity'",
+			"NEW.grants = OLD.grants AND NEW.expires_at = '-infinity'"},
 	}, administration, "^TestAtLevelAll"},
 	{"history: a takeover is recorded twice", []edit{
-		{schema, "OR NEW.grants <> OLD.grants AND OLD.ended_at IS DISTINCT FROM OLD.expires_at", "OR NEW.grants <> OLD.grants"},
+		{schema, "OR NEW.grants <> OLD.grants AND OLD.ended_at IS DISTINCT FROM OLD.expires_at",
+			"OR NEW.grants <> OLD.grants"},
 	}, administration, "^TestAtLevelAll"},
 	{"history: a hand-over looks like an overlap", []edit{
 		{schema, "    ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,\n", ""},
 	}, administration, "^TestAtLevelAll"},
 	{"history: every grant looks like a hand-over", []edit{
-		{schema, "    ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,\n", "    ended_at = clock_timestamp(),\n"},
+		{schema, "    ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,\n",
+			"    ended_at = clock_timestamp(),\n"},
 		{schema, "granted AND NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at;", "granted;"},
 	}, administration, "^TestVerifyFindsWhatABrokenServer"},
 	{"history: a hand-over ends after its grant", []edit{
-		{schema, "CASE WHEN handed THEN NEW.acquired_at WHEN", "CASE WHEN handed THEN NEW.acquired_at + interval '1 us' WHEN"},
+		{schema, "CASE WHEN handed THEN NEW.acquired_at WHEN", "CASE WHEN handed THEN NEW.acquired_at + interval '1 " +
+			"us' WHEN"},
 	}, administration, "^TestAtLevelAll|^TestVerifyFindsNothing"},
 	{"history: a takeover ends with the next grant", []edit{
-		{schema, "l.acquired_at,\n        l.expires_at, l.grants\n      FROM locks l WHERE l.ctid = p_at", "l.acquired_at,\n        clock_timestamp(), l.grants\n      FROM locks l WHERE l.ctid = p_at"},
+		{schema, "l.acquired_at,\n        l.expires_at, l.grants\n      FROM locks l WHERE l.ctid = p_at",
+			"l.acquired_at,\n        clock_timestamp(), l.grants\n      FROM locks l WHERE l.ctid = p_at"},
 	}, administration, "^TestTheTenureOf"},
 	{"history: a lease that expired goes with its row", []edit{
 		{schema, "FROM gone g WHERE g.expires_at > '-infinity')", "FROM gone g WHERE false)"},
@@ -34,7 +40,8 @@ var ofHistory = []mutant{
 		{schema, "ALTER TABLE locks DISABLE TRIGGER note_tenure;", ""},
 	}, administration, "^TestAtTheDefault"},
 	{"history: a release fails with its record", []edit{
-		{schema, "EXCEPTION WHEN OTHERS THEN\n  RAISE WARNING 'the history lacks", "EXCEPTION WHEN division_by_zero THEN\n  RAISE WARNING 'the history lacks"},
+		{schema, "EXCEPTION WHEN OTHERS THEN\n  RAISE WARNING 'the history lacks", "EXCEPTION WHEN division_by_zero " +
+			"THEN\n  RAISE WARNING 'the history lacks"},
 	}, administration, "^TestAReleaseGoesOn"},
 	{"history: a slot's grants are not counted", []edit{
 		{schema, "metadata = EXCLUDED.metadata, grants = l.grants + 1,", "metadata = EXCLUDED.metadata,"},
@@ -43,7 +50,8 @@ var ofHistory = []mutant{
 		{schema, "grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL", "slowest = NULL"},
 	}, administration, "^TestLocksTell"},
 	{"history: the slowest renewal is the last", []edit{
-		{schema, "UPDATE locks l SET renewed_at = clock_timestamp(), slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at),",
+		{schema, "UPDATE locks l SET renewed_at = clock_timestamp(), slowest = GREATEST(l.slowest, clock_timestamp() " +
+			"- l.renewed_at),",
 			"UPDATE locks l SET renewed_at = clock_timestamp(), slowest = clock_timestamp() - l.renewed_at,"},
 	}, administration, "^TestLocksTell"},
 	{"history: a grant keeps the slowest renewal", []edit{
@@ -54,13 +62,16 @@ var ofHistory = []mutant{
 		},
 	}, administration, "^TestLocksTell"},
 	{"history: a step of pruning has no bound", []edit{
-		{schema, "WHERE e.id > coalesce(p_after, 0) ORDER BY e.id LIMIT p_limit),", "WHERE e.id > coalesce(p_after, 0)),"},
+		{schema, "WHERE e.id > coalesce(p_after, 0) ORDER BY e.id LIMIT p_limit),", "WHERE e.id > coalesce(p_after, " +
+			"0)),"},
 	}, administration, "^TestTheHistoryIsPruned"},
 	{"history: clients do not prune", []edit{
 		{schema, "  IF p_history THEN\n", "  IF false THEN\n"},
 	}, administration, "^TestTheHistoryIsPruned"},
 	{"history: a change of the level waits for everybody", []edit{
-		{schema, "LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms'\nAS $$\nDECLARE\n  ok  boolean", "LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = 0\nAS $$\nDECLARE\n  ok  boolean"},
+		{schema, "LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = " +
+			"'100ms'\nAS $$\nDECLARE\n  ok  boolean", "LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path " +
+			"FROM CURRENT SET lock_timeout = 0\nAS $$\nDECLARE\n  ok  boolean"},
 	}, administration, "^TestTheLevelIsChanged"},
 	{"verify: an overlap is passed over", []edit{
 		{"lockadmin/replay.go", "return !o.EndedAt.After(t.GrantedAt) })", "return true })"},
@@ -78,7 +89,8 @@ var ofHistory = []mutant{
 		{"lockadmin/replay.go", "return s.id <= id && ", "return false && s.id <= id && "},
 	}, administration, "^TestVerifyFindsWhatIsWrong"},
 	{"verify: any step of the clock explains everything", []edit{
-		{"lockadmin/replay.go", "return s.id <= id && !s.from.Before(moment) && s.to.Before(moment)", "return s.id != id+moment.Unix()"},
+		{"lockadmin/replay.go", "return s.id <= id && !s.from.Before(moment) && s.to.Before(moment)",
+			"return s.id != id+moment.Unix()"},
 	}, administration, "^TestVerifyFindsWhatIsWrong"},
 	{"verify: gaps are not counted", []edit{
 		{"lockadmin/replay.go", "	r.found.GapCount++\n", "	return\n"},
@@ -87,9 +99,11 @@ var ofHistory = []mutant{
 		{"lockadmin/replay.go", "		return GapUnknown\n", "		return GapLevel\n"},
 	}, administration, "^TestVerifyExplainsGaps"},
 	{"verify: the present does not count", []edit{
-		{schema, "CASE WHEN l.expires_at = '-infinity' THEN 'free' WHEN l.expires_at <= now() THEN 'over' ELSE 'held' END", "'free'"},
+		{schema, "CASE WHEN l.expires_at = '-infinity' THEN 'free' WHEN l.expires_at <= now() THEN 'over' ELSE " +
+			"'held' END", "'free'"},
 	}, administration, "^TestVerifyCompares"},
 	{"verify: the present is not beside the next page", []edit{
-		{"lockadmin/verify.go", "		for _, last = range page {\n", "		r.active = nil\n		for _, last = range page {\n"},
+		{"lockadmin/verify.go", "		for _, last = range page {\n", "		r.active = nil\n		for _, last " +
+			"= range page {\n"},
 	}, administration, "^TestVerifyComparesTenuresOfDifferentPages"},
 }

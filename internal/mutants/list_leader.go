@@ -28,10 +28,12 @@ var ofLeaders = []mutant{
 		{schema, "  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);\n", ""},
 	}, library, "^TestHandOverByWhoever"},
 	{"a renewal that a hand-over overtakes is a loss", []edit{
-		{"pglock/lease.go", "lost.Reason == ReasonReleased && l.handing", "lost.Reason == ReasonReleased && l.handing && false"},
+		{"pglock/lease.go", "lost.Reason == ReasonReleased && l.handing", "lost.Reason == ReasonReleased && " +
+			"l.handing && false"},
 	}, library, "^TestHandOverThatARenewal"},
 	{"a loss after a hand-over to nobody is hidden", []edit{
-		{"pglock/handover.go", "\t\t\tl.setHanding(false)\n\t\t\treturn l.notHandedOver(to, next.Outcome)", "\t\t\treturn l.notHandedOver(to, next.Outcome)"},
+		{"pglock/handover.go", "\t\t\tl.setHanding(false)\n\t\t\treturn l.notHandedOver(to, next.Outcome)",
+			"\t\t\treturn l.notHandedOver(to, next.Outcome)"},
 	}, library, "^TestHandOverToNobodyHides"},
 	{"I17 a hand-over whose answer is lost is a loss", []edit{
 		{"pglock/handover.go", "repeated && next.Outcome == string(ReasonReleased)", "false"},
@@ -41,13 +43,15 @@ var ofLeaders = []mutant{
 	}, library, "^TestHandOverOfUnknown"},
 
 	{"a leader releases the lock before its work has stopped", []edit{
-		{"leader/candidate.go", "func() { stop(context.Cause(ctx)) }", "func() { stop(context.Cause(ctx)); _ = lease.Release(ctx) }"},
+		{"leader/candidate.go", "func() { stop(context.Cause(ctx)) }", "func() { stop(context.Cause(ctx)); _ = " +
+			"lease.Release(ctx) }"},
 	}, electing, "^TestNobodyElseLeads"},
 	{"a hand-over to nobody disturbs the work", []edit{
 		{"leader/stepdown.go", "return lease.CanHandOver(ctx, to)", "return nil"},
 	}, electing, "^TestHandOverToNobody"},
 	{"a leader that found nobody to hand over to steps down", []edit{
-		{"leader/candidate.go", "errors.Is(end, pglock.ErrNoWaiter) && ctx.Err() == nil", "errors.Is(end, pglock.ErrNoWaiter) && ctx.Err() != nil"},
+		{"leader/candidate.go", "errors.Is(end, pglock.ErrNoWaiter) && ctx.Err() == nil",
+			"errors.Is(end, pglock.ErrNoWaiter) && ctx.Err() != nil"},
 	}, electing, "^TestHandOverToACandidateThatLeaves"},
 	{"what fn returns by itself is taken for an order", []edit{
 		{"leader/candidate.go", "told = working.Err() != nil; told &&", "told = true; told &&"},
@@ -65,17 +69,21 @@ var ofLeaders = []mutant{
 		{"leader/candidate.go", "\t\tcase lasting(err):\n", "\t\tcase lasting(err) || true:\n"},
 	}, electing, "^TestCampaignGoesOn"},
 	{"a leader is deposed since it was asked to stop", []edit{
-		{"leader/health.go", "s.State, s.Since = StateDeposed, ended", "s.State, s.Since = StateDeposed, told; _ = ended"},
+		{"leader/health.go", "s.State, s.Since = StateDeposed, ended", "s.State, s.Since = StateDeposed, told; _ = " +
+			"ended"},
 	}, electing, "^TestDeposedCounts"},
 	{"a deposed leader that works on is healthy", []edit{
 		{"leader/health.go", "s.State == StateDeposed && time.Since", "s.State == StateIdle && time.Since"},
 	}, electing, "^TestHealthFails"},
 	{"a leader that stops is unhealthy", []edit{
-		{"leader/health.go", "s.State == StateDeposed && time.Since", "(s.State == StateDeposed || s.State == StateStopping) && time.Since"},
+		{"leader/health.go", "s.State == StateDeposed && time.Since", "(s.State == StateDeposed || s.State == " +
+			"StateStopping) && time.Since"},
 	}, electing, "^TestHealthBears"},
 	{"one look opens a connection that listens", []edit{
-		{"pglock/watch.go", "\tif !tell(change(ChangeNone, before, before)) { // a loop that wants no more needs no listener\n\t\treturn nil\n\t}\n", ""},
-		{"pglock/watch.go", "\tsignal(w.wake) // look again, now that we receive the notifications of this channel\n", "\tsignal(w.wake)\n\tif !tell(change(ChangeNone, before, before)) {\n\t\treturn nil\n\t}\n"},
+		{"pglock/watch.go", "\tif !tell(change(ChangeNone, before, before)) { // a loop that wants no more needs no " +
+			"listener\n\t\treturn nil\n\t}\n", ""},
+		{"pglock/watch.go", "\tsignal(w.wake) // look again, now that we receive the notifications of this channel\n",
+			"\tsignal(w.wake)\n\tif !tell(change(ChangeNone, before, before)) {\n\t\treturn nil\n\t}\n"},
 	}, library, "^TestOneLook"},
 	{"I7 two leaders act while one is cut off", []edit{
 		{"internal/trust/trust.go", "left - min(left/20, time.Second)", "left + time.Second"},

@@ -3,7 +3,8 @@ package main
 // ofLists are the faults of what people look at.
 var ofLists = []mutant{
 	{"a list's limit lifts a lower limit of the session", []edit{
-		{"internal/protocol/execute.go", "interval OPERATOR(pg_catalog.>) '%[1]d ms'", "interval OPERATOR(pg_catalog.>) '0 ms'"},
+		{"internal/protocol/execute.go", "interval OPERATOR(pg_catalog.>) '%[1]d ms'",
+			"interval OPERATOR(pg_catalog.>) '0 ms'"},
 	}, "./internal/protocol", "^TestALimit"},
 	{"lists: a page ends in the middle of a lock", []edit{
 		{schema, "FETCH FIRST p_limit ROWS WITH TIES) page", "FETCH FIRST p_limit ROWS ONLY) page"},
@@ -12,7 +13,8 @@ var ofLists = []mutant{
 		{schema, "WHERE d.name > p_after AND d.name >= p_prefix", "WHERE d.name >= p_prefix"},
 	}, administration, "^TestLocksAre"},
 	{"lists: a part of a label does not count", []edit{
-		{schema, "(p_match = '' OR strpos(p_name, p_match) > 0 OR strpos(p_in_holder, p_match) > 0)", "(p_match = '' OR strpos(p_name, p_match) > 0)"},
+		{schema, "(p_match = '' OR strpos(p_name, p_match) > 0 OR strpos(p_in_holder, p_match) > 0)",
+			"(p_match = '' OR strpos(p_name, p_match) > 0)"},
 	}, administration, "^TestLocksAre"},
 	{"lists: signs of a pattern are no letters", []edit{
 		{schema, "strpos(p_in_holder, p_match) > 0)", "p_in_holder LIKE '%' || p_match || '%')"},
@@ -49,13 +51,16 @@ var ofLists = []mutant{
 		{schema, "THEN coalesce(p_after_place, (", "THEN coalesce(0, ("},
 	}, administration, "^TestWaitersAre|^TestEveryList"},
 	{"lists: waiters in the order of their names", []edit{
-		{schema, "ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit) q", "ORDER BY a.name, a.ticket LIMIT p_limit) q"},
+		{schema, "ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit) q", "ORDER BY a.name, a.ticket LIMIT " +
+			"p_limit) q"},
 	}, administration, "^TestWaitersAre"},
 	{"lists: the fences that were passed last", []edit{
-		{schema, "ORDER BY o.advanced_at, o.resource LIMIT p_limit", "ORDER BY o.advanced_at DESC, o.resource LIMIT p_limit"},
+		{schema, "ORDER BY o.advanced_at, o.resource LIMIT p_limit", "ORDER BY o.advanced_at DESC, o.resource LIMIT " +
+			"p_limit"},
 	}, administration, "^TestFencesAre"},
 	{"top: by wait goes by the number of waiters", []edit{
-		{"cmd/pglock-admin/live_top.go", "cmp.Compare(b.LongestWait, a.LongestWait)", "cmp.Compare(b.Waiting, a.Waiting)"},
+		{"cmd/pglock-admin/live_top.go", "cmp.Compare(b.LongestWait, a.LongestWait)",
+			"cmp.Compare(b.Waiting, a.Waiting)"},
 	}, command, "^TestTheChosenLock"},
 	{"why: the first passage of a fence leaves no mark", []edit{
 		{schema, "ok    boolean := length(marks) >= 8 OR", "ok    boolean := true OR"},
@@ -70,7 +75,8 @@ var ofLists = []mutant{
 		{schema, "m.objsubid = 2 AND m.objid = o.mark))", "true))"},
 	}, administration, "^TestBackendsTellTheFirst"},
 	{"why: whoever was stopped before its first renewal cannot be let go on", []edit{
-		{"lockadmin/verdicts.go", "l.find(h, ifDead(h.Holder)+\" \"+ifStopped(h.Holder))", "l.find(h, ifDead(h.Holder))"},
+		{"lockadmin/verdicts.go", "l.find(h, ifDead(h.Holder)+\" \"+ifStopped(h.Holder))",
+			"l.find(h, ifDead(h.Holder))"},
 	}, administration, "^TestVerdict"},
 	{"why: a write has as much time as the lease", []edit{
 		{"lockadmin/verdicts_write.go", "left := min(most, h.TTL) - since", "left := min(most, h.TTL, h.Remaining)"},
@@ -79,7 +85,8 @@ var ofLists = []mutant{
 		{"lockadmin/verdicts_write.go", "left := min(most, h.TTL) - since", "left := h.TTL - since"},
 	}, administration, "^TestVerdict"},
 	{"why: the present holder's lease limits the write of a former one", []edit{
-		{"lockadmin/verdicts_write.go", "!present || len(l.Holders) != 1 || b.Hidden {", "!present && false || len(l.Holders) != 1 || b.Hidden {"},
+		{"lockadmin/verdicts_write.go", "!present || len(l.Holders) != 1 || b.Hidden {",
+			"!present && false || len(l.Holders) != 1 || b.Hidden {"},
 	}, administration, "^TestVerdict"},
 	{"why: a queue that the lock is handed past is in order", []edit{
 		{"lockadmin/explain.go", "granted[0] > first.Ticket;", "granted[0] > first.Ticket+1000000;"},
@@ -103,16 +110,19 @@ var ofLists = []mutant{
 		{"lockadmin/verdicts.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
 	}, administration, "^TestVerdict"},
 	{"why: another lock that the program waits for goes unsaid", []edit{
-		{"lockadmin/verdicts_lock.go", "return w.Holds == l.name && !w.SameOwner && !w.inTurn() && w.Waiting >= unremarkable", "return false"},
+		{"lockadmin/verdicts_lock.go", "return w.Holds == l.name && !w.SameOwner && !w.inTurn() && w.Waiting >= " +
+			"unremarkable", "return false"},
 	}, administration, "^TestVerdict"},
 	{"why: a wait of the same program is that of the same work", []edit{
-		{"lockadmin/verdicts_lock.go", "if w.Holds != l.name || !w.SameOwner || w.Waiting < unremarkable {", "if w.Holds != l.name || w.Waiting < unremarkable {"},
+		{"lockadmin/verdicts_lock.go", "if w.Holds != l.name || !w.SameOwner || w.Waiting < unremarkable {",
+			"if w.Holds != l.name || w.Waiting < unremarkable {"},
 	}, administration, "^TestVerdict"},
 	{"why: a circle may end at another holder", []edit{
 		{"lockadmin/explain.go", "if s.wait.HolderSession == all[0].Session {", "if true {"},
 	}, administration, "^TestCircle"},
 	{"why: a dead connection is called stopped", []edit{
-		{"lockadmin/verdicts.go", "\tcase heart >= 0:\n\t\tv.Kind = WhyStopped", "\tcase h.Renewed || heart >= 0:\n\t\tv.Kind = WhyStopped"},
+		{"lockadmin/verdicts.go", "\tcase heart >= 0:\n\t\tv.Kind = WhyStopped", "\tcase h.Renewed || heart >= " +
+			"0:\n\t\tv.Kind = WhyStopped"},
 	}, administration, "^TestVerdict"},
 	{"why: a label may have a command", []edit{
 		{"lockadmin/verdicts.go", " || shown.Argument(host) != host {", " {"},

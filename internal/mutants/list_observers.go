@@ -63,16 +63,20 @@ var ofObservers = []mutant{
 		{"pglock/slog.go", "\t\tif l.count++; l.count > loggedMost {\n", "\t\tif l.count++; false {\n"},
 	}, library, "^TestSlogObserverCounts"},
 	{"observers: a write whose callback panics is told as committed", []edit{
-		{"fencedstore/write.go", "\tbegan := time.Now()\n\terr := o.lost()\n", "\tbegan := time.Now()\n\tdefer o.observeWrite(ctx, time.Hour)\n\terr := o.lost()\n"},
+		{"fencedstore/write.go", "\tbegan := time.Now()\n\terr := o.lost()\n", "\tbegan := time.Now()\n\tdefer " +
+			"o.observeWrite(ctx, time.Hour)\n\terr := o.lost()\n"},
 	}, store, "^TestWriteWhoseCallback|^TestEachEndOfAWrite"},
 	{"observers: a write that is not begun is not told", []edit{
-		{"fencedstore/write.go", "\terr := o.lost()\n\tif err == nil {\n", "\terr := o.lost()\n\tif err != nil {\n\t\treturn err\n\t}\n\tif err == nil {\n"},
+		{"fencedstore/write.go", "\terr := o.lost()\n\tif err == nil {\n", "\terr := o.lost()\n\tif err != nil " +
+			"{\n\t\treturn err\n\t}\n\tif err == nil {\n"},
 	}, store, "^TestEachEndOfAWrite"},
 	{"observers: Explain tells again of what Guard has told", []edit{
-		{"fencedstore/guard.go", "kindOf(err) == \"\" && !errors.Is(err, ErrStaleToken)", "kindOf(err) == \"\" || errors.Is(err, ErrStaleToken)"},
+		{"fencedstore/guard.go", "kindOf(err) == \"\" && !errors.Is(err, ErrStaleToken)",
+			"kindOf(err) == \"\" || errors.Is(err, ErrStaleToken)"},
 	}, store, "^TestEachEndOfAWrite"},
 	{"observers: a panic of a verifier's observer passes", []edit{
-		{"fencedhttp/verifier.go", "\t\tif panicked := recover(); panicked != nil {\n", "\t\tif panicked := any(nil); panicked != nil {\n"},
+		{"fencedhttp/verifier.go", "\t\tif panicked := recover(); panicked != nil {\n",
+			"\t\tif panicked := any(nil); panicked != nil {\n"},
 	}, services, "^TestPanicOfAnObserver"},
 	{"observers: a stale token at a verifier is refused like any other", []edit{
 		{"fencedhttp/verifier.go", "\t\te.Kind = pglock.EventStale\n", ""},

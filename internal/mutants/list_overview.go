@@ -3,7 +3,8 @@ package main
 // ofOverview are the faults of the overview: which locks are not well.
 var ofOverview = []mutant{
 	{"a sign of life names no locks", []edit{
-		{"pglock/sign.go", "\twho.Holds, who.Names = c.leases.longest(sent.Mono)\n", "\twho.Holds, _ = c.leases.longest(sent.Mono)\n"},
+		{"pglock/sign.go", "\twho.Holds, who.Names = c.leases.longest(sent.Mono)\n",
+			"\twho.Holds, _ = c.leases.longest(sent.Mono)\n"},
 	}, library, "^TestASignNames"},
 	{"a sign of life names those that are held for the shortest", []edit{
 		{"pglock/sign.go", "cmp.Compare(b.left, a.left)", "cmp.Compare(a.left, b.left)"},
@@ -18,14 +19,16 @@ var ofOverview = []mutant{
 		{schema, "AND (p_old <> '{}' OR s.seen_at < clock_timestamp() - interval '15 s')", "AND p_old <> '{}'"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the overview does not look at locks of living clients for open transactions", []edit{
-		{schema, "AND (p_old <> '{}' OR s.seen_at < clock_timestamp() - interval '15 s')", "AND s.seen_at < clock_timestamp() - interval '15 s'"},
+		{schema, "AND (p_old <> '{}' OR s.seen_at < clock_timestamp() - interval '15 s')",
+			"AND s.seen_at < clock_timestamp() - interval '15 s'"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the overview does not see whose fence is open", []edit{
 		{schema, "UNION ALL (SELECT f.xmax FROM fences f WHERE f.lock_name = p_name LIMIT 100)", ""},
 		{schema, "UNION ALL SELECT f.xmax FROM fences f WHERE f.resource = p_name) r", ") r"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the overview does not see who passes a fence for the first time", []edit{
-		{schema, "m.objsubid = 2 AND m.mode = 'ShareLock' AND hashtext(p_name)::oid IN (m.classid, m.objid) AND coalesce", "false AND coalesce"},
+		{schema, "m.objsubid = 2 AND m.mode = 'ShareLock' AND hashtext(p_name)::oid IN (m.classid, m.objid) AND " +
+			"coalesce", "false AND coalesce"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the overview does not see who has locked a lock's row", []edit{
 		{schema, "SELECT l.xmax AS by FROM locks l WHERE l.name = p_name", "SELECT '0'::xid AS by"},
@@ -40,7 +43,8 @@ var ofOverview = []mutant{
 		{schema, "array_agg(b.name ORDER BY b.since, b.name)", "array_agg(b.name ORDER BY b.since DESC, b.name)"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the list says of a lock what nobody has looked at", []edit{
-		{"lockadmin/overview.go", "s := Summary{Lock: name, Hidden: true}", "s := Summary{Lock: name, Severity: SeverityOK}"},
+		{"lockadmin/overview.go", "s := Summary{Lock: name, Hidden: true}", "s := Summary{Lock: name, Severity: " +
+			"SeverityOK}"},
 	}, administration, "^TestSummaries"},
 	{"a holder that waits for another lock is well", []edit{
 		{schema, "OR EXISTS (SELECT FROM waiters q WHERE q.session_id = l.session_id) AS ails", "AS ails"},

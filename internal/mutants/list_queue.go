@@ -55,7 +55,8 @@ var ofTheQueue = []mutant{
 		{"internal/queue/queue.go", "\tif t.first {\n\t\twait =", "\tif t.first && false {\n\t\twait ="},
 	}, integration, "^TestI8_Crashed"},
 	{"I9 last come, first served", []edit{
-		{schema, "AND q.ticket > p_served ORDER BY q.ticket LIMIT 1;", "AND q.ticket > p_served ORDER BY q.ticket DESC LIMIT 1;"},
+		{schema, "AND q.ticket > p_served ORDER BY q.ticket LIMIT 1;", "AND q.ticket > p_served ORDER BY q.ticket " +
+			"DESC LIMIT 1;"},
 	}, integration, "^TestI9_Waiters"},
 	{"I9 a newcomer overtakes the queue", []edit{
 		{
@@ -73,15 +74,18 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestI8_NoTicket"},
 	{"I9 a ticket is below those that were served", []edit{
-		{schema, "  IF t <= p_served THEN\n    PERFORM FROM installation", "  IF false THEN\n    PERFORM FROM installation"},
+		{schema, "  IF t <= p_served THEN\n    PERFORM FROM installation", "  IF false THEN\n    PERFORM FROM " +
+			"installation"},
 	}, integration, "^TestI9_Tickets"},
 	{"I9 a ticket is before others when the sequence catches up", []edit{
-		{schema, "  IF t <= p_served THEN\n    PERFORM FROM installation", "  IF t <= p_served THEN\n    RETURN p_served + t;\n    PERFORM FROM installation"},
+		{schema, "  IF t <= p_served THEN\n    PERFORM FROM installation", "  IF t <= p_served THEN\n    RETURN " +
+			"p_served + t;\n    PERFORM FROM installation"},
 	}, integration, "^TestI9_Tickets"},
 	{"I9 who has a ticket is served twice", []edit{
 		{
 			schema,
-			"CASE WHEN (SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served THEN NULL ELSE w END,",
+			"CASE WHEN (SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served THEN NULL ELSE " +
+				"w END,",
 			"w,",
 		},
 	}, library, "^TestI6_WaiterThatAsks"},
@@ -95,7 +99,8 @@ var ofTheQueue = []mutant{
 		{
 			schema,
 			"IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0) THEN",
-			"IF p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at)) THEN",
+			"IF p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = w.name AND is_running(l.expires_at, " +
+				"l.ended_at)) THEN",
 		},
 	}, integration, "^TestI9_Whoever"},
 	{"I14 who queues is in the way of the holder's renewals", []edit{
@@ -205,10 +210,12 @@ var ofTheQueue = []mutant{
 	}, integration, "^TestI9_ReleaseServes"},
 	{"I8 whoever takes the head does not knock", []edit{
 		{schema, "IF p_wait THEN PERFORM knock(p_name); END IF; LOOP IF p_wait THEN", "LOOP IF p_wait THEN"},
-		{schema, "BEGIN PERFORM knock(p_name); IF current_setting('lock_timeout')", "BEGIN IF current_setting('lock_timeout')"},
+		{schema, "BEGIN PERFORM knock(p_name); IF current_setting('lock_timeout')",
+			"BEGIN IF current_setting('lock_timeout')"},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 whoever spends does not knock", []edit{
-		{schema, "BEGIN PERFORM knock(p_name); IF current_setting('lock_timeout')", "BEGIN IF current_setting('lock_timeout')"},
+		{schema, "BEGIN PERFORM knock(p_name); IF current_setting('lock_timeout')",
+			"BEGIN IF current_setting('lock_timeout')"},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 a release does not knock", []edit{
 		{schema, "IF p_at IS NULL THEN PERFORM knock(p_name);", "IF p_at IS NULL THEN"},
@@ -221,7 +228,8 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 a break does not knock", []edit{
-		{schema, "PERFORM knock(p_name); IF await_row(p_name, coalesce(p_slot, 0))", "IF await_row(p_name, coalesce(p_slot, 0))"},
+		{schema, "PERFORM knock(p_name); IF await_row(p_name, coalesce(p_slot, 0))",
+			"IF await_row(p_name, coalesce(p_slot, 0))"},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 whoever queues gives no way", []edit{
 		{schema, "ok := p_nth > 1 OR give_way(w.name);", ""},
@@ -313,10 +321,12 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"sessions: dead waiters are served", []edit{
-		{schema, "  RETURN EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp());", "  RETURN true;"},
+		{schema, "  RETURN EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > " +
+			"clock_timestamp());", "  RETURN true;"},
 	}, integration, "^TestDeadWaiters"},
 	{"I7 a hint tells the TTL instead of what is left", []edit{
-		{schema, "hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.grant_id", "hint(r.ticket, r.token, r.slot, (extract(epoch FROM r.ttl) * 1000000)::bigint, r.grant_id"},
+		{schema, "hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.grant_id",
+			"hint(r.ticket, r.token, r.slot, (extract(epoch FROM r.ttl) * 1000000)::bigint, r.grant_id"},
 	}, integration, "^TestI7_Trust"},
 	{"I7 a hint of an earlier ticket revives trust", []edit{
 		{"internal/queue/queue.go", "\tif a.Ticket != t.number || t.news.Hint == nil {", "\tif t.news.Hint == nil {"},
@@ -325,22 +335,26 @@ var ofTheQueue = []mutant{
 		{"pglock/takeback.go", "q.Name, a.Handed, q.Asked.Add(a.Waited))", "q.Name, a.Handed, c.now())"},
 	}, library, "^TestI7_HintOfAnAbandoned"},
 	{"I7 a hint is for whichever call waits", []edit{
-		{"internal/queue/hint.go", "\tt := q.tickets[h.ticket]\n\tif t == nil {\n", "\tt := q.tickets[h.ticket]\n\tfor _, any := range q.tickets {\n\t\tt = any\n\t}\n\tif t == nil {\n"},
+		{"internal/queue/hint.go", "\tt := q.tickets[h.ticket]\n\tif t == nil {\n",
+			"\tt := q.tickets[h.ticket]\n\tfor _, any := range q.tickets {\n\t\tt = any\n\t}\n\tif t == nil {\n"},
 	}, library, "^TestI7_LateHint"},
 	{"a hint is believed whoever tells it", []edit{
 		{"internal/queue/hint.go", "\tif proof != digest(said, t.grantID) {\n\t\treturn\n\t}\n", ""},
 	}, library, "^TestForged"},
 	{"I20 the server's hints have another digest than the client's", []edit{
-		{schema, "convert_to(said, 'UTF8') || uuid_send(p_grant_id)", "uuid_send(p_grant_id) || convert_to(said, 'UTF8')"},
+		{schema, "convert_to(said, 'UTF8') || uuid_send(p_grant_id)", "uuid_send(p_grant_id) || convert_to(said, " +
+			"'UTF8')"},
 	}, library, "Digests"},
 	{"circles: an owner may wait for itself", []edit{
 		{schema, "AND l.owner_id = p_owner_id AND is_running(l.expires_at, l.ended_at) LIMIT 1;", "AND false LIMIT 1;"},
 	}, integration, "^TestSelfDeadlock"},
 	{"circles: a refused try of an owner that holds the lock does not say so", []edit{
-		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose lease may be in any slot", "  ok   boolean := true;"},
+		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose lease may be in " +
+			"any slot", "  ok   boolean := true;"},
 	}, integration, "^TestSelfDeadlock"},
 	{"circles: only the exclusive holder is told that it holds the lock", []edit{
-		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose", "  ok   boolean := NOT (held AND w.nested) OR refuse_own(w.name, w.owner_id);       -- whose"},
+		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose",
+			"  ok   boolean := NOT (held AND w.nested) OR refuse_own(w.name, w.owner_id);       -- whose"},
 	}, integration, "^TestAnOwnerIsTold"},
 	{"I8 a waiter stays far from the front for ever", []edit{
 		{"internal/queue/looks.go", "\t\t\tq.restless(q.restOf(t), now)\n", ""},
@@ -350,7 +364,9 @@ var ofTheQueue = []mutant{
 		{"internal/queue/queue.go", "\tq.rest = min(q.rest, q.restOf(t))\n", ""},
 	}, library, "^TestOneTicketNear"},
 	{"I8 dead waiters keep others far from the front", []edit{
-		{schema, "q.ticket < n.ticket AND EXISTS (\n            SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())\n          ORDER", "q.ticket < n.ticket\n          ORDER"},
+		{schema, "q.ticket < n.ticket AND EXISTS (\n            SELECT FROM sessions s WHERE s.session_id = " +
+			"q.session_id AND s.alive_until > clock_timestamp())\n          ORDER", "q.ticket < n.ticket\n          " +
+			"ORDER"},
 	}, integration, "^TestI8_ATicketBehind"},
 	{"I7 looks of a short lease are too rare to trust its hint", []edit{
 		{"internal/queue/queue.go", "min(farLook, q.third*3/4, t.ttl/4)", "min(farLook, q.third*3/4)"},
@@ -365,7 +381,8 @@ var ofTheQueue = []mutant{
 		{"internal/listener/listener.go", "} else if s.waiting || !s.proven {", "} else if s.waiting && s.proven {"},
 	}, listening, "^TestListenerThatHearsOnly"},
 	{"a listener counts on others for ever", []edit{
-		{"internal/listener/listener.go", "min(s.now()+probeEvery-rand.N(probeEvery/2), s.trusts)", "s.now() + probeEvery - rand.N(probeEvery/2)"},
+		{"internal/listener/listener.go", "min(s.now()+probeEvery-rand.N(probeEvery/2), s.trusts)",
+			"s.now() + probeEvery - rand.N(probeEvery/2)"},
 	}, listening, "^TestListenerThatHearsOnly"},
 	{"the probes of others make a deaf listener connect again and again", []edit{
 		{"internal/listener/listener.go", "s.heard = s.heard || own || channel != probes", "s.heard = true"},
@@ -399,7 +416,8 @@ var ofTheQueue = []mutant{
 		{schema, "FROM generate_series(1, 40); INSERT INTO waiters", "FROM generate_series(1, 0); INSERT INTO waiters"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"the history is read for a write without a fence", []edit{
-		{schema, "SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$ DECLARE mine xid8", "SET search_path FROM CURRENT AS $$ DECLARE mine xid8"},
+		{schema, "SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$ DECLARE mine xid8",
+			"SET search_path FROM CURRENT AS $$ DECLARE mine xid8"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"former marks of a connection pile up", []edit{
 		{schema, "IF mine AND was.pid = pg_backend_pid() THEN", "IF false THEN"},
@@ -412,10 +430,12 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestPlansOfEmpty"},
 	{"all sessions are read to find the processes of a lock", []edit{
-		{schema, "SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s", "SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id) s"},
+		{schema, "SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s",
+			"SELECT o.pid, o.mark FROM sessions o WHERE o.session_id = l.session_id) s"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"all locks are read to remove some", []edit{
-		{schema, "WHERE l.name = ANY (ARRAY(SELECT i.name FROM idle i)) RETURNING", "USING idle WHERE l.name = idle.name RETURNING"},
+		{schema, "WHERE l.name = ANY (ARRAY(SELECT i.name FROM idle i)) RETURNING", "USING idle WHERE l.name = " +
+			"idle.name RETURNING"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"the queue begins with as few pages as the others", []edit{
 		{schema, "FROM generate_series(1, 340) n", "FROM generate_series(1, 90) n"},
@@ -427,31 +447,38 @@ var ofTheQueue = []mutant{
 		{schema, "FROM generate_series(1, 40) n", "FROM generate_series(1, 0) n"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"keys of work done once begin without pages", []edit{
-		{schema, "repeat('.', 1500), 0, now() FROM generate_series(1, 90) n", "repeat('.', 1500), 0, now() FROM generate_series(1, 0) n"},
+		{schema, "repeat('.', 1500), 0, now() FROM generate_series(1, 90) n", "repeat('.', 1500), 0, now() FROM " +
+			"generate_series(1, 0) n"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"a vacuum takes the empty pages away", []edit{
-		{schema, "autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);\nCREATE INDEX", "autovacuum_vacuum_cost_delay = 0);\nCREATE INDEX"},
+		{schema, "autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);\nCREATE INDEX",
+			"autovacuum_vacuum_cost_delay = 0);\nCREATE INDEX"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"the server may read all tickets for their order in all queues", []edit{
-		{schema, "CREATE INDEX waiters_session ON waiters (session_id);", "CREATE INDEX waiters_session ON waiters (session_id, ticket);"},
+		{schema, "CREATE INDEX waiters_session ON waiters (session_id);", "CREATE INDEX waiters_session ON waiters " +
+			"(session_id, ticket);"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"a look reads the whole queue", []edit{
-		{schema, "SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$", "SET plan_cache_mode = force_generic_plan AS $$"},
+		{schema, "SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$",
+			"SET plan_cache_mode = force_generic_plan AS $$"},
 	}, integration, "^TestTheWorkGrows"},
 	{"all sessions are read to extend one", []edit{
 		{
 			schema,
-			"SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(), seen_by = pg_backend_pid() WHERE s.session_id = ( " +
-				"SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED);",
-			"SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(), seen_by = pg_backend_pid() FROM ( " +
-				"SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED) o WHERE s.session_id = o.session_id;",
+			"SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(), seen_by = " +
+				"pg_backend_pid() WHERE s.session_id = ( SELECT o.session_id FROM sessions o WHERE o.session_id = " +
+				"p_session_id FOR NO KEY UPDATE SKIP LOCKED);",
+			"SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(), seen_by = " +
+				"pg_backend_pid() FROM ( SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR " +
+				"NO KEY UPDATE SKIP LOCKED) o WHERE s.session_id = o.session_id;",
 		},
 	}, integration, "^TestPlansOfEmpty"},
 	{"all locks are read to find those of a queue", []edit{
 		{schema, "WHERE l.name = q.name AND l.slot = 0 OFFSET 0) h", "WHERE l.name = q.name AND l.slot = 0) h"},
 	}, integration, "^TestPlansOfEmpty"},
 	{"a place in a long queue is counted to its end", []edit{
-		{schema, "AND q.ticket < enqueue.ticket\n      ORDER BY q.ticket LIMIT 99) ahead;", "AND q.ticket < enqueue.ticket) ahead;"},
+		{schema, "AND q.ticket < enqueue.ticket\n      ORDER BY q.ticket LIMIT 99) ahead;",
+			"AND q.ticket < enqueue.ticket) ahead;"},
 	}, integration, "^TestTheWorkGrows"},
 	{"the place of each that leaves is counted to the end of the queue", []edit{
 		{schema, "AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead) END;", "AND q.ticket < t) ahead) END;"},
@@ -480,24 +507,29 @@ var ofModes = []mutant{
 	}, integration, "^TestShared"},
 	{"modes: a limit has one holder too many", []edit{
 		{schema, "coalesce(nxt.capacity - limited, 1000));", "coalesce(nxt.capacity - limited + 1, 1000));"},
-		{schema, "LEAST(top + p_most - coalesce(pg_catalog.cardinality(slots), 0), p_capacity)));", "top + p_most - coalesce(cardinality(slots), 0)));"},
+		{schema, "LEAST(top + p_most - coalesce(pg_catalog.cardinality(slots), 0), p_capacity)));",
+			"top + p_most - coalesce(cardinality(slots), 0)));"},
 	}, integration, "^TestLimitIs|^TestI1_ASemaphore"},
 	{"modes: slots go beyond the limit", []edit{
-		{schema, "LEAST(top + p_most - coalesce(pg_catalog.cardinality(slots), 0), p_capacity)));", "top + p_most - coalesce(cardinality(slots), 0)));"},
+		{schema, "LEAST(top + p_most - coalesce(pg_catalog.cardinality(slots), 0), p_capacity)));",
+			"top + p_most - coalesce(cardinality(slots), 0)));"},
 	}, integration, "^TestNoSlotIsAbove"},
 	{"modes: a slot above the limit is used again", []edit{
 		{schema, "AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot) AND is_over", "AND l.slot > 0 AND is_over"},
 	}, integration, "^TestNoSlotIsAbove"},
 	{"I1 a slot is granted without its row's lock", []edit{
-		{schema, "    ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;", "    ORDER BY l.slot LIMIT GREATEST(p_most, 0)) f;"},
+		{schema, "    ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;",
+			"    ORDER BY l.slot LIMIT GREATEST(p_most, 0)) f;"},
 	}, integration, "^TestI13_ASlot"},
 	{"I1 what is decided about slots goes by the clock alone", []edit{
-		{schema, "FROM (SELECT l.slot, l.mode, l.capacity, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM", "FROM (SELECT l.slot, l.mode, l.capacity, l.token, is_running(l.expires_at, l.ended_at) AS held FROM"},
+		{schema, "FROM (SELECT l.slot, l.mode, l.capacity, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM",
+			"FROM (SELECT l.slot, l.mode, l.capacity, l.token, is_running(l.expires_at, l.ended_at) AS held FROM"},
 	}, integration, "^TestI1_NoGrant|^TestI1_ASemaphore"},
 	{"I1 two limits are in use at once", []edit{
 		{
 			schema,
-			"IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity THEN PERFORM name_limit(w); END IF;",
+			"IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity THEN PERFORM name_limit(w); END " +
+				"IF;",
 			"",
 		},
 	}, integration, "^TestI1_TwoLimits|^TestLimitMust"},
@@ -508,7 +540,8 @@ var ofModes = []mutant{
 		{schema, "s.shared, s.limited, s.capacity, s.above INTO", "s.shared, s.limited, NULL, s.above INTO"},
 	}, integration, "^TestI1_TwoLimitsThat"},
 	{"I1 the head does not note the limit that was granted", []edit{
-		{schema, "    limit_named = coalesce(p_batch[1].capacity, l.limit_named)\n", "    limit_named = l.limit_named\n"},
+		{schema, "    limit_named = coalesce(p_batch[1].capacity, l.limit_named)\n",
+			"    limit_named = l.limit_named\n"},
 	}, integration, "^TestI1_TwoLimitsThat"},
 	{"I1 the limit is read before whoever names another has ended", []edit{
 		{
@@ -518,12 +551,14 @@ var ofModes = []mutant{
 		},
 	}, integration, "^TestI1_TwoLimits"},
 	{"I21 a request goes on without the head that was pruned", []edit{
-		{schema, "    EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);", "    EXIT WHEN true;"},
+		{schema, "    EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = " +
+			"p_name AND l.slot = 0);", "    EXIT WHEN true;"},
 	}, integration, "^TestI21_PruneBeside|^TestShared"},
 	{"I9 grants in slots are not announced", []edit{
 		{"pglock/announce.go", "\tfor _, s := range h.Slots {\n", "\tfor _, s := range h.Slots[:0] {\n"},
 	}, integration, "^TestI9_Readers"},
 	{"I13 a release without a lease takes the head", []edit{
-		{schema, "WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN", "WHERE l.name = p_name) THEN"},
+		{schema, "WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN",
+			"WHERE l.name = p_name) THEN"},
 	}, integration, "^TestI13_NobodyHolds"},
 }

@@ -18,7 +18,8 @@ var ofTheSchedule = []mutant{
 		{"pglock/leases.go", "\t\tif c.asked {\n", "\t\tif false {\n"},
 	}, library, "^TestALeaseWhoseRenewal"},
 	{"a late failure undoes what a later attempt has renewed", []edit{
-		{"pglock/renew.go", "\t\tcase !latest: // it was asked for again, and perhaps renewed\n", "\t\tcase !latest && false:\n"},
+		{"pglock/renew.go", "\t\tcase !latest: // it was asked for again, and perhaps renewed\n",
+			"\t\tcase !latest && false:\n"},
 	}, library, "^TestALateFailure"},
 	{"clients that fail together come back together", []edit{
 		{"pglock/renew.go", "soonest+time.Duration(later*float64(soonest))", "2*soonest"},
@@ -32,7 +33,8 @@ var ofTheSchedule = []mutant{
 var ofConnections = []mutant{
 	{"a server without a free slot is no server", []edit{
 		{"internal/protocol/failures.go", ", state == stateNoSlot:", ":"},
-		{"internal/protocol/failures.go", "return errors.As(err, &connect) && ", "return false && errors.As(err, &connect) && "},
+		{"internal/protocol/failures.go", "return errors.As(err, &connect) && ", "return false && errors.As(err, " +
+			"&connect) && "},
 	}, integration, "^TestAServerWithoutAFreeSlot"},
 	{"idle connections of the pool keep no lease", []edit{
 		{"internal/lending/lender.go", "; idle || full {", "; (idle || full) && false {"},
@@ -51,13 +53,15 @@ var ofConnections = []mutant{
 		{"internal/lending/lender.go", "\t\tdials = l.dial(order, dialled)\n", ""},
 	}, lendingPackage, "^TestAnExhaustedPool"},
 	{"a dial ends with the time of who waits for it", []edit{
-		{"internal/lending/lender.go", "context.WithTimeout(l.Life, l.Limit)", "context.WithTimeout(l.Life, headStart/4)"},
+		{"internal/lending/lender.go", "context.WithTimeout(l.Life, l.Limit)", "context.WithTimeout(l.Life, " +
+			"headStart/4)"},
 	}, lendingPackage, "^TestADialThatComesTooLate"},
 	{"a full server is asked for a slot with every statement", []edit{
 		{"internal/lending/lender.go", " || !l.refused.IsZero() && time.Since(l.refused) < shyFor", ""},
 	}, lendingPackage, "^TestAFullServer"},
 	{"every release of a process with an exhausted pool dials", []edit{
-		{"internal/lending/lender.go", "\t}\n\tif conn, open := l.take(); open {\n\t\treturn l.own(conn), nil\n\t}\n\treturn l.race", "\t}\n\treturn l.race"},
+		{"internal/lending/lender.go", "\t}\n\tif conn, open := l.take(); open {\n\t\treturn l.own(conn), " +
+			"nil\n\t}\n\treturn l.race", "\t}\n\treturn l.race"},
 	}, lendingPackage, "^TestAnExhaustedPoolCosts"},
 	{"hundreds of callers dial hundreds of connections", []edit{
 		{"internal/lending/lender.go", ", order == PoolFirst && len(l.lent)+l.dials >= ownMost:", ":"},
@@ -72,7 +76,8 @@ var ofConnections = []mutant{
 		{"internal/lending/own.go", "!l.keeps && s.conn != l.listens)", "!l.keeps)"},
 	}, lendingPackage, "^TestTheConnectionThatListens"},
 	{"the connection that listens is closed for another", []edit{
-		{"internal/lending/own.go", "l.spare == nil && l.keeps || conn == l.listens)", "l.spare == nil && (l.keeps || conn == l.listens))"},
+		{"internal/lending/own.go", "l.spare == nil && l.keeps || conn == l.listens)", "l.spare == nil && (l.keeps " +
+			"|| conn == l.listens))"},
 	}, lendingPackage, "^TestTheConnectionThatListens"},
 	{"a claim gets another connection", []edit{
 		{"internal/lending/own.go", "return w.only == conn || w.only == *new(C) })", "return true })"},
@@ -93,7 +98,8 @@ var ofConnections = []mutant{
 		{"internal/server/listen.go", "\tconfig.BuildContextWatcherHandler = func(", "\t_ = func("},
 	}, integration, "^TestNotificationsComeBetween"},
 	{"nobody reads what comes over a connection that nobody uses", []edit{
-		{"internal/server/own.go", "Usable: usable, Hang: s.hang, Attend: s.attend,\n\t})\n}\n\n// newDirect", "Usable: usable, Hang: s.hang,\n\t})\n}\n\n// newDirect"},
+		{"internal/server/own.go", "Usable: usable, Hang: s.hang, Attend: s.attend,\n\t})\n}\n\n// newDirect",
+			"Usable: usable, Hang: s.hang,\n\t})\n}\n\n// newDirect"},
 	}, integration, "^TestALostConnectionIsNoticed"},
 	{"a connection that brings nothing is kept", []edit{
 		{"internal/server/listen.go", "\t\th.ears.change(func() { h.ears.spoilt = true })\n", ""},
@@ -103,10 +109,12 @@ var ofConnections = []mutant{
 	}, integration, "^TestAConnectionThatBringsNothing"},
 	{"I8 looks go over the connection that listens", []edit{
 		{"internal/server/own.go", "\torder := lending.IdleFirst\n", "\torder := lending.OwnFirst\n"},
-		{"pglock/heartbeat.go", "\t\t\th.last.until = now.Mono + min(limit, max(lookAgain, slowLook*look.Took)) // its connection may be dead\n", ""},
+		{"pglock/heartbeat.go", "\t\t\th.last.until = now.Mono + min(limit, max(lookAgain, slowLook*look.Took)) // " +
+			"its connection may be dead\n", ""},
 	}, integration, "^TestI8_AConnectionThatDies"},
 	{"I8 whoever asks again waits for the pool", []edit{
-		{"internal/server/server.go", "s.again = gathering(s, waitsWide, errClosed, s.lend,", "s.again = gathering(s, waitsWide, errClosed, s.borrow,"},
+		{"internal/server/server.go", "s.again = gathering(s, waitsWide, errClosed, s.lend,",
+			"s.again = gathering(s, waitsWide, errClosed, s.borrow,"},
 	}, integration, "^TestI8_AConnectionThatDies"},
 	{"I8 a look waits for one that is not answered", []edit{
 		{"pglock/heartbeat.go", "max(lookAgain, slowLook*look.Took)", "max(limit, slowLook*look.Took)"},
@@ -115,7 +123,8 @@ var ofConnections = []mutant{
 		{"pglock/heartbeat.go", "n == 0 && (late < 2 || kind >= 0)", "n == 0"},
 	}, library, "^TestASilentServer"},
 	{"who has dialled for another dials no more", []edit{
-		{"internal/lending/lender.go", "\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t}\n\t\tended <- err\n", "\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t\treturn\n\t\t}\n\t\tended <- err\n"},
+		{"internal/lending/lender.go", "\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t}\n\t\tended <- err\n",
+			"\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t\treturn\n\t\t}\n\t\tended <- err\n"},
 	}, lendingPackage, "^TestWhoseDialHasServed"},
 	{"a connection of the pool that came too late is kept", []edit{
 		{"internal/lending/lender.go", "\t\t\tif err == nil {\n\t\t\t\tgive()\n\t\t\t}\n", ""},

@@ -22,13 +22,15 @@ var ofSigns = []mutant{
 		{"pglock/renew.go", "\t\t\tsign = 0\n", "\t\t\tsign = never\n"},
 	}, library, "^TestAnExtendedLeaseIsTold"},
 	{"sessions show who has ended and holds nothing", []edit{
-		{schema, "AND (o.leases + o.tickets > 0 OR o.seen_at > clock_timestamp() - interval '1 min' OR o.mark", "AND (true OR o.mark"},
+		{schema, "AND (o.leases + o.tickets > 0 OR o.seen_at > clock_timestamp() - interval '1 min' OR o.mark",
+			"AND (true OR o.mark"},
 	}, administration, "^TestSessionsDoNotShow"},
 	{"a sign of life makes tickets count", []edit{
 		{
 			schema,
 			"UPDATE sessions s SET seen_at = clock_timestamp(), seen_by = pg_backend_pid(), version",
-			"UPDATE sessions s SET alive_until = clock_timestamp() + interval '10 s', seen_at = clock_timestamp(), seen_by = pg_backend_pid(), version",
+			"UPDATE sessions s SET alive_until = clock_timestamp() + interval '10 s', seen_at = clock_timestamp(), " +
+				"seen_by = pg_backend_pid(), version",
 		},
 	}, administration, "^TestASignOfLifeKeeps"},
 	{"a look at a long session is no sign of life", []edit{
@@ -41,7 +43,8 @@ var ofSigns = []mutant{
 		{schema, "THEN CASE WHEN p_connected IS FALSE AND p_over_it THEN 'unknown' ELSE 'alive' END", "THEN 'alive'"},
 	}, administration, "^TestLifeFollows"},
 	{"whoever's tickets count no more is alive", []edit{
-		{schema, "WHEN p_signed_at > clock_timestamp() - interval '15 s' AND p_counts", "WHEN p_signed_at > clock_timestamp() - interval '15 s'"},
+		{schema, "WHEN p_signed_at > clock_timestamp() - interval '15 s' AND p_counts",
+			"WHEN p_signed_at > clock_timestamp() - interval '15 s'"},
 	}, administration, "^TestLifeFollows"},
 	{"I23 a standby calls a client silent", []edit{
 		{schema, "AND p_counts OR pg_is_in_recovery() THEN 'unknown'", "AND p_counts THEN 'unknown'"},

@@ -35,7 +35,7 @@ type mutant struct {
 	test  string // a regular expression for -run
 }
 
-// edit replaces a text that occurs exactly once in a file. In SQL, line breaks do not matter.
+// edit replaces a text that occurs exactly once in a file. Line breaks do not matter.
 type edit struct{ file, old, broken string }
 
 func main() {
@@ -50,7 +50,8 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("mutants", flag.ExitOnError)
 	shard := flags.String("shard", "1/1", "the `part/of` the list to try: 1/4 is every fourth mutant, from the first")
-	record := flags.String("record", "", "a `file` that keeps the verdicts: those it has of this code are not tried again")
+	record := flags.String("record", "", "a `file` that keeps the verdicts: those it has of this code are not tried "+
+		"again")
 	jobs := flags.Int("jobs", runtime.NumCPU()+1, "how many mutants are tried at once")
 	_ = flags.Parse(args) // it exits
 	chosen, err := choose(all, flags.Args(), *shard)
@@ -80,7 +81,9 @@ func run(ctx context.Context, args []string) error {
 		return ctx.Err()
 	}
 	printTable(os.Stdout, verdicts)
-	alive := slices.DeleteFunc(slices.Clone(verdicts), func(v verdict) bool { return v.KilledBy != "" || v.Unfit != "" })
+	alive := slices.DeleteFunc(slices.Clone(verdicts), func(v verdict) bool {
+		return v.KilledBy != "" || v.Unfit != ""
+	})
 	unfit := slices.DeleteFunc(slices.Clone(verdicts), func(v verdict) bool { return v.Unfit == "" })
 	killed := len(verdicts) - len(alive) - len(unfit)
 	fmt.Printf("\n%d mutants, %d killed, in %v.\n", len(verdicts), killed, time.Since(began).Round(time.Second))

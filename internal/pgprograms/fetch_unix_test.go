@@ -89,7 +89,8 @@ func TestProgramsAreDownloadedOnceAndKeptAndNothingElseIs(t *testing.T) {
 	if first.Version != "17.5" || !strings.HasPrefix(first.BinDir, f.dir) {
 		t.Errorf("fetched %+v", first)
 	}
-	if line := progress.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, f.dir) || !strings.Contains(line, "PostgreSQL 17") {
+	if line := progress.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, f.dir) ||
+		!strings.Contains(line, "PostgreSQL 17") {
 		t.Errorf("progress %q", line)
 	}
 	progress.Reset()
@@ -164,7 +165,8 @@ func TestFailedDownloadSaysWhatFailedAndLeavesNoPrograms(t *testing.T) {
 	} {
 		f := fetching(t, c.url)
 		_, err := f.fetch(t.Context(), io.Discard)
-		if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), f.dir) {
+		if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), f.dir) {
 			t.Errorf("%s: error %v, want ErrNotFound that says %q", name, err, c.want)
 		}
 		if left := entries(t, f.dir); len(left) != 0 {

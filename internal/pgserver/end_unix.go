@@ -38,8 +38,8 @@ func (p *process) DataDir() string { return p.data }
 // LogFile is the server's log; empty for a server that was not started here.
 func (p *process) LogFile() string { return p.log }
 
-// Stop ends the server, closing its connections, and removes its folder. A second call does nothing, and so does any call
-// for a server that was not started here.
+// Stop ends the server, closing its connections, and removes its folder. A second call does nothing, and so does any
+// call for a server that was not started here.
 func (p *process) Stop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,11 +20,11 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
 
-// fill makes the data folder. It copies the one that is kept in cache, with its password. If there is none, or it cannot be
-// copied, it runs initdb, which takes far longer, and keeps a copy for the servers to come.
+// fill makes the data folder. It copies the one that is kept in cache, with its password. If there is none, or it
+// cannot be copied, it runs initdb, which takes far longer, and keeps a copy for the servers to come.
 //
-// A kept folder gets its name when it is complete, and nobody changes it then. It may be removed at any time. Whoever keeps
-// another removes those that nobody has copied for long: of programs that are gone, or half made.
+// A kept folder gets its name when it is complete, and nobody changes it then. It may be removed at any time. Whoever
+// keeps another removes those that nobody has copied for long: of programs that are gone, or half made.
 func (p *process) fill(ctx context.Context, cache string) error {
 	kept := filepath.Join(cache, p.edition())
 	if password, err := os.ReadFile(filepath.Join(kept, "password")); cache != "" && err == nil {
@@ -122,8 +122,8 @@ func (p *process) initdb(ctx context.Context) error {
 	return removeForks(filepath.Join(p.data, "base"))
 }
 
-// removeForks removes the maps of free space and of visibility, a fourth of the files of which each database is a copy. A
-// server does without them, and makes new ones.
+// removeForks removes the maps of free space and of visibility, a fourth of the files of which each database is a copy.
+// A server does without them, and makes new ones.
 func removeForks(folder string) error {
 	return filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && (strings.HasSuffix(path, "_fsm") || strings.HasSuffix(path, "_vm")) {

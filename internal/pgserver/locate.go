@@ -33,7 +33,8 @@ func ForcedKind(allowed ...Kind) (Kind, error) {
 	if kind == "" || slices.Contains(allowed, kind) {
 		return kind, nil
 	}
-	return "", fmt.Errorf("%s: %q must be one of %q (docker is for the tests in integration only)", Variable, string(kind), allowed)
+	return "", fmt.Errorf("%s: %q must be one of %q (docker is for the tests in integration only)", Variable,
+		string(kind), allowed)
 }
 
 // Locate returns the server at connString, if that is not empty; else it starts one from installed programs; else
@@ -59,7 +60,8 @@ func Locate(ctx context.Context, connString string, progress io.Writer) (*Server
 
 // LocatePrograms returns installed programs, else downloaded ones; forced allows only one of the two. It also returns
 // which.
-func LocatePrograms(ctx context.Context, forced Kind, progress io.Writer) (programs pgprograms.Programs, kind Kind, err error) {
+func LocatePrograms(ctx context.Context, forced Kind, progress io.Writer) (programs pgprograms.Programs, kind Kind,
+	err error) {
 	if runtime.GOOS == "windows" {
 		return programs, "", ErrUnsupported
 	}

@@ -32,7 +32,8 @@ func TestConnectionStringComesFirstUnlessTheVariableForbids(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if theirs.Kind() != KindURL || theirs.URL() != ours.URL() || !strings.Contains(theirs.Description(), "127.0.0.1") {
+		if theirs.Kind() != KindURL || theirs.URL() != ours.URL() || !strings.Contains(theirs.Description(),
+			"127.0.0.1") {
 			t.Errorf("%s=%q: found %s server %s", Variable, value, theirs.Kind(), theirs.Description())
 		}
 	}

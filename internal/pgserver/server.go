@@ -83,7 +83,8 @@ func Connect(ctx context.Context, connString string) (*Server, error) {
 	}
 	defer conn.Close(ctx)
 	var version string
-	if err := conn.QueryRow(ctx, "select split_part(current_setting('server_version'), ' ', 1)").Scan(&version); err != nil {
+	if err := conn.QueryRow(ctx,
+		"select split_part(current_setting('server_version'), ' ', 1)").Scan(&version); err != nil {
 		return nil, fmt.Errorf("pgserver: connection string: %w", err)
 	}
 	at := net.JoinHostPort(conn.Config().Host, strconv.Itoa(int(conn.Config().Port)))

@@ -192,7 +192,8 @@ func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *te
 		slept <- err
 	}()
 	eventually(t, 20*time.Second, "the busy connection runs", func() bool {
-		return ask[bool](t, conn, "select exists (select from pg_stat_activity where query like '%100000000000)' and pid <> pg_backend_pid())")
+		return ask[bool](t, conn, "select exists (select from pg_stat_activity where query like '%100000000000)' and "+
+			"pid <> pg_backend_pid())")
 	})
 	children, err := childrenOf(s.PID())
 	if err != nil {

@@ -40,7 +40,8 @@ type process struct {
 // pgprograms.Account. ctx governs the start, not the life of the server. The caller owns the server and ends it with
 // Stop; if the caller's process ends without that, the server and its folder go too.
 //
-// The data folder is a copy of one in the cache (pgprograms.Cache), if there is a cache; the first start keeps it there.
+// The data folder is a copy of one in the cache (pgprograms.Cache), if there is a cache; the first start keeps it
+// there.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	cache, _ := pgprograms.Cache() // "" if there is none
 	return start(ctx, o, cache)

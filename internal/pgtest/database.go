@@ -117,8 +117,8 @@ func (db *DB) Conn(tb testing.TB) *pgx.Conn {
 	return conn
 }
 
-// Look calls f with a connection that all such calls of the test share, one after the other: each statement alone, which
-// leaves nothing in the session. It is closed when the test ends.
+// Look calls f with a connection that all such calls of the test share, one after the other: each statement alone,
+// which leaves nothing in the session. It is closed when the test ends.
 func (db *DB) Look(tb testing.TB, f func(*pgx.Conn)) {
 	tb.Helper()
 	db.mu.Lock()

@@ -47,7 +47,8 @@ func ownServers(tb testing.TB) pgserver.Options {
 		if sharedErr := shared.get(); sharedErr != nil {
 			tb.Fatal(sharedErr)
 		}
-		reason := fmt.Sprintf("pgtest: %s needs server programs on this machine, to kill and restart a server of its own: %v", tb.Name(), err)
+		reason := fmt.Sprintf("pgtest: %s needs server programs on this machine, to kill and restart a server of its "+
+			"own: %v", tb.Name(), err)
 		fmt.Fprintln(os.Stdout, reason)
 		tb.Skip(reason)
 	}
@@ -58,7 +59,8 @@ func ownServers(tb testing.TB) pgserver.Options {
 // container, does not keep installed programs from being used, but prevents a download.
 func (c *cluster) startOwn() error {
 	c.ownOnce.Do(func() {
-		forced, err := pgserver.ForcedKind(pgserver.KindURL, pgserver.KindPrograms, pgserver.KindDownload, pgserver.KindDocker)
+		forced, err := pgserver.ForcedKind(pgserver.KindURL, pgserver.KindPrograms, pgserver.KindDownload,
+			pgserver.KindDocker)
 		if c.ownErr = err; err != nil {
 			return
 		}

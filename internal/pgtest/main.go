@@ -83,8 +83,8 @@ func Main(m *testing.M, opts ...Option) {
 	os.Exit(code)
 }
 
-// waitTogether lets more tests run at once than there are processors, unless the command line says how many: most of them
-// wait for a clock, or for a server.
+// waitTogether lets more tests run at once than there are processors, unless the command line says how many: most of
+// them wait for a clock, or for a server.
 func waitTogether() {
 	if !flag.Parsed() {
 		flag.Parse()

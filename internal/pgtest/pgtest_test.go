@@ -24,7 +24,8 @@ func migrate(ctx context.Context, url string) error {
 func tables(tb testing.TB, db *pgtest.DB) int {
 	tb.Helper()
 	var n int
-	if err := db.Pool(tb).QueryRow(tb.Context(), "select count(*) from pg_tables where schemaname = 'public'").Scan(&n); err != nil {
+	if err := db.Pool(tb).QueryRow(tb.Context(),
+		"select count(*) from pg_tables where schemaname = 'public'").Scan(&n); err != nil {
 		tb.Fatal(err)
 	}
 	return n
@@ -56,7 +57,8 @@ func TestDatabaseGoesWithItsTestWhoeverIsConnected(t *testing.T) {
 		}
 	})
 	var n int
-	if err := pgtest.EmptyDatabase(t).Conn(t).QueryRow(t.Context(), "select count(*) from pg_database where datname = $1", name).Scan(&n); err != nil {
+	if err := pgtest.EmptyDatabase(t).Conn(t).QueryRow(t.Context(), "select count(*) from pg_database where datname "+
+		"= $1", name).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	if n != 0 {

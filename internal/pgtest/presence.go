@@ -35,11 +35,13 @@ func (c *cluster) connect(ctx context.Context) (err error) {
 	c.old = strings.HasPrefix(c.presence.PgConn().ParameterStatus("server_version"), "14")
 	for alone := false; !alone; {
 		c.id = rand.Int32()
-		if err := c.presence.QueryRow(ctx, "select pg_try_advisory_lock($1, $2)", lockClass, c.id).Scan(&alone); err != nil {
+		if err := c.presence.QueryRow(ctx, "select pg_try_advisory_lock($1, $2)", lockClass,
+			c.id).Scan(&alone); err != nil {
 			return fmt.Errorf("pgtest: %w", err)
 		}
 	}
-	rows, _ := c.presence.Query(ctx, `select datname from pg_database d where datname ~ ('^' || $1 || '[0-9]+_([0-9]+|template)$')
+	rows, _ := c.presence.Query(ctx,
+		`select datname from pg_database d where datname ~ ('^' || $1 || '[0-9]+_([0-9]+|template)$')
 		and not exists (select from pg_locks where locktype = 'advisory' and classid = $2 and objsubid = 2
 			and objid::text = split_part(datname, '_', 3))
 		and not exists (select from pg_stat_activity a where a.datname = d.datname)`, namePrefix, lockClass)

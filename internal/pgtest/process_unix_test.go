@@ -215,7 +215,8 @@ func TestSharedServerIsUsedByManyAndLeftAsItWas(t *testing.T) {
 	// The server notices the end of each connection by itself. A database that somebody uses is not dropped.
 	pgtest.Eventually(t, "the number and the databases of the killed process to be free", func() bool {
 		return len(query(t, server.URL(), `select pid::text from pg_locks where locktype = 'advisory'
-			union all select pid::text from pg_stat_activity where datname like 'pglock%' and datname <> '`+inUse+`'`)) == 0
+			union all select pid::text from pg_stat_activity where datname like 'pglock%' and datname <> '`+inUse+
+			`'`)) == 0
 	})
 	waits, interrupted := startChild(t, "wait", env...), startChild(t, "wait", env...)
 	waits.ready(t)
@@ -226,7 +227,8 @@ func TestSharedServerIsUsedByManyAndLeftAsItWas(t *testing.T) {
 	if code, said := interrupted.end(t); code != 130 {
 		t.Errorf("exit code %d:\n%s", code, said)
 	}
-	if got := databasesOf(t, server.URL()); len(got) != 4 || !slices.Contains(got, theirs) || !slices.Contains(got, inUse) {
+	if got := databasesOf(t, server.URL()); len(got) != 4 || !slices.Contains(got, theirs) ||
+		!slices.Contains(got, inUse) {
 		t.Errorf("databases %v, want two of the process that waits, %s and %s", got, theirs, inUse)
 	}
 	if err := waits.stdin.Close(); err != nil {

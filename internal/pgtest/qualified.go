@@ -72,7 +72,8 @@ func Unqualified(source, schema string) (found []string) {
 	name := func(t token) string { return strings.Trim(t.text, `"`) }
 	// qualified: the name that begins here belongs to pg_catalog or to the schema.
 	qualified := func(i int) bool {
-		return (name(at(i)) == "pg_catalog" || name(at(i)) == schema) && at(i+1).text == "." && (at(i+2).kind == 'i' || at(i+2).kind == 'q' || at(i+2).kind == 'o')
+		return (name(at(i)) == "pg_catalog" || name(at(i)) == schema) && at(i+1).text == "." &&
+			(at(i+2).kind == 'i' || at(i+2).kind == 'q' || at(i+2).kind == 'o')
 	}
 	relation := func(i int) { // begins what a query reads or writes
 		for at(i).text == "only" || at(i).text == "lateral" || at(i).text == "rows" || at(i-1).text == "rows" {
@@ -90,7 +91,8 @@ func Unqualified(source, schema string) (found []string) {
 		switch t.kind {
 		case 'o':
 			assigned := t.text == "=" && here.set && (at(i-2).text == "set" || at(i-2).text == ",")
-			inOperator := at(i-1).text == "." && name(at(i-2)) == "pg_catalog" && at(i-3).text == "(" && at(i-4).text == "operator"
+			inOperator := at(i-1).text == "." && name(at(i-2)) == "pg_catalog" && at(i-3).text == "(" &&
+				at(i-4).text == "operator"
 			everything := t.text == "*" && at(i-1).text == "select"
 			if !assigned && !inOperator && !everything {
 				complain("operator", i)
@@ -100,7 +102,8 @@ func Unqualified(source, schema string) (found []string) {
 				complain("type of a constant", i)
 			}
 		case 'q', 'i':
-			if at(i+1).text == "(" && at(i-1).text != "." && at(i-1).text != "]" && at(i-1).text != "as" && (t.kind == 'q' || !slices.Contains(keywords, t.text)) {
+			if at(i+1).text == "(" && at(i-1).text != "." && at(i-1).text != "]" && at(i-1).text != "as" &&
+				(t.kind == 'q' || !slices.Contains(keywords, t.text)) {
 				complain("call", i)
 			}
 			if at(i+1).text == "(" && at(i-1).text == "." && !qualified(i-2) && at(i-3).text != "into" {
@@ -120,7 +123,8 @@ func Unqualified(source, schema string) (found []string) {
 				named, _, _ := strings.Cut(strings.Trim(at(i-1).text, "'"), ".")
 				if !qualified(i + 1) {
 					complain("type", i+1)
-				} else if strings.HasPrefix(name(at(i+3)), "reg") && strings.Trim(named, `"`) != "pg_catalog" && strings.Trim(named, `"`) != schema {
+				} else if strings.HasPrefix(name(at(i+3)), "reg") && strings.Trim(named, `"`) != "pg_catalog" &&
+					strings.Trim(named, `"`) != schema {
 					complain("name", i-1)
 				}
 			case ",":

@@ -36,7 +36,8 @@ func connect(t *testing.T, d *pgtest.DB, mode pgx.QueryExecMode) *pgx.Conn {
 	return conn
 }
 
-var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe,
+	pgx.QueryExecModeDescribeExec,
 	pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
 
 // Every kind of argument arrives in every mode, and only the default mode prepares statements.
@@ -50,7 +51,8 @@ func TestStepsRunInEveryMode(t *testing.T) {
 			const sql = `SELECT concat_ws('|', $1::text, $2::int8, $3::bool, $4::text[], $5::int8[], $6::int4[], $7::text[], $8::int4, $9::bool[])`
 			var got []string
 			for range 2 {
-				if err := e.Run(t.Context(), conn, text(sql, &got, name, int64(5), true, []string{"a", "b,c"}, []int64{1, 2},
+				if err := e.Run(t.Context(), conn, text(sql, &got, name, int64(5), true, []string{"a", "b,c"},
+					[]int64{1, 2},
 					[]*int{&seven, nil}, []*string{nil, &name}, (*int)(nil), []bool{true})); err != nil {
 					t.Fatal(err)
 				}
@@ -59,7 +61,10 @@ func TestStepsRunInEveryMode(t *testing.T) {
 				t.Errorf("%q, want %q twice", got, want)
 			}
 			var prepared int
-			if err := conn.QueryRow(t.Context(), "select count(*) from pg_prepared_statements where name like 'pglock%'", pgx.QueryExecModeSimpleProtocol).Scan(&prepared); err != nil || (prepared > 0) != (mode == pgx.QueryExecModeCacheStatement) {
+			if err := conn.QueryRow(t.Context(),
+				"select count(*) from pg_prepared_statements where name like 'pglock%'",
+				pgx.QueryExecModeSimpleProtocol).Scan(&prepared); err != nil ||
+				(prepared > 0) != (mode == pgx.QueryExecModeCacheStatement) {
 				t.Errorf("%d statements are prepared, %v", prepared, err)
 			}
 		})
@@ -83,7 +88,8 @@ func TestI19_StepsAreTransactionsAtReadCommitted(t *testing.T) {
 				t.Fatal(err)
 			}
 			all := append(got, along...)
-			if want := 2; mode == pgx.QueryExecModeCacheStatement && len(all) != want || mode != pgx.QueryExecModeCacheStatement && len(all) != 1 {
+			if want := 2; mode == pgx.QueryExecModeCacheStatement && len(all) != want ||
+				mode != pgx.QueryExecModeCacheStatement && len(all) != 1 {
 				t.Fatalf("%q", all)
 			}
 			for i, s := range all {
@@ -91,7 +97,8 @@ func TestI19_StepsAreTransactionsAtReadCommitted(t *testing.T) {
 					t.Errorf("%q", all)
 				}
 			}
-			if err := e.Run(t.Context(), conn, text("SELECT (1 / $1::int4)::text", &got, 0)); State(err) != "22012" || conn.PgConn().TxStatus() != 'I' {
+			if err := e.Run(t.Context(), conn, text("SELECT (1 / $1::int4)::text", &got, 0)); State(err) != "22012" ||
+				conn.PgConn().TxStatus() != 'I' {
 				t.Errorf("%v; the connection is left in state %c", err, conn.PgConn().TxStatus())
 			}
 		})
@@ -102,9 +109,11 @@ func TestI19_StepsAreTransactionsAtReadCommitted(t *testing.T) {
 func TestALimitOnlyLowersTheTimeoutOfTheSession(t *testing.T) {
 	conn := connect(t, pgtest.Database(t), pgx.QueryExecModeCacheStatement)
 	for was, want := range map[string]string{
-		"0": "10s", "999": "999ms", "9999": "9999ms", "10s": "10s", "10001": "10s", "61s": "10s", "2h": "10s", "24d": "10s", "2147483647": "10s",
+		"0": "10s", "999": "999ms", "9999": "9999ms", "10s": "10s", "10001": "10s", "61s": "10s", "2h": "10s",
+		"24d": "10s", "2147483647": "10s",
 	} {
-		if _, err := conn.Exec(t.Context(), "SET IntervalStyle = iso_8601; SET statement_timeout = '"+was+"'"); err != nil {
+		if _, err := conn.Exec(t.Context(), "SET IntervalStyle = iso_8601; SET statement_timeout = '"+was+
+			"'"); err != nil {
 			t.Fatal(err)
 		}
 		var e Executor
@@ -122,10 +131,12 @@ func TestFailureOfAStepThatGoesAlongIsItsOwn(t *testing.T) {
 	conn := connect(t, pgtest.Database(t), pgx.QueryExecModeCacheStatement)
 	var e Executor
 	var got, none []string
-	if err := e.Run(t.Context(), conn, text("SELECT 'done'", &got), text("SELECT (1 / $1::int4)::text", &none, 0)); err != nil || !slices.Equal(got, []string{"done"}) {
+	if err := e.Run(t.Context(), conn, text("SELECT 'done'", &got), text("SELECT (1 / $1::int4)::text", &none,
+		0)); err != nil || !slices.Equal(got, []string{"done"}) {
 		t.Errorf("%q, %v", got, err)
 	}
-	if err := e.Run(t.Context(), conn, text("SELECT (1 / $1::int4)::text", &none, 0), text("SELECT 'done'", &none)); State(err) != "22012" || none != nil {
+	if err := e.Run(t.Context(), conn, text("SELECT (1 / $1::int4)::text", &none, 0),
+		text("SELECT 'done'", &none)); State(err) != "22012" || none != nil {
 		t.Errorf("%q, %v", none, err)
 	}
 	if err := e.Run(t.Context(), conn, text("SELECT 'done'", &got)); err != nil || len(got) != 2 {

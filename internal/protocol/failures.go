@@ -105,8 +105,8 @@ func ConnectionLost(err error) bool {
 	}
 }
 
-// Fatal reports whether the server, or a pooler before it, has ended the connection with this error, or crashed: what it
-// was doing may be done.
+// Fatal reports whether the server, or a pooler before it, has ended the connection with this error, or crashed: what
+// it was doing may be done.
 func Fatal(err error) bool {
 	severity := Field(err, FieldSeverity)
 	return severity == "FATAL" || severity == "PANIC"

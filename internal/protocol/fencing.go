@@ -64,7 +64,8 @@ func SealOf(schema string, resources []string) string {
 
 // Outcome asks for a receipt.
 func Outcome(schema string) string {
-	return inSchema("SELECT {{schema}}.outcome($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text::pg_catalog.uuid)", schema)
+	return inSchema("SELECT {{schema}}.outcome($1::pg_catalog.text::pg_catalog.uuid, "+
+		"$2::pg_catalog.text::pg_catalog.uuid)", schema)
 }
 
 // GuardTable puts a table under guard, and UnguardTable takes the guard away.

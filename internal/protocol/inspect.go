@@ -40,11 +40,13 @@ func ScanLockInfo[Token ~int64, Mode ~string](rows pgx.Rows, more ...any) (i Loc
 	var capacity *int
 	var slowest, longest *int64
 	err = rows.Scan(append([]any{&i.Name, &i.Held, &i.Holder, &i.Session, &i.Token, &ttl, &acquiredAt, &renewedAt,
-		&expiresAt, &endedAt, &remaining, &metadata, &i.Slot, &i.Mode, &capacity, &i.Waiting, &i.Grants, &slowest, &longest}, more...)...)
+		&expiresAt, &endedAt, &remaining, &metadata, &i.Slot, &i.Mode, &capacity, &i.Waiting, &i.Grants, &slowest,
+		&longest}, more...)...)
 	i.TTL, i.Remaining = time.Duration(ttl)*time.Microsecond, time.Duration(remaining)*time.Microsecond
 	i.AcquiredAt, i.RenewedAt = Moment(acquiredAt), Moment(renewedAt)
 	i.ExpiresAt, i.EndedAt, i.Limit = Moment(expiresAt), Moment(endedAt), OrZero(capacity)
-	i.SlowestRenewal, i.LongestWait = time.Duration(OrZero(slowest))*time.Microsecond, time.Duration(OrZero(longest))*time.Microsecond
+	i.SlowestRenewal, i.LongestWait = time.Duration(OrZero(slowest))*time.Microsecond,
+		time.Duration(OrZero(longest))*time.Microsecond
 	if metadata != nil {
 		i.Metadata = json.RawMessage(*metadata)
 	}
@@ -68,8 +70,8 @@ const Replayed = `SELECT
 
 // The next two read catalogs alone, so they also work where the schema is missing or its tables are locked.
 
-// Elsewhere tells in which other databases of the server connections have the names that pglock gives them, how many, and
-// some of the names; and in which other schemas of this database pglock is.
+// Elsewhere tells in which other databases of the server connections have the names that pglock gives them, how many,
+// and some of the names; and in which other schemas of this database pglock is.
 const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*), (pg_catalog.array_agg(DISTINCT a.application_name))[1:3]
 	FROM pg_catalog.pg_stat_activity a
 	WHERE pg_catalog.starts_with(a.application_name, 'pglock ') AND a.application_name OPERATOR(pg_catalog.!~) '/pglock-admin\['
@@ -83,8 +85,8 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 		AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname OPERATOR(pg_catalog.=) 'fencing_token_seq')
 	ORDER BY 2 NULLS LAST, 3 DESC, 1 LIMIT 20`
 
-// TableLocks tells who keeps readers from the tables of a schema: the process or the prepared transaction, its table, and
-// what pg_stat_activity shows of it.
+// TableLocks tells who keeps readers from the tables of a schema: the process or the prepared transaction, its table,
+// and what pg_stat_activity shows of it.
 const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::pg_catalog.text, k.pid, p.gid,
 		coalesce(a.usename, p.owner)::pg_catalog.text, a.application_name, a.state,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.xact_start, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,

@@ -98,7 +98,8 @@ type Ending struct {
 	Handed   Handed
 }
 
-// Succession is the result of a hand-over: the outcome is HandedOver, Nobody, or the reason for which the lease is lost.
+// Succession is the result of a hand-over: the outcome is HandedOver, Nobody, or the reason for which the lease is
+// lost.
 type Succession struct {
 	Outcome string
 	Handed  Handed

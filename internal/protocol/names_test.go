@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Statements go without names for a while after one was lost: for longer each time that names are lost again. Names that work are
-// used again.
+// Statements go without names for a while after one was lost: for longer each time that names are lost again. Names
+// that work are used again.
 func TestStatementsGoWithoutNamesForAWhileAfterOneWasLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n names
@@ -39,7 +39,8 @@ func TestStatementsGoWithoutNamesForAWhileAfterOneWasLost(t *testing.T) {
 }
 
 func TestModesOfPoolersHaveNoNames(t *testing.T) {
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		if new(names).usable(mode) {
 			t.Errorf("names are used in mode %v", mode)
 		}

@@ -34,9 +34,11 @@ var times = regexp.MustCompile(`\{\{at ([\w.()]+)\}\}`)
 // NewQueries gives the statements for a schema.
 func NewQueries(schema string) *Queries {
 	in := func(q string) string {
-		q = strings.ReplaceAll(q, "{{info}}", `name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
+		q = strings.ReplaceAll(q, "{{info}}",
+			`name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
 				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting, grants, slowest_us, longest_wait_us`)
-		q = strings.ReplaceAll(q, "{{waiter}}", `name, ticket, place, mode, capacity, holder, session_id::pg_catalog.text, alive, ttl_us, {{at enqueued_at}},
+		q = strings.ReplaceAll(q, "{{waiter}}",
+			`name, ticket, place, mode, capacity, holder, session_id::pg_catalog.text, alive, ttl_us, {{at enqueued_at}},
 				waiting_us, behind_ticket, behind_holder, metadata::pg_catalog.text`)
 		return times.ReplaceAllString(strings.ReplaceAll(q, "{{schema}}", pgx.Identifier{schema}.Sanitize()),
 			"(EXTRACT(epoch FROM $1) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")

@@ -15,21 +15,25 @@ import (
 func (q *Queries) Acquire(requests []Request, answers []Answer) Step {
 	if len(requests) == 1 {
 		a := requests[0]
-		return Step{SQL: q.acquire, Args: []any{a.Name, a.GrantID.String(), a.Session.Key.String(), a.Holder, Interval(a.TTL + a.Grace), a.metadata(), a.Retry,
+		return Step{SQL: q.acquire, Args: []any{a.Name, a.GrantID.String(), a.Session.Key.String(), a.Holder,
+			Interval(a.TTL + a.Grace), a.metadata(), a.Retry,
 			a.Mode, a.capacity(), a.Wait, Interval(a.Session.TTL), a.Owner.String(), a.Nested},
 			Scan: func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
 	}
 	n := len(requests)
-	names, grantIDs, holders, ttls, modes, owners := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	names, grantIDs, holders, ttls, modes, owners := make([]string, n), make([]string, n), make([]string,
+		n), make([]string, n), make([]string, n), make([]string, n)
 	metadata, capacities := make([]*string, n), make([]*int, n)
 	retries, waits, nested := make([]bool, n), make([]bool, n), make([]bool, n)
 	for i, a := range requests {
-		names[i], grantIDs[i], holders[i], ttls[i], modes[i] = a.Name, a.GrantID.String(), a.Holder, Interval(a.TTL+a.Grace), a.Mode
+		names[i], grantIDs[i], holders[i], ttls[i], modes[i] = a.Name, a.GrantID.String(), a.Holder, Interval(a.TTL+
+			a.Grace), a.Mode
 		owners[i], capacities[i], metadata[i] = a.Owner.String(), a.capacity(), a.metadata()
 		retries[i], waits[i], nested[i] = a.Retry, a.Wait, a.Nested
 	}
 	session := requests[0].Session
-	return Step{SQL: q.acquireMany, Args: []any{names, grantIDs, session.Key.String(), holders, ttls, metadata, retries, modes, capacities, waits,
+	return Step{SQL: q.acquireMany, Args: []any{names, grantIDs, session.Key.String(), holders, ttls, metadata, retries,
+		modes, capacities, waits,
 		Interval(session.TTL), owners, nested},
 		Scan: func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
 }
@@ -132,15 +136,16 @@ func (q *Queries) ReleaseAll(claims []Claim, endings []Ending) Step {
 
 // HandOver ends a lease and gives the lock to a waiter with the label; with look it only says whether there is one.
 func (q *Queries) HandOver(c Claim, to string, look bool, s *Succession) Step {
-	return Step{SQL: q.handOver, Args: []any{c.Name, c.Token, c.GrantID.String(), to, look}, Scan: func(rows pgx.Rows) error {
-		var text *string
-		if err := rows.Scan(&s.Outcome, &text); err != nil {
+	return Step{SQL: q.handOver, Args: []any{c.Name, c.Token, c.GrantID.String(), to, look},
+		Scan: func(rows pgx.Rows) error {
+			var text *string
+			if err := rows.Scan(&s.Outcome, &text); err != nil {
+				return err
+			}
+			m, err := readMore(text)
+			s.Handed = m.handed()
 			return err
-		}
-		m, err := readMore(text)
-		s.Handed = m.handed()
-		return err
-	}}
+		}}
 }
 
 // Check asks what became of leases.
@@ -174,41 +179,44 @@ func (q *Queries) RenewAll(claims []Claim, verdicts map[Claim]Verdict) Step {
 
 // Look looks at the queue of the session, and searches circles from the tickets in nested.
 func (q *Queries) Look(s Session, nested []int64, sightings map[int64]Sighting) Step {
-	return Step{SQL: q.look, Args: []any{s.Key.String(), s.Holder, Interval(s.TTL), nested}, Scan: func(rows pgx.Rows) error {
-		var ticket int64
-		var remaining *int64
-		var circle *string
-		var seen Sighting
-		if err := rows.Scan(&ticket, &remaining, &seen.First, &seen.Near, &circle, &seen.Served); err != nil {
-			return err
-		}
-		seen.Remaining = micros(OrZero(remaining))
-		if circle != nil {
-			if err := json.Unmarshal([]byte(*circle), &seen.Circle); err != nil {
-				return fmt.Errorf("read a circle of waiters: %w", err)
+	return Step{SQL: q.look, Args: []any{s.Key.String(), s.Holder, Interval(s.TTL), nested},
+		Scan: func(rows pgx.Rows) error {
+			var ticket int64
+			var remaining *int64
+			var circle *string
+			var seen Sighting
+			if err := rows.Scan(&ticket, &remaining, &seen.First, &seen.Near, &circle, &seen.Served); err != nil {
+				return err
 			}
-		}
-		sightings[ticket] = seen
-		return nil
-	}}
+			seen.Remaining = micros(OrZero(remaining))
+			if circle != nil {
+				if err := json.Unmarshal([]byte(*circle), &seen.Circle); err != nil {
+					return fmt.Errorf("read a circle of waiters: %w", err)
+				}
+			}
+			sightings[ticket] = seen
+			return nil
+		}}
 }
 
 // Renew renews one lease, and waits at most so long for its row. A lost lease is an error, as from a fence.
 func (q *Queries) Renew(c Claim, wait time.Duration, v *Verdict) Step {
 	lasting, noLonger := extensions([]Claim{c})
-	return Step{SQL: q.renew, Args: append(c.args(), Interval(wait), lasting, noLonger), Scan: func(rows pgx.Rows) error {
-		var us int64
-		var expiresAt *int64
-		err := rows.Scan(&v.Outcome, &us, &expiresAt)
-		v.Remaining, v.ExpiresAt = micros(us), Moment(expiresAt)
-		switch {
-		case err == nil && v.Outcome == Busy:
-			return &pgconn.PgError{Severity: "ERROR", Code: "55P03", Message: "the row of the lock is locked"}
-		case err == nil && v.Outcome != Renewed: // as a fence says it
-			return &pgconn.PgError{Severity: "ERROR", Code: StateNotHolder, Message: "the lease is lost: " + v.Outcome, Detail: "reason=" + v.Outcome}
-		}
-		return err
-	}}
+	return Step{SQL: q.renew, Args: append(c.args(), Interval(wait), lasting, noLonger),
+		Scan: func(rows pgx.Rows) error {
+			var us int64
+			var expiresAt *int64
+			err := rows.Scan(&v.Outcome, &us, &expiresAt)
+			v.Remaining, v.ExpiresAt = micros(us), Moment(expiresAt)
+			switch {
+			case err == nil && v.Outcome == Busy:
+				return &pgconn.PgError{Severity: "ERROR", Code: "55P03", Message: "the row of the lock is locked"}
+			case err == nil && v.Outcome != Renewed: // as a fence says it
+				return &pgconn.PgError{Severity: "ERROR", Code: StateNotHolder, Message: "the lease is lost: " +
+					v.Outcome, Detail: "reason=" + v.Outcome}
+			}
+			return err
+		}}
 }
 
 // OwnTickets asks for the requests behind tickets of the session.
@@ -241,7 +249,8 @@ func (q *Queries) TakeBack(s Session, spend bool, requests []RequestID, backs []
 			return err
 		}
 		m, err := readMore(text)
-		backs[n-1] = TakenBack{Ended: ended, Place: OrZero(place), Token: OrZero(token), Holder: m.Holder, ExpiresAt: m.ExpiresAt.UTC(), Handed: m.handed()}
+		backs[n-1] = TakenBack{Ended: ended, Place: OrZero(place), Token: OrZero(token), Holder: m.Holder,
+			ExpiresAt: m.ExpiresAt.UTC(), Handed: m.handed()}
 		return err
 	}}
 }
@@ -260,9 +269,10 @@ func (q *Queries) Mark(s Session, pid uint32, version string, marked **bool) Ste
 		text := Interval(s.Holds)
 		holds = &text
 	}
-	return Step{SQL: q.mark, Args: []any{s.Key.String(), process, s.Holder, version, holds, s.Names}, Scan: func(rows pgx.Rows) error {
-		return rows.Scan(marked)
-	}}
+	return Step{SQL: q.mark, Args: []any{s.Key.String(), process, s.Holder, version, holds, s.Names},
+		Scan: func(rows pgx.Rows) error {
+			return rows.Scan(marked)
+		}}
 }
 
 // EndSession ends the session, with all its tickets.
@@ -280,7 +290,9 @@ func (q *Queries) Timeline(us **int64) Step {
 
 // Announce notifies the new holders of a slot of these locks, and the watchers; told is the number of hints.
 func (q *Queries) Announce(names []string, slots []*int, told *int64) Step {
-	return Step{SQL: q.announce, Args: []any{names, slots}, Scan: func(rows pgx.Rows) error { return rows.Scan(told, nil) }}
+	return Step{SQL: q.announce, Args: []any{names, slots}, Scan: func(rows pgx.Rows) error {
+		return rows.Scan(told, nil)
+	}}
 }
 
 // Notify notifies a channel.

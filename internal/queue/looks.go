@@ -76,7 +76,8 @@ func (q *Queue) LookFailed(l *Look, err error, sent, now trust.Instant) {
 // When its turn came, a stray would be granted to nobody, for as long as the session is alive. Strays exist only
 // after the server has lost what it had answered: a crash may lose the last requests that were taken back, since
 // these need not wait for the disk, and so may a failover to a standby that lacks them.
-func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now trust.Instant, answered time.Duration) (strays []int64) {
+func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now trust.Instant,
+	answered time.Duration) (strays []int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.took, q.fails = now.Mono-sent.Mono, false
@@ -92,7 +93,8 @@ func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now tru
 			t.tell(News{Circle: s.Circle})
 		default:
 			t.seen = sent
-			if at := now.Add(s.Remaining); s.First && (!t.first || s.Remaining > AskLate || at.Mono < t.askAt.Mono-lastEager) {
+			if at := now.Add(s.Remaining); s.First &&
+				(!t.first || s.Remaining > AskLate || at.Mono < t.askAt.Mono-lastEager) {
 				t.askAt = at
 				t.signal()
 			}

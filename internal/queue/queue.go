@@ -229,8 +229,8 @@ func (q *Queue) Hears() bool {
 
 // restOf is how long a ticket lets the client go from look to look while notifications arrive. A ticket near the front
 // may become the first when those before it die, and one of an owner that holds a lock may be part of a circle. All
-// others only need their session alive, even if a look hangs; and a grant is trusted from the last look on. So there are
-// four looks in the TTL of either.
+// others only need their session alive, even if a look hangs; and a grant is trusted from the last look on. So there
+// are four looks in the TTL of either.
 func (q *Queue) restOf(t *Ticket) time.Duration {
 	if !t.far || t.Owner.Nested() {
 		return q.slowest

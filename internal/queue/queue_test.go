@@ -52,7 +52,8 @@ func TestHintGoesToItsTicketAlone(t *testing.T) {
 	}
 }
 
-// Trust in a grant counts from when its ticket was last seen in the queue, or from a moment before the grant that is known.
+// Trust in a grant counts from when its ticket was last seen in the queue, or from a moment before the grant that is
+// known.
 func TestI7_HintIsDatedByWhenItsTicketWasLastSeen(t *testing.T) {
 	q := New(time.Minute)
 	one, id := put(q, 1, true, time.Second)
@@ -86,7 +87,8 @@ func TestHintsThatComeBeforeTheirTicketsAreKeptUpToABound(t *testing.T) {
 	}
 }
 
-// The first in the queue asks when the holder's lease ends; where that is over already, soon, and then less and less often.
+// The first in the queue asks when the holder's lease ends; where that is over already, soon, and then less and less
+// often.
 func TestFirstInTheQueueAsksAgain(t *testing.T) {
 	q := New(time.Minute)
 	first, id := put(q, 1, true, 0)
@@ -116,7 +118,8 @@ func TestLookTellsEveryTicketHowItStands(t *testing.T) {
 	look, _ := q.DueLook(at(time.Second))
 	late, _ := put(q, 4, false, time.Second) // too late for this look
 	circle := []protocol.Link{{Lock: "a"}}
-	q.Looked(look, map[int64]protocol.Sighting{2: {Circle: circle}, 3: {First: true, Remaining: time.Second}}, at(time.Second), at(2*time.Second), pause.Never)
+	q.Looked(look, map[int64]protocol.Sighting{2: {Circle: circle}, 3: {First: true, Remaining: time.Second}},
+		at(time.Second), at(2*time.Second), pause.Never)
 	if n, _ := q.TakeNews(gone, at(0)); !n.AskAgain {
 		t.Errorf("a ticket that is not queued any more: %+v", n)
 	}

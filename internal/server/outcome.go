@@ -24,8 +24,8 @@ func AnswerLost(err error) bool {
 	return (protocol.ConnectionLost(err) || protocol.Fatal(err)) && !NeverSent(err) && !errors.As(err, &left)
 }
 
-// Lasting reports whether the error would come again and again: the pool is closed, or the server refuses the request or
-// the login for a reason that will not pass. A lack of resources (class 53) may pass, and a standby may be promoted.
+// Lasting reports whether the error would come again and again: the pool is closed, or the server refuses the request
+// or the login for a reason that will not pass. A lack of resources (class 53) may pass, and a standby may be promoted.
 func Lasting(err error) bool {
 	state := protocol.State(err)
 	return errors.Is(err, puddle.ErrClosedPool) ||

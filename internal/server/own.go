@@ -84,7 +84,8 @@ func (s *Server) run(ctx context.Context, step protocol.Step) error {
 
 // lent lends f a connection that can be had within a time.
 func (s *Server) lent(
-	ctx context.Context, within time.Duration, order lending.Order, f func(context.Context, lending.Loan[*pgx.Conn]) error,
+	ctx context.Context, within time.Duration, order lending.Order,
+	f func(context.Context, lending.Loan[*pgx.Conn]) error,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
 	defer cancel()
@@ -271,13 +272,15 @@ func (s *Server) RenewWaiting(
 }
 
 // OwnTickets returns the requests behind tickets of the session.
-func (s *Server) OwnTickets(ctx context.Context, who protocol.Session, tickets []int64) (all []protocol.RequestID, err error) {
+func (s *Server) OwnTickets(ctx context.Context, who protocol.Session, tickets []int64) (all []protocol.RequestID,
+	err error) {
 	err = s.run(ctx, s.Queries.OwnTickets(who, tickets, &all))
 	return all, err
 }
 
 // TakeBack takes requests back, all of them or none.
-func (s *Server) TakeBack(ctx context.Context, who protocol.Session, spend bool, requests []protocol.RequestID) ([]protocol.TakenBack, error) {
+func (s *Server) TakeBack(ctx context.Context, who protocol.Session, spend bool,
+	requests []protocol.RequestID) ([]protocol.TakenBack, error) {
 	backs := make([]protocol.TakenBack, len(requests))
 	return backs, s.run(ctx, s.Queries.TakeBack(who, spend, requests, backs))
 }

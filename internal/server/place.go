@@ -13,7 +13,8 @@ import (
 func Addresses(c *pgx.ConnConfig) []string {
 	all := []string{address(c.Host, c.Port)}
 	for _, f := range c.Fallbacks {
-		if a := address(f.Host, f.Port); !slices.Contains(all, a) { // pgx has the same server twice, with and without TLS
+		// pgx has the same server twice, with and without TLS
+		if a := address(f.Host, f.Port); !slices.Contains(all, a) {
 			all = append(all, a)
 		}
 	}

@@ -55,7 +55,8 @@ func List[T any](ctx context.Context, p *Plain, sql string, args []any, scan fun
 	return collect(ctx, p, limit, protocol.Step{SQL: sql, Args: args, Limit: max(limit, 0) + later}, scan)
 }
 
-func collect[T any](ctx context.Context, p *Plain, limit time.Duration, step protocol.Step, scan func(pgx.Rows) (T, error)) (all []T, err error) {
+func collect[T any](ctx context.Context, p *Plain, limit time.Duration, step protocol.Step,
+	scan func(pgx.Rows) (T, error)) (all []T, err error) {
 	step.Scan = func(rows pgx.Rows) error {
 		one, err := scan(rows)
 		all = append(all, one)

@@ -144,7 +144,8 @@ func (s *Server) reach(ctx context.Context, step protocol.Step, along ...protoco
 }
 
 func (s *Server) repeat(
-	ctx context.Context, lend func(context.Context) (*pgx.Conn, func(), error), step protocol.Step, along ...protocol.Step,
+	ctx context.Context, lend func(context.Context) (*pgx.Conn, func(), error), step protocol.Step,
+	along ...protocol.Step,
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -215,7 +216,8 @@ func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (
 }
 
 // HandOver ends a lease and gives the lock to a waiter with the label; with look it only says whether there is one.
-func (s *Server) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession, err error) {
+func (s *Server) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession,
+	err error) {
 	err = s.reach(ctx, s.Queries.HandOver(c, to, look, &next))
 	return next, err
 }

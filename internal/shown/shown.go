@@ -1,5 +1,5 @@
-// Package shown writes texts from outside, such as the names of locks and the labels of holders, so that people can read
-// and paste them. Whatever such a text contains, it controls neither a terminal nor a shell.
+// Package shown writes texts from outside, such as the names of locks and the labels of holders, so that people can
+// read and paste them. Whatever such a text contains, it controls neither a terminal nor a shell.
 package shown
 
 import (
@@ -11,11 +11,12 @@ import (
 	"unicode/utf8"
 )
 
-// Name writes a lock's name so that somebody can paste it into a shell as an argument of pglock-admin. Whatever the name
-// is, it cannot control the terminal, nor make a shell do anything. Some shells give a backslash a meaning even between
-// quotes.
+// Name writes a lock's name so that somebody can paste it into a shell as an argument of pglock-admin. Whatever the
+// name is, it cannot control the terminal, nor make a shell do anything. Some shells give a backslash a meaning even
+// between quotes.
 func Name(name string) string {
-	if name == "" || strings.HasPrefix(name, "-") || strings.HasPrefix(name, `"`) || strings.Contains(name, `\`) || !AllPrint(name) {
+	if name == "" || strings.HasPrefix(name, "-") || strings.HasPrefix(name, `"`) || strings.Contains(name, `\`) ||
+		!AllPrint(name) {
 		return "'" + Quoted(name) + "'"
 	}
 	return Argument(name)

@@ -48,7 +48,8 @@ func New() *List { return &List{most: Most} }
 func (l *List) Add(r protocol.RequestID, spend bool, ttl, now time.Duration) *Request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	back := &Request{RequestID: r, Spend: spend, Done: make(chan protocol.TakenBack, 1), since: now, until: now + max(ttl, refusedFor)}
+	back := &Request{RequestID: r, Spend: spend, Done: make(chan protocol.TakenBack, 1), since: now, until: now +
+		max(ttl, refusedFor)}
 	l.waiting = append(l.waiting, back)
 	return back
 }

@@ -93,7 +93,8 @@ func TestAllTakesEverythingInBatches(t *testing.T) {
 	l := New()
 	add(l, Most+1, false)
 	add(l, 1, true)
-	if batches := l.All(); len(batches) != 3 || len(batches[0]) != Most || len(batches[1]) != 1 || !batches[2][0].Spend || !l.Empty() {
+	if batches := l.All(); len(batches) != 3 || len(batches[0]) != Most || len(batches[1]) != 1 ||
+		!batches[2][0].Spend || !l.Empty() {
 		t.Errorf("%d batches", len(batches))
 	}
 }

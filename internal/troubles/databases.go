@@ -14,7 +14,8 @@ import (
 )
 
 func wrongDatabase(ctx context.Context, s *Stage) error {
-	err := s.exec(ctx, "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'ci/deploy[12]', '1 h') FROM unnest('{deploy,smoke-test}'::text[]) n")
+	err := s.exec(ctx, "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'ci/deploy[12]', '1 h') "+
+		"FROM unnest('{deploy,smoke-test}'::text[]) n")
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,8 @@ import (
 )
 
 // holder is a program that holds a lock and renews it.
-func (s *Stage) holder(ctx context.Context, label, lock string, opts ...pglock.AcquireOption) (*pglock.Client, *pgxpool.Pool, *pglock.Lease, error) {
+func (s *Stage) holder(ctx context.Context, label, lock string, opts ...pglock.AcquireOption) (*pglock.Client,
+	*pgxpool.Pool, *pglock.Lease, error) {
 	c, pool, err := s.client(ctx, label, pglock.WithDefaultTTL(30*time.Second))
 	if err != nil {
 		return nil, nil, nil, err
@@ -28,7 +29,8 @@ func (s *Stage) holder(ctx context.Context, label, lock string, opts ...pglock.A
 
 // heldFor makes a lease older, and its holder renew it.
 func (s *Stage) heldFor(ctx context.Context, lease *pglock.Lease, d time.Duration) error {
-	err := s.exec(ctx, "UPDATE pglock.locks SET acquired_at = clock_timestamp() - $3::float8 * interval '1 s', slowest = interval '10.2 s' WHERE name = $1 AND slot = $2", lease.Name(), lease.Slot(), d.Seconds())
+	err := s.exec(ctx, "UPDATE pglock.locks SET acquired_at = clock_timestamp() - $3::float8 * interval '1 s', "+
+		"slowest = interval '10.2 s' WHERE name = $1 AND slot = $2", lease.Name(), lease.Slot(), d.Seconds())
 	if err != nil {
 		return err
 	}
@@ -38,18 +40,21 @@ func (s *Stage) heldFor(ctx context.Context, lease *pglock.Lease, d time.Duratio
 // silentFor makes it look as if a lease of half an hour had not been renewed for that long, and its client had given no
 // other sign of life.
 func (s *Stage) silentFor(ctx context.Context, lock string, d time.Duration) error {
-	err := s.exec(ctx, `UPDATE pglock.sessions SET seen_at = clock_timestamp() - $2::float8 * interval '1 s' WHERE session_id IN (
+	err := s.exec(ctx,
+		`UPDATE pglock.sessions SET seen_at = clock_timestamp() - $2::float8 * interval '1 s' WHERE session_id IN (
 		SELECT session_id FROM pglock.locks WHERE name = $1)`, lock, d.Seconds())
 	if err != nil {
 		return err
 	}
-	return s.exec(ctx, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 h', slowest = interval '10 min 2 s',
+	return s.exec(ctx,
+		`UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 h', slowest = interval '10 min 2 s',
 		renewed_at = clock_timestamp() - $2::float8 * interval '1 s', expires_at = clock_timestamp() - $2::float8 * interval '1 s' + ttl WHERE name = $1`, lock, d.Seconds())
 }
 
 // waiting makes the tickets of a lock older.
 func (s *Stage) waiting(ctx context.Context, lock string, d time.Duration) error {
-	return s.exec(ctx, "UPDATE pglock.waiters SET enqueued_at = enqueued_at - $2::float8 * interval '1 s' WHERE name = $1", lock, d.Seconds())
+	return s.exec(ctx, "UPDATE pglock.waiters SET enqueued_at = enqueued_at - $2::float8 * interval '1 s' WHERE name "+
+		"= $1", lock, d.Seconds())
 }
 
 // queue has programs wait for a lock.
@@ -76,7 +81,8 @@ func crashed(ctx context.Context, s *Stage) error {
 	}
 	if err == nil {
 		err = s.until(ctx, "the end of the holder's connections",
-			"SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %/reporter[' || $1::text || ']'", itoa(p.Pid))
+			"SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE "+
+				"'pglock %/reporter[' || $1::text || ']'", itoa(p.Pid))
 	}
 	if err == nil {
 		err = s.waiting(ctx, report, 21*time.Minute)
@@ -134,14 +140,17 @@ func longQueue(ctx context.Context, s *Stage) error {
 		if n%15 == 4 {
 			ttl = 100 * time.Millisecond
 		}
-		err = s.exec(ctx, `SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), gen_random_uuid(), $1, '30 s',
+		err = s.exec(ctx,
+			`SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), gen_random_uuid(), $1, '30 s',
 			p_wait => true, p_session_ttl => $2)`, fmt.Sprintf("app-%d/reporter[%d]", 2+n%7, 900+n), ttl)
 	}
 	if err == nil {
-		err = s.until(ctx, "the death of some", "SELECT count(*) = 14 FROM pglock.list_waiters('nightly-report') WHERE NOT alive")
+		err = s.until(ctx, "the death of some", "SELECT count(*) = 14 FROM pglock.list_waiters('nightly-report') "+
+			"WHERE NOT alive")
 	}
 	if err == nil {
-		err = s.exec(ctx, `UPDATE pglock.waiters w SET enqueued_at = clock_timestamp() - interval '12 s' * (201 - o.n) + interval '8 s' FROM
+		err = s.exec(ctx,
+			`UPDATE pglock.waiters w SET enqueued_at = clock_timestamp() - interval '12 s' * (201 - o.n) + interval '8 s' FROM
 			(SELECT ticket, row_number() OVER (ORDER BY ticket) AS n FROM pglock.waiters WHERE name = 'nightly-report') o WHERE w.ticket = o.ticket`)
 	}
 	if err == nil {
@@ -182,8 +191,8 @@ func waits(ctx context.Context, s *Stage) error {
 	return waitsWith(ctx, s, (*pglock.Lease).Context)
 }
 
-// waitsUnsaid is of a program that asks for its second lock without that context: pglock does not know that it is the same
-// line of work.
+// waitsUnsaid is of a program that asks for its second lock without that context: pglock does not know that it is the
+// same line of work.
 func waitsUnsaid(ctx context.Context, s *Stage) error {
 	return waitsWith(ctx, s, func(*pglock.Lease) context.Context { return s.ctx })
 }
@@ -315,12 +324,14 @@ func limit(ctx context.Context, s *Stage) error {
 
 // pooler is of a holder that gives its signs of life over connections which nobody can tell apart.
 func pooler(ctx context.Context, s *Stage) error {
-	err := s.exec(ctx, "SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), $1::text::uuid, 'app-1/reporter[4711]', '30 min')", pooled)
+	err := s.exec(ctx, "SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), $1::text::uuid, "+
+		"'app-1/reporter[4711]', '30 min')", pooled)
 	if err == nil {
 		err = s.silentFor(ctx, report, 3*time.Minute)
 	}
 	if err == nil {
-		err = s.exec(ctx, "SELECT pglock.mark_connection($1::text::uuid, 0, 'app-1/reporter[4711]', 'v1.0.0', '30 min')", pooled)
+		err = s.exec(ctx,
+			"SELECT pglock.mark_connection($1::text::uuid, 0, 'app-1/reporter[4711]', 'v1.0.0', '30 min')", pooled)
 	}
 	return err
 }

@@ -59,7 +59,9 @@ func (s *Stage) writes(ctx context.Context, pool *pgxpool.Pool, lease *pglock.Le
 	if blocks {
 		state, since = "wait_event_type = 'Lock'", "1.1 s"
 	}
-	return s.until(ctx, "the holder's write", fmt.Sprintf("SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'UPDATE accounts%%' AND application_name LIKE 'pglock app-1%%' AND %s AND state_change < clock_timestamp() - interval '%s'", state, since))
+	return s.until(ctx, "the holder's write", fmt.Sprintf("SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = "+
+		"current_database() AND query LIKE 'UPDATE accounts%%' AND application_name LIKE 'pglock app-1%%' AND %s AND "+
+		"state_change < clock_timestamp() - interval '%s'", state, since))
 }
 
 const pay = "UPDATE accounts SET balance = balance + 60 WHERE id = 16"
@@ -70,7 +72,8 @@ func blocked(ctx context.Context, s *Stage) error {
 	if err != nil {
 		return err
 	}
-	conn, err := s.session(ctx, "batch", "month-end", "BEGIN", "UPDATE accounts SET balance = balance - 1 WHERE id = 16")
+	conn, err := s.session(ctx, "batch", "month-end", "BEGIN",
+		"UPDATE accounts SET balance = balance - 1 WHERE id = 16")
 	if err != nil {
 		return err
 	}
@@ -113,9 +116,12 @@ func rowPsql(ctx context.Context, s *Stage) error {
 	if _, _, err := s.reporter(ctx); err != nil {
 		return err
 	}
-	_, err := s.session(ctx, "", "psql", "BEGIN", "SELECT name, holder, token FROM pglock.locks WHERE name = 'nightly-report' FOR UPDATE")
+	_, err := s.session(ctx, "", "psql", "BEGIN", "SELECT name, holder, token FROM pglock.locks WHERE name = "+
+		"'nightly-report' FOR UPDATE")
 	if err == nil {
-		err = s.until(ctx, "the age of the transaction", "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'psql' AND datname = current_database() AND state_change < clock_timestamp() - interval '1.1 s'")
+		err = s.until(ctx, "the age of the transaction", "SELECT count(*) > 0 FROM pg_stat_activity WHERE "+
+			"application_name = 'psql' AND datname = current_database() AND state_change < clock_timestamp() - "+
+			"interval '1.1 s'")
 	}
 	return err
 }
@@ -131,7 +137,8 @@ func fence(ctx context.Context, s *Stage) error {
 	}
 	var next int64
 	const taken = `SELECT token FROM pglock.get_lock('nightly-report') WHERE held AND holder LIKE 'app-2%'`
-	if err := s.exec(ctx, "SELECT pglock.break_lock('nightly-report', 'stuck', 'alice@ops', $1)", int64(lease.Token())); err != nil {
+	if err := s.exec(ctx, "SELECT pglock.break_lock('nightly-report', 'stuck', 'alice@ops', $1)",
+		int64(lease.Token())); err != nil {
 		return err
 	}
 	if err := s.until(ctx, "the next holder", "SELECT count(*) = 1 FROM ("+taken+") t"); err != nil {
@@ -144,14 +151,17 @@ func fence(ctx context.Context, s *Stage) error {
 	if err != nil {
 		return err
 	}
-	s.works(conn, fmt.Sprintf("SELECT pglock.fence('nightly-report', %d, l.grant_id) FROM pglock.locks l WHERE l.name = 'nightly-report'", next))
-	return s.until(ctx, "the wait at the fence", "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock' AND state_change < clock_timestamp() - interval '1.1 s'", conn.PgConn().PID())
+	s.works(conn, fmt.Sprintf("SELECT pglock.fence('nightly-report', %d, l.grant_id) FROM pglock.locks l WHERE "+
+		"l.name = 'nightly-report'", next))
+	return s.until(ctx, "the wait at the fence", "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1 AND "+
+		"wait_event_type = 'Lock' AND state_change < clock_timestamp() - interval '1.1 s'", conn.PgConn().PID())
 }
 
 // prepared is half of a two-phase commit whose other half nobody knows any more. The program that made it is dead.
 func prepared(ctx context.Context, s *Stage) error {
 	var most int
-	if err := s.admin.QueryRow(ctx, "SELECT current_setting('max_prepared_transactions')::int").Scan(&most); err != nil {
+	if err := s.admin.QueryRow(ctx,
+		"SELECT current_setting('max_prepared_transactions')::int").Scan(&most); err != nil {
 		return err
 	}
 	if most == 0 {
@@ -199,7 +209,8 @@ func broken(ctx context.Context, s *Stage) error {
 }
 
 func similar(ctx context.Context, s *Stage) error {
-	return s.exec(ctx, "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'app-1/reporter[4711]', '1 h') FROM unnest('{nightly-report,nightly-export,invoices,gpu}'::text[]) n")
+	return s.exec(ctx, "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'app-1/reporter[4711]', "+
+		"'1 h') FROM unnest('{nightly-report,nightly-export,invoices,gpu}'::text[]) n")
 }
 
 // table is a maintenance job that somebody has left open.

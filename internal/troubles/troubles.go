@@ -1,9 +1,9 @@
 //go:build unix
 
-// Package troubles prepares locks in trouble on a real server, for tests of what explains them and for people who want to
-// see such a lock. Each trouble is made as it happens in life: with processes that are killed or stopped, sessions that
-// leave transactions open, and transactions that nobody ends. Only the clock is helped along: rows are made older, so that
-// nobody waits for half an hour.
+// Package troubles prepares locks in trouble on a real server, for tests of what explains them and for people who want
+// to see such a lock. Each trouble is made as it happens in life: with processes that are killed or stopped, sessions
+// that leave transactions open, and transactions that nobody ends. Only the clock is helped along: rows are made older,
+// so that nobody waits for half an hour.
 package troubles
 
 import (
@@ -34,18 +34,23 @@ const report = "nightly-report"
 
 var all = []Trouble{
 	{"crashed-holder", report, "the holder was killed: break the lease, or wait", crashed},
-	{"stopped-holder", report, "the holder is stopped by SIGSTOP: let it go on (kill -CONT), or end it, or break the lease", stopped},
-	{"blocked-holder", report, "the holder's write waits for a row that another session's long statement has locked: cancel that", blocked},
+	{"stopped-holder", report, "the holder is stopped by SIGSTOP: let it go on (kill -CONT), or end it, or break the " +
+		"lease", stopped},
+	{"blocked-holder", report, "the holder's write waits for a row that another session's long statement has locked: " +
+		"cancel that", blocked},
 	{"idle-holder", report, "the holder's own fenced transaction is open and idle: end it, or the program", idle},
 	{"deadlock", report, "three holders wait for each other: end one, or break its lease", deadlock},
-	{"prepared-transaction", report, "a prepared transaction has locked the lock's row and the fence: end it", prepared},
+	{"prepared-transaction", report, "a prepared transaction has locked the lock's row and the fence: end it",
+		prepared},
 	{"long-queue", report, "nothing is broken: the holder works slowly, and 200 wait", longQueue},
 	{"wrong-database", report, "the lock is in database app of the same server", wrongDatabase},
 
 	{"stopped-early", report, "as stopped-holder, and the holder has never renewed", stoppedEarly},
 	{"handed-past", report, "two programs hand the lock to each other, past a third one", handedPast},
-	{"writer-first", report, "nothing: a writer waits for two readers, and a third reader waits behind it", writerFirst},
-	{"idle-psql", report, "somebody's psql is idle in a transaction that has locked a row of the holder's write: end it", idlePsql},
+	{"writer-first", report, "nothing: a writer waits for two readers, and a third reader waits behind it",
+		writerFirst},
+	{"idle-psql", report,
+		"somebody's psql is idle in a transaction that has locked a row of the holder's write: end it", idlePsql},
 	{"first-psql", report, "as idle-psql, and the write that waits is the first one under the lock", firstPsql},
 	{"row-psql", report, "somebody's psql has locked the lock's own row: end it", rowPsql},
 	{"fence", report, "a write waits at the fence for the open transaction of a former holder", fence},
@@ -131,7 +136,8 @@ func (s *Stage) until(ctx context.Context, what, query string, args ...any) erro
 }
 
 // client is a program of its own, as far as pglock knows.
-func (s *Stage) client(ctx context.Context, label string, opts ...pglock.Option) (*pglock.Client, *pgxpool.Pool, error) {
+func (s *Stage) client(ctx context.Context, label string, opts ...pglock.Option) (*pglock.Client, *pgxpool.Pool,
+	error) {
 	config, err := pgxpool.ParseConfig(s.url)
 	if err != nil {
 		return nil, nil, err
@@ -162,9 +168,11 @@ func (s *Stage) settle() {
 }
 
 // wait queues for a lock until the stage is closed, and returns when the ticket is there.
-func (s *Stage) wait(ctx context.Context, c *pglock.Client, under context.Context, lock string, opts ...pglock.AcquireOption) error {
+func (s *Stage) wait(ctx context.Context, c *pglock.Client, under context.Context, lock string,
+	opts ...pglock.AcquireOption) error {
 	var before int
-	if err := s.admin.QueryRow(ctx, "SELECT count(*) FROM pglock.waiters WHERE name = $1", lock).Scan(&before); err != nil {
+	if err := s.admin.QueryRow(ctx, "SELECT count(*) FROM pglock.waiters WHERE name = $1",
+		lock).Scan(&before); err != nil {
 		return err
 	}
 	s.wg.Go(func() {
@@ -215,13 +223,15 @@ func (s *Stage) works(conn *pgx.Conn, sql string) {
 // role makes a user who may write to the application's table. Roles belong to the whole server: it may exist.
 func (s *Stage) role(ctx context.Context, user string) error {
 	name := pgx.Identifier{user}.Sanitize()
-	return s.exec(ctx, `DO $$ BEGIN CREATE ROLE `+name+` LOGIN PASSWORD 'secret'; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$;
+	return s.exec(ctx, `DO $$ BEGIN CREATE ROLE `+name+
+		` LOGIN PASSWORD 'secret'; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$;
 		GRANT pglock_user TO `+name+`; GRANT ALL ON accounts TO `+name)
 }
 
 // accounts makes the application's table.
 func (s *Stage) accounts(ctx context.Context) error {
-	return s.exec(ctx, "CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY, balance int NOT NULL); INSERT INTO accounts VALUES (16, 0) ON CONFLICT DO NOTHING")
+	return s.exec(ctx, "CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY, balance int NOT NULL); INSERT INTO "+
+		"accounts VALUES (16, 0) ON CONFLICT DO NOTHING")
 }
 
 var errNoPrepared = errors.New("the server has max_prepared_transactions = 0")

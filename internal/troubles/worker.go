@@ -78,8 +78,8 @@ func work(ctx context.Context, role, url string) error {
 	return nil
 }
 
-// beat makes the client renew a lease with its heartbeat, which opens that connection, and returns when the server knows
-// it.
+// beat makes the client renew a lease with its heartbeat, which opens that connection, and returns when the server
+// knows it.
 func beat(ctx context.Context, lease *pglock.Lease, pool *pgxpool.Pool) error {
 	admin, err := lockadmin.New(ctx, pool)
 	if err != nil {
@@ -120,7 +120,8 @@ func prepare(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool) error {
 	if err := fencedstore.Guard(ctx, tx, lease, fencedstore.WithSameToken()); err != nil {
 		return err
 	}
-	for _, sql := range []string{"UPDATE accounts SET balance = balance + 60 WHERE id = 16", "PREPARE TRANSACTION 'transfer-2026-11-22-0316'"} {
+	for _, sql := range []string{"UPDATE accounts SET balance = balance + 60 WHERE id = 16",
+		"PREPARE TRANSACTION 'transfer-2026-11-22-0316'"} {
 		if _, err := tx.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
 		}

@@ -95,7 +95,9 @@ func tell(said map[place]*strings.Builder, failed place) string {
 		return words(failed, said[failed])
 	}
 	var all strings.Builder
-	for _, at := range slices.SortedFunc(maps.Keys(said), func(a, b place) int { return strings.Compare(a.test, b.test) }) {
+	for _, at := range slices.SortedFunc(maps.Keys(said), func(a, b place) int {
+		return strings.Compare(a.test, b.test)
+	}) {
 		if at.pkg == failed.pkg {
 			all.WriteString(words(at, said[at]))
 			delete(said, at)

@@ -77,10 +77,13 @@ func TestAPromiseThatWasSkippedWhereverItWasRunFails(t *testing.T) {
 	}
 	out, err := tell(events)
 	if err == nil || !strings.Contains(err.Error(), "TestI1_A (there is no PgBouncer)") ||
-		!strings.Contains(out, "1 tests and parts of tests passed, 1 were skipped") || !strings.Contains(out, "there is no PgBouncer: TestI1_A") {
+		!strings.Contains(out, "1 tests and parts of tests passed, 1 were skipped") ||
+		!strings.Contains(out, "there is no PgBouncer: TestI1_A") {
 		t.Errorf("%v, it says %q", err, out)
 	}
-	if out, err = tell(strings.ReplaceAll(events, `"skip"`, `"pass"`)); err != nil || !strings.Contains(out, "0 were skipped") { // elsewhere
+	// elsewhere
+	if out, err = tell(strings.ReplaceAll(events, `"skip"`, `"pass"`)); err != nil ||
+		!strings.Contains(out, "0 were skipped") {
 		t.Errorf("%v, it says %q", err, out)
 	}
 	other := strings.ReplaceAll(events, "TestI1_A", "TestOther")

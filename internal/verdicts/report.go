@@ -43,7 +43,8 @@ func report(in io.Reader, out io.Writer) error {
 			lacking = append(lacking, fmt.Sprintf("%s (%s)", at.test, why))
 		}
 	}
-	fmt.Fprintf(out, "%d tests and parts of tests passed, %d were skipped wherever they were run\n", len(shown), total(because))
+	fmt.Fprintf(out, "%d tests and parts of tests passed, %d were skipped wherever they were run\n", len(shown),
+		total(because))
 	for _, why := range slices.Sorted(maps.Keys(because)) {
 		slices.Sort(because[why])
 		fmt.Fprintf(out, "%5d  %s: %s\n", len(because[why]), why, strings.Join(because[why], ", "))

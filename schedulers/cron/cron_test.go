@@ -35,7 +35,8 @@ var clocks = []time.Duration{-300 * time.Millisecond, 0, 200 * time.Millisecond,
 
 func newSlots(t *testing.T, r scene.Replica, clock *scene.Clock, skew time.Duration) *schedulers.Slots {
 	t.Helper()
-	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0), schedulers.WithNow(clock.Skewed(skew)))
+	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0),
+		schedulers.WithNow(clock.Skewed(skew)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,9 @@ func TestOnceLetsEachSlotRunOnceInCronsWhoseClocksDiffer(t *testing.T) {
 	var stops []func()
 	for i, r := range scene.Replicas(t, db, len(clocks)) {
 		slots := newSlots(t, r, new(scene.Clock), clocks[i])
-		job := cron.NewChain(pglockcron.Once(t.Context(), slots, "mail", log)).Then(cron.FuncJob(func() { runs.Add(1) }))
+		job := cron.NewChain(pglockcron.Once(t.Context(), slots, "mail", log)).Then(cron.FuncJob(func() {
+			runs.Add(1)
+		}))
 		stops = append(stops, start(t, slots, clocks[i], after(job, asked)))
 	}
 	scene.Await(t, 4*len(clocks), asked)

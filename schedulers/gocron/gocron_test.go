@@ -56,7 +56,8 @@ func newScheduler(t *testing.T, skew time.Duration, opts ...gocron.SchedulerOpti
 
 func newSlots(t *testing.T, r scene.Replica, clock *scene.Clock, skew time.Duration) *schedulers.Slots {
 	t.Helper()
-	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0), schedulers.WithNow(clock.Skewed(skew)))
+	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0),
+		schedulers.WithNow(clock.Skewed(skew)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +231,9 @@ func TestAJobThatFailsIsTriedByTheNextReplica(t *testing.T) {
 				failed.Add(1)
 			}
 			return err
-		}), gocron.WithEventListeners(gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { heard <- err })))
+		}), gocron.WithEventListeners(gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) {
+			heard <- err
+		})))
 		all = append(all, s)
 	}
 	for _, s := range all {

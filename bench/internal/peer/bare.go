@@ -93,7 +93,8 @@ func (c *bareClient) Caller(context.Context) (Caller, error) {
 	return Func(func(ctx context.Context, name string) (func(context.Context) error, error) {
 		var token int64
 		grantID := uuid.NewString()
-		if err := c.pool.QueryRow(ctx, c.try, name, "bench", c.session, grantID, c.config.TTL).Scan(&token); err != nil {
+		if err := c.pool.QueryRow(ctx, c.try, name, "bench", c.session, grantID,
+			c.config.TTL).Scan(&token); err != nil {
 			if errors.Is(err, pgx.ErrNoRows) {
 				err = errHeld(name)
 			}

@@ -24,7 +24,8 @@ func BareSchema() string {
 		sql += fmt.Sprintf(`
 	CREATE TABLE bare.locks_%s (name text COLLATE "C" PRIMARY KEY, holder text NOT NULL, session_id uuid NOT NULL,
 		grant_id uuid NOT NULL, token bigint NOT NULL, ttl interval NOT NULL, acquired_at timestamptz NOT NULL,
-		renewed_at timestamptz NOT NULL, expires_at timestamptz NOT NULL, metadata jsonb) WITH (fillfactor = 50);`, table)
+		renewed_at timestamptz NOT NULL, expires_at timestamptz NOT NULL, metadata jsonb) WITH (fillfactor = 50);`,
+			table)
 	}
 	return sql + `
 	CREATE FUNCTION bare.check() RETURNS trigger LANGUAGE plpgsql AS $$

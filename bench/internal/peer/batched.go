@@ -121,7 +121,9 @@ func (c *batchedClient) tryOnce(ctx context.Context, group []*batchedLock) error
 		if err := rows.Scan(&name, &token); err != nil {
 			return err
 		}
-		i, found := slices.BinarySearchFunc(group, name, func(l *batchedLock, name string) int { return cmp.Compare(l.name, name) })
+		i, found := slices.BinarySearchFunc(group, name, func(l *batchedLock, name string) int {
+			return cmp.Compare(l.name, name)
+		})
 		if found {
 			group[i].token = token
 		}
@@ -136,7 +138,8 @@ func (c *batchedClient) release(ctx context.Context, group []*batchedLock) error
 	}
 	tag, err := c.pool.Exec(ctx, batchedRelease, names, tokens, grantIDs)
 	if err == nil && tag.RowsAffected() != int64(len(group)) {
-		err = fmt.Errorf("%d of %d locks were lost before their release", int64(len(group))-tag.RowsAffected(), len(group))
+		err = fmt.Errorf("%d of %d locks were lost before their release", int64(len(group))-tag.RowsAffected(),
+			len(group))
 	}
 	return err
 }

@@ -4,7 +4,7 @@ package peer
 // cirello.io/pglock and allisson/go-pglock. Nothing is claimed of them. Who has their modules adds them as any other
 // peer: a file cirello.go with
 //
-//	func Cirello() Kind { return Kind{Name: "cirello", Server: Postgres, In: []Workload{W1, W2, W3, W4}, Open: openCirello, …} }
+//	func Cirello() Kind { return Kind{Name: "cirello", Server: Postgres, In: …, Open: openCirello, …} }
 //
 // in which openCirello makes the client as the library's documentation says, and its name in the list of registry.go. A
 // pool for the counted connections is made by pool, and database/sql over it by stdlib.OpenDBFromPool, as in goose.go.

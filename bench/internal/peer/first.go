@@ -40,7 +40,8 @@ func freshPool(ctx context.Context, c Config, counted *counter) (p *pgxpool.Pool
 }
 
 // first acquires by what open makes over a fresh pool.
-func first(ctx context.Context, c Config, counted *counter, name string, open func(*pgxpool.Pool) (Client, error)) (First, error) {
+func first(ctx context.Context, c Config, counted *counter, name string,
+	open func(*pgxpool.Pool) (Client, error)) (First, error) {
 	p, connected, err := freshPool(ctx, c, counted)
 	if err != nil {
 		return First{}, err

@@ -29,8 +29,10 @@ func Goose() Kind {
 		},
 		In: []Workload{W1, W3, W4},
 		Notes: map[Workload]string{
-			W1: "made for one lock that is held for minutes: each Lock looks whether its table is there, and starts a goroutine",
-			W2: "left out: who waits asks each 5 s by default, and a rate of hand-overs would tell that interval and nothing else",
+			W1: "made for one lock that is held for minutes: each Lock looks whether its table is there, and starts " +
+				"a goroutine",
+			W2: "left out: who waits asks each 5 s by default, and a rate of hand-overs would tell that interval and " +
+				"nothing else",
 			W3: "a goroutine and a statement for each lock each 5 s; not asked for 10,000",
 			W4: "lease of 2 s and heartbeat of 0.6 s by its options; who waits asks each 5 s, its default",
 		},
@@ -109,7 +111,8 @@ func (c *gooseClient) Caller(context.Context) (Caller, error) {
 }
 
 func (c *gooseClient) Expiry(ctx context.Context, d Death) (at time.Time, err error) {
-	return at, c.pool.QueryRow(ctx, `SELECT lease_expires_at FROM goose_lock WHERE lock_id = $1`, number(d.Name)).Scan(&at)
+	return at, c.pool.QueryRow(ctx, `SELECT lease_expires_at FROM goose_lock WHERE lock_id = $1`,
+		number(d.Name)).Scan(&at)
 }
 
 func (c *gooseClient) Close(context.Context) error {

@@ -1,8 +1,8 @@
 // Package peer has everything that is measured, one small file each.
 //
-// To add one: write a file with a Kind (what it is, what it guarantees, which server it needs, what it takes part in) and
-// a function that opens a Client, and name the Kind in the list of registry.go. The workloads do the rest. A peer is
-// configured as its own documentation says; where that leaves a choice, Kind.Settings says what was chosen.
+// To add one: write a file with a Kind (what it is, what it guarantees, which server it needs, what it takes part in)
+// and a function that opens a Client, and name the Kind in the list of registry.go. The workloads do the rest. A peer
+// is configured as its own documentation says; where that leaves a choice, Kind.Settings says what was chosen.
 package peer
 
 import (

@@ -76,14 +76,16 @@ func (c *pgbenchClient) Caller(context.Context) (Caller, error) {
 	return nil, errors.New("pgbench has callers of its own")
 }
 
-func (c *pgbenchClient) RunPairs(ctx context.Context, name string, end time.Time, started func(pid int)) (_ []Pair, err error) {
+func (c *pgbenchClient) RunPairs(ctx context.Context, name string, end time.Time, started func(pid int)) (_ []Pair,
+	err error) {
 	dir, err := os.MkdirTemp("", "pglock-bench-pgbench-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	script := filepath.Join(dir, "pair.sql")
-	if err := os.WriteFile(script, fmt.Appendf(nil, pgbenchScript, name, "00000000-0000-0000-0000-000000000001"), 0o600); err != nil {
+	if err := os.WriteFile(script, fmt.Appendf(nil, pgbenchScript, name, "00000000-0000-0000-0000-000000000001"),
+		0o600); err != nil {
 		return nil, err
 	}
 	server, err := url.Parse(c.config.Address)
@@ -95,7 +97,8 @@ func (c *pgbenchClient) RunPairs(ctx context.Context, name string, end time.Time
 	cmd := exec.CommandContext(ctx, c.program, "-n", "-M", "prepared", "-f", script, "-T", strconv.Itoa(seconds),
 		"-c", strconv.Itoa(c.config.Callers), "-j", strconv.Itoa(min(runtime.NumCPU(), c.config.Callers)),
 		"--log", "--log-prefix="+filepath.Join(dir, "log"),
-		"-h", server.Hostname(), "-p", server.Port(), "-U", server.User.Username(), strings.TrimPrefix(server.Path, "/"))
+		"-h", server.Hostname(), "-p", server.Port(), "-U", server.User.Username(),
+		strings.TrimPrefix(server.Path, "/"))
 	cmd.Env = append(os.Environ(), "PGPASSWORD="+password, "PGAPPNAME=bench")
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -132,7 +135,8 @@ func readLog(pairs []Pair, file string) ([]Pair, error) {
 		if _, err := fmt.Sscan(lines.Text(), &client, &number, &took, &script, &second, &microsecond); err != nil {
 			return nil, fmt.Errorf("pgbench's log: %q: %w", lines.Text(), err)
 		}
-		pairs = append(pairs, Pair{Done: time.UnixMicro(second*1e6 + microsecond), Took: time.Duration(took) * time.Microsecond})
+		pairs = append(pairs, Pair{Done: time.UnixMicro(second*1e6 + microsecond),
+			Took: time.Duration(took) * time.Microsecond})
 	}
 	return pairs, lines.Err()
 }

@@ -77,7 +77,8 @@ func openPglock(ctx context.Context, c Config, opts ...pglock.Option) (Client, e
 	return client, err
 }
 
-func newPglock(ctx context.Context, c Config, counted *counter, p *pgxpool.Pool, opts ...pglock.Option) (Client, error) {
+func newPglock(ctx context.Context, c Config, counted *counter, p *pgxpool.Pool, opts ...pglock.Option) (Client,
+	error) {
 	client, err := pglock.New(ctx, p, append(opts, pglock.WithDefaultTTL(c.TTL), pglock.WithDefaultHolder("bench"))...)
 	if err != nil {
 		return nil, err

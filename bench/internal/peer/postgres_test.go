@@ -10,7 +10,8 @@ func TestStatementsAreCountedHoweverTheirMessagesAreCut(t *testing.T) {
 	var sent []byte
 	for _, m := range []pgproto3.FrontendMessage{
 		&pgproto3.SSLRequest{},
-		&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "EQEQ"}},
+		&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30,
+			Parameters: map[string]string{"user": "EQEQ"}},
 		&pgproto3.PasswordMessage{Password: "QE"},
 		&pgproto3.Parse{Query: "SELECT 'E'"},
 		&pgproto3.Describe{ObjectType: 'S'},

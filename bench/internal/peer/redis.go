@@ -48,8 +48,8 @@ func notes(in []Workload, all map[Workload]string) map[Workload]string {
 }
 
 // oneTakesAll is the note to W2 of those who ask again.
-const oneTakesAll = "who has released the lock takes it again at once, while the others sleep: the rate is that of one " +
-	"caller, see most/least served"
+const oneTakesAll = "who has released the lock takes it again at once, while the others sleep: the rate is that of " +
+	"one caller, see most/least served"
 
 // durable says what becomes of a grant when the server crashes.
 func durable(server Server) string {

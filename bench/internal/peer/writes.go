@@ -79,7 +79,8 @@ func (c *writerClient) Writer(ctx context.Context, n int) (func(context.Context)
 		}, nil
 	}
 	name, grantID := fmt.Sprint("account/", n), uuid.NewString()
-	if _, err := c.pool.Exec(ctx, `UPDATE bare.locks_fenced SET expires_at = '-infinity' WHERE name = $1`, name); err != nil {
+	if _, err := c.pool.Exec(ctx, `UPDATE bare.locks_fenced SET expires_at = '-infinity' WHERE name = $1`,
+		name); err != nil {
 		return nil, err
 	}
 	var token int64

@@ -25,7 +25,8 @@ func ZooKeeperLock() Kind {
 		In: []Workload{W1, W2, W3, W4},
 		Notes: map[Workload]string{
 			W3: "the locks of a session live as long as it: one ping for all",
-			W4: "its least session is two ticks, 4 s by default; counted from the last request that was sent; ends are rounded up to a tick",
+			W4: "its least session is two ticks, 4 s by default; counted from the last request that was sent; ends " +
+				"are rounded up to a tick",
 		},
 		Modules: []string{"github.com/go-zookeeper/zk"},
 		Open:    openZooKeeper,

@@ -36,7 +36,8 @@ func BusyCPU() (time.Duration, error) {
 func parseBusy(stat string) (time.Duration, error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	var user, nice, system, idle, disk, hard, soft, stolen int64
-	_, err := fmt.Sscanf(line, "cpu %d %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &disk, &hard, &soft, &stolen)
+	_, err := fmt.Sscanf(line, "cpu %d %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &disk, &hard, &soft,
+		&stolen)
 	if err != nil {
 		return 0, fmt.Errorf("/proc/stat: %q: %w", line, err)
 	}

@@ -42,7 +42,8 @@ func aims() []aim {
 	for _, n := range []int{1, 8} {
 		for _, where := range []string{Beside(n, 10000), BesideLater(n, 10000)} {
 			for _, m := range []Metric{P50, ServerCPU} {
-				list = append(list, aim{workload: peer.W7, where: where, metric: m, than: ours, beside: Processes(n), most: true, bound: 1.1})
+				list = append(list, aim{workload: peer.W7, where: where, metric: m, than: ours, beside: Processes(n),
+					most: true, bound: 1.1})
 			}
 		}
 	}
@@ -94,7 +95,8 @@ func (r *Results) Judge() {
 func (r *Results) bare(a aim, other *Line) Figure {
 	best := math.NaN()
 	for _, l := range r.Lines {
-		if other == nil || a.metric != Rate || l.Workload != a.workload || l.Where != a.where || l.Peer == a.than || !strings.HasPrefix(l.Peer, "bare-") {
+		if other == nil || a.metric != Rate || l.Workload != a.workload || l.Where != a.where || l.Peer == a.than ||
+			!strings.HasPrefix(l.Peer, "bare-") {
 			continue
 		}
 		if q := stats.Of(stats.Ratios(l.all(a.metric), other.all(a.metric))).Median; !(q <= best) {
@@ -111,7 +113,8 @@ func (a aim) judge(line, other *Line) Ratio {
 		ratio, theirs = stats.Of(stats.Ratios(line.all(a.metric), other.all(a.metric))), other.spread(a.metric).Median
 	}
 	result := Ratio{
-		Workload: a.workload, Where: a.where, Metric: a.metric, Than: a.than, Beside: a.beside, Most: a.most, Aim: Figure(a.bound),
+		Workload: a.workload, Where: a.where, Metric: a.metric, Than: a.than, Beside: a.beside, Most: a.most,
+		Aim:  Figure(a.bound),
 		Ours: Figure(own.Median), Other: Figure(theirs),
 		Ratio: Figure(ratio.Median), Min: Figure(ratio.Min), Max: Figure(ratio.Max),
 	}

@@ -88,7 +88,8 @@ func TestAimIsMetUpToItsBoundAndNotBeyond(t *testing.T) {
 		r := results(Place{c.workload, c.where, c.than}, c.metric, []float64{c.ours}, []float64{c.theirs})
 		q := ratioOf(t, r, c.than)
 		if q.Metric != c.metric || q.Met == nil || *q.Met != c.met {
-			t.Errorf("%s %s, ours %v, %s %v: %+v, met must be %v", c.where, c.metric, c.ours, c.than, c.theirs, q, c.met)
+			t.Errorf("%s %s, ours %v, %s %v: %+v, met must be %v", c.where, c.metric, c.ours, c.than, c.theirs, q,
+				c.met)
 		}
 	}
 }

@@ -22,10 +22,12 @@ func (r *Results) Charts() map[string]string {
 		{peer.W1, Rate, "w1.svg", "pairs a second; medians, with the least and the most of the repetitions"},
 		{peer.W2, Rate, "w2.svg", "hand-overs a second; medians, with the least and the most of the repetitions"},
 		{peer.W3, ServerShare, "w3.svg", "the server's processor time, milliseconds a second; less is better"},
-		{peer.W4, Late, "w4.svg", "milliseconds from the expiry to the next grant: median, least and worst; less is better"},
+		{peer.W4, Late, "w4.svg", "milliseconds from the expiry to the next grant: median, least and worst; less is " +
+			"better"},
 		{peer.W5, Rate, "w5.svg", "writes a second; medians, with the least and the most of the repetitions"},
 		{peer.W6, FirstGrant, "w6.svg", "milliseconds from the connection to the first grant; medians; less is better"},
-		{peer.W7, P50, "w7.svg", "milliseconds of a pair; medians, with the least and the most of the repetitions; less is better"},
+		{peer.W7, P50, "w7.svg", "milliseconds of a pair; medians, with the least and the most of the repetitions; " +
+			"less is better"},
 	} {
 		chart := r.workloadChart(c.workload, c.metric, c.tells)
 		if c.workload == peer.W4 {
@@ -42,7 +44,8 @@ func (r *Results) Charts() map[string]string {
 // aimsChart shows how far each ratio is from its bound: right of it the aim is met.
 func (r *Results) aimsChart() chart {
 	c := chart{
-		title: "The aims", describes: "each ratio by its bound, on a scale of doublings; right of the line the aim is met",
+		title: "The aims", describes: "each ratio by its bound, on a scale of doublings; right of the line the aim " +
+			"is met",
 		least: 0.125, most: 32, bound: true, boundText: "bound",
 	}
 	for _, q := range r.Ratios {

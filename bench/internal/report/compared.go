@@ -48,5 +48,6 @@ func (r *Results) compared(b *strings.Builder) {
 		return
 	}
 	render(b, t)
-	b.WriteString("  median of the ratios of each repetition (least–most); more is better for the rate, less for the rest\n\n")
+	b.WriteString("  median of the ratios of each repetition (least–most); more is better for the rate, less for the " +
+		"rest\n\n")
 }

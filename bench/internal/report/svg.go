@@ -68,8 +68,10 @@ func (c chart) svg() string {
 		chartWidth, height, chartWidth, height)
 	fmt.Fprintf(&b, "  <title id=\"title\">%s</title>\n  <desc id=\"desc\">%s</desc>\n  <style>%s  </style>\n",
 		escaped(c.title), escaped(c.describes), chartStyle)
-	fmt.Fprintf(&b, "  <rect class=\"card\" x=\".5\" y=\".5\" width=\"%d\" height=\"%d\" rx=\"8\"/>\n", chartWidth-1, height-1)
-	fmt.Fprintf(&b, "  <text class=\"ink\" x=\"20\" y=\"30\" font-size=\"16\" font-weight=\"600\">%s</text>\n", escaped(c.title))
+	fmt.Fprintf(&b, "  <rect class=\"card\" x=\".5\" y=\".5\" width=\"%d\" height=\"%d\" rx=\"8\"/>\n", chartWidth-1,
+		height-1)
+	fmt.Fprintf(&b, "  <text class=\"ink\" x=\"20\" y=\"30\" font-size=\"16\" font-weight=\"600\">%s</text>\n",
+		escaped(c.title))
 	fmt.Fprintf(&b, "  <text class=\"soft\" x=\"20\" y=\"49\">%s</text>\n", escaped(c.describes))
 	y := topGap
 	if c.bound {
@@ -78,7 +80,8 @@ func (c chart) svg() string {
 	top := y
 	for _, g := range c.groups {
 		at := c.axis(g)
-		fmt.Fprintf(&b, "  <text class=\"ink\" x=\"20\" y=\"%d\" font-weight=\"600\">%s</text>\n", y+groupGap-12, escaped(g.title))
+		fmt.Fprintf(&b, "  <text class=\"ink\" x=\"20\" y=\"%d\" font-weight=\"600\">%s</text>\n", y+groupGap-12,
+			escaped(g.title))
 		y += groupGap
 		for _, bar := range g.bars {
 			bar.draw(&b, y, at, c.bound)
@@ -87,7 +90,8 @@ func (c chart) svg() string {
 	}
 	if c.bound && len(c.groups) > 0 {
 		x := c.axis(c.groups[0])(1)
-		fmt.Fprintf(&b, "  <path class=\"bound\" d=\"M%.1f %dV%d\" stroke-width=\"2\" stroke-dasharray=\"5 3\"/>\n", x, top, y)
+		fmt.Fprintf(&b, "  <path class=\"bound\" d=\"M%.1f %dV%d\" stroke-width=\"2\" stroke-dasharray=\"5 3\"/>\n", x,
+			top, y)
 		fmt.Fprintf(&b, "  <text class=\"bound-ink\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
 			x, top-6, escaped(c.boundText))
 	}

@@ -40,10 +40,12 @@ func (r *Results) head(b *strings.Builder) {
 	fmt.Fprintf(b, "when         %s, %s\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Took.Round(time.Second))
 	fmt.Fprintf(b, "measured     %d times in turns, %v each after a warm-up; medians, with the least and the most\n",
 		r.Repetitions, r.Duration)
-	fmt.Fprintf(b, "machine      %d processors (%s), %d GiB, Linux %s, %s\n", m.Processors, m.Model, m.MemoryBytes>>30, m.Kernel, m.Go)
+	fmt.Fprintf(b, "machine      %d processors (%s), %d GiB, Linux %s, %s\n", m.Processors, m.Model, m.MemoryBytes>>30,
+		m.Kernel, m.Go)
 	fmt.Fprintf(b, "disk         fdatasync of 8 KiB: %v, 99th percentile %v\n",
 		m.Flush.Round(time.Microsecond), m.FlushWorst.Round(time.Microsecond))
-	fmt.Fprintf(b, "load         %s before the start; %s of the machine went to others while the clock ran\n", m.Load, r.others())
+	fmt.Fprintf(b, "load         %s before the start; %s of the machine went to others while the clock ran\n", m.Load,
+		r.others())
 	for _, s := range r.Servers {
 		if s.Missing != "" {
 			fmt.Fprintf(b, "NOT STARTED  %s: %s\n", s.Name, s.Missing)
@@ -145,14 +147,16 @@ func short(guarantee string) string {
 
 func (r *Results) guarantees(b *strings.Builder) {
 	t := newTable("The peers, by their own documentation")
-	t.AppendHeader(table.Row{"peer", "what it is", "a grant survives a crash", "fair", "fencing token", "bound to", "settings"})
+	t.AppendHeader(table.Row{"peer", "what it is", "a grant survives a crash", "fair", "fencing token", "bound to",
+		"settings"})
 	for _, k := range peer.All() {
 		if slices.ContainsFunc(r.Lines, func(l *Line) bool { return l.Peer == k.Name }) {
 			g := k.Guarantees
 			t.AppendRow(table.Row{k.Name, k.Is, g.Durable, g.Fair, g.Token, g.Bound, k.Settings})
 		}
 	}
-	t.SetColumnConfigs([]table.ColumnConfig{wrapped(2, 36), wrapped(4, 20), wrapped(5, 20), wrapped(6, 20), wrapped(7, 44)})
+	t.SetColumnConfigs([]table.ColumnConfig{wrapped(2, 36), wrapped(4, 20), wrapped(5, 20), wrapped(6, 20),
+		wrapped(7, 44)})
 	render(b, t)
 	b.WriteByte('\n')
 }
@@ -175,8 +179,9 @@ func (r *Results) ratios(b *strings.Builder) {
 		})
 	}
 	render(b, t)
-	b.WriteString("  ratio: median of the ratios of each repetition (least–most); where there is no other, the figure itself\n" +
-		"  bare SQL: the same ratio for the best of the bare statements, without functions, rights and queue\n")
+	b.WriteString("  ratio: median of the ratios of each repetition (least–most); where there is no other, the " +
+		"figure itself\n  bare SQL: the same ratio for the best of the bare statements, without functions, rights " +
+		"and queue\n")
 }
 
 // other names the peer that ours is compared with, or its form.

@@ -51,7 +51,8 @@ func written(t *testing.T) (*Results, string) {
 func TestTableShowsMediansWithTheirSpreadAndWhatIsMissing(t *testing.T) {
 	_, text := written(t)
 	for _, want := range []string{
-		"1,000 (500–2,000)", "1,500 (1,000–2,000)", "NOT STARTED  ZooKeeper: no java", "FAILED bare-sync, 8 callers: a & b", "≥ 1.3", "by the others",
+		"1,000 (500–2,000)", "1,500 (1,000–2,000)", "NOT STARTED  ZooKeeper: no java", "FAILED bare-sync, 8 callers: " +
+			"a & b", "≥ 1.3", "by the others",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in\n%s", want, text)

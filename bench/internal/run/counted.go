@@ -20,7 +20,8 @@ const namesInTurn = 8
 
 // order is what all orders have in common.
 func (r *Runner) order(k peer.Kind, w peer.Workload, at *server.Running, ttl time.Duration) worker.Order {
-	return worker.Order{Peer: k.Name, Address: at.Address, Workload: w, Name: r.name(w), TTL: ttl, Smoke: r.options.Smoke}
+	return worker.Order{Peer: k.Name, Address: at.Address, Workload: w, Name: r.name(w), TTL: ttl,
+		Smoke: r.options.Smoke}
 }
 
 // pairs is W1, of one peer.
@@ -66,14 +67,16 @@ func (r *Runner) waits(ctx context.Context, s step, waiters, processes int) erro
 }
 
 // counted measures in turns what is counted, and records it. ready, if given, is called when all workers are ready.
-func (r *Runner) counted(ctx context.Context, s step, at *server.Running, orders []worker.Order, ready func() error) error {
+func (r *Runner) counted(ctx context.Context, s step, at *server.Running, orders []worker.Order,
+	ready func() error) error {
 	line := s.lines[0]
 	before, err := readLog(ctx, at)
 	if err != nil {
 		return err
 	}
 	t := timed{ready: ready}
-	if err := t.together(ctx, orders, r.options.sizes().warmUp+s.kinds[0].WarmUp, r.options.Duration, at.PID); err != nil {
+	if err := t.together(ctx, orders, r.options.sizes().warmUp+s.kinds[0].WarmUp, r.options.Duration,
+		at.PID); err != nil {
 		return err
 	}
 	if t.Late && !r.options.Smoke {

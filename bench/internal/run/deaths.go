@@ -43,7 +43,8 @@ func (r *Runner) deaths(ctx context.Context, s step) error {
 // expiry this one was granted the lock.
 func (r *Runner) death(ctx context.Context, k peer.Kind, o worker.Order) (late time.Duration, err error) {
 	const callers = 2 // the second connection asks for the expiry
-	client, err := k.Open(ctx, peer.Config{Address: o.Address, Workload: peer.W4, Callers: callers, TTL: o.TTL, Smoke: o.Smoke})
+	client, err := k.Open(ctx, peer.Config{Address: o.Address, Workload: peer.W4, Callers: callers, TTL: o.TTL,
+		Smoke: o.Smoke})
 	if err != nil {
 		return 0, err
 	}
@@ -91,7 +92,8 @@ type grant struct {
 }
 
 // kill starts the holder, has the caller wait, and kills the holder at a random moment.
-func (r *Runner) kill(ctx context.Context, caller peer.Caller, o worker.Order) (d peer.Death, _ <-chan grant, err error) {
+func (r *Runner) kill(ctx context.Context, caller peer.Caller, o worker.Order) (d peer.Death, _ <-chan grant,
+	err error) {
 	holder, err := worker.Start(ctx, o)
 	if err != nil {
 		return d, nil, err

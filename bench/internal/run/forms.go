@@ -53,8 +53,9 @@ func forms(size sizes) (list []form) {
 	}
 	for _, n := range size.spread {
 		add(form{
-			workload: peer.W2, short: fmt.Sprint(n, "c", size.processes, "p"), where: report.Waiters(n, report.Spread8), takes: inSeveral,
-			run: func(r *Runner, ctx context.Context, s step) error { return r.waits(ctx, s, n, size.processes) },
+			workload: peer.W2, short: fmt.Sprint(n, "c", size.processes, "p"), where: report.Waiters(n, report.Spread8),
+			takes: inSeveral,
+			run:   func(r *Runner, ctx context.Context, s step) error { return r.waits(ctx, s, n, size.processes) },
 		})
 	}
 	alone(peer.W2)
@@ -81,11 +82,14 @@ func forms(size sizes) (list []form) {
 	})
 	for _, n := range size.beside {
 		for w, where := range []string{
-			never: report.Processes(n), before: report.Beside(n, size.tickets), after: report.BesideLater(n, size.tickets),
+			never: report.Processes(n), before: report.Beside(n, size.tickets),
+			after: report.BesideLater(n, size.tickets),
 		} {
 			add(form{
 				workload: peer.W7, short: fmt.Sprint(n, "p"), where: where,
-				run: func(r *Runner, ctx context.Context, s step) error { return r.beside(ctx, s, n, size.tickets, when(w)) },
+				run: func(r *Runner, ctx context.Context, s step) error {
+					return r.beside(ctx, s, n, size.tickets, when(w))
+				},
 			})
 		}
 	}

@@ -37,7 +37,8 @@ func TestEveryAimIsOfAFormThatRuns(t *testing.T) {
 				continue
 			}
 			l := results.Line(report.Place{Workload: f.workload, Where: f.where, Peer: k.Name})
-			for _, m := range []report.Metric{report.Rate, report.P50, report.ServerCPU, report.ServerShare, report.Late, report.FirstGrant} {
+			for _, m := range []report.Metric{report.Rate, report.P50, report.ServerCPU, report.ServerShare,
+				report.Late, report.FirstGrant} {
 				l.Set(m, 0, 1)
 			}
 		}

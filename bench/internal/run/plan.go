@@ -43,7 +43,8 @@ type sizes struct {
 func (o Options) sizes() sizes {
 	if o.Smoke {
 		return sizes{
-			pairCallers: []int{8}, waiters: []int{8}, spread: []int{16}, processes: 8, alone: []int{4}, leases: []int{100}, leaseTTL: time.Second,
+			pairCallers: []int{8}, waiters: []int{8}, spread: []int{16}, processes: 8, alone: []int{4},
+			leases: []int{100}, leaseTTL: time.Second,
 			deaths: 1, deathTTL: time.Second, afterHolding: 200 * time.Millisecond, writers: []int{4},
 			beside: []int{2}, tickets: 200,
 			warmUp: 50 * time.Millisecond, serverWarmUp: 100 * time.Millisecond,

@@ -84,7 +84,8 @@ func askFor(ctx context.Context, conn *pgx.Conn, times int, waiting bool) error 
 		return fmt.Errorf("ask for other locks: %w", err)
 	}
 	if n != times {
-		return fmt.Errorf("ask for other locks: %d of %d were answered as they should be, waiting %v", n, times, waiting)
+		return fmt.Errorf("ask for other locks: %d of %d were answered as they should be, waiting %v", n, times,
+			waiting)
 	}
 	return nil
 }

@@ -74,7 +74,8 @@ func prepare(ctx context.Context, r *Running) error {
 	if _, err := conn.Exec(ctx, peer.BareSchema()); err != nil {
 		return fmt.Errorf("make the bare tables: %w", err)
 	}
-	_, err = conn.Exec(ctx, "SELECT "+peer.HistorySchema+".set_history('bench', 'all'); DROP TRIGGER note_tenure ON "+peer.WithoutHistorySchema+".locks")
+	_, err = conn.Exec(ctx, "SELECT "+peer.HistorySchema+".set_history('bench', 'all'); DROP TRIGGER note_tenure ON "+
+		peer.WithoutHistorySchema+".locks")
 	if err != nil {
 		return fmt.Errorf("set the history: %w", err)
 	}

@@ -25,12 +25,14 @@ func startRedis(ctx context.Context, settings ...string) (*Running, error) {
 	return onFreePorts(ctx, "redis", 1, func(folder string, ports []int) (*Running, error) {
 		k, err := keep(order{
 			Folder: folder, Program: program,
-			Args: append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--dir", folder, "--daemonize", "no"}, settings...),
+			Args: append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--dir", folder,
+				"--daemonize", "no"}, settings...),
 		})
 		if err != nil {
 			return nil, err
 		}
-		r := &Running{Address: hostPort(ports[0]), Port: ports[0], PID: k.pid, Settings: readable(settings), stop: k.stop}
+		r := &Running{Address: hostPort(ports[0]), Port: ports[0], PID: k.pid, Settings: readable(settings),
+			stop: k.stop}
 		client := redis.NewClient(&redis.Options{Addr: r.Address, MaxRetries: -1})
 		defer client.Close()
 		if err := k.await(ctx, func(ctx context.Context) error { return client.Ping(ctx).Err() }); err != nil {

@@ -48,8 +48,9 @@ func startZooKeeper(ctx context.Context, o Options) (*Running, error) {
 		}
 		r := &Running{
 			Address: hostPort(ports[0]), Port: ports[0], PID: k.pid, Version: "ZooKeeper " + zooKeeperVersion(),
-			Settings: fmt.Sprintf("one server; tickTime=%d maxClientCnxns=0, 1000 MB heap, its script's default", tick/time.Millisecond),
-			stop:     k.stop,
+			Settings: fmt.Sprintf("one server; tickTime=%d maxClientCnxns=0, 1000 MB heap, its script's default",
+				tick/time.Millisecond),
+			stop: k.stop,
 		}
 		if err := k.await(ctx, func(ctx context.Context) error { return askZooKeeper(ctx, r.Address) }); err != nil {
 			return nil, errors.Join(err, k.stop())

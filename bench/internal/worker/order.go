@@ -1,8 +1,9 @@
-// Package worker is the processes that use a peer: this program, run again. Every figure is measured in processes of its
-// own, so that neither the memory nor the connections of one peer disturb another, and processor time is counted for one.
+// Package worker is the processes that use a peer: this program, run again. Every figure is measured in processes of
+// its own, so that neither the memory nor the connections of one peer disturb another, and processor time is counted
+// for one.
 //
-// A worker reads its order from standard input, a line of JSON; makes everything ready and says so; reads the window; and
-// writes its result. It ends when its standard input does.
+// A worker reads its order from standard input, a line of JSON; makes everything ready and says so; reads the window;
+// and writes its result. It ends when its standard input does.
 package worker
 
 import (

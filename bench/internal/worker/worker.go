@@ -30,7 +30,8 @@ func Run(ctx context.Context) error {
 			line, err := in.ReadBytes('\n')
 			if err != nil {
 				cancel(errors.New("the one who started this worker has ended"))
-				time.AfterFunc(grace, func() { os.Exit(1) }) // some clients do not heed it while they wait for a server that is gone
+				// some clients do not heed it while they wait for a server that is gone
+				time.AfterFunc(grace, func() { os.Exit(1) })
 				return
 			}
 			select {
@@ -74,7 +75,8 @@ func read(ctx context.Context, lines <-chan []byte, into any) error {
 }
 
 func (o Order) config() peer.Config {
-	return peer.Config{Address: o.Address, Workload: o.Workload, Callers: o.Callers, Connections: o.Pool, TTL: o.TTL, Smoke: o.Smoke}
+	return peer.Config{Address: o.Address, Workload: o.Workload, Callers: o.Callers, Connections: o.Pool, TTL: o.TTL,
+		Smoke: o.Smoke}
 }
 
 // work opens the peer, gets ready, and works for as long as the window says.

@@ -35,7 +35,8 @@ func Sources(root string) (all []Source, err error) {
 			return err
 		}
 		for _, c := range file.Comments {
-			if c.Pos() < file.Package && strings.HasPrefix(c.List[0].Text, "//go:build") && strings.Contains(c.List[0].Text, "long") {
+			if c.Pos() < file.Package && strings.HasPrefix(c.List[0].Text, "//go:build") &&
+				strings.Contains(c.List[0].Text, "long") {
 				return nil
 			}
 		}
@@ -44,7 +45,8 @@ func Sources(root string) (all []Source, err error) {
 			if !is || f.Body == nil || f.Recv != nil {
 				continue
 			}
-			s := Source{Name: f.Name.Name, Dir: filepath.ToSlash(filepath.Dir(path)), Position: files.Position(f.Pos()).String()}
+			s := Source{Name: f.Name.Name, Dir: filepath.ToSlash(filepath.Dir(path)),
+				Position: files.Position(f.Pos()).String()}
 			ast.Inspect(f.Body, func(n ast.Node) bool {
 				if names, is := leaves(n); is {
 					s.Shown = append(s.Shown, names...)

@@ -48,7 +48,8 @@ func run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	server, err := pgserver.Start(starting, pgserver.Options{Programs: programs, Kind: kind, InMemory: true, Settings: map[string]string{"max_prepared_transactions": "10"}})
+	server, err := pgserver.Start(starting, pgserver.Options{Programs: programs, Kind: kind, InMemory: true,
+		Settings: map[string]string{"max_prepared_transactions": "10"}})
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,8 @@ type written struct {
 }
 
 func newAnswers(c *court) answers {
-	return answers{court: c, writes: make(map[int64]*written), committed: make(map[int64]int), marks: make(map[int64]history.Time)}
+	return answers{court: c, writes: make(map[int64]*written), committed: make(map[int64]int),
+		marks: make(map[int64]history.Time)}
 }
 
 func (a *answers) event(e history.Event) {
@@ -61,7 +62,9 @@ func (a *answers) link(l history.Link, at history.Time) {
 }
 
 func (a *answers) blameApplied(w *written, at history.Time) {
-	a.blame("refused applied", at, append(w.resources, fmt.Sprint(w.op)), fmt.Sprintf("%s by %s was answered with an error that says it was not applied, and it is there", w, sayWho(w.who)))
+	a.blame("refused applied", at, append(w.resources, fmt.Sprint(w.op)),
+		fmt.Sprintf("%s by %s was answered with an error that says it was not applied, and it is there", w,
+			sayWho(w.who)))
 }
 
 func (w *written) String() string {
@@ -94,7 +97,8 @@ func (a *answers) marked(n int64) {
 func (a *answers) find(w *written) {
 	if n := a.committed[w.op]; n != len(w.resources) && !w.forgiven {
 		w.forgiven = true // once is enough
-		a.blame("nil lost", w.ended, w.resources, fmt.Sprintf("%s by %s was answered nil at %s, and %d of its %d links are there", w, sayWho(w.who), sayTime(w.ended), n, len(w.resources)))
+		a.blame("nil lost", w.ended, w.resources, fmt.Sprintf("%s by %s was answered nil at %s, and %d of its %d "+
+			"links are there", w, sayWho(w.who), sayTime(w.ended), n, len(w.resources)))
 	}
 }
 

@@ -47,7 +47,8 @@ func (b *believers) event(e history.Event) {
 	case history.Fails:
 		delete(b.asked, e.Call)
 	case history.Has:
-		b.open[e.Lease] = &belief{asked: b.asked[e.Call], who: e.Who, lease: e.Lease, name: e.Name, mode: e.Mode, limit: e.Limit, slot: e.Slot, token: e.Token, ttl: e.TTL, lasts: e.TTL, from: e.At}
+		b.open[e.Lease] = &belief{asked: b.asked[e.Call], who: e.Who, lease: e.Lease, name: e.Name, mode: e.Mode,
+			limit: e.Limit, slot: e.Slot, token: e.Token, ttl: e.TTL, lasts: e.TTL, from: e.At}
 	case history.Extends:
 		if x := b.open[e.Lease]; x != nil {
 			x.lasts = max(x.lasts, e.TTL)
@@ -62,7 +63,9 @@ func (b *believers) event(e history.Event) {
 			return // it was over when the caller first looked
 		}
 		b.compare(x)
-		b.past[x.name] = append(slices.DeleteFunc(b.past[x.name], func(old *belief) bool { return old.until.Add(remembered) < x.from }), x)
+		b.past[x.name] = append(slices.DeleteFunc(b.past[x.name], func(old *belief) bool {
+			return old.until.Add(remembered) < x.from
+		}), x)
 	}
 }
 
@@ -81,7 +84,9 @@ func (b *believers) compare(x *belief) {
 		if together <= 0 || x.mode == y.mode && x.mode != "exclusive" && x.slot != y.slot || b.documented(x, y) {
 			continue
 		}
-		b.blame("two believers", max(x.from, y.from), []string{x.name}, fmt.Sprintf("lock %q: the holders of tokens %d and %d both saw Valid() for %v", x.name, y.token, x.token, together), y, x)
+		b.blame("two believers", max(x.from, y.from), []string{x.name},
+			fmt.Sprintf("lock %q: the holders of tokens %d and %d both saw Valid() for %v", x.name, y.token, x.token,
+				together), y, x)
 	}
 	if x.mode != "limit" {
 		return
@@ -93,7 +98,8 @@ func (b *believers) compare(x *belief) {
 		}
 	}
 	if n := crowd(together); n > x.limit {
-		b.blame("two believers", x.from, []string{x.name}, fmt.Sprintf("lock %q: %d holders saw Valid() at once, the limit is %d", x.name, n, x.limit), x)
+		b.blame("two believers", x.from, []string{x.name},
+			fmt.Sprintf("lock %q: %d holders saw Valid() at once, the limit is %d", x.name, n, x.limit), x)
 	}
 }
 
@@ -123,7 +129,8 @@ func (b *believers) documented(x, y *belief) bool {
 		if b.wasLost(k) {
 			until = min(until, newer.until)
 		}
-		if k.name == older.name && k.begin <= newer.from && (k.end == 0 || k.end >= older.asked && until <= k.end.Add(older.ttl)) {
+		if k.name == older.name && k.begin <= newer.from && (k.end == 0 || k.end >= older.asked &&
+			until <= k.end.Add(older.ttl)) {
 			return true
 		}
 	}

@@ -32,7 +32,8 @@ func TestReadersMayBelieveTogether(t *testing.T) {
 func TestOneBelieverTooManyIsFound(t *testing.T) {
 	s := tell(t)
 	for n := int64(1); n <= 4; n++ {
-		s.Event(history.Event{Kind: history.Has, Who: alice, Lease: n, At: ms(int(n)), Name: "x", Mode: "limit", Limit: 3, Slot: int(n), Token: n, TTL: time.Second})
+		s.Event(history.Event{Kind: history.Has, Who: alice, Lease: n, At: ms(int(n)), Name: "x", Mode: "limit",
+			Limit: 3, Slot: int(n), Token: n, TTL: time.Second})
 	}
 	for n := int64(1); n <= 3; n++ {
 		s.leaves(alice, n, 100, 101, "")
@@ -55,7 +56,8 @@ func TestBrokenLeaseMayBeBelievedInUpToItsDeadline(t *testing.T) {
 	}
 }
 
-// The holder of a broken lease and the next one of its slot count as one, also beside a holder that began before the break.
+// The holder of a broken lease and the next one of its slot count as one, also beside a holder that began before the
+// break.
 func TestBrokenLeaseOfASlotIsNoBelieverTooMany(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken bool
@@ -81,8 +83,8 @@ func TestBrokenLeaseOfASlotIsNoBelieverTooMany(t *testing.T) {
 	}
 }
 
-// The new primary goes on with a lease whose break was lost with a failover; who was granted the lock after the break may
-// believe together with its holder until that lease would have ended.
+// The new primary goes on with a lease whose break was lost with a failover; who was granted the lock after the break
+// may believe together with its holder until that lease would have ended.
 func TestBreakThatAFailoverHasLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		lossy bool
@@ -112,7 +114,8 @@ func TestExtensionThatAFailoverHasLost(t *testing.T) {
 	for until, finds := range map[int][]string{2000: nil, 3500: {"two believers"}} {
 		s := tell(t)
 		s.has(alice, 1, 5, 50, "exclusive", 0)
-		s.Event(history.Event{Kind: history.Extends, Who: alice, Lease: 1, From: ms(60), At: ms(70), Name: "x", TTL: 3 * time.Second})
+		s.Event(history.Event{Kind: history.Extends, Who: alice, Lease: 1, From: ms(60), At: ms(70), Name: "x",
+			TTL: 3 * time.Second})
 		s.Promoted(history.Promotion{Lossy: true, Safe: ms(40), Dead: ms(100), Opened: ms(110)})
 		s.has(bob, 2, 6, 1000, "exclusive", 0)
 		s.leaves(alice, 1, until, until+1, "")
@@ -138,9 +141,13 @@ func TestLeaseThatRanOutForNothingIsFound(t *testing.T) {
 		because func(*story)
 		finds   []string
 	}{
-		"nothing":               {func(*story) {}, []string{"lost for nothing"}},
-		"a fault of its own":    {func(s *story) { s.faults.Was(history.Fault{Worker: 0, Begin: ms(500), End: ms(600)}) }, nil},
-		"a fault of another":    {func(s *story) { s.faults.Was(history.Fault{Worker: 1, Begin: ms(500), End: ms(600)}) }, []string{"lost for nothing"}},
+		"nothing": {func(*story) {}, []string{"lost for nothing"}},
+		"a fault of its own": {func(s *story) {
+			s.faults.Was(history.Fault{Worker: 0, Begin: ms(500), End: ms(600)})
+		}, nil},
+		"a fault of another": {func(s *story) {
+			s.faults.Was(history.Fault{Worker: 1, Begin: ms(500), End: ms(600)})
+		}, []string{"lost for nothing"}},
 		"a server that is busy": {func(s *story) { s.Look(history.Look{Began: ms(500), Ended: ms(900)}) }, nil},
 		"a machine that is busy": {func(s *story) {
 			s.Event(history.Event{Kind: history.Stalled, Who: bob, From: ms(500), At: ms(900)})
@@ -156,7 +163,8 @@ func TestLeaseThatRanOutForNothingIsFound(t *testing.T) {
 			s := tell(t)
 			s.has(alice, 1, 5, 0, "exclusive", 0)
 			c.because(s)
-			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(1500), Name: "x", Class: "lost", Reason: "expired"})
+			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(1500), Name: "x", Class: "lost",
+				Reason: "expired"})
 			s.finds(c.finds...)
 		})
 	}
@@ -177,13 +185,16 @@ func TestBriefLeaseThatRanOutForNothingIsFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t)
-			s.Event(history.Event{Kind: history.Has, Who: alice, Call: 1, Lease: 1, How: c.how, At: ms(0), Name: "x", TTL: 200 * time.Millisecond})
+			s.Event(history.Event{Kind: history.Has, Who: alice, Call: 1, Lease: 1, How: c.how, At: ms(0), Name: "x",
+				TTL: 200 * time.Millisecond})
 			for n := range 3 {
-				s.Event(history.Event{Kind: history.Late, Who: alice, From: ms(350 + 50*n), At: ms(350 + 50*n + c.late/3)})
+				s.Event(history.Event{Kind: history.Late, Who: alice, From: ms(350 + 50*n),
+					At: ms(350 + 50*n + c.late/3)})
 			}
 			s.Event(history.Event{Kind: history.Late, Who: alice, From: ms(0), At: ms(190)}) // long before
 			s.Event(history.Event{Kind: history.Lets, Who: alice, Lease: 1, At: ms(500), Name: "x", Until: ms(480)})
-			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(501), Name: "x", Class: "lost", Reason: "expired"})
+			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(501), Name: "x", Class: "lost",
+				Reason: "expired"})
 			s.Event(history.Event{Kind: history.Late, Who: alice, From: ms(490), At: ms(490 + c.after)})
 			s.Event(history.Event{Kind: history.Late, Who: bob, From: ms(1400), At: ms(1600)})
 			s.finds(c.finds...)
@@ -198,9 +209,13 @@ func TestExtendedLeaseThatRanOutIsFound(t *testing.T) {
 		at      int
 		finds   []string
 	}{
-		"too soon":                      {func(*story) {}, 2700, []string{"extension"}},
-		"too soon, but there was fault": {func(s *story) { s.faults.Was(history.Fault{Begin: ms(500), End: ms(9000)}) }, 2700, []string{"extension"}},
-		"when its extension was over":   {func(s *story) { s.faults.Was(history.Fault{Begin: ms(500), End: ms(9000)}) }, 3200, nil},
+		"too soon": {func(*story) {}, 2700, []string{"extension"}},
+		"too soon, but there was fault": {func(s *story) {
+			s.faults.Was(history.Fault{Begin: ms(500), End: ms(9000)})
+		}, 2700, []string{"extension"}},
+		"when its extension was over": {func(s *story) {
+			s.faults.Was(history.Fault{Begin: ms(500), End: ms(9000)})
+		}, 3200, nil},
 		"when somebody had ended it": {func(s *story) {
 			s.faults.Was(history.Fault{Begin: ms(500), End: ms(9000)})
 			s.Event(history.Event{Kind: history.Shortens, Who: alice, Lease: 1, At: ms(1000), Name: "x"})
@@ -213,9 +228,11 @@ func TestExtendedLeaseThatRanOutIsFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t)
 			s.has(alice, 1, 5, 0, "exclusive", 0)
-			s.Event(history.Event{Kind: history.Extends, Who: alice, Lease: 1, From: ms(100), At: ms(110), Name: "x", TTL: 3 * time.Second})
+			s.Event(history.Event{Kind: history.Extends, Who: alice, Lease: 1, From: ms(100), At: ms(110), Name: "x",
+				TTL: 3 * time.Second})
 			c.because(s)
-			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(c.at), Name: "x", Class: "lost", Reason: "expired"})
+			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(c.at), Name: "x", Class: "lost",
+				Reason: "expired"})
 			s.finds(c.finds...)
 		})
 	}
@@ -240,8 +257,8 @@ func TestLockHeldByNobodyIsFound(t *testing.T) {
 	s.finds("held by nobody")
 }
 
-// As long as a call is open, a fault keeps its process from telling the server, or it could not be told and its caller was
-// told so, the lock may stay held.
+// As long as a call is open, a fault keeps its process from telling the server, or it could not be told and its caller
+// was told so, the lock may stay held.
 func TestLockHeldForAReasonIsNoViolation(t *testing.T) {
 	held := []history.Holder{{Name: "x", Token: 5, Label: "a", AcquiredAt: ms(150), ExpiresAt: ms(5150)}}
 	for name, because := range map[string]func(*story){
@@ -269,7 +286,8 @@ func TestLockHeldForAReasonIsNoViolation(t *testing.T) {
 // A stranger's transaction may keep a release waiting for a second.
 func TestLockHeldForLongerThanAnOpenTransactionIsFound(t *testing.T) {
 	s := tell(t)
-	s.faults.Was(history.Fault{Name: "open", Worker: history.Everybody, Begin: ms(90), End: ms(5000), Quiet: true, Delays: time.Second})
+	s.faults.Was(history.Fault{Name: "open", Worker: history.Everybody, Begin: ms(90), End: ms(5000), Quiet: true,
+		Delays: time.Second})
 	s.asks(alice, 1, 0, "a")
 	s.Event(history.Event{Kind: history.Fails, Who: alice, Call: 1, At: ms(100), Class: "cancelled"})
 	held := []history.Holder{{Name: "x", Token: 5, Label: "a", AcquiredAt: ms(150), ExpiresAt: ms(5150)}}
@@ -287,7 +305,8 @@ func TestTicketOfNobodyIsFound(t *testing.T) {
 	s.asks(alice, 1, 0, "a")
 	s.Event(history.Event{Kind: history.Fails, Who: alice, Call: 1, At: ms(100), Class: "cancelled"})
 	for at := 200; at < 4500; at += 300 {
-		s.look(at, []history.Holder{{Name: "x", Label: "chaos"}}, []history.Ticket{{Name: "x", Number: 7, Place: 1, Label: "a", Since: ms(10), Alive: true}})
+		s.look(at, []history.Holder{{Name: "x", Label: "chaos"}},
+			[]history.Ticket{{Name: "x", Number: 7, Place: 1, Label: "a", Since: ms(10), Alive: true}})
 	}
 	s.finds("waits for nobody")
 }
@@ -327,15 +346,19 @@ func TestPlainViolationsAreFound(t *testing.T) {
 		event history.Event
 		finds []string
 	}{
-		"goroutines after a storm": {history.Event{Kind: history.Stormed, Before: 10, Goroutines: 500, Error: "stacks"}, []string{"leftovers"}},
-		"goroutines at the end":    {history.Event{Kind: history.Closed, Before: 10, Goroutines: 11}, []string{"leftovers"}},
-		"heap at the end":          {history.Event{Kind: history.Closed, HeapBefore: 1 << 20, Heap: 1 << 30}, []string{"leftovers"}},
-		"a call that hangs":        {history.Event{Kind: history.Stuck, How: "Close"}, []string{"stuck"}},
-		"a deadlock":               {history.Event{Kind: history.Wrote, Class: "40P01"}, []string{"errors"}},
-		"no serialization failure reaches who acquires": {history.Event{Kind: history.Fails, Class: "40001"}, []string{"errors"}},
-		"one may reach who writes":                      {history.Event{Kind: history.Wrote, Class: "40001"}, nil},
-		"an error without a name":                       {history.Event{Kind: history.Left, Class: "other"}, []string{"errors"}},
-		"what a worker finds itself":                    {history.Event{Kind: history.Finds, Error: "it must not be"}, []string{"errors"}},
+		"goroutines after a storm": {history.Event{Kind: history.Stormed, Before: 10, Goroutines: 500, Error: "stacks"},
+			[]string{"leftovers"}},
+		"goroutines at the end": {history.Event{Kind: history.Closed, Before: 10, Goroutines: 11},
+			[]string{"leftovers"}},
+		"heap at the end": {history.Event{Kind: history.Closed, HeapBefore: 1 << 20, Heap: 1 << 30},
+			[]string{"leftovers"}},
+		"a call that hangs": {history.Event{Kind: history.Stuck, How: "Close"}, []string{"stuck"}},
+		"a deadlock":        {history.Event{Kind: history.Wrote, Class: "40P01"}, []string{"errors"}},
+		"no serialization failure reaches who acquires": {history.Event{Kind: history.Fails, Class: "40001"},
+			[]string{"errors"}},
+		"one may reach who writes":   {history.Event{Kind: history.Wrote, Class: "40001"}, nil},
+		"an error without a name":    {history.Event{Kind: history.Left, Class: "other"}, []string{"errors"}},
+		"what a worker finds itself": {history.Event{Kind: history.Finds, Error: "it must not be"}, []string{"errors"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t)
@@ -358,7 +381,8 @@ func TestDefectsInTheLogAreFound(t *testing.T) {
 
 func TestRefusalOfAServerThatIsNotFullIsFound(t *testing.T) {
 	s := tell(t)
-	s.faults.Was(history.Fault{Name: "full", Worker: history.Everybody, Begin: ms(100), End: ms(200), Quiet: true, Full: true})
+	s.faults.Was(history.Fault{Name: "full", Worker: history.Everybody, Begin: ms(100), End: ms(200), Quiet: true,
+		Full: true})
 	s.Event(history.Event{Kind: history.Fails, How: "try", At: ms(210), Class: "53300"})
 	s.finds()
 	s.Event(history.Event{Kind: history.Fails, How: "try", At: ms(20_000), Class: "53300"})
@@ -368,10 +392,13 @@ func TestRefusalOfAServerThatIsNotFullIsFound(t *testing.T) {
 // A guard that was tampered with may ask for another fence, and so refuse a fenced write.
 func TestFencedWriteThatAGuardRefusesIsFound(t *testing.T) {
 	s := tell(t)
-	s.faults.Was(history.Fault{Name: history.Tampered, Worker: history.Everybody, Begin: ms(100), End: ms(200), Quiet: true})
-	s.Event(history.Event{Kind: history.Wrote, How: "Write, guarded", At: ms(150), Answer: history.Refused, Class: "unfenced"})
+	s.faults.Was(history.Fault{Name: history.Tampered, Worker: history.Everybody, Begin: ms(100), End: ms(200),
+		Quiet: true})
+	s.Event(history.Event{Kind: history.Wrote, How: "Write, guarded", At: ms(150), Answer: history.Refused,
+		Class: "unfenced"})
 	s.finds()
-	s.Event(history.Event{Kind: history.Wrote, How: "Write, guarded", At: ms(20_000), Answer: history.Refused, Class: "unfenced"})
+	s.Event(history.Event{Kind: history.Wrote, How: "Write, guarded", At: ms(20_000), Answer: history.Refused,
+		Class: "unfenced"})
 	s.finds("errors")
 }
 
@@ -389,8 +416,10 @@ func TestUnfencedWriteThatIsLetThroughIsFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t)
-			s.faults.Was(history.Fault{Name: history.Tampered, Worker: history.Everybody, Begin: ms(100), End: ms(200), Quiet: true})
-			s.Event(history.Event{Kind: history.Wrote, How: history.Unfenced, Name: "guarded", From: ms(c.from), At: ms(c.to), Answer: c.answer})
+			s.faults.Was(history.Fault{Name: history.Tampered, Worker: history.Everybody, Begin: ms(100), End: ms(200),
+				Quiet: true})
+			s.Event(history.Event{Kind: history.Wrote, How: history.Unfenced, Name: "guarded", From: ms(c.from),
+				At: ms(c.to), Answer: c.answer})
 			s.finds(c.finds...)
 		})
 	}

@@ -22,15 +22,17 @@ const onceResource = "once/"
 func (c *chains) link(l history.Link, at history.Time) {
 	before := c.last[l.Resource]
 	if l.Prev != before.Op {
-		what := fmt.Sprintf("write %d of resource %q builds on %d, but the last write was %d", l.Op, l.Resource, l.Prev, before.Op)
+		what := fmt.Sprintf("write %d of resource %q builds on %d, but the last write was %d", l.Op, l.Resource, l.Prev,
+			before.Op)
 		if c.lost[l.Prev] {
 			what += ", and that one was lost with a failover"
 		}
 		c.blame("chain", at, []string{l.Resource}, what, before, l)
 	}
 	if !strings.HasPrefix(l.Resource, onceResource) && (l.Token < before.Token || l.Token == before.Token && !l.Again) {
-		c.blame("stale token", at, []string{l.Resource}, fmt.Sprintf("write %d of resource %q passed the fence with token %d after write %d with token %d",
-			l.Op, l.Resource, l.Token, before.Op, before.Token), before, l)
+		c.blame("stale token", at, []string{l.Resource},
+			fmt.Sprintf("write %d of resource %q passed the fence with token %d after write %d with token %d",
+				l.Op, l.Resource, l.Token, before.Op, before.Token), before, l)
 	}
 	c.last[l.Resource] = l
 }
@@ -53,7 +55,9 @@ func (c *chains) promoted(p history.Promotion) {
 func (c *chains) finish(s history.State) {
 	for resource, l := range c.read(s) {
 		if c.last[resource].Op != l.Op {
-			c.blame("chain", history.Now(), []string{resource}, fmt.Sprintf("the order of commits ends with write %d of resource %q, the table with %d", c.last[resource].Op, resource, l.Op), l)
+			c.blame("chain", history.Now(), []string{resource},
+				fmt.Sprintf("the order of commits ends with write %d of resource %q, the table with %d",
+					c.last[resource].Op, resource, l.Op), l)
 		}
 	}
 }
@@ -68,7 +72,8 @@ func (c *chains) read(s history.State) map[string]history.Link {
 			next[l.Resource] = m
 		}
 		if other, fork := m[l.Prev]; fork {
-			c.blame("chain", history.Now(), []string{l.Resource}, fmt.Sprintf("two writes of resource %q build on %d", l.Resource, l.Prev), other, l)
+			c.blame("chain", history.Now(), []string{l.Resource}, fmt.Sprintf("two writes of resource %q build on %d",
+				l.Resource, l.Prev), other, l)
 		}
 		m[l.Prev] = l
 	}
@@ -81,10 +86,13 @@ func (c *chains) read(s history.State) map[string]history.Link {
 			steps++
 		}
 		if steps != len(m) {
-			c.blame("chain", history.Now(), []string{resource}, fmt.Sprintf("the chain of resource %q has %d links, of which %d hang together", resource, len(m), steps), l)
+			c.blame("chain", history.Now(), []string{resource},
+				fmt.Sprintf("the chain of resource %q has %d links, of which %d hang together", resource, len(m),
+					steps), l)
 		}
 		if head := s.Heads[resource]; head != l.Op {
-			c.blame("chain", history.Now(), []string{resource}, fmt.Sprintf("resource %q holds %d, the last link of its chain is %d", resource, head, l.Op), l)
+			c.blame("chain", history.Now(), []string{resource},
+				fmt.Sprintf("resource %q holds %d, the last link of its chain is %d", resource, head, l.Op), l)
 		}
 		last[resource] = l
 	}

@@ -32,15 +32,21 @@ var Names = []struct{ Name, About string }{
 	{"refused applied", "a write that was answered with an error other than \"unknown\" is not there"},
 	{"tokens", "the tokens of a lock ascend from grant to grant, over all processes, crashes and promotions"},
 	{"two tenures", "by the server's clock no two leases of a lock run at once that exclude each other"},
-	{"two believers", "no two holders that exclude each other see Valid() at once, but for one whose lease was broken or lost with a failover, up to its deadline"},
-	{"lost for nothing", "no lease of a second or more runs out while its process runs, reaches the server, and is answered soon; none of less beside thousands of others"},
+	{"two believers", "no two holders that exclude each other see Valid() at once, but for one whose lease was " +
+		"broken or lost with a failover, up to its deadline"},
+	{"lost for nothing", "no lease of a second or more runs out while its process runs, reaches the server, and is " +
+		"answered soon; none of less beside thousands of others"},
 	{"extension", "no lease runs out before its extension has, whatever becomes of its process and its connections"},
-	{"held by nobody", "no lock stays held for more than a second after the call that it was granted to, or its release, has returned"},
+	{"held by nobody", "no lock stays held for more than a second after the call that it was granted to, or its " +
+		"release, has returned"},
 	{"waits for nobody", "no ticket stays in a queue for more than three seconds after its call has returned"},
 	{"free but waited for", "no lock stays free for more than four seconds while somebody waits for it"},
-	{"guards", "a table under guard refuses unfenced writes; a guard that was tampered with is named by who looks for it, and can be repaired"},
-	{"stuck", "every call comes back within its context, and some seconds for what is said to the server; a step of a prune within two"},
-	{"held up", "who queues, or ends its session, and leaves its transaction open, keeps nobody from renewing or releasing for more than a second, or from breaking for more than five"},
+	{"guards", "a table under guard refuses unfenced writes; a guard that was tampered with is named by who looks " +
+		"for it, and can be repaired"},
+	{"stuck", "every call comes back within its context, and some seconds for what is said to the server; a step of " +
+		"a prune within two"},
+	{"held up", "who queues, or ends its session, and leaves its transaction open, keeps nobody from renewing or " +
+		"releasing for more than a second, or from breaking for more than five"},
 	{"leftovers", "goroutines, heap, tickets and sessions go back to nothing"},
 	{"errors", "no error reaches a caller that nothing explains"},
 	{"server log", "the server panics never, and reports no deadlock and no error that is a defect"},
@@ -111,10 +117,12 @@ func New(faults *history.Faults, report func(Violation), line func(string)) *Jud
 	j.answers = newAnswers(c)
 	j.tokens = newTokens(c)
 	j.tenures = newTenures(c, j.wall)
-	j.believers = believers{court: c, asked: make(map[int64]history.Time), open: make(map[int64]*belief), past: make(map[string][]*belief)}
+	j.believers = believers{court: c, asked: make(map[int64]history.Time), open: make(map[int64]*belief),
+		past: make(map[string][]*belief)}
 	j.losses = losses{court: c, since: make(map[int64]history.Event), until: make(map[int64]history.Time),
 		last: make(map[int64]history.Time), late: make(map[int][]span)}
-	j.usage = usage{of: make(map[place]*use), dead: make(map[int64]bool), calls: make(map[int64]*call), leases: make(map[int64]held)}
+	j.usage = usage{of: make(map[place]*use), dead: make(map[int64]bool), calls: make(map[int64]*call),
+		leases: make(map[int64]held)}
 	j.looks = looks{court: c, usage: &j.usage, suspects: make(map[string]suspect), blamed: make(map[string]bool)}
 	return j
 }
@@ -139,7 +147,8 @@ func (j *Judge) Event(e history.Event) {
 	j.errors(e)
 	j.guards(e)
 	if e.Kind == history.Stalled {
-		if !j.faults.Disturbed(worker(e.Who), e.From, e.At, 0) { // then the machine is busy, and not only this process waits
+		// then the machine is busy, and not only this process waits
+		if !j.faults.Disturbed(worker(e.Who), e.From, e.At, 0) {
 			j.losses.answered(e.From, e.At)
 		}
 		j.faults.Was(history.Fault{Name: stalledName, Worker: int(e.Who / history.Lives), Begin: e.From, End: e.At})
@@ -216,7 +225,8 @@ func (j *Judge) Breaking(name string) (done func()) {
 func (j *Judge) Pruned(from, to history.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if took := to.Sub(from); took > longestPrune && !j.faults.Disturbed(history.Everybody, from.Add(-settling), to, settling) {
+	if took := to.Sub(from); took > longestPrune && !j.faults.Disturbed(history.Everybody, from.Add(-settling), to,
+		settling) {
 		j.blame("stuck", to, nil, fmt.Sprintf("one step of a prune took %v", took))
 	}
 }
@@ -237,7 +247,8 @@ func (j *Judge) Took(what string, from, to history.Time, most time.Duration, err
 func (j *Judge) Promoted(p history.Promotion) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.note(fmt.Sprintf("%s a standby was promoted, lossy: %v; safe %s, dead %s", sayTime(p.Opened), p.Lossy, sayTime(p.Safe), sayTime(p.Dead)))
+	j.note(fmt.Sprintf("%s a standby was promoted, lossy: %v; safe %s, dead %s", sayTime(p.Opened), p.Lossy,
+		sayTime(p.Safe), sayTime(p.Dead)))
 	j.answers.promoted(p)
 	j.tokens.promoted(p)
 	j.tenures.promoted(p)

@@ -57,7 +57,9 @@ func (l *looks) look(k history.Look) {
 		// A release that could not be sent runs out with its TTL.
 		if idle, since := l.idle(place{h.Label, h.Name}, h.AcquiredAt, k.Began, heldByNobody, false); idle {
 			if suspectIt(fmt.Sprint("held ", h.Name, h.Slot, h.Token)) {
-				l.blame("held by nobody", k.Began, []string{h.Name, h.Label}, fmt.Sprintf("lock %q is held by %s with token %d, for whom no call or lease has been open for %v", h.Name, h.Label, h.Token, k.Began.Sub(since)), h)
+				l.blame("held by nobody", k.Began, []string{h.Name, h.Label},
+					fmt.Sprintf("lock %q is held by %s with token %d, for whom no call or lease has been open for %v",
+						h.Name, h.Label, h.Token, k.Began.Sub(since)), h)
 			}
 		}
 	}
@@ -67,7 +69,9 @@ func (l *looks) look(k history.Look) {
 		// are swept away later.
 		if idle, since := l.idle(place{t.Label, t.Name}, t.Since, k.Began, waitsForNobody, true); idle && t.Alive {
 			if suspectIt(fmt.Sprint("ticket ", t.Number)) {
-				l.blame("waits for nobody", k.Began, []string{t.Name, t.Label}, fmt.Sprintf("ticket %d of lock %q is of %s, for whom no call has been open for %v", t.Number, t.Name, t.Label, k.Began.Sub(since)), t)
+				l.blame("waits for nobody", k.Began, []string{t.Name, t.Label},
+					fmt.Sprintf("ticket %d of lock %q is of %s, for whom no call has been open for %v", t.Number,
+						t.Name, t.Label, k.Began.Sub(since)), t)
 			}
 		}
 		if u := l.usage.of[place{t.Label, t.Name}]; u != nil && u.open > 0 && !l.usage.dead[u.who] {
@@ -115,9 +119,12 @@ func (l *looks) lookForFree(k history.Look, held map[string]bool, first map[stri
 		free[name] = f
 		u := l.usage.of[place{t.Label, name}]
 		key := fmt.Sprint("free ", t.Number)
-		if k.Began.Sub(f.since) > freeButWaited+l.faults.Delay(f.since, k.Began) && !l.blamed[key] && !l.anybodyDisturbed(k.Tickets, name, f.since.Add(-time.Second), k.Began) {
+		if k.Began.Sub(f.since) > freeButWaited+l.faults.Delay(f.since, k.Began) && !l.blamed[key] &&
+			!l.anybodyDisturbed(k.Tickets, name, f.since.Add(-time.Second), k.Began) {
 			l.blamed[key] = true
-			l.blame("free but waited for", k.Began, []string{name}, fmt.Sprintf("nobody has held lock %q for %v, while ticket %d of %s is the first whose call waits", name, k.Began.Sub(f.since), t.Number, sayWho(u.who)), t)
+			l.blame("free but waited for", k.Began, []string{name},
+				fmt.Sprintf("nobody has held lock %q for %v, while ticket %d of %s is the first whose call waits", name,
+					k.Began.Sub(f.since), t.Number, sayWho(u.who)), t)
 		}
 	}
 	l.free = free

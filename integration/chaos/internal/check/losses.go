@@ -109,8 +109,9 @@ func (l *losses) judge(until history.Time) {
 }
 
 func (l *losses) unexplained(e loss) {
-	l.blame("lost for nothing", e.At, []string{e.Name}, fmt.Sprintf("%s the lease of lock %q with token %d and a TTL of %v "+
-		"ran out, with no fault that explains it: %s", sayWho(e.Who), e.Name, e.has.Token, e.has.TTL, e.Error))
+	l.blame("lost for nothing", e.At, []string{e.Name},
+		fmt.Sprintf("%s the lease of lock %q with token %d and a TTL of %v "+
+			"ran out, with no fault that explains it: %s", sayWho(e.Who), e.Name, e.has.Token, e.has.TTL, e.Error))
 }
 
 // finish is called when nothing more will be told.

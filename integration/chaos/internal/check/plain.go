@@ -22,28 +22,34 @@ func (j *Judge) leftovers(e history.Event) {
 	switch e.Kind {
 	case history.Stormed:
 		if e.Error != "" && !j.faults.Disturbed(worker(e.Who), e.From.Add(-time.Second), e.At, settling) {
-			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s %d goroutines are left %v after the last call of a storm of cancelled calls has returned; before it there were %d", who,
+			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s %d goroutines are left %v after the last call of a storm "+
+				"of cancelled calls has returned; before it there were %d", who,
 				e.Goroutines, e.At.Sub(e.From), e.Before), e.Error)
 		}
 	case history.Drained:
 		if e.Error != "" {
-			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s %d goroutines are left when every call has returned; with a new client there were %d", who, e.Goroutines, e.Before), e.Error)
+			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s %d goroutines are left when every call has returned; "+
+				"with a new client there were %d", who, e.Goroutines, e.Before), e.Error)
 		}
 	case history.Closed:
 		if e.Goroutines > e.Before {
-			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s %d goroutines are left when client and pool are closed; before them there were %d", who, e.Goroutines, e.Before), e.Error)
+			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s %d goroutines are left when client and pool are closed; "+
+				"before them there were %d", who, e.Goroutines, e.Before), e.Error)
 		}
 		if e.Heap > e.HeapBefore+heapMost {
-			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s the heap has %d bytes when client and pool are closed; with a new client it had %d", who, e.Heap, e.HeapBefore))
+			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s the heap has %d bytes when client and pool are closed; "+
+				"with a new client it had %d", who, e.Heap, e.HeapBefore))
 		}
 	}
 }
 
 // explained are the classes of errors that faults, other holders and the callers' own contexts explain.
 var explained = map[string]bool{
-	"": true, "unknown": true, "stale token": true, "already done": true, "self-deadlock": true, "circle": true, "lost": true, "released": true,
-	"cancelled": true, "deadline": true, "held": true, "own retreat": true, "connection": true, "closed": true, "time limit": true,
-	"57P01": true, "57P02": true, "57P03": true, // the server was stopped, has crashed, or starts
+	"": true, "unknown": true, "stale token": true, "already done": true, "self-deadlock": true, "circle": true,
+	"lost": true, "released": true,
+	"cancelled": true, "deadline": true, "held": true, "own retreat": true, "connection": true, "closed": true,
+	"time limit": true,
+	"57P01":      true, "57P02": true, "57P03": true, // the server was stopped, has crashed, or starts
 	"57014": true,                               // cancelled, or the fence's limit
 	"55P03": true,                               // the fence's limit
 	"LK001": true, "LK003": true, "LK011": true, // refusals, where a statement of the worker's own was told
@@ -75,7 +81,8 @@ func (j *Judge) errors(e history.Event) {
 		j.blame("errors", e.At, nil, fmt.Sprintf("%s %s", sayWho(e.Who), e.Error))
 	case history.Fails, history.Wrote, history.Renews, history.Extends, history.Left:
 		if !explained[e.Class] && !j.explained(e) {
-			j.blame("errors", e.At, nil, fmt.Sprintf("%s %s failed with an error that nothing explains (%s): %s", sayWho(e.Who), e.How, e.Class, e.Error), sayEvent(e))
+			j.blame("errors", e.At, nil, fmt.Sprintf("%s %s failed with an error that nothing explains (%s): %s",
+				sayWho(e.Who), e.How, e.Class, e.Error), sayEvent(e))
 		}
 	}
 }

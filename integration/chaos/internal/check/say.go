@@ -65,10 +65,13 @@ func sayMoment(w history.Wall, t time.Time) string {
 
 func sayVersion(w history.Wall, c history.Commit, v history.Version) string {
 	if v.Gone {
-		return fmt.Sprintf("%s server: xid %d removed lock=%s slot=%d", sayMoment(w, c.At), c.Xid, quoted(v.Name), v.Slot)
+		return fmt.Sprintf("%s server: xid %d removed lock=%s slot=%d", sayMoment(w, c.At), c.Xid, quoted(v.Name),
+			v.Slot)
 	}
-	return fmt.Sprintf("%s server: xid %d lock=%s slot=%d mode=%s token=%d holder=%s grant=%.8s acquired=%s expires=%s ended=%s", sayMoment(w, c.At), c.Xid,
-		quoted(v.Name), v.Slot, v.Mode, v.Token, v.Holder, v.Grant, sayMoment(w, v.AcquiredAt), sayMoment(w, v.ExpiresAt), sayMoment(w, v.EndedAt))
+	return fmt.Sprintf("%s server: xid %d lock=%s slot=%d mode=%s token=%d holder=%s grant=%.8s acquired=%s "+
+		"expires=%s ended=%s", sayMoment(w, c.At), c.Xid,
+		quoted(v.Name), v.Slot, v.Mode, v.Token, v.Holder, v.Grant, sayMoment(w, v.AcquiredAt),
+		sayMoment(w, v.ExpiresAt), sayMoment(w, v.EndedAt))
 }
 
 func sayLink(w history.Wall, c history.Commit, l history.Link) string {
@@ -81,17 +84,22 @@ func describe(e any) string {
 	case string:
 		return e
 	case history.Link:
-		return fmt.Sprintf("link resource=%s op=%d on op=%d lock=%s slot=%d token=%d again=%v", quoted(e.Resource), e.Op, e.Prev, quoted(e.Lock), e.Slot, e.Token, e.Again)
+		return fmt.Sprintf("link resource=%s op=%d on op=%d lock=%s slot=%d token=%d again=%v", quoted(e.Resource),
+			e.Op, e.Prev, quoted(e.Lock), e.Slot, e.Token, e.Again)
 	case *belief:
-		return fmt.Sprintf("%s lease=%d of lock=%s mode=%s slot=%d token=%d ttl=%v was valid from %s to %s at least", sayWho(e.who), e.lease, quoted(e.name), e.mode,
+		return fmt.Sprintf("%s lease=%d of lock=%s mode=%s slot=%d token=%d ttl=%v was valid from %s to %s at least",
+			sayWho(e.who), e.lease, quoted(e.name), e.mode,
 			e.slot, e.token, e.ttl, sayTime(e.from), sayTime(e.until))
 	case *tenure:
-		return fmt.Sprintf("tenure lock=%s slot=%d mode=%s token=%d holder=%s from %s to %s by the server's clock", quoted(e.name), e.slot, e.mode, e.token,
+		return fmt.Sprintf("tenure lock=%s slot=%d mode=%s token=%d holder=%s from %s to %s by the server's clock",
+			quoted(e.name), e.slot, e.mode, e.token,
 			e.holder, sayTime(e.from), sayTime(e.to))
 	case history.Holder:
-		return fmt.Sprintf("the server lists lock=%s slot=%d token=%d holder=%s acquired at %s, expires at %s", quoted(e.Name), e.Slot, e.Token, e.Label, sayTime(e.AcquiredAt), sayTime(e.ExpiresAt))
+		return fmt.Sprintf("the server lists lock=%s slot=%d token=%d holder=%s acquired at %s, expires at %s",
+			quoted(e.Name), e.Slot, e.Token, e.Label, sayTime(e.AcquiredAt), sayTime(e.ExpiresAt))
 	case history.Ticket:
-		return fmt.Sprintf("the server lists ticket %d of lock=%s, place %d, of %s, alive: %v, since %s", e.Number, quoted(e.Name), e.Place, e.Label, e.Alive, sayTime(e.Since))
+		return fmt.Sprintf("the server lists ticket %d of lock=%s, place %d, of %s, alive: %v, since %s", e.Number,
+			quoted(e.Name), e.Place, e.Label, e.Alive, sayTime(e.Since))
 	}
 	return fmt.Sprint(e)
 }

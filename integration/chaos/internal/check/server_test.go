@@ -28,7 +28,8 @@ func TestHistoryAsPromisedHasNoViolation(t *testing.T) {
 	s.commit(1403, lock(1, "shared", 9, 1403, 2403), lock(2, "shared", 10, 1403, 2403))
 	s.Marking(1, ms(2000))
 	s.Commit(history.Commit{Position: 99, Mark: 1})
-	s.Finish(history.State{Links: []history.Link{write(100, 0, 5), write(101, 100, 7)}, Heads: map[string]int64{"x": 101}}, []string{"2026 UTC [1] w1 57P01 FATAL:  terminating\n"})
+	s.Finish(history.State{Links: []history.Link{write(100, 0, 5), write(101, 100, 7)},
+		Heads: map[string]int64{"x": 101}}, []string{"2026 UTC [1] w1 57P01 FATAL:  terminating\n"})
 	s.finds()
 }
 
@@ -43,7 +44,8 @@ func TestLostUpdateIsFound(t *testing.T) {
 
 func TestForkInTheTablesIsFound(t *testing.T) {
 	s := tell(t)
-	s.chains.read(history.State{Links: []history.Link{write(1, 0, 5), write(2, 1, 6), write(3, 1, 7)}, Heads: map[string]int64{"x": 3}})
+	s.chains.read(history.State{Links: []history.Link{write(1, 0, 5), write(2, 1, 6), write(3, 1, 7)},
+		Heads: map[string]int64{"x": 3}})
 	s.finds("chain")
 }
 
@@ -96,8 +98,8 @@ func TestNilThatStoreOutcomeHasMadeUpIsFound(t *testing.T) {
 	s.finds("nil lost")
 }
 
-// A failover that lacks commits excuses what was answered after the standby was cut off, and nothing else; one that lacks
-// none excuses nothing.
+// A failover that lacks commits excuses what was answered after the standby was cut off, and nothing else; one that
+// lacks none excuses nothing.
 func TestNilLostWithAFailover(t *testing.T) {
 	for name, c := range map[string]struct {
 		answered int
@@ -177,10 +179,15 @@ func TestTokenOfALaterCallThatIsLowerIsFound(t *testing.T) {
 
 func TestTwoTenuresAtOnceAreFound(t *testing.T) {
 	for name, versions := range map[string][]history.Version{
-		"granted before the expiry":            {lock(0, "exclusive", 5, 0, 1000), lock(0, "exclusive", 6, 900, 2000)},
-		"a renewal that is committed too late": {lock(1, "shared", 5, 0, 1500), lock(0, "exclusive", 6, 1900, 2900), lock(1, "shared", 5, 0, 2500)},
-		"a writer beside a reader":             {lock(1, "shared", 5, 0, 1500), lock(0, "exclusive", 6, 1000, 2900)},
-		"two limits":                           {lock(1, "limit", 5, 0, 1500), func() history.Version { v := lock(2, "limit", 6, 1000, 2900); v.Capacity = 2; return v }()},
+		"granted before the expiry": {lock(0, "exclusive", 5, 0, 1000), lock(0, "exclusive", 6, 900, 2000)},
+		"a renewal that is committed too late": {lock(1, "shared", 5, 0, 1500), lock(0, "exclusive", 6, 1900, 2900),
+			lock(1, "shared", 5, 0, 2500)},
+		"a writer beside a reader": {lock(1, "shared", 5, 0, 1500), lock(0, "exclusive", 6, 1000, 2900)},
+		"two limits": {lock(1, "limit", 5, 0, 1500), func() history.Version {
+			v := lock(2, "limit", 6, 1000, 2900)
+			v.Capacity = 2
+			return v
+		}()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t)
@@ -192,7 +199,8 @@ func TestTwoTenuresAtOnceAreFound(t *testing.T) {
 	}
 }
 
-// After a failover only that can be compared which the new primary knows: the last commits of the old one were not told.
+// After a failover only that can be compared which the new primary knows: the last commits of the old one were not
+// told.
 func TestTenuresOverAFailover(t *testing.T) {
 	for name, c := range map[string]struct {
 		has   history.Version // what the new primary has of the lease that ran from 0 to 5000

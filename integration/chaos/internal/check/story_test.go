@@ -59,7 +59,8 @@ func wall(n int) time.Time { return midnight.Add(time.Duration(n) * time.Millise
 
 // lock is a version of lock "x" in a slot, held by a grant from one moment to another.
 func lock(slot int, mode string, token int64, from, to int) history.Version {
-	return history.Version{Name: "x", Slot: slot, Token: token, Holder: "holder", Grant: fmt.Sprint("grant ", token), Mode: mode, Capacity: 3, AcquiredAt: wall(from), ExpiresAt: wall(to)}
+	return history.Version{Name: "x", Slot: slot, Token: token, Holder: "holder", Grant: fmt.Sprint("grant ", token),
+		Mode: mode, Capacity: 3, AcquiredAt: wall(from), ExpiresAt: wall(to)}
 }
 
 // ended is the version when its lease was released.
@@ -96,11 +97,13 @@ func (s *story) wrote(who, op int64, from, to int, answer string) {
 
 // asks, has and leaves are a lease in its holder's hands.
 func (s *story) asks(who, call int64, at int, label string) {
-	s.Event(history.Event{Kind: history.Asks, Who: who, Call: call, At: ms(at), Names: []string{"x"}, Label: label, TTL: time.Second})
+	s.Event(history.Event{Kind: history.Asks, Who: who, Call: call, At: ms(at), Names: []string{"x"}, Label: label,
+		TTL: time.Second})
 }
 
 func (s *story) has(who, call, token int64, at int, mode string, slot int) {
-	s.Event(history.Event{Kind: history.Has, Who: who, Call: call, Lease: call, At: ms(at), Name: "x", Mode: mode, Slot: slot, Token: token, TTL: time.Second})
+	s.Event(history.Event{Kind: history.Has, Who: who, Call: call, Lease: call, At: ms(at), Name: "x", Mode: mode,
+		Slot: slot, Token: token, TTL: time.Second})
 }
 
 func (s *story) leaves(who, call int64, until, at int, class string) {

@@ -81,7 +81,8 @@ func (t *tenures) version(v history.Version) {
 		return
 	}
 	if now.tenure = t.find(v); now.tenure == nil {
-		now.tenure = &tenure{name: v.Name, slot: v.Slot, mode: v.Mode, capacity: v.Capacity, grant: v.Grant, holder: v.Holder, from: t.wall.Time(v.AcquiredAt)}
+		now.tenure = &tenure{name: v.Name, slot: v.Slot, mode: v.Mode, capacity: v.Capacity, grant: v.Grant,
+			holder: v.Holder, from: t.wall.Time(v.AcquiredAt)}
 		t.known[v.Name] = append(slices.DeleteFunc(t.known[v.Name], func(old *tenure) bool {
 			return old.to.Add(remembered) < now.tenure.from
 		}), now.tenure)
@@ -115,8 +116,10 @@ func (t *tenures) compare(x *tenure) {
 			continue
 		}
 		x.blamed, y.blamed = true, true
-		t.blame("two tenures", x.from, []string{x.name}, fmt.Sprintf("lock %q: %s with token %d and %s with token %d were held at once for %v by the server's clock", x.name,
-			x.mode, x.token, y.mode, y.token, min(x.to, y.to).Sub(max(x.from, y.from))), y, x)
+		t.blame("two tenures", x.from, []string{x.name},
+			fmt.Sprintf("lock %q: %s with token %d and %s with token %d were held at once for %v by the server's clock",
+				x.name,
+				x.mode, x.token, y.mode, y.token, min(x.to, y.to).Sub(max(x.from, y.from))), y, x)
 	}
 	if x.mode != "limit" || x.blamed {
 		return
@@ -129,7 +132,9 @@ func (t *tenures) compare(x *tenure) {
 	}
 	if n := crowd(together); n > x.capacity {
 		x.blamed = true
-		t.blame("two tenures", x.from, []string{x.name}, fmt.Sprintf("lock %q: %d leases ran at once by the server's clock, the limit is %d", x.name, n, x.capacity), x)
+		t.blame("two tenures", x.from, []string{x.name},
+			fmt.Sprintf("lock %q: %d leases ran at once by the server's clock, the limit is %d", x.name, n, x.capacity),
+			x)
 	}
 }
 
@@ -155,18 +160,24 @@ func crowd(spans []span) (most int) {
 }
 
 func excludes(x, y *tenure) bool {
-	return x.mode != y.mode || x.mode == "exclusive" || x.slot == y.slot || x.mode == "limit" && x.capacity != y.capacity
+	return x.mode != y.mode || x.mode == "exclusive" || x.slot == y.slot || x.mode == "limit" &&
+		x.capacity != y.capacity
 }
 
 // link checks that the lease that a write was made under is the one that its lock has at the commit.
 func (t *tenures) link(l history.Link, at history.Time) {
 	switch r := t.rows[slot{l.Lock, l.Slot}]; {
 	case r == nil || r.Gone:
-		t.blame("outside its lease", at, []string{l.Lock}, fmt.Sprintf("write %d was committed under lock %q, which has no row", l.Op, l.Lock), l)
+		t.blame("outside its lease", at, []string{l.Lock},
+			fmt.Sprintf("write %d was committed under lock %q, which has no row", l.Op, l.Lock), l)
 	case !r.Held():
-		t.blame("outside its lease", at, []string{l.Lock}, fmt.Sprintf("write %d with token %d was committed when the lease of lock %q had been ended", l.Op, l.Token, l.Lock), l)
+		t.blame("outside its lease", at, []string{l.Lock},
+			fmt.Sprintf("write %d with token %d was committed when the lease of lock %q had been ended", l.Op, l.Token,
+				l.Lock), l)
 	case l.Token > r.Token || l.Token <= r.before:
-		t.blame("outside its lease", at, []string{l.Lock}, fmt.Sprintf("write %d with token %d was committed when lock %q was held with token %d", l.Op, l.Token, l.Lock, r.Token), l)
+		t.blame("outside its lease", at, []string{l.Lock},
+			fmt.Sprintf("write %d with token %d was committed when lock %q was held with token %d", l.Op, l.Token,
+				l.Lock, r.Token), l)
 	}
 }
 

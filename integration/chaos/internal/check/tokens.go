@@ -29,14 +29,16 @@ type given struct {
 }
 
 func newTokens(c *court) tokens {
-	return tokens{court: c, greatest: make(map[string]int64), grants: make(map[slot]string), asked: make(map[int64]history.Time),
+	return tokens{court: c, greatest: make(map[string]int64), grants: make(map[slot]string),
+		asked: make(map[int64]history.Time),
 		given: make(map[string][]given), seen: make(map[string]map[int64]given)}
 }
 
 func (t *tokens) version(v history.Version) {
 	at := slot{v.Name, v.Slot}
 	if v.Held() && t.grants[at] != v.Grant && v.Token <= t.greatest[v.Name] {
-		t.blame("tokens", history.Now(), []string{v.Name}, fmt.Sprintf("lock %q was granted with token %d after token %d", v.Name, v.Token, t.greatest[v.Name]))
+		t.blame("tokens", history.Now(), []string{v.Name},
+			fmt.Sprintf("lock %q was granted with token %d after token %d", v.Name, v.Token, t.greatest[v.Name]))
 	}
 	t.greatest[v.Name] = max(t.greatest[v.Name], v.Token)
 	if !v.Gone {
@@ -63,7 +65,8 @@ func (t *tokens) event(e history.Event) {
 			t.seen[e.Name] = make(map[int64]given)
 		}
 		if other, twice := t.seen[e.Name][e.Token]; twice {
-			t.blame("tokens", e.At, []string{e.Name}, fmt.Sprintf("token %d of lock %q was given to %s and to %s", e.Token, e.Name, sayWho(other.who), sayWho(e.Who)))
+			t.blame("tokens", e.At, []string{e.Name}, fmt.Sprintf("token %d of lock %q was given to %s and to %s",
+				e.Token, e.Name, sayWho(other.who), sayWho(e.Who)))
 		}
 		t.seen[e.Name][e.Token] = g
 		t.given[e.Name] = append(t.given[e.Name], g)
@@ -86,8 +89,10 @@ func (t *tokens) finish() {
 				n++
 			}
 			if g.token <= greatest.token {
-				t.blame("tokens", g.given, []string{name}, fmt.Sprintf("lock %q: token %d was asked for by %s at %s, after %s had token %d at %s", name, g.token,
-					sayWho(g.who), sayTime(g.asked), sayWho(greatest.who), greatest.token, sayTime(greatest.given)))
+				t.blame("tokens", g.given, []string{name},
+					fmt.Sprintf("lock %q: token %d was asked for by %s at %s, after %s had token %d at %s", name,
+						g.token,
+						sayWho(g.who), sayTime(g.asked), sayWho(greatest.who), greatest.token, sayTime(greatest.given)))
 			}
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// usage follows who uses which lock: every call from its beginning to its end, and every lease from its grant to the end of
-// its release.
+// usage follows who uses which lock: every call from its beginning to its end, and every lease from its grant to the
+// end of its release.
 type usage struct {
 	of     map[place]*use
 	dead   map[int64]bool // processes that were killed
@@ -84,7 +84,8 @@ func (u *usage) event(e history.Event) {
 // A call that ends like this leaves nothing behind: the server knows, or there was nothing to tell. What could not be
 // sent ends with its TTL. Client.Close reports a call that ends with the client.
 var (
-	toldByCalls    = map[string]bool{"": true, "cancelled": true, "deadline": true, "held": true, "lost": true, "circle": true, "self-deadlock": true, "closed": true}
+	toldByCalls = map[string]bool{"": true, "cancelled": true, "deadline": true, "held": true, "lost": true,
+		"circle": true, "self-deadlock": true, "closed": true}
 	toldByReleases = map[string]bool{"": true, "lost": true, "released": true}
 )
 

@@ -67,7 +67,8 @@ func linkOf(column map[string]string) (l history.Link, err error) {
 		}
 		return n
 	}
-	l = history.Link{Op: number("op"), Resource: column["resource"], Prev: number("prev"), Lock: column["lock"], Slot: int(number("slot")),
+	l = history.Link{Op: number("op"), Resource: column["resource"], Prev: number("prev"), Lock: column["lock"],
+		Slot:  int(number("slot")),
 		Token: number("token"), Again: column["again"] == "t"}
 	return l, err
 }

@@ -66,12 +66,14 @@ type node struct {
 // Start starts a migrated primary with the application's tables. One goroutine calls commit for every transaction
 // about locks or writes, in the order of commits, and fail once, if that order cannot be followed any more. Stop ends
 // everything.
-func Start(ctx context.Context, programs pgprograms.Programs, commit func(history.Commit), fail func(error)) (_ *Cluster, err error) {
+func Start(ctx context.Context, programs pgprograms.Programs, commit func(history.Commit),
+	fail func(error)) (_ *Cluster, err error) {
 	server, err := pgserver.Start(ctx, pgserver.Options{Programs: programs, Settings: settings})
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{programs: programs, password: rand.Text(), commit: commit, fail: fail, primary: &node{server, server.URL()}, unfollow: func() {}}
+	c := &Cluster{programs: programs, password: rand.Text(), commit: commit, fail: fail,
+		primary: &node{server, server.URL()}, unfollow: func() {}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Stop())
@@ -274,7 +276,8 @@ func (c *Cluster) Restart(ctx context.Context) error {
 func (c *Cluster) Terminate(ctx context.Context, application string, most int) (n int, err error) {
 	err = c.ask(ctx, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
-			SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY random() LIMIT $2) b`, application, most).Scan(&n)
+			SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY random() LIMIT $2) b`, application,
+			most).Scan(&n)
 	})
 	return n, err
 }

@@ -43,8 +43,10 @@ func versionOf(column map[string]string) (v history.Version, err error) {
 		return t
 	}
 	v = history.Version{
-		Name: column["name"], Slot: int(number("slot")), Token: number("token"), Holder: column["holder"], Mode: column["mode"],
-		Capacity: int(number("capacity")), AcquiredAt: moment("acquired_at"), ExpiresAt: moment("expires_at"), EndedAt: moment("ended_at"),
+		Name: column["name"], Slot: int(number("slot")), Token: number("token"), Holder: column["holder"],
+		Mode:     column["mode"],
+		Capacity: int(number("capacity")), AcquiredAt: moment("acquired_at"), ExpiresAt: moment("expires_at"),
+		EndedAt: moment("ended_at"),
 	}
 	// The same grant ID may be granted twice, when its request was queued anew.
 	v.Grant = column["grant_id"] + " " + column["acquired_at"]

@@ -12,7 +12,8 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// message builds a message of the replication of these parts: bytes, integers of their size, strings that end with a NUL.
+// message builds a message of the replication of these parts: bytes, integers of their size, strings that end with a
+// NUL.
 func message(parts ...any) (m []byte) {
 	for _, p := range parts {
 		switch p := p.(type) {
@@ -56,15 +57,18 @@ func relationMessage(id uint32, schema, name string, columns ...string) []byte {
 
 func TestCommitIsMadeOfTheMessagesOfTheReplication(t *testing.T) {
 	d := decoder{relations: make(map[uint32]relation)}
-	columns := []string{"name", "slot", "token", "holder", "grant_id", "mode", "capacity", "acquired_at", "expires_at", "ended_at"}
+	columns := []string{"name", "slot", "token", "holder", "grant_id", "mode", "capacity", "acquired_at", "expires_at",
+		"ended_at"}
 	var commits []history.Commit
 	for _, m := range [][]byte{
 		relationMessage(1, "pglock", "locks", columns...),
 		relationMessage(2, "public", "links", "op", "resource", "prev", "lock", "slot", "token", "again"),
 		relationMessage(3, "public", "marks", "one", "n"),
 		message(byte('B'), uint64(77), uint64(1_000_000), uint32(42)),
-		message(byte('I'), uint32(1), byte('N'), row("x", "2", "5", "alice", "g", "limit", "3", "2026-01-02 03:04:05.5+00", "2026-01-02 03:04:06+00", "")),
-		message(byte('U'), uint32(1), byte('K'), row("x", "0"), byte('N'), row("x", "0", "6", "bob", "h", "exclusive", "", "2026-01-02 03:04:05+00", "-infinity", "2026-01-02 03:04:05.25+00")),
+		message(byte('I'), uint32(1), byte('N'), row("x", "2", "5", "alice", "g", "limit", "3",
+			"2026-01-02 03:04:05.5+00", "2026-01-02 03:04:06+00", "")),
+		message(byte('U'), uint32(1), byte('K'), row("x", "0"), byte('N'), row("x", "0", "6", "bob", "h", "exclusive",
+			"", "2026-01-02 03:04:05+00", "-infinity", "2026-01-02 03:04:05.25+00")),
 		message(byte('D'), uint32(1), byte('K'), row("y", "1")),
 		message(byte('I'), uint32(2), byte('N'), row("9", "x", "8", "x", "2", "5", "t")),
 		message(byte('U'), uint32(3), byte('N'), row("t", "12")),
@@ -89,8 +93,10 @@ func TestCommitIsMadeOfTheMessagesOfTheReplication(t *testing.T) {
 		Position: 77, Xid: 42, At: at("2000-01-01T00:00:01Z"), Mark: 12,
 		Links: []history.Link{{Op: 9, Resource: "x", Prev: 8, Lock: "x", Slot: 2, Token: 5, Again: true}},
 		Versions: []history.Version{
-			{Name: "x", Slot: 2, Token: 5, Holder: "alice", Grant: "g 2026-01-02 03:04:05.5+00", Mode: "limit", Capacity: 3, AcquiredAt: at("2026-01-02T03:04:05.5Z"), ExpiresAt: at("2026-01-02T03:04:06Z")},
-			{Name: "x", Token: 6, Holder: "bob", Grant: "h 2026-01-02 03:04:05+00", Mode: "exclusive", AcquiredAt: at("2026-01-02T03:04:05Z"), EndedAt: at("2026-01-02T03:04:05.25Z")},
+			{Name: "x", Slot: 2, Token: 5, Holder: "alice", Grant: "g 2026-01-02 03:04:05.5+00", Mode: "limit",
+				Capacity: 3, AcquiredAt: at("2026-01-02T03:04:05.5Z"), ExpiresAt: at("2026-01-02T03:04:06Z")},
+			{Name: "x", Token: 6, Holder: "bob", Grant: "h 2026-01-02 03:04:05+00", Mode: "exclusive",
+				AcquiredAt: at("2026-01-02T03:04:05Z"), EndedAt: at("2026-01-02T03:04:05.25Z")},
 			{Name: "y", Slot: 1, Grant: " ", Gone: true},
 		},
 	}

@@ -87,8 +87,10 @@ func (c *Cluster) copyTo(ctx context.Context, primary *node, server *pgserver.Se
 		return nil, err
 	}
 	own := fmt.Sprintf("primary_conninfo = 'host=%s port=%d user=%s password=%s sslmode=disable application_name=%s'\n"+
-		"wal_retrieve_retry_interval = '100ms'\nwal_receiver_status_interval = '1s'\n", to.Host, to.Port, to.User, to.Password, standbyName)
-	if err := errors.Join(data.write("backup_label", label), data.write("standby.signal", ""), data.write("postgresql.auto.conf", own)); err != nil {
+		"wal_retrieve_retry_interval = '100ms'\nwal_receiver_status_interval = '1s'\n", to.Host, to.Port, to.User,
+		to.Password, standbyName)
+	if err := errors.Join(data.write("backup_label", label), data.write("standby.signal", ""),
+		data.write("postgresql.auto.conf", own)); err != nil {
 		return nil, err
 	}
 	if err := server.Restart(ctx); err != nil {
@@ -121,10 +123,13 @@ func (c *Cluster) catchUp(ctx context.Context, primary, standby *node) error {
 
 // synchronous makes commits wait for the standby until asynchronous.
 func synchronous(ctx context.Context, primary *node) error {
-	if err := primary.exec(ctx, `ALTER SYSTEM SET synchronous_standby_names = '`+standbyName+`'`, `SELECT pg_reload_conf()`); err != nil {
+	if err := primary.exec(ctx, `ALTER SYSTEM SET synchronous_standby_names = '`+standbyName+`'`,
+		`SELECT pg_reload_conf()`); err != nil {
 		return err
 	}
-	return primary.eventually(ctx, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE application_name = $1 AND sync_state = 'sync')`, standbyName)
+	return primary.eventually(ctx,
+		`SELECT EXISTS (SELECT FROM pg_stat_replication WHERE application_name = $1 AND sync_state = 'sync')`,
+		standbyName)
 }
 
 func asynchronous(ctx context.Context, primary *node) error {
@@ -159,7 +164,8 @@ func (c *Cluster) SlowFlush(ctx context.Context, d time.Duration) (err error) {
 // Failover kills the primary and replaces it by its standby. With lossy, the standby has not received the commits of
 // the last moments, for as long as said; otherwise it has all that was answered. cut is called when the old primary
 // is dead, to end the remaining connections to it; open when the new one is ready, before anything else reaches it.
-func (c *Cluster) Failover(ctx context.Context, lossy bool, last time.Duration, cut func(), open func(history.Promotion)) error {
+func (c *Cluster) Failover(ctx context.Context, lossy bool, last time.Duration, cut func(),
+	open func(history.Promotion)) error {
 	c.turns.Lock()
 	defer c.turns.Unlock()
 	ctx = context.WithoutCancel(ctx) // half a failover is useless
@@ -173,7 +179,8 @@ func (c *Cluster) Failover(ctx context.Context, lossy bool, last time.Duration, 
 		p.Safe = history.Now()
 		err = errors.Join(c.catchUp(ctx, old, standby),
 			standby.exec(ctx, `ALTER SYSTEM SET primary_conninfo = ''`, `SELECT pg_reload_conf()`),
-			standby.eventually(ctx, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'walreceiver')`))
+			standby.eventually(ctx,
+				`SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'walreceiver')`))
 	} else {
 		err = synchronous(ctx, old)
 	}
@@ -191,7 +198,8 @@ func (c *Cluster) Failover(ctx context.Context, lossy bool, last time.Duration, 
 	cut()
 	c.unfollow()
 	c.followed.Wait()
-	if err := errors.Join(standby.exec(ctx, `SELECT pg_promote(true, 20)`), standby.eventually(ctx, `SELECT NOT pg_is_in_recovery()`)); err != nil {
+	if err := errors.Join(standby.exec(ctx, `SELECT pg_promote(true, 20)`),
+		standby.eventually(ctx, `SELECT NOT pg_is_in_recovery()`)); err != nil {
 		return fmt.Errorf("cluster: promote: %w", err)
 	}
 	err = standby.ask(ctx, func(conn *pgx.Conn) error {
@@ -222,8 +230,10 @@ type dataFolder struct {
 // transient is what a backup leaves out: the contents of these folders, and these files. The lock file of the
 // folder's own last server stays: with it the next one finds the shared memory to clean up.
 var transient = struct{ folders, files []string }{
-	[]string{"pg_wal", "pg_dynshmem", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat_tmp", "pg_subtrans"},
-	[]string{"postmaster.pid", "postmaster.opts", "standby.signal", "backup_label", "backup_label.old", "postgresql.auto.conf"},
+	[]string{"pg_wal", "pg_dynshmem", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat_tmp",
+		"pg_subtrans"},
+	[]string{"postmaster.pid", "postmaster.opts", "standby.signal", "backup_label", "backup_label.old",
+		"postgresql.auto.conf"},
 }
 
 func (d dataFolder) clear() error {

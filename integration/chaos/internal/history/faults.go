@@ -54,13 +54,14 @@ func (f *Faults) Was(fault Fault) {
 	f.all = append(f.all, fault)
 }
 
-// Disturbed says whether, at any moment between the two, the worker could not be expected to reach the server and to run,
-// or had just begun to again: settling is for how long after a fault that is so.
+// Disturbed says whether, at any moment between the two, the worker could not be expected to reach the server and to
+// run, or had just begun to again: settling is for how long after a fault that is so.
 func (f *Faults) Disturbed(worker int, from, to Time, settling time.Duration) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.ContainsFunc(f.all, func(x Fault) bool {
-		return !x.Quiet && (x.Worker == Everybody || x.Worker == worker) && x.Begin <= to && f.until(x, settling) >= from
+		return !x.Quiet && (x.Worker == Everybody || x.Worker == worker) && x.Begin <= to &&
+			f.until(x, settling) >= from
 	})
 }
 

@@ -16,7 +16,8 @@ func TestDisturbanceConcernsItsWorkerAndLastsALittleLonger(t *testing.T) {
 		worker, from, to int
 		disturbed        bool
 	}{
-		{1, 0, 50, false}, {1, 0, 100, true}, {1, 150, 160, true}, {1, 240, 300, true}, {1, 260, 300, false}, {2, 100, 200, false},
+		{1, 0, 50, false}, {1, 0, 100, true}, {1, 150, 160, true}, {1, 240, 300, true}, {1, 260, 300, false},
+		{2, 100, 200, false},
 	} {
 		if got := f.Disturbed(c.worker, at(c.from), at(c.to), 50*time.Millisecond); got != c.disturbed {
 			t.Errorf("worker %d is disturbed between %d and %d: %v", c.worker, c.from, c.to, got)

@@ -56,18 +56,21 @@ func (h *hand) valid() bool {
 }
 
 // call asks for locks with the client, and works with the leases that it is given, which it releases.
-func (w *worker) call(ctx context.Context, client *pglock.Client, as string, q request, work func(context.Context, []*hand)) {
+func (w *worker) call(ctx context.Context, client *pglock.Client, as string, q request,
+	work func(context.Context, []*hand)) {
 	id := w.id()
 	label := as
 	if q.alone {
 		label = fmt.Sprintf("%s/%d", as, id)
 	}
 	opts := q.options(label)
-	w.out.say(history.Event{Kind: history.Asks, At: history.Now(), Call: id, Names: q.names, How: q.how, Mode: string(q.mode), Limit: q.limit,
+	w.out.say(history.Event{Kind: history.Asks, At: history.Now(), Call: id, Names: q.names, How: q.how,
+		Mode: string(q.mode), Limit: q.limit,
 		Label: label, TTL: q.ttl})
 	waiting, cancel := context.WithTimeout(ctx, q.patience)
 	defer cancel()
-	back := w.dog.watch(fmt.Sprintf("%s of %q with a patience of %v", q.how, q.names, q.patience), q.patience+5*time.Second)
+	back := w.dog.watch(fmt.Sprintf("%s of %q with a patience of %v", q.how, q.names, q.patience), q.patience+
+		5*time.Second)
 	var leases []*pglock.Lease
 	var err error
 	switch q.how {
@@ -86,7 +89,8 @@ func (w *worker) call(ctx context.Context, client *pglock.Client, as string, q r
 	}
 	back()
 	if err != nil {
-		w.out.say(history.Event{Kind: history.Fails, At: history.Now(), Call: id, How: q.how, Class: classify(err), Error: err.Error()})
+		w.out.say(history.Event{Kind: history.Fails, At: history.Now(), Call: id, How: q.how, Class: classify(err),
+			Error: err.Error()})
 		return
 	}
 	hands := make([]*hand, len(leases))
@@ -106,7 +110,8 @@ func (w *worker) call(ctx context.Context, client *pglock.Client, as string, q r
 func one(l *pglock.Lease, err error) ([]*pglock.Lease, error) { return []*pglock.Lease{l}, err }
 
 // do is call by Client.Do, which releases by itself.
-func (w *worker) do(ctx context.Context, client *pglock.Client, id int64, q request, opts []pglock.AcquireOption, back func(), work func(context.Context, []*hand)) {
+func (w *worker) do(ctx context.Context, client *pglock.Client, id int64, q request, opts []pglock.AcquireOption,
+	back func(), work func(context.Context, []*hand)) {
 	var h *hand
 	err := client.Do(ctx, q.names[0], func(ctx context.Context, l *pglock.Lease) error {
 		back()
@@ -117,7 +122,8 @@ func (w *worker) do(ctx context.Context, client *pglock.Client, id int64, q requ
 	}, opts...)
 	back()
 	if h == nil {
-		w.out.say(history.Event{Kind: history.Fails, At: history.Now(), Call: id, How: q.how, Class: classify(err), Error: err.Error()})
+		w.out.say(history.Event{Kind: history.Fails, At: history.Now(), Call: id, How: q.how, Class: classify(err),
+			Error: err.Error()})
 		return
 	}
 	w.left(h, err)
@@ -127,7 +133,8 @@ func (w *worker) has(call int64, q request, l *pglock.Lease) *hand {
 	h := &hand{Lease: l, id: w.id(), how: q.how}
 	at := history.Now()
 	h.valid()
-	w.out.say(history.Event{Kind: history.Has, At: at, Call: call, Lease: h.id, How: q.how, Name: l.Name(), Mode: string(q.mode), Limit: q.limit,
+	w.out.say(history.Event{Kind: history.Has, At: at, Call: call, Lease: h.id, How: q.how, Name: l.Name(),
+		Mode: string(q.mode), Limit: q.limit,
 		Slot: l.Slot(), Token: int64(l.Token()), TTL: q.ttl})
 	return h
 }
@@ -174,7 +181,8 @@ func (w *worker) renew(ctx context.Context, h *hand) {
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := h.Renew(bounded)
-	e := history.Event{Kind: history.Renews, At: history.Now(), Lease: h.id, Name: h.Name(), How: "Renew", Class: classify(err)}
+	e := history.Event{Kind: history.Renews, At: history.Now(), Lease: h.id, Name: h.Name(), How: "Renew",
+		Class: classify(err)}
 	if err != nil {
 		e.Error = err.Error()
 	}

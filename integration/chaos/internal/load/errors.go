@@ -49,7 +49,8 @@ func classify(err error) string {
 		return ""
 	}
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && (pgErr.Code == "40P01" || slices.Contains([]string{"22", "23", "42", "XX"}, pgErr.Code[:2])) {
+	if errors.As(err, &pgErr) &&
+		(pgErr.Code == "40P01" || slices.Contains([]string{"22", "23", "42", "XX"}, pgErr.Code[:2])) {
 		return pgErr.Code // never to be hidden by a milder name
 	}
 	for _, s := range sentinels {
@@ -65,8 +66,10 @@ func classify(err error) string {
 	}
 	var netErr net.Error
 	var connectErr *pgconn.ConnectError
-	if errors.As(err, &netErr) || errors.As(err, &connectErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, net.ErrClosed) || errors.Is(err, pgx.ErrTxClosed) || strings.Contains(err.Error(), "conn closed") || pgconn.SafeToRetry(err) {
+	if errors.As(err, &netErr) || errors.As(err, &connectErr) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, pgx.ErrTxClosed) ||
+		strings.Contains(err.Error(), "conn closed") || pgconn.SafeToRetry(err) {
 		return "connection"
 	}
 	return "other"

@@ -16,7 +16,8 @@ import (
 )
 
 // ttls are those of the load. Most calls for one lock have the same, so that they can share a place in the queue.
-var ttls = []time.Duration{300 * time.Millisecond, 500 * time.Millisecond, 1000 * time.Millisecond, 1500 * time.Millisecond, 3 * time.Second, 5 * time.Second}
+var ttls = []time.Duration{300 * time.Millisecond, 500 * time.Millisecond, 1000 * time.Millisecond,
+	1500 * time.Millisecond, 3 * time.Second, 5 * time.Second}
 
 // levels are the isolation levels of writes; "" is the session's.
 var levels = []pgx.TxIsoLevel{"", pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
@@ -69,7 +70,8 @@ func (w *worker) loop(ctx context.Context, r *rand.Rand) {
 func (w *worker) ask(r *rand.Rand, names ...string) request {
 	h := fnv.New32()
 	_, _ = h.Write([]byte(names[0]))
-	q := request{how: "acquire", names: names, mode: pglock.ModeExclusive, ttl: ttls[int(h.Sum32())%len(ttls)], patience: 50*time.Millisecond + upTo(r, 4*time.Second), alone: r.IntN(3) == 0}
+	q := request{how: "acquire", names: names, mode: pglock.ModeExclusive, ttl: ttls[int(h.Sum32())%len(ttls)],
+		patience: 50*time.Millisecond + upTo(r, 4*time.Second), alone: r.IntN(3) == 0}
 	if r.IntN(4) == 0 {
 		q.ttl = ttls[r.IntN(len(ttls))]
 	}
@@ -109,7 +111,8 @@ func (w *worker) exclusive(ctx context.Context, r *rand.Rand) {
 		if !hold(ctx, hands, spell(r, q.ttl)) {
 			return
 		}
-		x := write{how: "Write", places: []place{cell(q.names[0])}, hands: hands, think: think(r), level: levels[r.IntN(len(levels))]}
+		x := write{how: "Write", places: []place{cell(q.names[0])}, hands: hands, think: think(r),
+			level: levels[r.IntN(len(levels))]}
 		switch r.IntN(5) {
 		case 0, 1:
 			x.how, x.before = "Write, read before", true
@@ -156,7 +159,8 @@ func (w *worker) slots(ctx context.Context, r *rand.Rand, q request) {
 			w.renew(ctx, hands[0])
 		}
 		if r.IntN(3) != 0 {
-			w.write(ctx, r, write{how: "Write, " + string(q.mode), places: []place{cell(hands[0].Resource())}, hands: hands, think: think(r),
+			w.write(ctx, r, write{how: "Write, " + string(q.mode), places: []place{cell(hands[0].Resource())},
+				hands: hands, think: think(r),
 				before: r.IntN(3) == 0, level: levels[r.IntN(len(levels))]})
 		}
 	})
@@ -172,7 +176,8 @@ func (w *worker) several(ctx context.Context, r *rand.Rand) {
 		if !hold(ctx, hands, spell(r, q.ttl)) {
 			return
 		}
-		x := write{how: "WriteAll", hands: hands, think: think(r), before: r.IntN(3) == 0, level: levels[r.IntN(len(levels))]}
+		x := write{how: "WriteAll", hands: hands, think: think(r), before: r.IntN(3) == 0,
+			level: levels[r.IntN(len(levels))]}
 		for _, h := range hands {
 			x.places = append(x.places, cell(h.Resource()))
 		}
@@ -188,7 +193,8 @@ func (w *worker) guarded(ctx context.Context, r *rand.Rand) {
 	q := w.ask(r, p.resource)
 	w.call(ctx, w.client, w.Label, q, func(ctx context.Context, hands []*hand) {
 		if hold(ctx, hands, spell(r, q.ttl)) {
-			w.write(ctx, r, write{how: "Write, guarded", places: []place{p}, hands: hands, think: think(r), before: r.IntN(3) == 0, level: levels[r.IntN(len(levels))]})
+			w.write(ctx, r, write{how: "Write, guarded", places: []place{p}, hands: hands, think: think(r),
+				before: r.IntN(3) == 0, level: levels[r.IntN(len(levels))]})
 		}
 	})
 }
@@ -199,7 +205,8 @@ func (w *worker) once(ctx context.Context, r *rand.Rand) {
 	key := fmt.Sprintf("key %d of %d", r.IntN(10), history.Now()/history.Time(2*time.Second))
 	w.call(ctx, w.client, w.Label, q, func(ctx context.Context, hands []*hand) {
 		if hold(ctx, hands, upTo(r, 20*time.Millisecond)) {
-			w.write(ctx, r, write{how: "Once", key: key, places: []place{cell("once/" + key)}, hands: hands, again: true, level: levels[r.IntN(len(levels))]})
+			w.write(ctx, r, write{how: "Once", key: key, places: []place{cell("once/" + key)}, hands: hands,
+				again: true, level: levels[r.IntN(len(levels))]})
 		}
 	})
 }
@@ -208,7 +215,9 @@ func (w *worker) once(ctx context.Context, r *rand.Rand) {
 func (w *worker) briefly(ctx context.Context, r *rand.Rand) {
 	q := w.ask(r, fmt.Sprint("x", r.IntN(exclusives)))
 	q.patience = upTo(r, 40*time.Millisecond)
-	w.call(ctx, w.client, w.Label, q, func(ctx context.Context, hands []*hand) { hold(ctx, hands, upTo(r, 20*time.Millisecond)) })
+	w.call(ctx, w.client, w.Label, q, func(ctx context.Context, hands []*hand) {
+		hold(ctx, hands, upTo(r, 20*time.Millisecond))
+	})
 }
 
 // nested takes a second lock as the same owner, in any order, so that circles come about.
@@ -223,7 +232,8 @@ func (w *worker) nested(ctx context.Context, r *rand.Rand) {
 		inner.how = "acquire"
 		w.call(owned, w.client, w.Label, inner, func(ctx context.Context, more []*hand) {
 			if hold(ctx, append(more, hands...), spell(r, inner.ttl)) {
-				w.write(ctx, r, write{how: "Write", places: []place{cell(b)}, hands: more, level: levels[r.IntN(len(levels))]})
+				w.write(ctx, r, write{how: "Write", places: []place{cell(b)}, hands: more,
+					level: levels[r.IntN(len(levels))]})
 			}
 		})
 	})
@@ -232,7 +242,8 @@ func (w *worker) nested(ctx context.Context, r *rand.Rand) {
 // inside writes to a resource of its own, and comes back from the callback when it is told to.
 func (w *worker) inside(ctx context.Context) {
 	r := rand.New(rand.NewPCG(w.Seed, uint64(w.id())))
-	q := request{how: "try", names: []string{"inside " + w.Label}, mode: pglock.ModeExclusive, ttl: 5 * time.Second, patience: 2 * time.Second}
+	q := request{how: "try", names: []string{"inside " + w.Label}, mode: pglock.ModeExclusive, ttl: 5 * time.Second,
+		patience: 2 * time.Second}
 	select {
 	case <-w.goOn: // of an earlier time
 	default:

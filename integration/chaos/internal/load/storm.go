@@ -24,8 +24,8 @@ const (
 	besideStorms = 60
 )
 
-// storm has many calls wait for as many locks, which another client holds, with a pool of four connections, and cancels all
-// of them at once, while the holder releases what they wait for.
+// storm has many calls wait for as many locks, which another client holds, with a pool of four connections, and cancels
+// all of them at once, while the holder releases what they wait for.
 func (w *worker) storm(ctx context.Context, o Order) {
 	if !w.big.TryLock() {
 		w.out.say(history.Event{Kind: history.Stormed, At: history.Now()})
@@ -63,7 +63,8 @@ func (w *worker) storm(ctx context.Context, o Order) {
 	for i := range held {
 		held[i] = make(chan struct{})
 		name := fmt.Sprintf("storm %s %d", stormName, i)
-		q := request{how: "try", names: []string{name}, mode: pglock.ModeExclusive, ttl: o.TTL, patience: 5 * time.Second}
+		q := request{how: "try", names: []string{name}, mode: pglock.ModeExclusive, ttl: o.TTL,
+			patience: 5 * time.Second}
 		once := sync.OnceFunc(func() { close(held[i]) })
 		holding.Go(func() {
 			defer once()
@@ -81,7 +82,8 @@ func (w *worker) storm(ctx context.Context, o Order) {
 	var calls sync.WaitGroup
 	for i := range o.N {
 		name := fmt.Sprintf("storm %s %d", stormName, i)
-		q := request{how: "acquire", names: []string{name}, mode: pglock.ModeExclusive, ttl: o.TTL, patience: time.Minute}
+		q := request{how: "acquire", names: []string{name}, mode: pglock.ModeExclusive, ttl: o.TTL,
+			patience: time.Minute}
 		calls.Go(func() { w.call(waiting, waiter, stormName, q, func(context.Context, []*hand) {}) })
 	}
 	sleep(ctx, 200*time.Millisecond+rand.N(time.Second))

@@ -13,7 +13,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// visit is a client that lives for a moment, and is closed while some of its calls wait and some of its leases are held.
+// visit is a client that lives for a moment, and is closed while some of its calls wait and some of its leases are
+// held.
 func (w *worker) visit(ctx context.Context, r *rand.Rand) {
 	as := fmt.Sprintf("%s+visit%d", w.Label, w.storms.Add(1))
 	attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -50,11 +51,12 @@ func (w *worker) visit(ctx context.Context, r *rand.Rand) {
 	calls.Wait()
 }
 
-// closeClient closes a client, and tells of it as of a call for the locks that it uses: until Close has returned they may be
-// held, and after it they may not, unless its error says so.
+// closeClient closes a client, and tells of it as of a call for the locks that it uses: until Close has returned they
+// may be held, and after it they may not, unless its error says so.
 func (w *worker) closeClient(client *pglock.Client, as string, names []string) {
 	id := w.id()
-	w.out.say(history.Event{Kind: history.Asks, At: history.Now(), Call: id, Names: names, How: "Close", Label: as, TTL: ttls[len(ttls)-1]})
+	w.out.say(history.Event{Kind: history.Asks, At: history.Now(), Call: id, Names: names, How: "Close", Label: as,
+		TTL: ttls[len(ttls)-1]})
 	done := w.dog.watch("Client.Close of "+as, 10*time.Second)
 	err := client.Close(context.Background())
 	done()

@@ -10,8 +10,8 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// watchdog notices calls that do not come back, and times in which the process did not run: it was stopped, or starved. What
-// a call may take counts only while the process runs.
+// watchdog notices calls that do not come back, and times in which the process did not run: it was stopped, or starved.
+// What a call may take counts only while the process runs.
 type watchdog struct {
 	out  *outbox
 	quit chan struct{}

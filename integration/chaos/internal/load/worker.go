@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package load is the worker of the laboratory: a process with a client, whose goroutines take locks in all the ways there
-// are and write under them, and which says what it does and what it was answered.
+// Package load is the worker of the laboratory: a process with a client, whose goroutines take locks in all the ways
+// there are and write under them, and which says what it does and what it was answered.
 package load
 
 import (
@@ -76,8 +76,8 @@ type worker struct {
 	errands sync.WaitGroup // what was ordered beside the load
 }
 
-// Run is the life of a worker: it is told what to do on in, and says what it does on out. When in ends it returns at once,
-// and the process should end: its master has.
+// Run is the life of a worker: it is told what to do on in, and says what it does on out. When in ends it returns at
+// once, and the process should end: its master has.
 func Run(in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	w := &worker{out: &outbox{to: json.NewEncoder(out)}, goOn: make(chan struct{}, 1)}
@@ -175,7 +175,8 @@ func (w *worker) newPool(ctx context.Context, most int32, name string) (*pgxpool
 }
 
 // newClient tries for as long as faults may keep the server away.
-func (w *worker) newClient(ctx context.Context, pool *pgxpool.Pool, label string, opts ...pglock.Option) (c *pglock.Client, err error) {
+func (w *worker) newClient(ctx context.Context, pool *pgxpool.Pool, label string,
+	opts ...pglock.Option) (c *pglock.Client, err error) {
 	opts = append([]pglock.Option{pglock.WithDefaultHolder(label), pglock.WithSessionTTL(w.SessionTTL)}, opts...)
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -188,8 +189,8 @@ func (w *worker) newClient(ctx context.Context, pool *pgxpool.Pool, label string
 	}
 }
 
-// drained says how many goroutines are left when every call has returned, and no call comes. A leak stays for ever. What
-// may take a while are connections under way to a server that is busy with the crowd of another worker.
+// drained says how many goroutines are left when every call has returned, and no call comes. A leak stays for ever.
+// What may take a while are connections under way to a server that is busy with the crowd of another worker.
 func (w *worker) drained(opened int) history.Event {
 	left := settled(opened+afterCalls, 20*time.Second)
 	e := history.Event{Kind: history.Drained, At: history.Now(), Before: opened, Goroutines: left}
@@ -209,7 +210,8 @@ func (w *worker) close(before int, heap uint64) {
 	done()
 	left := settled(before, 5*time.Second)
 	runtime.GC()
-	e := history.Event{Kind: history.Closed, At: history.Now(), Before: before, Goroutines: left, HeapBefore: heap, Heap: heapNow(), Class: classify(err)}
+	e := history.Event{Kind: history.Closed, At: history.Now(), Before: before, Goroutines: left, HeapBefore: heap,
+		Heap: heapNow(), Class: classify(err)}
 	if left > before {
 		e.Error = stacks()
 	}

@@ -51,7 +51,8 @@ type queries interface {
 func heads(ctx context.Context, q queries, places []place) ([]int64, error) {
 	found := make([]int64, len(places))
 	for i, p := range places {
-		err := q.QueryRow(ctx, fmt.Sprintf(`SELECT head FROM public.%s WHERE %s = $1`, p.table, p.key), p.id).Scan(&found[i])
+		err := q.QueryRow(ctx, fmt.Sprintf(`SELECT head FROM public.%s WHERE %s = $1`, p.table, p.key),
+			p.id).Scan(&found[i])
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return nil, err
 		}
@@ -118,7 +119,8 @@ func (w *worker) write(ctx context.Context, r *rand.Rand, x write) string {
 	for i, p := range x.places {
 		resources[i] = p.resource
 	}
-	w.out.say(history.Event{Kind: history.Writes, At: history.Now(), Op: op, How: x.how, Resources: resources, Token: int64(x.hands[0].Token())})
+	w.out.say(history.Event{Kind: history.Writes, At: history.Now(), Op: op, How: x.how, Resources: resources,
+		Token: int64(x.hands[0].Token())})
 	err := w.send(bounded, x, run)
 	back()
 	return w.answered(ctx, r, op, x.how, err)
@@ -144,7 +146,8 @@ func (w *worker) send(ctx context.Context, x write, run func(context.Context, pg
 
 // answered says what a write was answered, and may ask what became of one whose outcome is unknown.
 func (w *worker) answered(ctx context.Context, r *rand.Rand, op int64, how string, err error) string {
-	e := history.Event{Kind: history.Wrote, At: history.Now(), Op: op, How: how, Answer: history.Done, Class: classify(err)}
+	e := history.Event{Kind: history.Wrote, At: history.Now(), Op: op, How: how, Answer: history.Done,
+		Class: classify(err)}
 	var unknown *fencedstore.OutcomeUnknownError
 	switch {
 	case errors.Is(err, pglock.ErrOutcomeUnknown):
@@ -166,7 +169,8 @@ func (w *worker) answered(ctx context.Context, r *rand.Rand, op int64, how strin
 		case outcome == fencedstore.OutcomeCommitted:
 			w.out.say(history.Event{Kind: history.Learns, At: history.Now(), Op: op, Answer: history.Done})
 		default:
-			w.out.say(history.Event{Kind: history.Learns, At: history.Now(), Op: op, Answer: history.Refused, Class: string(outcome)})
+			w.out.say(history.Event{Kind: history.Learns, At: history.Now(), Op: op, Answer: history.Refused,
+				Class: string(outcome)})
 		}
 	}
 	return e.Answer

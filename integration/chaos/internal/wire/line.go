@@ -22,8 +22,8 @@ const (
 	Down                  // to the client: answers
 )
 
-// Line is a network line on loopback between one worker and the server, as good as a wire until told otherwise. It is safe
-// for concurrent use.
+// Line is a network line on loopback between one worker and the server, as good as a wire until told otherwise. It is
+// safe for concurrent use.
 type Line struct {
 	address string
 	ctx     context.Context
@@ -61,18 +61,20 @@ func Listen(upstream string) (*Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Line{address: listener.Addr().String(), listener: listener, upstream: upstream, links: make(map[*link]struct{}), changed: make(chan struct{})}
+	l := &Line{address: listener.Addr().String(), listener: listener, upstream: upstream,
+		links: make(map[*link]struct{}), changed: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.tasks.Go(func() { l.accept(listener) })
 	return l, nil
 }
 
-// listenBelowEphemeral takes a port that the system does not give to outgoing connections: while connections are refused, a
-// client that tries one might be given that very port for its own end, and connect to itself. Nor one that servers choose from
-// (20000 and up): one that is killed must find its own free when it comes back.
+// listenBelowEphemeral takes a port that the system does not give to outgoing connections: while connections are
+// refused, a client that tries one might be given that very port for its own end, and connect to itself. Nor one that
+// servers choose from (20000 and up): one that is killed must find its own free when it comes back.
 func listenBelowEphemeral() (listener net.Listener, err error) {
 	for range 100 {
-		if listener, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(10000)))); err == nil {
+		if listener, err = net.Listen("tcp",
+			net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(10000)))); err == nil {
 			return listener, nil
 		}
 	}
@@ -128,7 +130,8 @@ func (l *Line) HoldHints() (release func()) {
 	return sync.OnceFunc(func() { l.change(func(r *rules) { r.hints-- }) })
 }
 
-// OnCommit puts a fault on commits, in place of the one before, until stop is called, which tells how many were concerned.
+// OnCommit puts a fault on commits, in place of the one before, until stop is called, which tells how many were
+// concerned.
 func (l *Line) OnCommit(f CommitFault) (stop func() int) {
 	l.change(func(r *rules) { r.commit = &f })
 	return func() int {

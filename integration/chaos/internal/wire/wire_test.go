@@ -67,7 +67,8 @@ func connect(t *testing.T) *ends {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = e.server.Close() })
-	e.atClient, e.atServer = &reader{Reader: bufio.NewReader(e.client)}, &reader{Reader: bufio.NewReader(e.server), untyped: true}
+	e.atClient, e.atServer = &reader{Reader: bufio.NewReader(e.client)}, &reader{Reader: bufio.NewReader(e.server),
+		untyped: true}
 	e.send(e.client, startup())
 	e.receive(e.atServer, "\x00")
 	return e
@@ -126,7 +127,8 @@ func always() bool { return true }
 
 // commit is what a client sends for a COMMIT that it has prepared, in a pipeline with what comes before.
 func commit() [][]byte {
-	return [][]byte{message('P', "s1", "SELECT pglock.seal()"), message('B', "", "s1"), message('E', ""), message('P', "s2", "COMMIT"), message('B', "", "s2"),
+	return [][]byte{message('P', "s1", "SELECT pglock.seal()"), message('B', "", "s1"), message('E', ""),
+		message('P', "s2", "COMMIT"), message('B', "", "s2"),
 		message('E', ""), message('S')}
 }
 
