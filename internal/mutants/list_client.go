@@ -220,10 +220,10 @@ var ofClose = []mutant{
 		{"pglock/acquire.go", "if g.asked {", "if true {"},
 	}, library, "^TestAGrantByNotification"},
 	{"why: who has not renewed yet gives no sign", []edit{
-		{"lockadmin/verdicts.go", "(!h.Renewed || h.SinceRenewal-h.Silent > time.Second)", "h.Renewed"},
+		{"lockadmin/verdicts_life.go", "(!h.Renewed || h.SinceRenewal-h.Silent > time.Second)", "h.Renewed"},
 	}, administration, "^TestASignOfLifeIsBelieved"},
 	{"why: who has lost its tickets is silent", []edit{
-		{"lockadmin/verdicts.go", " && (h.SignedAt.IsZero() || h.Silent > 15*time.Second)", ""},
+		{"lockadmin/verdicts_life.go", " && (h.SignedAt.IsZero() || h.Silent > 15*time.Second)", ""},
 	}, administration, "^TestASignOfLifeIsBelieved"},
 	{"an application's advisory lock passes a fence", []edit{
 		{schema, "m.marks AND m.mode = 'ShareLock' AND", "m.marks AND"},

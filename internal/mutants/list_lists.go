@@ -75,7 +75,7 @@ var ofLists = []mutant{
 		{schema, "m.objsubid = 2 AND m.objid = o.mark))", "true))"},
 	}, administration, "^TestBackendsTellTheFirst"},
 	{"why: whoever was stopped before its first renewal cannot be let go on", []edit{
-		{"lockadmin/verdicts.go", "l.find(h, ifDead(h.Holder)+\" \"+ifStopped(h.Holder))",
+		{"lockadmin/verdicts_life.go", "l.find(h, ifDead(h.Holder)+\" \"+ifStopped(h.Holder))",
 			"l.find(h, ifDead(h.Holder))"},
 	}, administration, "^TestVerdict"},
 	{"why: a write has as much time as the lease", []edit{
@@ -98,16 +98,16 @@ var ofLists = []mutant{
 		{"lockadmin/explain.go", "err = rows.Scan(&n, &all); all {", "err = rows.Scan(&n, &all); true {"},
 	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
 	{"why: a lock that is well takes a screen", []edit{
-		{"cmd/pglock-admin/why.go", "\tif isWell(e) {\n", "\tif false {\n"},
+		{"cmd/pglock-admin/why_screen.go", "\tif isWell(e) {\n", "\tif false {\n"},
 	}, command, "^TestWhyTakesThreeLines"},
 	{"why: a lock with dead waiters is told in three lines", []edit{
-		{"cmd/pglock-admin/why.go", "return len(e.Verdicts) == 1 && v.Severity", "return v.Severity"},
+		{"cmd/pglock-admin/why_screen.go", "return len(e.Verdicts) == 1 && v.Severity", "return v.Severity"},
 	}, command, "^TestWhyTakesThreeLines"},
 	{"why: a writer that waits before readers goes unsaid", []edit{
 		{"lockadmin/verdicts.go", "if h.Mode == pglock.ModeShared && first.Mode", "if false && first.Mode"},
 	}, administration, "^TestVerdict"},
 	{"why: whoever renews late is stopped", []edit{
-		{"lockadmin/verdicts.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
+		{"lockadmin/verdicts_life.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
 	}, administration, "^TestVerdict"},
 	{"why: another lock that the program waits for goes unsaid", []edit{
 		{"lockadmin/verdicts_lock.go", "return w.Holds == l.name && !w.SameOwner && !w.inTurn() && w.Waiting >= " +
@@ -121,7 +121,7 @@ var ofLists = []mutant{
 		{"lockadmin/explain.go", "if s.wait.HolderSession == all[0].Session {", "if true {"},
 	}, administration, "^TestCircle"},
 	{"why: a dead connection is called stopped", []edit{
-		{"lockadmin/verdicts.go", "\tcase heart >= 0:\n\t\tv.Kind = WhyStopped", "\tcase h.Renewed || heart >= " +
+		{"lockadmin/verdicts_life.go", "\tcase heart >= 0:\n\t\tv.Kind = WhyStopped", "\tcase h.Renewed || heart >= " +
 			"0:\n\t\tv.Kind = WhyStopped"},
 	}, administration, "^TestVerdict"},
 	{"why: a label may have a command", []edit{

@@ -56,10 +56,10 @@ var ofSigns = []mutant{
 		{"pglock/renew.go", "\twho.Holds = holdsFor(longest)\n", "\t_ = holdsFor(longest)\n"},
 	}, administration, "^TestLifeOfAHolderThatIsKilled"},
 	{"why: a holder is alive until a renewal is late", []edit{
-		{"lockadmin/verdicts.go", "if p == onTime && !quiet {", "if p == onTime {"},
+		{"lockadmin/verdicts_life.go", "if p == onTime && !quiet {", "if p == onTime {"},
 	}, administration, "^TestVerdict"},
 	{"why: a connection that cannot be seen has ended", []edit{
-		{"lockadmin/verdicts.go", "\tcase gone(h):\n", "\tcase heart < 0:\n"},
+		{"lockadmin/verdicts_life.go", "\tcase gone(h):\n", "\tcase heart < 0:\n"},
 	}, administration, "^TestVerdict"},
 	{"why: a connection that has just ended goes unsaid", []edit{
 		{"lockadmin/verdicts.go", "case h.Life == LifeUnknown && gone(h):", "case false:"},

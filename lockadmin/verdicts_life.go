@@ -1,0 +1,170 @@
+package lockadmin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/shown"
+)
+
+// due is how often a holder renews: when a third of its TTL is over.
+func due(h HolderFacts) time.Duration { return h.TTL / 3 }
+
+// pulse says how a holder renews.
+type pulse int
+
+const (
+	onTime pulse = iota
+	late         // one renewal is missing
+	none         // there is time for no more than one
+)
+
+// pulseOf allows a renewal a quarter more than its time, and at least a quarter of a second.
+func pulseOf(h HolderFacts) pulse {
+	switch {
+	case h.SinceRenewal <= due(h)+max(due(h)/4, 250*time.Millisecond):
+		return onTime
+	case h.SinceRenewal <= h.TTL*6/10:
+		return late
+	}
+	return none
+}
+
+// gone reports that a holder's own connection was known, and has ended.
+func gone(h HolderFacts) bool { return h.Connected != nil && !*h.Connected }
+
+// signedSince reports that a holder gave a sign of life after its last renewal, and not just with that, or has not
+// renewed yet.
+func signedSince(h HolderFacts) bool {
+	return h.Life == LifeAlive && (!h.Renewed || h.SinceRenewal-h.Silent > time.Second)
+}
+
+// quiet reports that a holder gives no sign of life. One whose tickets alone count no more does.
+func quiet(h HolderFacts) bool {
+	return (h.Life == LifeSilent || h.Life == LifeDead) && (h.SignedAt.IsZero() || h.Silent > 15*time.Second)
+}
+
+// signDue is how often a holder gives a sign of life.
+func signDue(h HolderFacts) time.Duration { return min(due(h), 10*time.Second) }
+
+// pulseVerdict is about a holder that does not renew in time, or gives no sign of life.
+func (l *look) pulseVerdict(h HolderFacts) {
+	p, quiet := pulseOf(h), quiet(h)
+	if p == onTime && !quiet {
+		return
+	}
+	who, since := shown.Text(h.Holder), shown.Age(h.SinceRenewal)
+	left := fmt.Sprintf("In %s the lease ends; %s.", shown.Age(h.Remaining), l.next())
+	of := fmt.Sprintf("it has not renewed for %s; it should every %s", since, shown.Age(due(h)))
+	if !h.Renewed {
+		of = fmt.Sprintf("it has never renewed since it got the lock %s ago; it should every %s", since,
+			shown.Age(due(h)))
+	}
+	if p == onTime { // no renewal is due
+		since = shown.Age(h.Silent)
+		of = fmt.Sprintf("it has given no sign of life for %s; it should every %s", since, shown.Age(signDue(h)))
+		if h.SignedAt.IsZero() {
+			since = shown.Age(h.HeldFor)
+			of = fmt.Sprintf("it has given no sign of life since it got the lock %s ago; it should every %s", since,
+				shown.Age(signDue(h)))
+		}
+	}
+	v := Verdict{Severity: l.grave(), IfNothing: left, Who: who, Since: h.RenewedAt}
+	if p == onTime {
+		if v.Since = h.SignedAt; v.Since.IsZero() {
+			v.Since = h.AcquiredAt
+		}
+	}
+	sure, does := "Sure that it does not renew.", "does not renew"
+	if p == onTime {
+		sure, does = "Sure that it gives no sign of life.", "gives no sign of life"
+	}
+	heart := slices.IndexFunc(l.heartbeats, func(b Backend) bool { return b.PID == h.Heartbeat })
+	wait := again("Or wait until the lease ends, and look again.", l.name)
+	switch {
+	case heart >= 0 && l.heartbeats[heart].State == "active" && l.heartbeats[heart].Query > time.Second:
+		b := l.heartbeats[heart]
+		v.Kind = WhyHeartbeat
+		v.Text = fmt.Sprintf("%s is held by %s, whose renewal hangs in the server: %s.", l.lock(), who, of)
+		v.Because = fmt.Sprintf("Sure: server process %d has worked on the renewal for %s", b.PID, shown.Age(b.Query))
+		if b.WaitsFor != "" {
+			v.Because += fmt.Sprintf(", and waits for %s", shown.Text(b.WaitsFor))
+		}
+		v.Because += "."
+		if strings.HasSuffix(b.WaitsFor, "SyncRep") {
+			v.Because += " SyncRep means: a commit waits for a standby that does not answer."
+			v.Steps = append(v.Steps, Step{Do: "Bring the standby back, or change synchronous_standby_names.",
+				Run:     RunSQL,
+				Command: "SELECT application_name, state, sync_state FROM pg_stat_replication",
+				Effect:  "Shows the standbys that are connected. It changes nothing."})
+		}
+		v.Steps = append(v.Steps, Step{Do: "See what the server is busy with.", Run: RunAdmin, Command: "doctor"}, wait)
+	case p != onTime && signedSince(h):
+		v.Kind, v.Severity = WhyLate, SeverityWarning
+		v.Text = fmt.Sprintf("%s is held by %s, which is alive, and a renewal is late: %s.", l.lock(), who, of)
+		v.Because = fmt.Sprintf("Its last sign of life came %s ago. A busy machine or server can delay renewals.",
+			shown.Age(h.Silent))
+		v.Steps = []Step{again("Look again in a few seconds.", l.name), wait}
+		if p == none {
+			v.Steps = append(v.Steps, l.breakStep(l.name, h.Token, h.Holder, "the holder does not renew for "+since))
+		}
+	case p == late && !quiet && !gone(h):
+		v.Kind, v.Severity = WhyLate, SeverityWarning
+		v.Text = fmt.Sprintf("%s is held by %s, and a renewal is late: %s.", l.lock(), who, of)
+		v.Because = "Not sure yet: a busy machine or a slow network can delay one renewal."
+		v.Steps = []Step{again("Look again in a few seconds. If it still has not renewed, it is stopped, cut off or "+
+			"dead.", l.name)}
+	case heart >= 0:
+		v.Kind = WhyStopped
+		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped or cut off: %s. Its heartbeat connection "+
+			"to the server is still open.", l.lock(), who, of)
+		v.Because = sure + " A program that ends closes its connection; so this one probably exists and is paused " +
+			"(stopped by a signal, in a debugger, on a frozen machine), or the network lost it."
+		v.Steps = []Step{l.find(h, ifStopped(h.Holder)), l.breakStep(l.name, h.Token, h.Holder, "the holder "+does+
+			" for "+since), wait}
+	case gone(h):
+		v.Kind = WhyGone
+		v.Text = fmt.Sprintf("%s is held by %s, and that program is dead or cut off: %s, and its connection to the "+
+			"server has ended.", l.lock(), who, of)
+		v.Because = sure + " A program that lives opens another connection within seconds, so this one was " +
+			"probably killed, or it is cut off."
+		v.Steps = []Step{l.find(h, ifDead(h.Holder)),
+			l.breakStep(l.name, h.Token, h.Holder, "the holder is dead: no sign of life for "+since), wait}
+	default:
+		v.Kind = WhySilent
+		if h.SignedAt.IsZero() {
+			v.Text = fmt.Sprintf("%s is held by %s, which gives no sign of life: %s.", l.lock(), who, of)
+			v.Because = "Either it ended before its first sign of life, as when it dies while it waits for the lock, " +
+				"or it is stopped or cut off. Only a program that calls the SQL functions itself, such as psql, may " +
+				"live and give none."
+		} else {
+			v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped, dead or cut off: %s.", l.lock(), who,
+				of)
+			v.Because = sure + " It has no connection of its own that can be seen, as behind a pooler such as " +
+				"PgBouncer."
+		}
+		v.Steps = []Step{l.find(h, ifDead(h.Holder)+" "+ifStopped(h.Holder)),
+			l.breakStep(l.name, h.Token, h.Holder, "the holder gives no sign of life for "+since), wait}
+	}
+	l.add(v)
+}
+
+// ifStopped says what to do about a program that ps shows as stopped.
+func ifStopped(label string) string {
+	_, pid := labelParts(label)
+	if pid == "" {
+		return "STAT T means stopped: kill -CONT and the number lets it go on."
+	}
+	return fmt.Sprintf("STAT T means stopped: kill -CONT %s lets it go on. kill -9 %s ends it: what it has not "+
+		"committed or written to disk is lost.", pid, pid)
+}
+
+// ifDead says what a break then does; find has said before how that shows, if the label names a process.
+func ifDead(label string) string {
+	if _, pid := labelParts(label); pid == "" {
+		return "If it is dead, the break below harms nobody."
+	}
+	return "The break below then harms nobody."
+}
