@@ -116,7 +116,7 @@ func (b *Bridge) Do(ctx context.Context, name string, key Key, fn func(context.C
 func (b *Bridge) acquire(
 	ctx context.Context, name string, key Key, opts []pglock.AcquireOption, wait bool,
 ) (*Held, error) {
-	want, err := hooks.Want(b.client, name, opts)
+	want, err := b.client.ForSiblings(hooks.Key{}).Want(name, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +208,7 @@ func (b *Bridge) connect(ctx context.Context) (*pgx.Conn, error) {
 	if b.config.direct != nil {
 		return pgx.ConnectConfig(ctx, b.config.direct.Copy())
 	}
-	return hooks.Connect(ctx, b.client)
+	return b.client.ForSiblings(hooks.Key{}).Connect(ctx)
 }
 
 // outlives is how long the server lets the session be idle. That is longer than the lease can last after the last ping,

@@ -115,14 +115,9 @@ func ExampleVerifier() {
 	// Output:
 	// 200 written with token 33
 	// 200 written with token 34
-	// 409 {"type":"https://github.com/pglock-dev/pglock/problems/stale-fencing-token","title":"Stale fencing
-	// token","status":409,"detail":"Token 33 is refused: token 34 has been here. Stop the work that the lock protects;
-	// acquire it again to go on.","token":33,"lastToken":34,"resource":"/prices"} 400
-	// {"type":"https://github.com/pglock-dev/pglock/problems/malformed-fencing-token","title":"Malformed fencing
-	// token","status":400,"detail":"the header Fencing-Token is \"33rd\": it must be a decimal number from 1 to
-	// 9223372036854775807, without sign, spaces or leading zeros"} 428
-	// {"type":"https://github.com/pglock-dev/pglock/problems/fencing-token-required","title":"Fencing token
-	// required","status":428,"detail":"Send the fencing token of your lease in the header Fencing-Token."}
+	// 409 {"type":"https://github.com/pglock-dev/pglock/problems/stale-fencing-token","title":"Stale fencing token","status":409,"detail":"Token 33 is refused: token 34 has been here. Stop the work that the lock protects; acquire it again to go on.","token":33,"lastToken":34,"resource":"/prices"}
+	// 400 {"type":"https://github.com/pglock-dev/pglock/problems/malformed-fencing-token","title":"Malformed fencing token","status":400,"detail":"the header Fencing-Token is \"33rd\": it must be a decimal number from 1 to 9223372036854775807, without sign, spaces or leading zeros"}
+	// 428 {"type":"https://github.com/pglock-dev/pglock/problems/fencing-token-required","title":"Fencing token required","status":428,"detail":"Send the fencing token of your lease in the header Fencing-Token."}
 }
 
 func ExampleTableStore() {

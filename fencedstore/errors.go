@@ -80,7 +80,7 @@ func translate(err error, lease *pglock.Lease, resource string) error {
 	case protocol.StateLeftFence:
 		return fmt.Errorf("%w: %w", ErrLeftFence, err)
 	}
-	err = hooks.ErrorFromSQL(err, lease.Name(), int64(lease.Token()))
+	err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, lease.Name(), int64(lease.Token()))
 	lost, found := errors.AsType[*pglock.LostError](err)
 	if found && lost.Reason == pglock.ReasonReleased && lease.Err() == pglock.ErrReleased {
 		return pglock.ErrReleased // by its own holder, while the write ran

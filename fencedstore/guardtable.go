@@ -183,7 +183,7 @@ func TableGuards(ctx context.Context, db DB, opts ...TableOption) ([]TableGuard,
 			return guards, nil
 		}
 	}
-	return nil, failure.At(ctx, hooks.ErrorFromSQL(err, "", 0), "fencedstore: list guards")
+	return nil, failure.At(ctx, pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0), "fencedstore: list guards")
 }
 
 func tableError(ctx context.Context, what, table, schema string, err error) error {
@@ -204,7 +204,7 @@ func tableError(ctx context.Context, what, table, schema string, err error) erro
 			err = fmt.Errorf("%w: %w", pglock.ErrInvalid, err)
 		case "3F000": // of the table, or of pglock itself
 			if strings.Contains(pgErr.Message, strconv.Quote(schema)) {
-				err = hooks.ErrorFromSQL(err, "", 0)
+				err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
 			} else {
 				err = fmt.Errorf("%w: %w", pglock.ErrInvalid, err)
 			}
@@ -212,7 +212,7 @@ func tableError(ctx context.Context, what, table, schema string, err error) erro
 			err = fmt.Errorf("%w: the user must own the table and have the role pglock_user: %w",
 				pglock.ErrPermission, err)
 		default:
-			err = hooks.ErrorFromSQL(err, "", 0)
+			err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
 		}
 	}
 	return failure.At(ctx, err, "fencedstore: %s table %s", what, table)

@@ -743,7 +743,7 @@ func ExampleGuardTable() {
 	fmt.Println("of another account:", errors.Is(insert(2), fencedstore.ErrUnfenced))
 	fmt.Println("fenced:", insert(1))
 	// Output:
-	// unfenced: ERROR: table public.accounts is guarded: this transaction has not passed the fence of 'accounts/1'
-	// (SQLSTATE LK011) of another account: true
+	// unfenced: ERROR: table public.accounts is guarded: this transaction has not passed the fence of 'accounts/1' (SQLSTATE LK011)
+	// of another account: true
 	// fenced: <nil>
 }

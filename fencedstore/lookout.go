@@ -10,6 +10,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // Wait says for what a transaction waited when its time limit ended it, and who kept it waiting.
@@ -77,7 +78,7 @@ func quoteLiteral(s string) string { return "'" + strings.ReplaceAll(s, "'", "''
 // limit have passed, so it costs other transactions nothing. Only while a transaction waits the server knows for whom,
 // so the lookout cannot ask after the end.
 type lookout struct {
-	lease     any // whose client asks
+	lease     *pglock.Lease // whose client asks
 	resources []string
 
 	cancel context.CancelFunc
@@ -113,7 +114,7 @@ func (l *lookout) look(ctx context.Context, p passage) {
 		if pid != 0 { // it has passed the fences
 			resources = nil
 		}
-		if all, err := hooks.Blockers(ctx, l.lease, pid, resources); err == nil {
+		if all, err := l.lease.ForSiblings(hooks.Key{}).Blockers(ctx, pid, resources); err == nil {
 			l.note(waitOf(all))
 		}
 		left := time.Until(p.At.Add(p.lockLimit()))

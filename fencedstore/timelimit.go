@@ -229,13 +229,13 @@ func saysClosed(err error) bool {
 // remember notes with the leases that a transaction of the application's own has passed, for Explain.
 func (p passage) remember(fences []Fence) {
 	for _, f := range fences {
-		hooks.Passed(f.Lease, (*hooks.Passage)(&p))
+		f.Lease.ForSiblings(hooks.Key{}).Passed((*hooks.Passage)(&p))
 	}
 }
 
 // lastPassage is what was noted with the lease last.
 func lastPassage(lease *pglock.Lease) (passage, bool) {
-	p := hooks.Passed(lease, nil)
+	p := lease.ForSiblings(hooks.Key{}).Passed(nil)
 	if p == nil {
 		return passage{}, false
 	}

@@ -73,7 +73,7 @@ func New(client *pglock.Client, name string, opts ...Option) (*Candidate, error)
 			return nil, err
 		}
 	}
-	if _, err := hooks.Want(client, name, c.config.acquire); err != nil {
+	if _, err := client.ForSiblings(hooks.Key{}).Want(name, c.config.acquire); err != nil {
 		return nil, err
 	}
 	c.acquire = func(ctx context.Context) (*pglock.Lease, error) {

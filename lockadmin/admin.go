@@ -80,7 +80,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error
 		return nil, err
 	}
 	a := &Admin{pool: pool, schema: c.schema, db: server.NewPlain(pool, c.schema)}
-	_, err = hooks.Start(ctx, a.db.Queries, a.db.Query, c.schema)
+	_, err = pglock.ForSiblings(hooks.Key{}).Start(ctx, a.db.Queries, a.db.Query, c.schema)
 	if err != nil && !errors.Is(err, pglock.ErrReadOnly) {
 		return nil, failure.At(ctx, err, "lockadmin: look at the schema")
 	}
@@ -92,7 +92,7 @@ func failed(ctx context.Context, what string, err error) error {
 	if protocol.State(err) == protocol.StateNotHeld {
 		err = fmt.Errorf("%w: %s", ErrNotHeld, protocol.Message(err))
 	} else {
-		err = hooks.ErrorFromSQL(err, "", 0)
+		err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
 	}
 	return failure.At(ctx, err, "lockadmin: %s", what)
 }

@@ -47,7 +47,7 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 		return nil, err
 	}
 	db := server.NewPlain(pool, c.schema)
-	version, err := hooks.Start(ctx, db.Queries, db.Query, c.schema)
+	version, err := pglock.ForSiblings(hooks.Key{}).Start(ctx, db.Queries, db.Query, c.schema)
 	findings := foundAtStart(c.schema, version, err)
 	if findings == nil {
 		return nil, failure.At(ctx, err, "lockadmin: diagnose")

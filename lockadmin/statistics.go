@@ -170,6 +170,6 @@ func (a *Admin) Diagnose(ctx context.Context) ([]Finding, error) {
 // Ping asks the server whether the schema exists and fits, as New does, and whether it takes writes. Errors are those
 // of New, and pglock.ErrReadOnly.
 func (a *Admin) Ping(ctx context.Context) error {
-	_, err := hooks.Start(ctx, a.db.Queries, a.db.Query, a.schema)
+	_, err := pglock.ForSiblings(hooks.Key{}).Start(ctx, a.db.Queries, a.db.Query, a.schema)
 	return failure.At(ctx, err, "lockadmin: look at the schema")
 }

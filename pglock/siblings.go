@@ -11,60 +11,77 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// What sibling packages, and only they, need from this one.
-func init() {
-	hooks.ErrorFromSQL = func(err error, name string, token int64) error {
-		return errorFromSQL(err, name, Token(token))
+// ForSiblings is for the other packages of this module alone.
+func ForSiblings(hooks.Key) hooks.Package { return ofPackage{} }
+
+// ForSiblings is for the other packages of this module alone.
+func (c *Client) ForSiblings(hooks.Key) hooks.Client[AcquireOption] { return ofClient{c} }
+
+// ForSiblings is for the other packages of this module alone.
+func (l *Lease) ForSiblings(hooks.Key) hooks.Lease { return ofLease{l} }
+
+type ofPackage struct{}
+
+func (ofPackage) ErrorFromSQL(err error, name string, token int64) error {
+	return errorFromSQL(err, name, Token(token))
+}
+
+func (ofPackage) Start(ctx context.Context, queries *protocol.Queries,
+	query func(context.Context, protocol.Step) error, schema string) (int, error) {
+	found, err := start(ctx, queries, query, schema)
+	return found.version, err
+}
+
+type ofClient struct{ *Client }
+
+func (c ofClient) Want(name string, opts []AcquireOption) (hooks.Wanted, error) {
+	r, err := c.newRequest(name, opts)
+	mode := Mode(r.Mode)
+	return hooks.Wanted{Exclusive: mode == ModeExclusive, Shared: mode == ModeShared, MaxWait: r.maxWait}, err
+}
+
+func (c ofClient) Connect(ctx context.Context) (*pgx.Conn, error) {
+	pg, ok := c.backend.(database)
+	if !ok {
+		return nil, errNoDatabase
 	}
-	hooks.Start = func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error,
-		schema string) (int, error) {
-		found, err := start(ctx, queries, query, schema)
-		return found.version, err
+	return pg.Connect(ctx)
+}
+
+type ofLease struct{ l *Lease }
+
+func (s ofLease) Export() hooks.Grant {
+	g := s.l.Export()
+	return hooks.Grant{ID: g.ID, DatabaseID: g.DatabaseID, Schema: g.Schema, Grace: s.l.grace}
+}
+
+func (s ofLease) Home() hooks.Grant {
+	home := s.Export()
+	home.ID, home.Grace = uuid.Nil, 0
+	return home
+}
+
+func (s ofLease) Connect(ctx context.Context) (*pgx.Conn, error) {
+	return ofClient{s.l.client}.Connect(ctx)
+}
+
+func (s ofLease) Blockers(ctx context.Context, pid int, resources []string) (all []protocol.Blocker, err error) {
+	c := s.l.client
+	pg, ok := c.backend.(database)
+	if !ok {
+		return nil, errNoDatabase
 	}
-	hooks.Passed = func(lease any, p *hooks.Passage) *hooks.Passage {
-		l := lease.(*Lease)
-		if p != nil {
-			l.passed.Store(p)
-		}
-		return l.passed.Load()
+	err = pg.Aside(ctx, protocol.Blockers(c.config.schema, pid, resources, &all))
+	return all, err
+}
+
+func (s ofLease) Observe(ctx context.Context, what hooks.Observed) { s.l.write(ctx, what) }
+
+func (s ofLease) Passed(p *hooks.Passage) *hooks.Passage {
+	if p != nil {
+		s.l.passed.Store(p)
 	}
-	hooks.Observe = func(ctx context.Context, lease any, what hooks.Observed) { lease.(*Lease).write(ctx, what) }
-	hooks.Export = func(lease any) hooks.Grant {
-		g := lease.(*Lease).Export()
-		return hooks.Grant{ID: g.ID, DatabaseID: g.DatabaseID, Schema: g.Schema, Grace: lease.(*Lease).grace}
-	}
-	hooks.Home = func(lease any) hooks.Grant {
-		home := hooks.Export(lease)
-		home.ID, home.Grace = uuid.Nil, 0
-		return home
-	}
-	hooks.Want = func(client any, name string, opts any) (hooks.Wanted, error) {
-		r, err := client.(*Client).newRequest(name, opts.([]AcquireOption))
-		mode := Mode(r.Mode)
-		return hooks.Wanted{Exclusive: mode == ModeExclusive, Shared: mode == ModeShared, MaxWait: r.maxWait}, err
-	}
-	hooks.Connect = func(ctx context.Context, client any) (*pgx.Conn, error) {
-		c := client.(*Client)
-		pg, ok := c.backend.(database)
-		if !ok {
-			return nil, errNoDatabase
-		}
-		return pg.Connect(ctx)
-	}
-	hooks.Blockers = func(
-		ctx context.Context, lease any, pid int, resources []string,
-	) (all []protocol.Blocker, err error) {
-		c := lease.(*Lease).client
-		pg, ok := c.backend.(database)
-		if !ok {
-			return nil, errNoDatabase
-		}
-		err = pg.Aside(ctx, protocol.Blockers(c.config.schema, pid, resources, &all))
-		return all, err
-	}
-	hooks.ConnectAs = func(ctx context.Context, lease any) (*pgx.Conn, error) {
-		return hooks.Connect(ctx, lease.(*Lease).client)
-	}
+	return s.l.passed.Load()
 }
 
 var errNoDatabase = errors.New("the client has no database")

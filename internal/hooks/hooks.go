@@ -1,5 +1,4 @@
-// Package hooks has what package pglock offers to its sibling packages and to nobody else. pglock sets the hooks in
-// its init, so every importer of pglock finds them set.
+// Package hooks has what package pglock offers to its sibling packages and to nobody else: see Key.
 package hooks
 
 import (
@@ -50,42 +49,50 @@ type Observed struct {
 	Err       error
 }
 
-var (
+// Key is what pglock's methods for its siblings take. Only packages of this module can name it, so nobody else can call
+// them.
+type Key struct{ _ byte }
+
+// Package is what package pglock itself does for its siblings.
+type Package interface {
 	// ErrorFromSQL translates the server's errors of class LK, and its refusals that have a sentinel in pglock, into
 	// errors of pglock. It returns any other error unchanged. The name and the token are the lease's, if there is
 	// one.
-	ErrorFromSQL func(err error, name string, token int64) error
+	ErrorFromSQL(err error, name string, token int64) error
 
 	// Start checks that the schema fits this library, and answers its version. The error is pglock.SchemaError,
 	// ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect.
-	Start func(
-		ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string,
-	) (version int, err error)
+	Start(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error,
+		schema string) (version int, err error)
+}
 
-	// Export is Lease.Export for a *pglock.Lease.
-	Export func(lease any) Grant
+// Client is a *pglock.Client for its siblings. Option is pglock.AcquireOption.
+type Client[Option any] interface {
+	// Want reads the arguments of a call of Acquire, and refuses them as that does.
+	Want(name string, opts []Option) (Wanted, error)
+
+	// Connect opens a connection as the client opens those that it has besides the pool. It is the caller's to close.
+	Connect(ctx context.Context) (*pgx.Conn, error)
+}
+
+// Lease is a *pglock.Lease for its siblings.
+type Lease interface {
+	// Export is Lease.Export, with the grace.
+	Export() Grant
 
 	// Home is Export without the ID and the grace: where the lease is from.
-	Home func(lease any) Grant
+	Home() Grant
 
-	// Want reads the name and the []pglock.AcquireOption of a call of a *pglock.Client's Acquire, and refuses them as
-	// that does.
-	Want func(client any, name string, opts any) (Wanted, error)
+	// Connect is that of its client.
+	Connect(ctx context.Context) (*pgx.Conn, error)
 
-	// Connect opens a connection as a *pglock.Client opens those that it has besides the pool. It is the caller's to
-	// close.
-	Connect func(ctx context.Context, client any) (*pgx.Conn, error)
+	// Blockers asks whom a server process waits for, and whose transactions have passed these fences. It answers
+	// soon, whatever goes on in the client's pool.
+	Blockers(ctx context.Context, pid int, resources []string) ([]protocol.Blocker, error)
 
-	// ConnectAs is Connect for the client of a *pglock.Lease.
-	ConnectAs func(ctx context.Context, lease any) (*pgx.Conn, error)
+	// Observe tells the observer of its client. Without an observer it does nothing.
+	Observe(ctx context.Context, what Observed)
 
-	// Blockers asks, as the client of a *pglock.Lease, whom a server process waits for, and whose transactions have
-	// passed these fences. It answers soon, whatever goes on in the client's pool.
-	Blockers func(ctx context.Context, lease any, pid int, resources []string) ([]protocol.Blocker, error)
-
-	// Observe tells the observer of a *pglock.Lease's client. Without an observer it does nothing.
-	Observe func(ctx context.Context, lease any, what Observed)
-
-	// Passed notes a passage with the *pglock.Lease, unless it is nil, and gives the one that was noted last, or nil.
-	Passed func(lease any, p *Passage) *Passage
-)
+	// Passed notes a passage, unless it is nil, and gives the one that was noted last, or nil.
+	Passed(p *Passage) *Passage
+}
