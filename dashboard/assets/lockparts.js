@@ -1,14 +1,13 @@
 // The parts of the view of one lock: findings, holders, and the tables.
 
 import { commandOf, commandText } from './command.js';
-import { h, mark, write } from './dom.js';
-import { condition, heldFor, leaseBar } from './lease.js';
+import { h, write } from './dom.js';
+import { heldFor, leaseBar } from './lease.js';
 import { link } from './route.js';
 import { escaped, lasted, modeOf, moment, pretty, seconds, shown } from './text.js';
+import { wordOf } from './verdict.js';
 
-const SEVERITY = { ok: 'All is well', note: 'Good to know', warning: 'Warning', critical: 'Critical' };
-
-// whyList shows the verdicts of an Explanation, the gravest first, each with what to do.
+// whyList shows the verdicts of an Explanation, the gravest first, each with what to do. The first is that of the lock.
 export function whyList(why) {
   if (!why) return [];
   return [
@@ -21,14 +20,15 @@ function verdicts(all) {
   return h(
     'ol',
     { class: 'verdicts' },
-    all.map((v) =>
+    all.map((v, i) =>
       h(
         'li',
         { class: 'verdict', 'data-severity': v.severity },
         h(
           'p',
           { class: 'verdict-text' },
-          h('span', { class: 'severity' }, SEVERITY[v.severity] ?? v.severity),
+          i > 0 ? h('span', { class: 'soft' }, 'Also: ') : null,
+          h('span', { class: 'severity' }, wordOf(v.severity)),
           ' ',
           lines(v.text),
         ),
@@ -119,7 +119,6 @@ export function holderCard(lock, onBreak) {
       this.tick();
     },
     tick() {
-      mark(element, 'data-is', condition(lock));
       write(held, seconds(heldFor(lock)));
       lease.update(lock);
       const ago = lock.ttl_ms - lock.remaining_ms + performance.now() - lock.came;

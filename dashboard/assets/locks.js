@@ -2,15 +2,18 @@
 // locks are as quick as ten.
 
 import { h, mark, put, Rows, write } from './dom.js';
-import { condition, heldFor, leaseBar, longestWait, received } from './lease.js';
+import { illSection } from './ill.js';
+import { heldFor, leaseBar, longestWait, received } from './lease.js';
 import * as connection from './link.js';
 import { showLife } from './lives.js';
 import { loading, say, title } from './notes.js';
 import { go, link, setHome } from './route.js';
 import { count, escaped, modeOf, seconds, shown } from './text.js';
+import { showVerdict } from './verdict.js';
 
 const PAGE = 100;
 const COLUMNS = [
+  { title: 'Verdict' },
   { title: 'Lock', order: 'name', sort: 'ascending' },
   { title: 'Holder' },
   { title: 'Token' },
@@ -27,6 +30,7 @@ const ORDERS = {
 const TYPING = 150; // ms without a key before the server is asked
 
 const keyOf = (lock) => `${lock.slot ?? 0}\u0000${lock.name}`;
+const ILL = 'ill\u0000'; // begins the key of a line that says what is wrong
 
 export function locksView(root, first, place) {
   let params = first;
@@ -88,10 +92,12 @@ export function locksView(root, first, place) {
   const rest = h('p', { class: 'hint' });
   const pager = h('nav', { class: 'pager', 'aria-label': 'Pages', hidden: true }, start, next, rest);
   const rows = new Rows(body, keyOf, makeRow);
+  const ill = illSection();
 
   put(
     root,
     h('div', { class: 'head' }, h('h1', { id: 'title', tabindex: '-1' }, 'Locks'), summary),
+    ill.element,
     h(
       'form',
       {
@@ -162,6 +168,7 @@ export function locksView(root, first, place) {
   function draw(data) {
     locks = received(data.locks ?? []);
     more = data.more;
+    ill.show(data.ill, data.at);
     rows.show(locks);
     locks.forEach((lock, i) =>
       mark(rows.rows.get(keyOf(lock)).element, 'data-same', i > 0 && locks[i - 1].name === lock.name ? '' : null),
@@ -194,9 +201,10 @@ export function locksView(root, first, place) {
   function back() {
     const key = restore.focus;
     window.scrollTo(0, restore.scroll);
-    const row = key && rows.rows.get(key)?.element;
+    const line = key?.startsWith(ILL) && ill.rows.rows.get(key.slice(ILL.length));
+    const row = (line || rows.rows.get(key))?.element;
     if (row) {
-      row.querySelector('a').focus({ preventScroll: true });
+      row.querySelector('a')?.focus({ preventScroll: true });
       row.scrollIntoView({ block: 'nearest' }); // rows that were never drawn have an estimated height
     }
     restore = null;
@@ -214,7 +222,6 @@ export function locksView(root, first, place) {
     return {
       held: locks.filter((l) => l.held).length,
       waiting: [...names.values()].reduce((sum, n) => sum + n, 0),
-      late: locks.filter((l) => ['late', 'over'].includes(condition(l))).length,
     };
   }
 
@@ -231,9 +238,9 @@ export function locksView(root, first, place) {
     write(
       summary,
       `${which}${count(n.held, 'lease')} held${more ? ', and more' : ''} · ${n.waiting} waiting` +
-        (n.late > 0 ? ` · ${n.late} late` : ''),
+        (ill.counts ? ` · ${ill.counts}` : ''),
     );
-    title(`${n.late > 0 ? `${n.late} late, ` : ''}${n.held}${more ? '+' : ''} held, ${n.waiting} waiting`);
+    title(`${ill.counts ? `${ill.counts}, ` : ''}${n.held}${more ? '+' : ''} held, ${n.waiting} waiting`);
   }
 
   function move(step) {
@@ -255,11 +262,16 @@ export function locksView(root, first, place) {
       return true;
     },
     tick() {
+      ill.tick();
       for (const row of rows.rows.values()) row.tick();
-      summarize();
     },
     address: () => address,
-    focus: () => [...rows.rows].find(([, row]) => row.opened || row.element.contains(document.activeElement))?.[0],
+    focus() {
+      const left = (list) =>
+        [...list].find(([, row]) => row.opened || row.element.contains(document.activeElement))?.[0];
+      const line = left(ill.rows.rows);
+      return line === undefined ? left(rows.rows) : ILL + line;
+    },
     keys: {
       '/': () => search.select(),
       ArrowDown: () => move(1),
@@ -284,6 +296,7 @@ export function locksView(root, first, place) {
 }
 
 function makeRow(lock) {
+  const verdict = h('span', { class: 'severity' });
   const mode = h('span', { class: 'mode' });
   const name = h('a', { href: link('lock', { name: lock.name }), title: escaped(lock.name) }, shown(lock.name));
   const holder = h('span', { class: 'holder' });
@@ -297,6 +310,7 @@ function makeRow(lock) {
   const element = h(
     'tr',
     { role: 'row', click: open },
+    cell('Verdict', verdict),
     h('th', { scope: 'row', role: 'rowheader', class: 'lock' }, name, mode),
     cell('Holder', holder, life),
     cell('Token', token),
@@ -319,6 +333,7 @@ function makeRow(lock) {
         holder.dataset.of = lock.holder;
         put(holder, lock.holder ? shown(lock.holder, { title: escaped(lock.holder) }) : '–');
       }
+      showVerdict(element, verdict, lock.verdict);
       showLife(element, life, lock.life);
       write(mode, modeOf(lock));
       write(token, String(lock.token));
@@ -329,9 +344,8 @@ function makeRow(lock) {
     },
     tick() {
       if (skipped) return;
-      const is = condition(lock);
-      mark(element, 'data-is', is);
-      write(held, is === 'free' ? '–' : seconds(heldFor(lock)));
+      mark(element, 'data-is', lock.held ? null : 'free');
+      write(held, lock.held ? seconds(heldFor(lock)) : '–');
       write(since, lock.waiting > 0 ? seconds(longestWait(lock)) : '');
       lease.update(lock);
     },

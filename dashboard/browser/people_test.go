@@ -161,8 +161,9 @@ func TestEveryControlHasAName(t *testing.T) {
 			t.Errorf("%s: %v: want one main, and headings and live regions", where, found)
 		}
 		list := strings.HasPrefix(where, "#/locks") && !strings.Contains(where, "match")
-		if list && (found["row"] < 5 || found["columnheader"] != 6 || found["rowheader"] < 3) {
-			t.Errorf("%s: %v: want a table with rows and headers", where, found)
+		if list && (found["row"] < 5 || found["columnheader"] != 7 || found["rowheader"] < 3 || found["list"] == 0 ||
+			found["listitem"] < 2) {
+			t.Errorf("%s: %v: want a list, and a table with rows and headers", where, found)
 		}
 	}
 	for _, v := range views {

@@ -27,7 +27,7 @@ func TestPictures(t *testing.T) {
 	p.text("#summary", "waiting")
 	for _, scheme := range []string{"light", "dark"} {
 		p.scheme(scheme)
-		p.do(chromedp.EmulateViewport(1240, 790, chromedp.EmulateScale(1)))
+		p.do(chromedp.EmulateViewport(1240, 990, chromedp.EmulateScale(1)))
 		p.go_("#/locks?order=waiting", "#summary", "waiting")
 		p.picture("dashboard-locks-" + scheme)
 		p.do(chromedp.EmulateViewport(1240, 1400, chromedp.EmulateScale(1)))
@@ -61,7 +61,7 @@ const disguise = `(() => {
 	}
 })()`
 
-// scene is a night with a slow report, a late holder, readers and a semaphore.
+// scene is a night with a slow report, a dead holder, a late one, readers and a semaphore.
 func (s *stage) scene() {
 	s.t.Helper()
 	reporter := func(n, pid int) string { return fmt.Sprintf("app-%d/reporter[%d]", n, pid) }
@@ -104,6 +104,9 @@ func (s *stage) scene() {
 	s.sql(`INSERT INTO pglock.sessions (session_id, holder, alive_until, holds_until)
 		SELECT DISTINCT session_id, holder, clock_timestamp(), clock_timestamp() + interval '10 min' FROM pglock.locks
 		ON CONFLICT (session_id) DO UPDATE SET seen_at = clock_timestamp()`) // who has held for long has given signs of life
+	s.given(lockadmin.LifeDead, "invoices/close")
+	s.sql("UPDATE pglock.locks SET holder = 'app-3/invoices[518]' WHERE name = 'invoices/close'")
+	s.queue("app-1/invoices[520]", "invoices/close")
 }
 
 // tenure is a part of the past.
