@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -330,7 +331,7 @@ func TestTheListSaysWhetherHoldersLive(t *testing.T) {
 	type lives struct{ Locks []struct{ Name, Life string } }
 	before := statements.all.Load()
 	got := decode[lives](t, s.get("/api/locks?limit=1000").want(200).body)
-	const most = 10 + (20+50)*9 // the lists; and for those that may not be well: twenty of all, and fifty of the list
+	const most = 12 + (20+50)*9 // the lists; and for those that may not be well: twenty of all, and fifty of the list
 	if n := statements.all.Load() - before; n > most {
 		t.Errorf("a list of %d locks takes %d statements, want %d at most", len(got.Locks), n, most)
 	}
@@ -365,5 +366,30 @@ func TestThePageHasItsPlace(t *testing.T) {
 		if got := decode[locks](t, s.get("/api/locks").want(200).body); got.Server != title {
 			t.Errorf("the server of the list is %q, want %q", got.Server, title)
 		}
+	}
+}
+
+// Somebody who has locked a whole table keeps everybody from all locks; the page says who.
+func TestTheListSaysWhoHasLockedAWholeTable(t *testing.T) {
+	t.Parallel()
+	for _, table := range []string{"locks", "fences", "events"} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			s := start(t)
+			s.hold("app-1", "nightly")
+			tx, err := s.db.Conn(t).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is lost
+			if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock."+table); err != nil {
+				t.Fatal(err)
+			}
+			pgtest.Eventually(t, "the lock to have lasted", func() bool {
+				got := decode[locks](t, s.get("/api/locks").want(200).body)
+				return len(got.Locks) == 0 && len(got.Ill.Locks) == 1 && got.Ill.Locks[0].Lock == "" &&
+					got.Ill.Locks[0].Severity == "stuck" && got.Ill.Locks[0].Kind == "table" && !got.Ill.All
+			})
+		})
 	}
 }

@@ -59,6 +59,11 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 	}
 	var infos []pglock.LockInfo
 	err = d.reading(ctx, func(ctx context.Context) error {
+		all, err := d.admin.Overview(ctx, illShown)
+		v.Ill = viewIll(all)
+		if err != nil || v.Ill.closed() {
+			return err
+		}
 		size := 0
 		for i, err := range d.admin.Locks(ctx, opts...) {
 			if err != nil {
@@ -90,15 +95,10 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 // illShown is how many locks that are not well the list begins with.
 const illShown = 20
 
-// judge adds what is wrong: with the locks of the list, and with all.
+// judge adds the verdicts of the list. It does not explain again what the overview has explained.
 func (d *Dashboard) judge(ctx context.Context, v *locksView, infos []pglock.LockInfo) error {
-	all, err := d.admin.Overview(ctx, illShown)
-	if err != nil {
-		return err
-	}
-	v.Ill = viewIll(all)
 	known := make(map[string]lockadmin.Summary)
-	for _, s := range all.Locks {
+	for _, s := range v.Ill.Locks {
 		known[s.Lock] = s
 	}
 	rest := slices.DeleteFunc(slices.Clone(infos), func(i pglock.LockInfo) bool {

@@ -122,6 +122,9 @@ func viewIll(o lockadmin.Overview) illView {
 	return illView{Locks: o.Locks, More: o.More, All: o.Known <= 1000 && !o.Partly, Partly: o.Partly}
 }
 
+// closed says that somebody has locked a whole table of pglock, so that nobody can read the locks.
+func (v illView) closed() bool { return len(v.Locks) > 0 && v.Locks[0].Lock == "" }
+
 // stable is the view without what changes by itself as time passes.
 func (v illView) stable() illView {
 	v.Locks = slices.Clone(v.Locks)

@@ -1,6 +1,7 @@
 package lockadmin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -66,12 +67,14 @@ func (a *Admin) look(name string) *look {
 
 // readTables reads who has locked a whole table of pglock.
 func (l *look) readTables(ctx context.Context, a *Admin) error {
-	l.closed, l.State = true, LockHidden
-	return a.read(ctx, func(r reader) (err error) {
-		l.At = r.at
-		l.tables, err = rows(r, protocol.TableLocks, []any{a.schema}, scanTableLock)
-		return err
-	})
+	return a.read(ctx, l.tablesOf)
+}
+
+func (l *look) tablesOf(r reader) (err error) {
+	l.closed, l.State, l.At = true, LockHidden, r.at
+	l.tables, err = rows(r, protocol.TableLocks, []any{l.schema}, scanTableLock)
+	slices.SortStableFunc(l.tables, func(a, b tableLock) int { return cmp.Compare(b.transaction, a.transaction) })
+	return err
 }
 
 // read reads the facts.

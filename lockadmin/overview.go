@@ -62,6 +62,14 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 	}
 	var o Overview
 	err := a.read(ctx, func(r reader) error {
+		closed := a.look("") // somebody who has locked a whole table keeps everybody from all locks
+		if err := closed.tablesOf(r); err != nil {
+			return err
+		}
+		if len(closed.tables) > 0 && closed.tables[0].transaction >= unremarkable {
+			o = closed.overview()
+			return nil
+		}
 		found, err := a.suspects(r, nil, limit)
 		if err != nil {
 			return err
@@ -86,8 +94,7 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 	if protocol.LockedOut(err) {
 		l := a.look("")
 		if err = l.readTables(ctx, a); err == nil {
-			l.conclude()
-			o = Overview{At: l.At, Locks: []Summary{l.summary()}, Partly: true}
+			o = l.overview()
 		}
 	}
 	if err != nil {
@@ -99,6 +106,12 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 			cmp.Compare(a.Lock, b.Lock))
 	})
 	return o, nil
+}
+
+// overview is that of a lock on a whole table.
+func (l *look) overview() Overview {
+	l.conclude()
+	return Overview{At: l.At, Locks: []Summary{l.summary()}, Partly: true}
 }
 
 // summariesLooked is how many locks Summaries looks at closely.

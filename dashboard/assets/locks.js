@@ -37,6 +37,7 @@ export function locksView(root, first, place) {
   let address = link('locks', first);
   let locks = [];
   let more = false;
+  let closed = false; // somebody has locked a whole table
   let restore = place; // where the list was when it was left
   let asked = false; // whether to speak the number of results
   let timer;
@@ -174,6 +175,7 @@ export function locksView(root, first, place) {
       mark(rows.rows.get(keyOf(lock)).element, 'data-same', i > 0 && locks[i - 1].name === lock.name ? '' : null),
     );
     waits.remove();
+    closed = data.ill?.locks[0]?.lock === '';
     table.hidden = locks.length === 0;
     empty.hidden = locks.length > 0;
     if (locks.length === 0) put(empty, nothing());
@@ -211,6 +213,7 @@ export function locksView(root, first, place) {
   }
 
   function nothing() {
+    if (closed) return 'Nobody can read the locks now.';
     if (params.match) return ['No lock, and no holder, contains ', shown(params.match), '.'];
     if (params.after) return 'There are no further locks.';
     return params.free === '1' ? 'No lock was ever used here.' : 'No lock is held.';

@@ -160,7 +160,8 @@ func TestACommandIsCopiedAsOneLine(t *testing.T) {
 	if !strings.HasPrefix(command, begin) || len(drawn.Lines) < 3 {
 		t.Fatalf("the lines are %q, want several that begin with %q", drawn.Lines, begin)
 	}
-	drawn.wrapsBetween(t, []string{"pglock-admin", "break", "'" + name + "'", fmt.Sprintf("--token %d", int64(info.Token)),
+	drawn.wrapsBetween(t, []string{"pglock-admin", "break", "'" + name + "'",
+		fmt.Sprintf("--token %d", int64(info.Token)),
 		strings.TrimPrefix(command, strings.TrimSuffix(begin, "--reason "))})
 
 	p.copies()

@@ -12,7 +12,8 @@ import (
 // lifeOf is what the list says of the holder of a lock.
 func (p *tab) lifeOf(name string) string {
 	p.t.Helper()
-	return eval[string](p, "[...document.querySelectorAll('tbody tr')].find(r => r.querySelector('th').textContent === "+
+	return eval[string](p, "[...document.querySelectorAll('tbody tr')].find(r => r.querySelector('th').textContent "+
+		"=== "+
 		quote(name)+")?.querySelector('.life')?.innerText ?? 'no row'")
 }
 
@@ -34,7 +35,8 @@ func (s *stage) given(word lockadmin.Life, name string) {
 	}
 	s.sql(`INSERT INTO pglock.sessions (session_id, holder, seen_at, alive_until, holds_until, mark, pid, seen_by)
 		SELECT session_id, holder, clock_timestamp() + $2::text::interval, clock_timestamp(),
-			clock_timestamp() + interval '1 h', nullif($3, '')::bigint, 1, 1 FROM pglock.locks WHERE name = $1`, name, signed, mark)
+			clock_timestamp() + interval '1 h', nullif($3, '')::bigint, 1, 1 FROM pglock.locks WHERE name = $1`, name,
+		signed, mark)
 }
 
 func TestTheListSaysWhetherHoldersLive(t *testing.T) {

@@ -49,7 +49,8 @@ func TestThePageSaysThatItLoads(t *testing.T) {
 		p.text(".loading", v.says)
 		p.until("getComputedStyle(document.querySelector('.loading')).opacity === '1'")
 		if n := eval[int](p, tables); n != 0 {
-			t.Errorf("%s: before there is data the page shows %d tables, empty lists or buttons for pages", v.address, n)
+			t.Errorf("%s: before there is data the page shows %d tables, empty lists or buttons for pages", v.address,
+				n)
 		}
 		end()
 		p.text(v.then, v.text)

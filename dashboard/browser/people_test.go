@@ -136,8 +136,8 @@ func TestEveryControlHasAName(t *testing.T) {
 	s := newStage(t, asAlice()...)
 	s.scene()
 	p := open(t, s.home, "", 1240, 900)
-	named := strings.Fields("button link textbox searchbox combobox checkbox dialog img image table region navigation " +
-		"heading article")
+	named := strings.Fields("button link textbox searchbox combobox checkbox dialog img image table region " +
+		"navigation heading article")
 	const drawn = "[...document.querySelectorAll('tbody th')].slice(0, 3)" +
 		".every(e => e.checkVisibility({contentVisibilityAuto: true}))"
 	check := func(where string) {

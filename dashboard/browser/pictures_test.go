@@ -92,7 +92,8 @@ func (s *stage) scene() {
 	s.hold("app-2/leader[12]", "leader/scheduler")
 	s.hold("app-3/migrate[600]", "schema-migrations")
 	for name, ago := range map[string]string{
-		"nightly-report": "14 min", "accounts/16": "41 s", "mail/outbox": "9 s", "thumbnails": "3 min", "catalogue": "72 s",
+		"nightly-report": "14 min", "accounts/16": "41 s", "mail/outbox": "9 s", "thumbnails": "3 min",
+		"catalogue":            "72 s",
 		"warehouse/stock-sync": "2 h 5 min", "leader/scheduler": "6 days 4 h", "schema-migrations": "17 s",
 	} {
 		s.sql("UPDATE pglock.locks SET acquired_at = acquired_at - $2::text::interval WHERE name = $1", name, ago)
@@ -143,7 +144,8 @@ func (p *tab) go_(hash, selector, text string) {
 	p.t.Helper()
 	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(p.home+hash))
 	p.until("document.documentElement.dataset.link === 'live'")
-	p.until(fmt.Sprintf("[...document.querySelectorAll(%q)].some(e => e.textContent.includes(%s))", selector, quote(text)))
+	p.until(fmt.Sprintf("[...document.querySelectorAll(%q)].some(e => e.textContent.includes(%s))", selector,
+		quote(text)))
 	p.until("document.fonts.ready.then(() => true)")
 }
 

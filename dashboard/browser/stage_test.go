@@ -34,9 +34,10 @@ type stage struct {
 
 // asAlice logs in everybody as somebody who may break locks.
 func asAlice() []dashboard.Option {
-	return []dashboard.Option{dashboard.WithBreaks(), dashboard.WithAuth(func(*http.Request) (dashboard.Identity, error) {
-		return dashboard.Identity{Name: "alice", MayBreak: true}, nil
-	})}
+	return []dashboard.Option{dashboard.WithBreaks(),
+		dashboard.WithAuth(func(*http.Request) (dashboard.Identity, error) {
+			return dashboard.Identity{Name: "alice", MayBreak: true}, nil
+		})}
 }
 
 func newStage(t *testing.T, opts ...dashboard.Option) *stage {

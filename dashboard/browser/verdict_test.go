@@ -149,7 +149,8 @@ func TestThePageSaysHowMuchItKnows(t *testing.T) {
 	}{
 		{object{"locks": []object{}, "all": true}, "All is well.", "", 0},
 		{object{"locks": []object{}, "all": false}, "No trouble was found.", "", 0},
-		{object{"locks": []object{}, "all": true, "more": 1}, "No trouble was found.", "1 more lock may not be well", 0},
+		{object{"locks": []object{}, "all": true, "more": 1}, "No trouble was found.", "1 more lock may not be well",
+			0},
 		{object{"locks": []object{}, "partly": true}, "No trouble was found.", "Some locks were not looked at.", 0},
 		{object{"locks": one, "all": true}, "1 stuck", "", 1},
 		{object{"locks": append(one, one[0]), "more": 1300}, "2 stuck", "1,300 more locks may not be well", 1},
@@ -179,6 +180,9 @@ func TestThePageSaysHowMuchItKnows(t *testing.T) {
 	if n := eval[int](p, "document.querySelectorAll('.ill a').length"); n != 0 {
 		t.Error("all locks have a link, as if they were one")
 	}
+	s.listing(object{"at": "2026-11-22T03:10:00Z", "locks": []object{}, "ill": object{"locks": everything}})
+	p.eval("location.hash = '#/locks?match=closed'")
+	p.text(".empty", "Nobody can read the locks now.")
 }
 
 func TestHostileTextsOfWhatIsWrongAreShownAndNothingRuns(t *testing.T) {
@@ -244,7 +248,8 @@ func TestOneWordInOneColourForEachVerdict(t *testing.T) {
 			colours[got[1]] = f.word
 			line := fmt.Sprintf("document.querySelectorAll('.ill li .severity')[%d]", i)
 			if i < 3 && said(line) != got {
-				t.Errorf("%d pixels wide: the line above says %q of %s, and the list %q", width, said(line), f.lock, got)
+				t.Errorf("%d pixels wide: the line above says %q of %s, and the list %q", width, said(line), f.lock,
+					got)
 			}
 		}
 	}
@@ -292,7 +297,8 @@ func TestNothingButTheVerdictAlarms(t *testing.T) {
 	}
 	// life is whether the word for the holder's life has the colour of another text of its row.
 	life := func(lock, as string) bool {
-		return eval[bool](p, "(r => getComputedStyle(r.querySelector('.life')).color === getComputedStyle(r.querySelector("+
+		return eval[bool](p, "(r => getComputedStyle(r.querySelector('.life')).color === "+
+			"getComputedStyle(r.querySelector("+
 			quote(as)+")).color)("+rowOf(lock)+")")
 	}
 	if !life("dead and well", ".left") {
@@ -323,7 +329,8 @@ func TestTheWordsCanBeRead(t *testing.T) {
 		ill = append(ill, object{"lock": f.lock, "severity": f.severity, "text": "as it is", "who": "app-1",
 			"since": "2026-11-22T03:00:00Z", "waiting": i})
 	}
-	s.listing(object{"at": "2026-11-22T03:10:00Z", "locks": rows, "ill": object{"locks": ill, "more": 3, "partly": true}})
+	s.listing(object{"at": "2026-11-22T03:10:00Z", "locks": rows, "ill": object{"locks": ill, "more": 3,
+		"partly": true}})
 	p := open(t, s.home, "", 1240, 900)
 	for _, width := range []int64{1240, 360} {
 		p.do(chromedp.EmulateViewport(width, 900))
