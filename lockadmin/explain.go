@@ -337,18 +337,20 @@ func scanWait(r pgx.Rows) (w Wait, err error) {
 type tableLock struct {
 	table, prepared, user, application, state, statement string
 	pid                                                  int
-	transaction                                          time.Duration
+	transaction, inState                                 time.Duration
+	waitsFor                                             []int // processes, while it does not have the lock yet
 }
 
 func scanTableLock(r pgx.Rows) (t tableLock, err error) {
 	var pid *int
 	var gid, user, application, state, statement *string
-	var us *int64
-	err = r.Scan(&t.table, &pid, &gid, &user, &application, &state, &us, &statement)
+	var us, inState *int64
+	err = r.Scan(&t.table, &pid, &gid, &user, &application, &state, &us, &statement, &inState, &t.waitsFor)
 	t.pid, t.prepared, t.user, t.application = protocol.OrZero(pid), protocol.OrZero(gid), protocol.OrZero(user),
 		protocol.OrZero(application)
 	t.state, t.statement = protocol.OrZero(state), protocol.OrZero(statement)
 	t.transaction = time.Duration(protocol.OrZero(us)) * time.Microsecond
+	t.inState = time.Duration(protocol.OrZero(inState)) * time.Microsecond
 	return t, err
 }
 

@@ -35,9 +35,11 @@ type Overview struct {
 	More  int       `json:"more"`  // that may not be well either, and that nobody has looked at
 
 	Busy   int  `json:"busy"`   // locks that somebody waits for, and that are well
-	Held   int  `json:"held"`   // held locks
-	Known  int  `json:"known"`  // names in use
+	Held   int  `json:"held"`   // held locks; 0 where there are more than a thousand names
+	Known  int  `json:"known"`  // names in use; 1,001 stands for more than a thousand
 	Partly bool `json:"partly"` // there is so much that some was not looked at: see Admin.Overview
+
+	Unseen []string `json:"unseen,omitempty"` // what this user may not see, and which right it takes
 }
 
 // overviewMost is how many locks an Overview looks at closely, at most.
@@ -61,7 +63,8 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 			Rule: fmt.Sprintf("be from 1 to %d", overviewMost)}
 	}
 	var o Overview
-	err := a.read(ctx, func(r reader) error {
+	var found suspected
+	err := a.read(ctx, func(r reader) (err error) {
 		closed := a.look("") // somebody who has locked a whole table keeps everybody from all locks
 		if err := closed.tablesOf(r); err != nil {
 			return err
@@ -70,27 +73,19 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 			o = closed.overview()
 			return nil
 		}
-		found, err := a.suspects(r, nil, limit)
-		if err != nil {
-			return err
-		}
-		o = Overview{At: r.at, Locks: []Summary{}, More: found.all - len(found.names), Busy: found.queues,
-			Held:  found.held,
-			Known: found.known, Partly: found.partly}
-		for _, name := range found.names {
-			s, err := a.summary(r, name)
-			if err != nil {
-				return err
-			}
-			if rank[s.Severity] >= rank[SeverityNote] && s.Kind != WhyBetween {
-				o.Locks = append(o.Locks, s)
-				if s.Waiting > 0 {
-					o.Busy--
-				}
-			}
-		}
-		return nil
+		found, err = a.suspects(r, nil, min(overviewMost, 3*limit+20))
+		o = Overview{At: r.at, Locks: []Summary{}, Busy: found.queues, Held: found.held, Known: found.known,
+			Partly: found.partly}
+		return err
 	})
+	looked := 0
+	for ; err == nil && looked < len(found.names) && len(o.Locks) < limit; looked++ {
+		var l *look
+		if l, err = a.explained(ctx, found.names[looked]); err == nil {
+			o.note(l)
+		}
+	}
+	o.More = found.all - looked
 	if protocol.LockedOut(err) {
 		l := a.look("")
 		if err = l.readTables(ctx, a); err == nil {
@@ -100,12 +95,31 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 	if err != nil {
 		return Overview{}, failed(ctx, "look for locks that are not well", err)
 	}
-	o.Busy = max(0, o.Busy)
+	if o.Busy = max(0, o.Busy); o.Known > 1000 {
+		o.Held = 0
+	}
 	slices.SortStableFunc(o.Locks, func(a, b Summary) int {
 		return cmp.Or(cmp.Compare(rank[b.Severity], rank[a.Severity]), a.Since.Compare(b.Since),
 			cmp.Compare(a.Lock, b.Lock))
 	})
 	return o, nil
+}
+
+// note takes down what was found about one lock.
+func (o *Overview) note(l *look) {
+	for _, u := range l.Unseen {
+		if !slices.Contains(o.Unseen, u) {
+			o.Unseen = append(o.Unseen, u)
+		}
+	}
+	s := l.summary()
+	if rank[s.Severity] < rank[SeverityNote] || s.Kind == WhyBetween {
+		return
+	}
+	o.Locks = append(o.Locks, s)
+	if s.Waiting > 0 {
+		o.Busy--
+	}
 }
 
 // overview is that of a lock on a whole table.
@@ -130,22 +144,21 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 	for len(names) > 0 {
 		some := names[:min(livesAsked, len(names))]
 		names = names[len(some):]
-		err := a.read(ctx, func(r reader) error {
-			found, err := a.suspects(r, some, overviewMost)
-			if err != nil {
-				return err
-			}
-			for _, name := range found.names {
-				s := Summary{Lock: name, Hidden: true}
-				if len(ill) < summariesLooked {
-					if s, err = a.summary(r, name); err != nil {
-						return err
-					}
-				}
-				ill[name] = s
-			}
-			return nil
+		var found suspected
+		err := a.read(ctx, func(r reader) (err error) {
+			found, err = a.suspects(r, some, overviewMost)
+			return err
 		})
+		for n := 0; err == nil && n < len(found.names); n++ {
+			s := Summary{Lock: found.names[n], Hidden: true}
+			if len(ill) < summariesLooked {
+				var l *look
+				if l, err = a.explained(ctx, s.Lock); err == nil {
+					s = l.summary()
+				}
+			}
+			ill[found.names[n]] = s
+		}
 		if err != nil {
 			return nil, failed(ctx, "look for locks that are not well", err)
 		}
@@ -174,22 +187,25 @@ func wellSummary(l pglock.LockInfo) Summary {
 	return s
 }
 
-// summary explains one lock in a line.
-func (a *Admin) summary(r reader, name string) (Summary, error) {
+// explained looks at one lock, in a transaction of its own: an older snapshot would make renewals look late.
+func (a *Admin) explained(ctx context.Context, name string) (*look, error) {
 	l := a.look(name)
-	if err := l.read(r, a); err != nil {
-		return Summary{}, err
+	err := a.read(ctx, func(r reader) error { return l.read(r, a) })
+	if err == nil {
+		l.conclude()
 	}
-	l.conclude()
-	return l.summary(), nil
+	return l, err
 }
 
 func (l *look) summary() Summary {
 	v := l.Verdicts[0]
 	s := Summary{Lock: l.name, Severity: v.Severity, Kind: v.Kind, Text: inWords[v.Kind], Who: v.Who, Since: v.Since,
 		Waiting: l.Queue.Waiting}
-	if len(v.Steps) > 0 && v.Steps[0].Command != "" {
+	if len(v.Steps) > 0 && v.Steps[0].Command != "" && v.Steps[0].Needs == "" {
 		s.Next = v.Steps[0]
+	}
+	if l.name == "" { // nobody can ask why
+		s.Next = v.Steps[max(0, slices.IndexFunc(v.Steps, func(s Step) bool { return s.Command != "" }))]
 	}
 	return s
 }

@@ -89,22 +89,85 @@ func TestTheOverviewFindsWhoIsIllAmongManyLocks(t *testing.T) {
 	open(`SELECT pglock.fence(l.name, l.token, l.grant_id, p_allow_same_token => true) FROM pglock.locks l WHERE l.name = 'fenced'`)
 	open(`SELECT pglock.fence(l.name, l.token, l.grant_id) FROM pglock.locks l WHERE l.name = 'first'`)
 	open(`SELECT FROM pglock.locks WHERE name = 'row' FOR UPDATE`)
+	open(`SELECT FROM pglock.locks WHERE name = 'a7' FOR UPDATE`) // nobody holds it, and nobody waits
 	pgtest.Eventually(t, "the open transactions to be found", func() bool {
 		got, all := illOf(t, admin, 20)
-		return len(all.Locks) == 6 && all.Locks[0].Lock == "dead" && all.Locks[0].Severity == lockadmin.SeverityStuck &&
+		return len(all.Locks) == 7 && strings.Contains(got, "a7 row") && all.Locks[0].Lock == "dead" &&
+			all.Locks[0].Severity == lockadmin.SeverityStuck &&
 			all.Busy == 1 &&
 			strings.Contains(got, "named silent") && strings.Contains(got, "broken broken") &&
 			strings.Contains(got, "fenced idle") &&
 			strings.Contains(got, "first idle") && strings.Contains(got, "row row")
 	})
-	if got, all := illOf(t, admin, 1); got != "dead silent" || all.More != 5 {
-		t.Errorf("the worst one is %s, with %d more; want that somebody waits for, and 5", got, all.More)
+	if got, all := illOf(t, admin, 1); got != "dead silent" || all.More < 6 {
+		t.Errorf("the worst one is %s, with %d more; want that somebody waits for, and 6", got, all.More)
 	}
 	for _, limit := range []int{0, 1001} {
 		var refused *pglock.ArgumentError
 		if _, err := admin.Overview(t.Context(), limit); !errors.As(err, &refused) || refused.Field != "limit" {
 			t.Errorf("limit %d: %v", limit, err)
 		}
+	}
+}
+
+// Locks that are well, and notes, do not take the lines from locks that are not well.
+func TestTheOverviewFillsItsLinesWithWhoIsIll(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	acquire := func(name string, key uuid.UUID, wait bool) {
+		t.Helper()
+		execute(t, conn,
+			`SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, 'holder', '1 h', p_wait => $3,
+			p_session_ttl => '1 h')`, name, key.String(), wait)
+	}
+	acquire("base", uuid.New(), false)
+	for n := range 25 { // nested locks: each holder waits for another one, and somebody for it
+		key := uuid.New()
+		acquire(fmt.Sprint("nest ", n), key, false)
+		acquire(fmt.Sprint("nest ", n), uuid.New(), true)
+		acquire("base", key, true)
+	}
+	acquire("noted", uuid.New(), false)
+	execute(t, conn, `SELECT pglock.break_lock('noted', 'alice', 'why not')`)
+	for _, name := range []string{"victim", "other"} {
+		acquire(name, uuid.New(), false)
+		execute(t, conn, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min' WHERE name = $1`,
+			name)
+	}
+	acquire("victim", uuid.New(), true)
+	for limit, want := range map[int]string{1: "victim silent", 2: "victim silent, other silent",
+		20: "victim silent, other silent, noted broken"} {
+		if got, all := illOf(t, admin, limit); got != want {
+			t.Errorf("with %d lines: %s, and %d more; want %s", limit, got, all.More, want)
+		}
+	}
+}
+
+// Whoever waits to lock a whole table keeps everybody from all locks, and the cause is whom it waits for.
+func TestTheOverviewSaysWhoKeepsEverybodyFromTheLocks(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	admin := newAdmin(t, db.Pool(t))
+	reader, ddl := db.Conn(t), db.Conn(t)
+	execute(t, reader, "BEGIN")
+	execute(t, ddl, "BEGIN")
+	execute(t, reader, "SELECT count(*) FROM pglock.locks")
+	waits := pgtest.Group(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	waits.Go(func() { _, _ = ddl.Exec(ctx, "LOCK TABLE pglock.locks") })
+	defer waits.Wait()
+	defer cancel()
+	pgtest.Eventually(t, "the one that waits for the table to have waited", func() bool {
+		got, all := illOf(t, admin, 20)
+		return got == " table" && all.Locks[0].Severity == lockadmin.SeverityStuck && all.Locks[0].Who != "" &&
+			all.Locks[0].Next.Command == fmt.Sprintf("SELECT pg_terminate_backend(%d)", reader.PgConn().PID())
+	})
+	e, err := admin.Explain(t.Context(), "report")
+	if err != nil || !strings.Contains(e.Verdicts[0].Text, "wants to lock the whole table locks") ||
+		!strings.Contains(e.Verdicts[0].Text, fmt.Sprintf("for process %d", reader.PgConn().PID())) {
+		t.Errorf("%+v, %v", e.Verdicts, err)
 	}
 }
 

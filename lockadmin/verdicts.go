@@ -79,6 +79,15 @@ func (l *look) grave() Severity {
 	return SeverityWarning
 }
 
+// graveRow is grave while somebody has locked the lock's row: then the looks of live waiters hang there too, so that
+// they seem dead.
+func (l *look) graveRow() Severity {
+	if l.Queue.Waiting > 0 {
+		return SeverityStuck
+	}
+	return SeverityWarning
+}
+
 // alive is how many live waiters there are, as far as they were looked at.
 func (l *look) alive() int { return l.Queue.Waiting - l.Queue.Dead }
 
@@ -113,6 +122,9 @@ func (l *look) breakStep(name string, token pglock.Token, holder, reason string)
 
 // again looks at a lock once more.
 func again(do, name string) Step {
+	if name == "" { // all
+		return Step{Do: do, Run: RunAdmin, Command: "why"}
+	}
 	return Step{Do: do, Run: RunAdmin, Command: "why " + shown.Name(name)}
 }
 
@@ -213,7 +225,7 @@ func (l *look) heldVerdict() {
 			v.Text += " The deadlock is gone: the holder no longer waits in a circle."
 		}
 		v.Text += " The break stopped no program: the old one may still be working without the lock."
-		v.Severity = SeverityNote
+		v.Kind, v.Severity, v.Who, v.Since = WhyBroken, SeverityNote, shown.Text(b.Actor), b.At
 		v.Steps = append(oldProgram(b.Holder), v.Steps...)
 	}
 	l.add(v)

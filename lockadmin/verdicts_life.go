@@ -72,7 +72,7 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		}
 	}
 	v := Verdict{Severity: l.grave(), IfNothing: left, Who: who, Since: h.RenewedAt}
-	if p == onTime {
+	if quiet { // its last sign of life, however long ago the last renewal was
 		if v.Since = h.SignedAt; v.Since.IsZero() {
 			v.Since = h.AcquiredAt
 		}

@@ -323,6 +323,15 @@ func (l *look) pastVerdicts() {
 	}
 }
 
+// processes names some processes of the server.
+func processes(pids []int) string {
+	var all []string
+	for _, pid := range pids[:min(3, len(pids))] {
+		all = append(all, fmt.Sprintf("process %d", pid))
+	}
+	return strings.Join(all, ", ")
+}
+
 // tableVerdict is about a table that nobody can read.
 func (l *look) tableVerdict() {
 	v := Verdict{Kind: WhyTable, Severity: SeverityStuck}
@@ -332,14 +341,29 @@ func (l *look) tableVerdict() {
 	if len(l.tables) > 0 {
 		t := l.tables[0]
 		b := Backend{PID: t.pid, Prepared: t.prepared, User: t.user, Application: t.application, State: t.state,
-			Transaction: t.transaction, InState: t.transaction,
-			Query: t.transaction, Statement: t.statement, Hidden: t.state == "" && t.prepared == "", MayEnd: true}
+			Transaction: t.transaction, InState: t.inState,
+			Query: t.inState, Statement: t.statement, Hidden: t.state == "" && t.prepared == "", MayEnd: true}
 		v.Who, v.Since = process(b), l.since(t.transaction)
 		v.Text = fmt.Sprintf("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b),
 			shown.Text(t.table))
 		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock " +
 			"so. " + does(b) + statement(b)
 		v.Steps = l.endProcess(b)
+		if len(t.waitsFor) > 0 {
+			v.Text = fmt.Sprintf("Nobody can use any lock: %s wants to lock the whole table %s of pglock, and "+
+				"everybody queues behind it. It waits itself, for %s.", about(b), shown.Text(t.table),
+				processes(t.waitsFor))
+			v.Steps = nil
+			for _, pid := range t.waitsFor {
+				v.Steps = append(v.Steps, Step{Do: fmt.Sprintf("End the connection of process %d, which is in the way.",
+					pid),
+					Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid),
+					Effect: "Rolls its transaction back: what it has not committed is lost."})
+			}
+			v.Steps = append(v.Steps, Step{Do: fmt.Sprintf("Or end that of process %d: then everybody else goes on.",
+				b.PID),
+				Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID)})
+		}
 		l.Processes = []ProcessFacts{{b}}
 	}
 	v.IfNothing = "Every grant, renewal and release waits. Holders lose their leases when these run out."

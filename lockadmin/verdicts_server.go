@@ -34,6 +34,9 @@ func (l *look) preparedVerdicts() {
 			}
 		}
 		v := Verdict{Kind: WhyPrepared, Severity: l.grave(), Who: process(b), Since: l.since(b.Transaction)}
+		if b.Use == BackendRow {
+			v.Severity = l.graveRow()
+		}
 		v.Text = fmt.Sprintf("A prepared transaction, %s of user %s, prepared %s ago, keeps %s.",
 			shown.Text(b.Prepared), shown.Text(b.User),
 			shown.Age(b.Transaction), l.keeps(row, fences))
@@ -114,6 +117,14 @@ func process(b Backend) string {
 		return fmt.Sprintf("process %d, %s", b.PID, shown.Text(b.Application))
 	}
 	return fmt.Sprintf("process %d", b.PID)
+}
+
+// sinceOf is since for what a process does; zero where the server hides that.
+func (l *look) sinceOf(b Backend, d time.Duration) time.Time {
+	if b.Hidden {
+		return time.Time{}
+	}
+	return l.since(d)
 }
 
 // since is when something began that has lasted for so long.
@@ -220,10 +231,7 @@ func (l *look) rowVerdicts() {
 			}) {
 			continue // a grant, a renewal or a commit takes a moment
 		}
-		v := Verdict{Kind: WhyRow, Severity: l.grave(), Who: process(b)}
-		if !b.Hidden {
-			v.Since = l.since(b.Transaction)
-		}
+		v := Verdict{Kind: WhyRow, Severity: l.graveRow(), Who: process(b), Since: l.sinceOf(b, b.Transaction)}
 		v.Text = fmt.Sprintf("Somebody has locked the row of lock %s in pglock's own table: %s.", l.lock(), about(b))
 		if !b.Hidden {
 			v.Text += fmt.Sprintf(" That transaction is %s old.", shown.Age(b.Transaction))

@@ -216,7 +216,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			l.onRow = row.onRow
 			return l
 		}(), WhyRow, SeverityStuck, []string{"1 waiter is not heard from. The row lock may be why"}},
-		"a break has ended a deadlock": {brokeCircle(), WhyHeld, SeverityNote,
+		"a break has ended a deadlock": {brokeCircle(), WhyBroken, SeverityNote,
 			[]string{"alice broke the lease of app-1/reporter[4711] 1m ago. The deadlock is gone",
 				"the old one may still be working"}},
 		"a dead one waits": {lookAt(holderOf(time.Second)).queued(time.Minute, false), WhyHeld,

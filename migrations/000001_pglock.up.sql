@@ -3618,7 +3618,7 @@ AS $$
       AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
       AND (NOT p_queued OR d.waiting > 0)
-      AND (d.held OR p_free AND NOT EXISTS (
+      AND (d.held OR (p_free OR p_queued) AND NOT EXISTS (
         SELECT FROM locks o WHERE o.name = d.name AND (is_running(o.expires_at, o.ended_at) OR o.token > d.token)))
     ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
   ORDER BY page.name, page.slot
@@ -3650,7 +3650,7 @@ BEGIN
       AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
       AND (NOT p_queued OR w.name IS NOT NULL)
-      AND (is_running(l.expires_at, l.ended_at) OR p_free AND NOT EXISTS (
+      AND (is_running(l.expires_at, l.ended_at) OR (p_free OR w.name IS NOT NULL) AND NOT EXISTS (
         SELECT FROM locks o WHERE o.name = l.name AND (is_running(o.expires_at, o.ended_at) OR o.token > l.token)))
     ORDER BY CASE p_order WHEN 'waiting' THEN w.since
                           WHEN 'age' THEN l.acquired_at
@@ -4297,15 +4297,15 @@ END $$;
 
 -- Which locks may not be well, for people. Nothing here locks a row, or reads all locks.
 
--- Slots that are held (runs), and whether the holder may not be well (ails): a renewal is due, it has given no sign of
--- life for longer than life_of allows, or it waits for something itself.
+-- Slots that are held (runs), and whether the holder may not be well: a renewal is due, or it has given no sign of life
+-- for longer than life_of allows (ails), or it waits for something itself (waits).
 CREATE VIEW ailing AS
   SELECT l.name, l.slot, is_running(l.expires_at, l.ended_at) AS runs,
          l.renewed_at < clock_timestamp() - l.ttl / 3
            OR l.acquired_at < clock_timestamp() - interval '15 s' AND (
              GREATEST(CASE WHEN l.slowest IS NOT NULL THEN l.renewed_at END, s.seen_at)
-               > clock_timestamp() - interval '15 s') IS NOT TRUE
-           OR EXISTS (SELECT FROM waiters q WHERE q.session_id = l.session_id) AS ails,
+               > clock_timestamp() - interval '15 s') IS NOT TRUE AS ails,
+         EXISTS (SELECT FROM waiters q WHERE q.session_id = l.session_id) AS waits,
          l.served, l.ticket, coalesce(l.ended_at, l.expires_at) AS over
   FROM locks l
     LEFT JOIN LATERAL (SELECT o.seen_at FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s ON true;
@@ -4336,9 +4336,10 @@ END $$;
 -- have a broken guard or were broken within ten minutes. It errs on the side of suspicion: whoever looks at one lock
 -- sees more (list_backends, list_waits). p_old are the processes whose open transactions have lasted, and 0 for the
 -- prepared ones. However much there is, it looks at 20,000 tickets, 1,000 queues, 1,000 locks that clients have named
--- with their signs of life, 100 fences of each lock, and the last 1,000 entries of the history; partly says that there
--- was more. names are p_limit of those found, the longest wait first. locks and held count names and held locks in the
--- first 1,001 rows, where p_names is NULL.
+-- with their signs of life, 20,000 rows that an old transaction may have locked, 100 fences of each lock, and the last
+-- 1,000 entries of the history; partly says that there was more. names are p_limit of those found, the likeliest
+-- first, then the longest wait. locks and held count names and held locks in the first 1,001 rows, where p_names is
+-- NULL.
 CREATE FUNCTION suspects(p_names text[], p_old int[], p_limit int)
 RETURNS TABLE (names text[], found int, queues int, partly boolean, locks int, held int)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -4363,29 +4364,40 @@ BEGIN RETURN QUERY
       UNION SELECT g.resource FROM broken_guards(NULL) g),
     known AS MATERIALIZED (
       SELECT l.name, is_running(l.expires_at, l.ended_at) AS runs FROM locks l WHERE p_names IS NULL LIMIT 1001),
+    locked AS MATERIALIZED (   -- by one transaction alone
+      SELECT r.name FROM (
+          (SELECT l.name, l.xmax AS by FROM locks l WHERE p_names IS NULL AND p_old <> '{}' LIMIT 20000)
+          UNION ALL
+          (SELECT f.lock_name, f.xmax FROM fences f WHERE p_names IS NULL AND p_old <> '{}' LIMIT 20000)) r
+      WHERE r.by IN (SELECT t.transactionid FROM pg_locks t WHERE t.locktype = 'transactionid' AND t.granted
+        AND t.mode = 'ExclusiveLock' AND coalesce(t.pid, 0) = ANY (p_old))),
     chosen AS MATERIALIZED (
       SELECT u.name COLLATE "C" AS name FROM pg_catalog.unnest(p_names) u (name) UNION SELECT q.name FROM queues q
       UNION SELECT n.name FROM noted n UNION SELECT b.name FROM broken b WHERE p_names IS NULL
+      UNION SELECT o.name FROM locked o
       UNION SELECT k.name FROM known k WHERE (SELECT pg_catalog.count(*) FROM known) <= 1000),
     bad AS MATERIALIZED (
-      SELECT c.name, w.since FROM chosen c
+      SELECT c.name, w.since, CASE WHEN l.ails OR w.alive AND NOT l.held OR t.touched THEN 1
+                                   WHEN l.waits THEN 2 ELSE 3 END AS rank
+      FROM chosen c
+        CROSS JOIN LATERAL (SELECT p_old <> '{}' AND touched_by(c.name, p_old) AS touched OFFSET 0) t
         CROSS JOIN LATERAL (
-          SELECT bool_or(s.runs) AS held, bool_or(s.runs AND s.ails) AS ails, pg_catalog.max(s.served) AS served,
+          SELECT bool_or(s.runs) AS held, bool_or(s.runs AND s.ails) AS ails,
+                 bool_or(s.runs AND s.waits) AS waits, pg_catalog.max(s.served) AS served,
                  pg_catalog.max(s.ticket) FILTER (WHERE s.runs AND s.slot = 0) AS ticket, pg_catalog.max(s.over) AS over
           FROM ailing s WHERE s.name = c.name OFFSET 0) l
         LEFT JOIN LATERAL (
           SELECT q.ticket, q.enqueued_at AS since, (
               SELECT o.alive_until > clock_timestamp() FROM sessions o WHERE o.session_id = q.session_id) AS alive
           FROM waiters q WHERE q.name = c.name AND q.ticket > l.served ORDER BY q.ticket LIMIT 1) w ON true
-      WHERE l.ails OR w.ticket IS NOT NULL AND w.alive IS NOT TRUE OR l.held AND l.ticket > w.ticket
+      WHERE l.ails OR l.waits OR w.ticket IS NOT NULL AND w.alive IS NOT TRUE OR l.held AND l.ticket > w.ticket
         OR NOT l.held AND w.alive AND (p_names IS NOT NULL OR l.over < clock_timestamp() - interval '3 s')
-        OR p_old <> '{}' AND touched_by(c.name, p_old) OR EXISTS (SELECT FROM broken b WHERE b.name = c.name))
-  SELECT (coalesce(pg_catalog.array_agg(b.name ORDER BY b.since, b.name), '{}'))[1:p_limit], pg_catalog.count(*)::int,
+        OR t.touched OR EXISTS (SELECT FROM broken b WHERE b.name = c.name))
+  SELECT (coalesce(pg_catalog.array_agg(b.name ORDER BY b.rank, b.since, b.name), '{}'))[1:p_limit], pg_catalog.count(*)::int,
          (SELECT pg_catalog.count(*) FROM queues)::int,
          (SELECT pg_catalog.count(*) FROM tickets) = 20000 OR (SELECT pg_catalog.count(*) FROM queues) = 1000
            OR (SELECT pg_catalog.count(*) FROM noted) = 1000,
-         (SELECT pg_catalog.count(DISTINCT k.name) FROM known k)::int,
-         (SELECT pg_catalog.count(DISTINCT k.name) FROM known k WHERE k.runs)::int
+         (SELECT pg_catalog.count(DISTINCT name) FROM known)::int, (SELECT pg_catalog.count(DISTINCT name) FROM known WHERE runs)::int
   FROM bad b;
 END $$;
 

@@ -184,7 +184,8 @@ func serverAdvice(err error) (code int, hint string) {
 	case state == "25006":
 		return exitUnreachable, primary
 	case errors.As(err, &late):
-		return exitUnreachable, "a longer --timeout; psql -c 'SELECT 1' shows whether the server hangs"
+		return exitUnreachable, "a longer --timeout; pglock-admin why says whether somebody keeps pglock's tables, " +
+			"and psql -c 'SELECT 1' whether the server hangs"
 	case state == "53300", state == "57P03": // too many connections; the server starts or stops
 		return exitUnreachable, again + " in a moment"
 	case errors.As(err, &connect) && state != "" && !strings.HasPrefix(state, "57"):

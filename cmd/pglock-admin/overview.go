@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,7 +67,11 @@ func drawOverview(w *page, view overviewView, limit int) {
 			}
 		}
 		drawTable(w, titles, rows, placesOf([]string{"FOR", "WAITING"}, titles)...)
-		fmt.Fprintf(w, "\nWhat to do: %s\n", view.Locks[0].Why)
+		if first := view.Locks[0]; first.Why != "" {
+			fmt.Fprintf(w, "\nWhat to do: %s\n", first.Why)
+		} else {
+			fmt.Fprintf(w, "\nWhat to do: %s\n", strings.TrimSpace(first.Next.Do+" "+first.Next.Paste))
+		}
 	}
 	for _, line := range overviewRest(view.Overview, limit) {
 		fmt.Fprintln(w, line)
@@ -94,6 +99,9 @@ func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
 		lines = append(lines, fmt.Sprintf("%s. Here: %s.", others, counts))
 	default:
 		lines = append(lines, fmt.Sprintf("OK  %s. Here: %s.", well, counts))
+	}
+	for _, u := range all.Unseen {
+		lines = append(lines, "Not seen: "+u)
 	}
 	if all.Partly {
 		lines = append(lines, "So much waits here, or is silent, that some was not looked at.")

@@ -33,6 +33,15 @@ var ofOverview = []mutant{
 	{"the overview does not see who has locked a lock's row", []edit{
 		{schema, "SELECT l.xmax AS by FROM locks l WHERE l.name = p_name", "SELECT '0'::xid AS by"},
 	}, administration, "^TestTheOverviewFinds"},
+	{"the overview puts holders that wait themselves before the dead", []edit{
+		{schema, "WHEN l.waits THEN 2 ELSE 3 END AS rank", "WHEN l.waits THEN 0 ELSE 3 END AS rank"},
+	}, administration, "^TestTheOverviewFills"},
+	{"the overview is full of locks that are well", []edit{
+		{"lockadmin/overview.go", "a.suspects(r, nil, min(overviewMost, 3*limit+20))", "a.suspects(r, nil, limit)"},
+	}, administration, "^TestTheOverviewFills"},
+	{"the overview does not find the row that nobody waits for", []edit{
+		{schema, "UNION SELECT o.name FROM locked o", ""},
+	}, administration, "^TestTheOverviewFindsWho"},
 	{"the overview forgets what was broken", []edit{
 		{schema, "WHERE e.kind = 'break' AND e.at", "WHERE e.kind = 'overlap' AND e.at"},
 	}, administration, "^TestTheOverviewFinds"},
@@ -40,13 +49,14 @@ var ofOverview = []mutant{
 		{schema, "WHERE (SELECT pg_catalog.count(*) FROM known) <= 1000),", "WHERE false),"},
 	}, administration, "^TestTheOverviewOfFew"},
 	{"the overview puts those first that nobody waits for", []edit{
-		{schema, "array_agg(b.name ORDER BY b.since, b.name)", "array_agg(b.name ORDER BY b.since DESC, b.name)"},
+		{schema, "array_agg(b.name ORDER BY b.rank, b.since, b.name)", "array_agg(b.name ORDER BY b.rank, b.since " +
+			"DESC, b.name)"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the list says of a lock what nobody has looked at", []edit{
-		{"lockadmin/overview.go", "s := Summary{Lock: name, Hidden: true}", "s := Summary{Lock: name, Severity: " +
-			"SeverityOK}"},
+		{"lockadmin/overview.go", "s := Summary{Lock: found.names[n], Hidden: true}",
+			"s := Summary{Lock: found.names[n], Severity: SeverityOK}"},
 	}, administration, "^TestSummaries"},
 	{"a holder that waits for another lock is well", []edit{
-		{schema, "OR EXISTS (SELECT FROM waiters q WHERE q.session_id = l.session_id) AS ails", "AS ails"},
+		{schema, "WHERE l.ails OR l.waits OR w.ticket", "WHERE l.ails OR w.ticket"},
 	}, command, "^TestWhySaysWhatTheTroubleIs"},
 }

@@ -86,11 +86,13 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 	ORDER BY 2 NULLS LAST, 3 DESC, 1 LIMIT 20`
 
 // TableLocks tells who keeps readers from the tables of a schema: the process or the prepared transaction, its table,
-// and what pg_stat_activity shows of it.
+// what pg_stat_activity shows of it, and whom it waits for itself: everybody else queues behind it then.
 const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::pg_catalog.text, k.pid, p.gid,
 		coalesce(a.usename, p.owner)::pg_catalog.text, a.application_name, a.state,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.xact_start, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
-		CASE WHEN a.backend_start IS NOT NULL THEN pg_catalog.left(a.query, 1000) END
+		CASE WHEN a.backend_start IS NOT NULL THEN pg_catalog.left(a.query, 1000) END,
+		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.state_change, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
+		CASE WHEN NOT k.granted THEN pg_catalog.pg_blocking_pids(k.pid) END
 	FROM pg_catalog.pg_locks k
 		JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.relation
 		JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace AND n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
@@ -99,8 +101,8 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 		LEFT JOIN pg_catalog.pg_locks u ON k.pid IS NULL AND u.pid IS NULL AND u.transactionid IS NOT NULL
 			AND u.virtualtransaction OPERATOR(pg_catalog.=) k.virtualtransaction
 		LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction OPERATOR(pg_catalog.=) u.transactionid
-	WHERE k.granted AND k.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' AND k.locktype OPERATOR(pg_catalog.=) 'relation'
-	ORDER BY k.virtualtransaction, k.pid, p.gid, c.relkind DESC, c.relname LIMIT 20`
+	WHERE k.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' AND k.locktype OPERATOR(pg_catalog.=) 'relation'
+	ORDER BY k.virtualtransaction, k.pid, k.granted, p.gid, c.relkind DESC, c.relname LIMIT 20`
 
 // The statements of prune, each in its own transaction. PostgreSQL 14 reads no interval of more than 2^31 seconds or
 // microseconds from text.

@@ -43,7 +43,7 @@ AS $$
       AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
       AND (NOT p_queued OR d.waiting > 0)
-      AND (d.held OR p_free AND NOT EXISTS (
+      AND (d.held OR (p_free OR p_queued) AND NOT EXISTS (
         SELECT FROM locks o WHERE o.name = d.name AND (is_running(o.expires_at, o.ended_at) OR o.token > d.token)))
     ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
   ORDER BY page.name, page.slot
@@ -75,7 +75,7 @@ BEGIN
       AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
       AND (NOT p_queued OR w.name IS NOT NULL)
-      AND (is_running(l.expires_at, l.ended_at) OR p_free AND NOT EXISTS (
+      AND (is_running(l.expires_at, l.ended_at) OR (p_free OR w.name IS NOT NULL) AND NOT EXISTS (
         SELECT FROM locks o WHERE o.name = l.name AND (is_running(o.expires_at, o.ended_at) OR o.token > l.token)))
     ORDER BY CASE p_order WHEN 'waiting' THEN w.since
                           WHEN 'age' THEN l.acquired_at
