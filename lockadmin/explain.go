@@ -90,12 +90,12 @@ func (l *look) read(r reader, a *Admin) error {
 	if err != nil {
 		return err
 	}
+	if l.Guards, err = rows(r, q.BrokenGuards, []any{l.name}, scanBrokenGuard); err != nil {
+		return err
+	}
 	if len(infos) == 0 {
 		l.State = LockUnknown
 		return l.readNeighbours(r, a)
-	}
-	if l.Guards, err = rows(r, q.BrokenGuards, []any{l.name}, scanBrokenGuard); err != nil {
-		return err
 	}
 	if l.processes, err = rows(r, q.Backends, []any{l.name}, scanBackend); err != nil {
 		return err

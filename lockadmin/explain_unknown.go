@@ -276,6 +276,9 @@ func (l *look) unknownVerdicts() {
 				Run: RunAdmin, Command: "why " + l.lock(), Schema: e.Schema})
 		}
 	}
+	if len(l.Guards) > 0 { // its name is that of a resource
+		v.Severity = SeverityNote
+	}
 	v.Steps = append(v.Steps, Step{Do: "See which names are in use here.", Run: RunAdmin, Command: "list --all"})
 	l.add(v)
 }

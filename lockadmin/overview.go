@@ -42,19 +42,20 @@ type Overview struct {
 	Unseen []string `json:"unseen,omitempty"` // what this user may not see, and which right it takes
 }
 
-// overviewMost is how many locks an Overview looks at closely, at most.
+// overviewMost is how many locks an Overview has at most, and looks at closely.
 const overviewMost = 1000
 
 // Overview finds the locks that are not well, and says of each what Explain says first: those of SeverityNote and
-// graver. limit is how many it looks at closely, from 1 to 1,000; an overview that is cheap enough to be asked for
-// every second has some twenty.
+// graver. limit is how many it has at most, from 1 to 1,000; an overview that is cheap enough to be asked for every
+// second has some twenty. It looks closely at three times as many and twenty, those first that are the likeliest.
 //
 // Of up to a thousand locks it finds all. Of more it finds, without reading them: those that somebody waits for; those
 // of holders that give no sign of life, when they have given one before (which a client does within ten seconds, if its
-// leases are longer than half a minute); locks of living holders whose rows or fences an open transaction keeps; and
-// those with a broken guard, or broken within ten minutes. So there it does not find a holder that nobody waits for and
-// that has died within ten seconds of its grant, or whose lease ends within half a minute. It looks at 20,000 tickets,
-// 1,000 queues and 1,000 locks of clients; Partly says that there was more. Held and Known count to 1,000.
+// leases are longer than half a minute); those of which an open transaction keeps the row or a fence; and those with a
+// broken guard, or broken within ten minutes. So there it does not find a holder that nobody waits for and that has
+// died within ten seconds of its grant, or whose lease ends within half a minute. It looks at 20,000 tickets, 1,000
+// queues, 1,000 locks of clients and 20,000 rows of each kind; Partly says that there was more of the former. Held and
+// Known count to 1,000.
 //
 // Errors are those of Locks.
 func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
@@ -113,6 +114,9 @@ func (o *Overview) note(l *look) {
 		}
 	}
 	s := l.summary()
+	if l.State == LockUnknown && s.Kind != WhyGuard { // it was pruned meanwhile
+		return
+	}
 	if rank[s.Severity] < rank[SeverityNote] || s.Kind == WhyBetween {
 		return
 	}

@@ -254,3 +254,20 @@ func TestASignOfLifeNamesFewLocks(t *testing.T) {
 		}
 	}
 }
+
+// A broken guard is found, also of a resource whose name no lock has.
+func TestTheOverviewFindsABrokenGuard(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	execute(t, conn, "CREATE TABLE public.accounts (id bigint PRIMARY KEY)")
+	execute(t, conn, "SELECT pglock.guard_table('public.accounts', p_key => 'id')")
+	if got, _ := illOf(t, admin, 20); got != "" {
+		t.Errorf("the guard is whole, and the overview has %s", got)
+	}
+	execute(t, conn, "ALTER TABLE public.accounts DISABLE TRIGGER pglock_guard")
+	if got, all := illOf(t, admin, 20); got != "accounts guard" || !strings.Contains(all.Locks[0].Who, "accounts") {
+		t.Errorf("the guard is broken, and the overview has %s: %+v", got, all)
+	}
+}

@@ -63,8 +63,7 @@ connections do, pg_read_all_stats.`,
 			})
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 20, "without a name, look closely at this `number` of locks that may not be "+
-		"well, up to 1000")
+	cmd.Flags().IntVar(&limit, "limit", 20, "without a name, show at most this `number` of locks, from 1 to 1000")
 	return cmd
 }
 
