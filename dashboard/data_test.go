@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/pglock-dev/pglock/dashboard"
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -391,5 +394,39 @@ func TestTheListSaysWhoHasLockedAWholeTable(t *testing.T) {
 					got.Ill.Locks[0].Severity == "stuck" && got.Ill.Locks[0].Kind == "table" && !got.Ill.All
 			})
 		})
+	}
+}
+
+// A command of pglock-admin that people copy names the schema, unless that is the usual one.
+func TestCommandsOfThePageNameTheSchema(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	const schema = "other locks"
+	if err := migrations.Up(t.Context(), pool, migrations.WithSchema(schema)); err != nil {
+		t.Fatal(err)
+	}
+	usual := startOver(t, db, pool)
+	admin, err := lockadmin.New(t.Context(), pool, lockadmin.WithSchema(schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := dashboard.New(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer page.Close()
+	for schemaOf, handler := range map[string]http.Handler{"pglock": usual.page, schema: page} {
+		usual.execute(fmt.Sprintf("SELECT %q.acquire_lease('nightly', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')",
+			schemaOf))
+		usual.execute(fmt.Sprintf("UPDATE %q.locks SET acquired_at = clock_timestamp() - interval '1 min'", schemaOf))
+		answer := httptest.NewRecorder()
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/lock?name=nightly", nil)
+		handler.ServeHTTP(answer, request)
+		body := answer.Body.String()
+		named := strings.Contains(body, "gives no sign of life for 1m' --schema 'other locks'")
+		if !strings.Contains(body, "break nightly --token ") || named != (schemaOf == schema) {
+			t.Errorf("of schema %s: %s", schemaOf, body)
+		}
 	}
 }

@@ -120,7 +120,7 @@ func (d *Dashboard) judge(ctx context.Context, v *locksView, infos []pglock.Lock
 func (d *Dashboard) readWhy(ctx context.Context, name string) (v *whyView) {
 	err := d.reading(ctx, func(ctx context.Context) error {
 		e, err := d.admin.Explain(ctx, name)
-		v = viewWhy(e)
+		v = viewWhy(e, d.admin.Place().Schema)
 		return err
 	})
 	if err != nil {

@@ -1,12 +1,14 @@
 package dashboard
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -154,9 +156,23 @@ type whyView struct {
 	Unseen   []string            `json:"unseen"`
 }
 
-func viewWhy(e lockadmin.Explanation) *whyView {
-	return &whyView{e.State, e.Severity, e.Verdicts, e.Unseen}
+// viewWhy names the schema in the commands of pglock-admin, unless it is the usual one. It names no server: that has
+// perhaps another address where people paste them.
+func viewWhy(e lockadmin.Explanation, schema string) *whyView {
+	verdicts := slices.Clone(e.Verdicts)
+	for n := range verdicts {
+		steps := slices.Clone(verdicts[n].Steps)
+		for i, s := range steps {
+			if there := cmp.Or(s.Schema, schema); s.Run == lockadmin.RunAdmin && there != pglockSchema {
+				steps[i].Command += " --schema " + shown.Argument(there)
+			}
+		}
+		verdicts[n].Steps = steps
+	}
+	return &whyView{e.State, e.Severity, verdicts, e.Unseen}
 }
+
+const pglockSchema = "pglock"
 
 type sessionView struct {
 	ID             string         `json:"id"`
