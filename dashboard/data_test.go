@@ -334,7 +334,7 @@ func TestTheListSaysWhetherHoldersLive(t *testing.T) {
 	type lives struct{ Locks []struct{ Name, Life string } }
 	before := statements.all.Load()
 	got := decode[lives](t, s.get("/api/locks?limit=1000").want(200).body)
-	const most = 12 + (20+50)*9 // the lists; and for those that may not be well: twenty of all, and fifty of the list
+	const most = 12 + (20+50)*14 // the lists; and for those that may not be well: twenty of all, and fifty of the list
 	if n := statements.all.Load() - before; n > most {
 		t.Errorf("a list of %d locks takes %d statements, want %d at most", len(got.Locks), n, most)
 	}
@@ -417,8 +417,8 @@ func TestCommandsOfThePageNameTheSchema(t *testing.T) {
 	}
 	defer page.Close()
 	for schemaOf, handler := range map[string]http.Handler{"pglock": usual.page, schema: page} {
-		usual.execute(fmt.Sprintf("SELECT %q.acquire_lease('nightly', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')",
-			schemaOf))
+		usual.execute(fmt.Sprintf(
+			"SELECT %q.acquire_lease('nightly', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')", schemaOf))
 		usual.execute(fmt.Sprintf("UPDATE %q.locks SET acquired_at = clock_timestamp() - interval '1 min'", schemaOf))
 		answer := httptest.NewRecorder()
 		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/lock?name=nightly", nil)
