@@ -65,7 +65,7 @@ func TestStreamsOfOneQueryShareItsReads(t *testing.T) {
 	}
 	all.Wait()
 	s.wantWatched(1, readers)
-	const aLook = 9 // statements: the list, and a transaction each for the overview and for the verdicts of the list
+	const aLook = 12 // statements: the list, and a transaction each for the overview and for the verdicts of the list
 	reads, most := statements.all.Load()-before, aLook*(int64(time.Since(began)/(200*time.Millisecond))+1)
 	if reads > most {
 		t.Errorf("%d streams took %d statements in %s, want at most %d", readers, reads, time.Since(began), most)
