@@ -135,7 +135,10 @@ func standbyLooks(t *testing.T, there, here commandOf, session string) {
 		"Ask the primary.", "1 waits; next: waiter", "-", "dead", "pglock-admin break", "If you do nothing",
 		"PgBouncer")
 	there.wants([]string{"why"}, "its holder is dead or cut off", "-", "standby")
-	here.wants([]string{"why"}, heading, "NOTE gone", "the primary alone knows", "-", "dead", "break ")
+	here.wants([]string{"why"}, heading, "NOTE gone", "The primary alone knows how the locks are.", "-", "dead",
+		"break ",
+		"are well")
+	here.wants([]string{"list"}, "report NOTE", "gone NOTE", "-", " OK ")
 	here.wants([]string{"why", "report"}, heading, "report is held by reporter", "-", "dead", "PgBouncer")
 	here.wants([]string{"why", "broken"}, heading, "As far as this standby knows, broken is free.", "alice", "-",
 		"dead")
@@ -271,6 +274,7 @@ func standbyOfALockedTable(t *testing.T, primary, standby *node, here commandOf)
 	standby.catchUp(t, look)
 	here.wants([]string{"why", "gone"}, "This is a standby", "Nobody can read the tables of pglock here",
 		"A transaction on the primary has probably locked", "Ask the primary.", "-", "pg_terminate_backend")
+	here.wants([]string{"why"}, "This is a standby", "Ask the primary.", "-", "pg_terminate_backend", "All is well")
 	locker.exec(t, `ROLLBACK`)
 	standby.catchUp(t, look)
 }

@@ -167,6 +167,7 @@ func readings(t *testing.T, look, p *peer) []reading {
 		{"an outcome", `SELECT pglock.outcome(gen_random_uuid(), gen_random_uuid())`, 10},
 		{"a break", `SELECT pglock.break_lock('held', 'test', 'test')`, 30},
 		{"one lock described", `SELECT pglock.get_lock('held')`, 10},
+		{"whether a lock may not be well", `SELECT pglock.list_suspects('{held}')`, 1100},
 		{"whether a holder lives", `SELECT pglock.holder_lives('{held}', '{0}')`, 20},
 		{"a sign of life", `SELECT pglock.mark_connection('` + p.key.String() + `', NULL, 'p', 'v', '1 h')`, 10},
 		{"a page of locks", `SELECT pglock.list_locks('l', true, '', 10)`, 60},

@@ -72,6 +72,11 @@ func (l *look) readTables(ctx context.Context, a *Admin) error {
 
 func (l *look) tablesOf(r reader) (err error) {
 	l.closed, l.State, l.At = true, LockHidden, r.at
+	standby, err := rows(r, protocol.Replayed, nil, scanStandby)
+	if err != nil {
+		return err
+	}
+	l.Standby = firstOrNil(standby)
 	l.tables, err = rows(r, protocol.TableLocks, []any{l.schema}, scanTableLock)
 	slices.SortStableFunc(l.tables, func(a, b tableLock) int { return cmp.Compare(b.transaction, a.transaction) })
 	return err

@@ -24,7 +24,7 @@ type Summary struct {
 	Who      string      `json:"who,omitempty"`   // who is the cause: a label, or a process of the server
 	Since    time.Time   `json:"since,omitzero"`  // since when it is so
 	Waiting  int         `json:"waiting"`         // how many wait for the lock
-	Next     Step        `json:"next"`            // the first thing to do, if that has a command
+	Next     Step        `json:"next,omitzero"`   // the first thing to do, if a command does it from anywhere
 	Hidden   bool        `json:"hidden,omitzero"` // nobody has looked: there were too many that may not be well
 }
 
@@ -36,20 +36,25 @@ type Overview struct {
 
 	Busy   int  `json:"busy"`   // locks that somebody waits for, and that are well
 	Held   int  `json:"held"`   // held locks; 0 where there are more than a thousand names
-	Known  int  `json:"known"`  // names in use; 1,001 stands for more than a thousand
+	Known  int  `json:"known"`  // names in use; 1,001 stands for more than a thousand rows
 	Partly bool `json:"partly"` // there is so much that some was not looked at: see Admin.Overview
 
-	Unseen []string `json:"unseen,omitempty"` // what this user may not see, and which right it takes
+	Unseen  []string `json:"unseen,omitempty"` // what this user may not see, and which right it takes
+	Standby bool     `json:"-"`                // the server is a standby: the primary alone knows how the locks are
 }
 
 // overviewMost is how many locks an Overview has at most, and looks at closely.
 const overviewMost = 1000
 
+// neededByAll are the tables without which nobody can use a lock.
+var neededByAll = []string{"locks", "sessions", "waiters", "fences"}
+
 // Overview finds the locks that are not well, and says of each what Explain says first: those of SeverityNote and
 // graver. limit is how many it has at most, from 1 to 1,000; an overview that is cheap enough to be asked for every
 // second has some twenty. It looks closely at three times as many and twenty, those first that are the likeliest.
 //
-// Of up to a thousand locks it finds all. Of more it finds, without reading them: those that somebody waits for; those
+// Of locks with up to a thousand rows, where a lock has one and one more for each holder of a shared or limited lease,
+// it finds all. Of more it finds, without reading them: those that somebody waits for; those
 // of holders that give no sign of life, when they have given one before (which a client does within ten seconds, if its
 // leases are longer than half a minute); those of which an open transaction keeps the row or a fence; and those with a
 // broken guard, or broken within ten minutes. So there it does not find a holder that nobody waits for and that has
@@ -70,13 +75,16 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 		if err := closed.tablesOf(r); err != nil {
 			return err
 		}
-		if len(closed.tables) > 0 && closed.tables[0].transaction >= unremarkable {
+		closed.tables = slices.DeleteFunc(closed.tables, func(t tableLock) bool {
+			return t.transaction < unremarkable || !slices.Contains(neededByAll, t.table)
+		})
+		if len(closed.tables) > 0 {
 			o = closed.overview()
 			return nil
 		}
 		found, err = a.suspects(r, nil, min(overviewMost, 3*limit+20))
 		o = Overview{At: r.at, Locks: []Summary{}, Busy: found.queues, Held: found.held, Known: found.known,
-			Partly: found.partly}
+			Partly: found.partly, Standby: found.standby}
 		return err
 	})
 	looked := 0
@@ -117,12 +125,11 @@ func (o *Overview) note(l *look) {
 	if l.State == LockUnknown && s.Kind != WhyGuard { // it was pruned meanwhile
 		return
 	}
-	if rank[s.Severity] < rank[SeverityNote] || s.Kind == WhyBetween {
-		return
-	}
-	o.Locks = append(o.Locks, s)
-	if s.Waiting > 0 {
+	if s.Waiting > 0 && s.Severity != SeverityBusy {
 		o.Busy--
+	}
+	if rank[s.Severity] >= rank[SeverityNote] && s.Kind != WhyBetween {
+		o.Locks = append(o.Locks, s)
 	}
 }
 
@@ -146,13 +153,19 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 	names = slices.Compact(names)
 	ill := make(map[string]Summary)
 	for len(names) > 0 {
-		some := names[:min(livesAsked, len(names))]
+		some := names[:min(overviewMost, len(names))] // no more can be suspect than are named
 		names = names[len(some):]
 		var found suspected
 		err := a.read(ctx, func(r reader) (err error) {
 			found, err = a.suspects(r, some, overviewMost)
 			return err
 		})
+		if found.standby { // the primary alone knows
+			for _, name := range some {
+				ill[name] = Summary{Lock: name, Severity: SeverityNote, Kind: WhyStandby, Text: inWords[WhyStandby]}
+			}
+			continue
+		}
 		for n := 0; err == nil && n < len(found.names); n++ {
 			s := Summary{Lock: found.names[n], Hidden: true}
 			if len(ill) < summariesLooked {
@@ -205,11 +218,10 @@ func (l *look) summary() Summary {
 	v := l.Verdicts[0]
 	s := Summary{Lock: l.name, Severity: v.Severity, Kind: v.Kind, Text: inWords[v.Kind], Who: v.Who, Since: v.Since,
 		Waiting: l.Queue.Waiting}
-	if len(v.Steps) > 0 && v.Steps[0].Command != "" && v.Steps[0].Needs == "" {
+	if first := v.Steps[:min(1, len(v.Steps))]; l.name == "" { // nobody can ask why
 		s.Next = v.Steps[0]
-	}
-	if l.name == "" { // nobody can ask why
-		s.Next = v.Steps[max(0, slices.IndexFunc(v.Steps, func(s Step) bool { return s.Command != "" }))]
+	} else if len(first) > 0 && first[0].Command != "" && first[0].Needs == "" && first[0].Run != RunShell {
+		s.Next = first[0]
 	}
 	return s
 }
@@ -247,12 +259,12 @@ var inWords = map[VerdictKind]string{
 type suspected struct {
 	names                    []string
 	all, queues, known, held int
-	partly                   bool
+	partly, standby          bool
 }
 
 func (a *Admin) suspects(r reader, names []string, limit int) (suspected, error) {
 	found, err := rows(r, a.db.Queries.Suspects, []any{names, limit}, func(rows pgx.Rows) (s suspected, err error) {
-		return s, rows.Scan(&s.names, &s.all, &s.queues, &s.partly, &s.known, &s.held)
+		return s, rows.Scan(&s.names, &s.all, &s.queues, &s.partly, &s.known, &s.held, &s.standby)
 	})
 	if err != nil {
 		return suspected{}, err

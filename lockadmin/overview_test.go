@@ -185,7 +185,7 @@ func TestTheOverviewOfFewLocksFindsADeadHolderThatNeverGaveASign(t *testing.T) {
 	execute(t, conn, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min'`)
 	got, all := illOf(t, admin, 20)
 	if got != "report silent" || all.Locks[0].Who != "app-1/reporter[4711]" ||
-		all.Locks[0].Next.Command != "ps -o pid,stat,etime,args -p 4711" ||
+		all.Locks[0].Next != (lockadmin.Step{}) ||
 		all.At.Sub(all.Locks[0].Since).Round(time.Minute) != time.Minute {
 		t.Errorf("%s: %+v", got, all.Locks)
 	}

@@ -55,10 +55,11 @@ func newList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show who holds which lock",
-		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is left.
-VERDICT is what why says of the lock, in a word: OK, BUSY (somebody waits, and the holder lives), NOTE, WARNING or STUCK;
-"?" of locks that may not be well beyond the first fifty, at which nobody has looked. LEASE shows how much of the lease is left; or instead that the holder is silent or dead, as pglock-admin sessions --help
-explains. A live holder renews its lease. One that has almost run out belongs to a holder that is stopped or cut off.
+		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is
+left. VERDICT is what why says of the lock, in a word: OK, BUSY (somebody waits, and the holder lives), NOTE, WARNING or
+STUCK; "?" of locks that may not be well beyond the first fifty, at which nobody has looked. LEASE shows how much of the
+lease is left; or instead that the holder is silent or dead, as pglock-admin sessions --help explains. A live holder
+renews its lease. One that has almost run out belongs to a holder that is stopped or cut off.
 
 A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the
 holder of slot 2. WAITING is how many wait for the lock, and for how long the first of them has; pglock-admin waiters
@@ -70,7 +71,7 @@ after pglock-admin show.`,
 		Example: `  pglock-admin list
   pglock-admin list --prefix jobs/ --all -o json
   pglock-admin list --order age --limit 10         the ten leases that are held longest
-  pglock-admin list --queued --older 5m            held for five minutes, and somebody waits`,
+  pglock-admin list --queued --older 5m            somebody waits, and the last grant is five minutes old`,
 		Args:        noArguments,
 		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,7 +20,7 @@ type overviewView struct {
 
 type summaryView struct {
 	lockadmin.Summary
-	Next whyStep `json:"next"`
+	Next whyStep `json:"next,omitzero"`
 	Why  string  `json:"why,omitempty"` // the command that says more
 }
 
@@ -33,17 +33,20 @@ func (o *options) overview(cmd *cobra.Command, limit int) error {
 		}
 		view := overviewView{all, []summaryView{}}
 		for _, s := range all.Locks {
-			v := summaryView{Summary: s, Next: o.pasteableStep(s.Next)}
+			v := summaryView{Summary: s}
+			if s.Next != (lockadmin.Step{}) {
+				v.Next = o.pasteableStep(s.Next)
+			}
 			if s.Lock != "" {
 				v.Why = o.command(lockadmin.Step{Run: lockadmin.RunAdmin, Command: "why " + shellName(s.Lock)})
 			}
 			view.Locks = append(view.Locks, v)
 		}
-		return o.show(cmd, view, func(w *page) { drawOverview(w, view, limit) })
+		return o.show(cmd, view, func(w *page) { drawOverview(w, o, view, limit) })
 	})
 }
 
-func drawOverview(w *page, view overviewView, limit int) {
+func drawOverview(w *page, o *options, view overviewView, limit int) {
 	if len(view.Locks) > 0 {
 		titles := []string{"VERDICT", "LOCK", "FOR", "WAITING", "WHAT", "WHO", "NEXT"}
 		var rows [][]string
@@ -72,6 +75,9 @@ func drawOverview(w *page, view overviewView, limit int) {
 		} else {
 			fmt.Fprintf(w, "\nWhat to do: %s\n", strings.TrimSpace(first.Next.Do+" "+first.Next.Paste))
 		}
+		if o.leavesOut(view.Locks[0].Why + view.Locks[0].Next.Paste) {
+			fmt.Fprintf(w, "The commands leave out the password: %s.\n", passwordFirst)
+		}
 	}
 	for _, line := range overviewRest(view.Overview, limit) {
 		fmt.Fprintln(w, line)
@@ -87,6 +93,9 @@ func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
 	well, others := "All is well", "All others are well"
 	if all.Known > 1000 { // Overview counts no further, and does not look at all
 		counts, well, others = "more than 1,000 locks in use", "No trouble was found", "No other trouble was found"
+	}
+	if all.Standby {
+		return []string{fmt.Sprintf("The primary alone knows how the locks are. Here: %s.", counts)}
 	}
 	if all.Busy > 0 {
 		counts += fmt.Sprintf(", %d BUSY (somebody waits, and the holder lives)", all.Busy)

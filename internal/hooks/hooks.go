@@ -49,8 +49,8 @@ type Observed struct {
 	Err       error
 }
 
-// Key is what pglock's methods for its siblings take. Only packages of this module can name it, so nobody else can call
-// them.
+// Key is what pglock's methods for its siblings take. Packages of other modules cannot name it: the methods are not
+// meant for them.
 type Key struct{ _ byte }
 
 // Package is what package pglock itself does for its siblings.

@@ -27,14 +27,14 @@ var ofOverview = []mutant{
 		{schema, "UNION ALL SELECT f.xmax FROM fences f WHERE f.resource = p_name) r", ") r"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the overview does not see who passes a fence for the first time", []edit{
-		{schema, "m.objsubid = 2 AND m.mode = 'ShareLock' AND hashtext(p_name)::oid IN (m.classid, m.objid) AND " +
-			"coalesce", "false AND coalesce"},
+		{schema, "RETURN hashtext(p_name)::oid = ANY (p_marks) OR EXISTS", "RETURN EXISTS"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the overview does not see who has locked a lock's row", []edit{
 		{schema, "SELECT l.xmax AS by FROM locks l WHERE l.name = p_name", "SELECT '0'::xid AS by"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the overview puts holders that wait themselves before the dead", []edit{
-		{schema, "WHEN l.waits THEN 2 ELSE 3 END AS rank", "WHEN l.waits THEN 0 ELSE 3 END AS rank"},
+		{schema, "WHEN s.waits OR s.dead OR s.passed THEN 2 ELSE 3 END AS rank",
+			"WHEN s.waits OR s.dead OR s.passed THEN 0 ELSE 3 END AS rank"},
 	}, administration, "^TestTheOverviewFills"},
 	{"the overview is full of locks that are well", []edit{
 		{"lockadmin/overview.go", "a.suspects(r, nil, min(overviewMost, 3*limit+20))", "a.suspects(r, nil, limit)"},
@@ -57,6 +57,6 @@ var ofOverview = []mutant{
 			"s := Summary{Lock: found.names[n], Severity: SeverityOK}"},
 	}, administration, "^TestSummaries"},
 	{"a holder that waits for another lock is well", []edit{
-		{schema, "WHERE l.ails OR l.waits OR w.ticket", "WHERE l.ails OR w.ticket"},
+		{schema, "WHERE s.ails OR s.waits OR s.dead", "WHERE s.ails OR s.dead"},
 	}, command, "^TestWhySaysWhatTheTroubleIs"},
 }

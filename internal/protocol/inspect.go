@@ -101,7 +101,8 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 		LEFT JOIN pg_catalog.pg_locks u ON k.pid IS NULL AND u.pid IS NULL AND u.transactionid IS NOT NULL
 			AND u.virtualtransaction OPERATOR(pg_catalog.=) k.virtualtransaction
 		LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction OPERATOR(pg_catalog.=) u.transactionid
-	WHERE k.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' AND k.locktype OPERATOR(pg_catalog.=) 'relation'
+	WHERE c.relname OPERATOR(pg_catalog.=) ANY ('{locks,sessions,waiters,fences,receipts,done_keys,events,installation,spent_grants}')
+		AND k.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' AND k.locktype OPERATOR(pg_catalog.=) 'relation'
 	ORDER BY k.virtualtransaction, k.pid, k.granted, p.gid, c.relkind DESC, c.relname LIMIT 20`
 
 // The statements of prune, each in its own transaction. PostgreSQL 14 reads no interval of more than 2^31 seconds or

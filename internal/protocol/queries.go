@@ -126,7 +126,7 @@ func NewQueries(schema string) *Queries {
 				$5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid)`),
 		HolderLives: in(`SELECT name, slot, token, life, {{at signed_at}}, silent_us, connected
 			FROM {{schema}}.holder_lives($1::pg_catalog.text[], $2::pg_catalog.int4[])`),
-		Suspects: in(`SELECT names, found, queues, partly, locks, held
+		Suspects: in(`SELECT names, found, queues, partly, locks, held, standby
 			FROM {{schema}}.list_suspects($1::pg_catalog.text[], $2::pg_catalog.int4)`),
 		BreakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),

@@ -23,9 +23,9 @@ LANGUAGE sql STABLE
 AS $$ SELECT CASE getdatabaseencoding() WHEN 'UTF8' THEN p_prefix || repeat(chr(1114111), 128) END $$;
 
 -- list_locks lists the leases of held locks in the byte order of the locks' names, p_limit of them after the lock
--- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued it
--- leaves out the locks for which nobody waits, with p_older the leases that were granted more recently. It walks the
--- index: a plan for a page of unknown size would read and sort the whole table.
+-- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued
+-- it has the locks for which somebody waits, free ones too; with p_older it leaves out the leases that were granted
+-- more recently. It walks the index: a plan for a page of unknown size would read and sort the whole table.
 CREATE FUNCTION list_locks(
   p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000,
   p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
@@ -49,7 +49,8 @@ AS $$
   ORDER BY page.name, page.slot
 $$;
 
--- rank_locks gives the first p_limit leases of list_locks in another order: by age, the oldest lease first; by recent,
+-- rank_locks gives the first p_limit leases of list_locks in another order (by waiting also free locks that somebody
+-- waits for): by age, the oldest lease first; by recent,
 -- the last grant first; by waiting, the queue that somebody has waited in for longest; by expiry, the lease that ends
 -- next first. It reads the whole table.
 CREATE FUNCTION rank_locks(
@@ -306,7 +307,7 @@ BEGIN
     SELECT l.name, l.slot, l.token, l.acquired_at, GREATEST(l.signed, s.seen_at) AS signed_at,
            (l.signed > s.seen_at) IS TRUE OR s.seen_by IS NOT DISTINCT FROM s.pid AS over_it,
            (s.alive_until > clock_timestamp()) IS TRUE
-             OR NOT EXISTS (SELECT FROM few_tickets q WHERE q.session_id = l.session_id) AS counts,
+             OR NOT EXISTS (SELECT FROM few_tickets q WHERE q.session_id = l.session_id OFFSET 0) AS counts,
            CASE WHEN s.mark IS NOT NULL AND NOT pg_is_in_recovery()
              THEN (s.mark, s.pid) IN (SELECT m.mark, m.pid FROM marked_pids() m) END AS connected
     FROM unnest(p_names, p_slots) a (name, slot)
