@@ -50,7 +50,8 @@ func TestEveryFunctionWorksInASchemaWhoseNameNeedsQuotes(t *testing.T) {
 	var required int
 	var types []string
 	more := map[string]string{"oid": `'accounts'::regclass::oid`, "regclass": `'accounts'`,
-		"oid[]": `ARRAY['accounts'::regclass::oid]`, "record": `ROW(1)`, "tid": `'(0,1)'`, "xid": `'3'`, "json": `'{}'`,
+		"oid[]": `ARRAY['accounts'::regclass::oid]`, "record": `ROW(1)`, "tid": `'(0,1)'`, "xid": `'3'`,
+		"xid[]": `'{3}'`, "json": `'{}'`,
 		"jsonb": `'{"a": 1}'`}
 	if _, err := pgx.ForEachRow(rows, []any{&signature, &name, &required, &types}, func() error {
 		var arguments []string
