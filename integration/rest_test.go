@@ -1,9 +1,14 @@
 package integration
 
 import (
+	"bytes"
+	"context"
+	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -31,6 +36,19 @@ func TestI8_ALookTellsWhetherTheQueueMoves(t *testing.T) {
 	}
 }
 
+// restingConn counts how often it tells the server that its client listens no more.
+type restingConn struct {
+	net.Conn
+	rest *atomic.Int64
+}
+
+func (c restingConn) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("UNLISTEN *")) {
+		c.rest.Add(1)
+	}
+	return c.Conn.Write(b)
+}
+
 // Behind a lock that is held for long all but the first eight waiters stop listening, and go on looking. When the queue
 // begins to move, faster than they look, all of them are served in the order of their tickets.
 func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
@@ -43,9 +61,17 @@ func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	const waiters, near = 24, 8
+	var rest atomic.Int64 // clients that have told their server to listen no more
+	resting := func(c *pgxpool.Config) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(ctx, network, address)
+			return restingConn{conn, &rest}, err
+		}
+	}
 	got, group := make(chan fetched, waiters), pgtest.Group(t)
 	for n := range waiters {
-		c := newClient(t, db.Pool(t))
+		c := newClient(t, db.Pool(t, resting))
 		group.Go(func() {
 			l, err := c.Acquire(t.Context(), "leader", pglock.WithTTL(time.Minute))
 			got <- fetched{n, l, err}
@@ -58,18 +84,10 @@ func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 		})
 		awaitQueue(t, look, "leader", n+1)
 	}
-	rest := make(map[int32]bool) // server processes that have been told to listen no more
-	resting := func() int {
-		for _, pid := range one[[]int32](t, look, `SELECT array_agg(pid) FROM pg_stat_activity
-			WHERE datname = current_database() AND query = 'UNLISTEN *'`) {
-			rest[pid] = true
-		}
-		return len(rest)
-	}
 	time.Sleep(30 * time.Second) // for how long a listener goes on for nobody
-	pgtest.Eventually(t, "all but the first eight to rest", func() bool { return resting() >= waiters-near })
+	pgtest.Eventually(t, "all but the first eight to rest", func() bool { return rest.Load() >= waiters-near })
 	time.Sleep(6 * time.Second) // two looks of everybody
-	if n := resting(); n != waiters-near {
+	if n := rest.Load(); n != waiters-near {
 		t.Errorf("I8: %d rest, want %d", n, waiters-near)
 	}
 	if err := holder.Release(t.Context()); err != nil {
