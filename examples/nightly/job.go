@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/pglock"
@@ -15,14 +17,14 @@ import (
 // Nightly makes one report for each night, over any number of replicas.
 type Nightly struct {
 	Client *pglock.Client
+	Pool   *pgxpool.Pool
 	Store  *fencedstore.Store
 	Every  time.Duration    // 24 * time.Hour
 	At     time.Duration    // after midnight UTC: 2 * time.Hour
-	Limit  time.Duration    // the longest time that Compute needs; after a crash the next replica waits this long
 	Now    func() time.Time // time.Now
 
-	// Compute does the work in the given transaction. What it writes there is committed together with the report.
-	Compute func(ctx context.Context, tx pgx.Tx, night time.Time) (total int64, err error)
+	// Compute works out the report, for as long as it needs, outside a transaction. It stops when ctx ends.
+	Compute func(ctx context.Context, night time.Time) (total int64, err error)
 }
 
 // Nights makes the report of the last night, and then of each night as it comes, until ctx ends. Range over it in every
@@ -48,14 +50,17 @@ func (n *Nightly) report(ctx context.Context, night time.Time) error {
 	key := "nightly/" + night.UTC().Format(time.RFC3339) // the lock will be free again, the key stays done
 	for {
 		err := n.Client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
-			return n.Store.Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error {
-				total, err := n.Compute(ctx, tx, night)
-				if err != nil {
-					return err
-				}
-				_, err = tx.Exec(ctx, "INSERT INTO reports (night, total) VALUES ($1, $2)", night, total)
+			if made, err := n.made(ctx, night); made || err != nil {
+				return cmp.Or(err, fencedstore.ErrDone) // before hours of work, not only after them
+			}
+			total, err := n.Compute(ctx, night)
+			if err != nil {
 				return err
-			}, fencedstore.WithTimeLimit(n.Limit), fencedstore.WithRetention(night, 30*24*time.Hour))
+			}
+			return n.Store.Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "INSERT INTO reports (night, total) VALUES ($1, $2)", night, total)
+				return err
+			}, fencedstore.WithRetention(night, 30*24*time.Hour))
 		})
 		lost := errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrOutcomeUnknown)
 		if !lost || errors.Is(err, fencedstore.ErrDone) || ctx.Err() != nil {
@@ -63,4 +68,10 @@ func (n *Nightly) report(ctx context.Context, night time.Time) error {
 		}
 		// The lease or the answer to COMMIT was lost. The next round finds the report made, or makes it.
 	}
+}
+
+func (n *Nightly) made(ctx context.Context, night time.Time) (made bool, err error) {
+	const find = "SELECT EXISTS (SELECT FROM reports WHERE night = $1)"
+	err = n.Pool.QueryRow(ctx, find, night).Scan(&made)
+	return made, err
 }
