@@ -88,7 +88,8 @@ func replica(ctx context.Context, w *stage.Worker) error {
 				return 0, w.Hang(ctx, "has counted the orders: half way")
 			}
 			var sum int64
-			if err := w.Pool.QueryRow(ctx, "SELECT sum(amount) FROM lines WHERE part = $1", part).Scan(&sum); err != nil {
+			const count = "SELECT sum(amount) FROM lines WHERE part = $1"
+			if err := w.Pool.QueryRow(ctx, count, part).Scan(&sum); err != nil {
 				return 0, err
 			}
 			total += sum
