@@ -13,8 +13,8 @@ import (
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
-	"github.com/pglock-dev/pglock/internal/pgserver"
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // The session that holds the advisory lock may end the next innocent write after one that overran its limits, so it

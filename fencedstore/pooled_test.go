@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // A connection whose prepared statements are lost, as behind a pooler that shares connections, fails writes: their

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // setBack moves the times of a lock's leases into the future, as if the server's clock had been set back by so much.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // Whoever has locked the row of a lease and leaves it as it was, as a look before a hand-over does, makes the check of

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // edgeLog makes the database keep, for every fenced transaction that commits, when its check began and ended: triggers

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // newPartedVault is a vault whose accounts are partitioned, and one partition is again.

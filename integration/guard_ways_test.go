@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // vault is a guarded table, accounts with rows 1 and 2, in a schema of its own, beside tables that are not guarded. One

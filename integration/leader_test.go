@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/fencedstore"
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/pglock"
 )

@@ -16,8 +16,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglock-dev/pglock/internal/pgprograms"
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // execModes are pgx's ways to send a statement; the first is its default, with prepared statements that it gives names.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // modelled is what a lock must be like: who holds it, and who waits, in their order.

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 )
 

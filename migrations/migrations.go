@@ -24,7 +24,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/failure"
 )
 
-//go:generate go run ../internal/migrationgen
+//go:generate go run ../internal/dev/migrationgen
 
 //go:embed *.sql
 var files embed.FS

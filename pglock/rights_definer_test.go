@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // intruder is a mere user with a schema, who has put code wherever the server lets them: under the names of the
@@ -378,7 +378,7 @@ func TestI5_NoCallCanBeTakenOverByABetterMatch(t *testing.T) {
 		return strings.Join(found, ", ")
 	}
 	if found := look(); found != "" {
-		t.Errorf("without pg_catalog (add the name to internal/migrationgen): %s", found)
+		t.Errorf("without pg_catalog (add the name to internal/dev/migrationgen): %s", found)
 	}
 	if own := texts(`SELECT f.oid::regprocedure::text FROM pg_proc f WHERE f.pronamespace = 'pglock'::regnamespace AND (` + open + `)`); len(own) != 0 {
 		t.Errorf("functions of pglock for any arguments: %s", own)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // offered is what a shell offers after a command line.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pglock-dev/pglock/internal/demo"
-	"github.com/pglock-dev/pglock/internal/pgprograms"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/demo"
+	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
 )
 
 func newDemo(o *options) *cobra.Command {

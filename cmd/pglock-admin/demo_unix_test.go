@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // program prepares this test binary to run as pglock-admin.

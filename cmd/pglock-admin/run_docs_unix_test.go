@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // blocks are the examples of docs/run.md that begin with ``` and this.

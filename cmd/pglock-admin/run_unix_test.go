@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // errandProcess is a pglock-admin run, as a process of its own.

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/minder"
 	"github.com/pglock-dev/pglock/fencedstore"
-	"github.com/pglock-dev/pglock/internal/minder"
 	"github.com/pglock-dev/pglock/pglock"
 )
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 func TestMain(m *testing.M) {

@@ -10,7 +10,7 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/check"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/cluster"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // chaos runs the laboratory and fails the test with what it has found.

@@ -25,8 +25,8 @@ import (
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/check"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/load"
-	"github.com/pglock-dev/pglock/internal/pgprograms"
-	"github.com/pglock-dev/pglock/internal/pgserver"
+	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 )
 
 // roleVariable makes this program a worker.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/metrics"
-	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 

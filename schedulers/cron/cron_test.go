@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/robfig/cron/v3"
 
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/schedulers"
 	pglockcron "github.com/pglock-dev/pglock/schedulers/cron"
 	"github.com/pglock-dev/pglock/schedulers/internal/scene"

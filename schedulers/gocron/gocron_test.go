@@ -16,7 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/fencedstore"
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/schedulers"
 	pglockgocron "github.com/pglock-dev/pglock/schedulers/gocron"

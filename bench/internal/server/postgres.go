@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/bench/internal/peer"
-	"github.com/pglock-dev/pglock/internal/pgserver"
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/migrations"
 )
 

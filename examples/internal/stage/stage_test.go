@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pglock-dev/pglock/internal/pgserver"
-	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // variable makes this program a worker that says a line and ends as the variable says.

@@ -21,8 +21,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
-	"github.com/pglock-dev/pglock/internal/pgprograms"
-	"github.com/pglock-dev/pglock/internal/pgserver"
+	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/migrations"
 )
 

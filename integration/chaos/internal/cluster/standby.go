@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
-	"github.com/pglock-dev/pglock/internal/pgprograms"
-	"github.com/pglock-dev/pglock/internal/pgserver"
+	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 )
 
 // standbyName is what synchronous_standby_names contains: the follower of the order must not count as a standby.

@@ -1,0 +1,367 @@
+//go:build unix
+
+package demo
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/timeline"
+)
+
+// result is a write as the final ledger shows it.
+type result struct {
+	act     int
+	worker  string
+	token   int64
+	read    int64
+	wrote   int64
+	state   string // SQLSTATE of the refusal; "" when the database accepted it
+	refused bool
+	late    bool // by the worker that was stopped
+	balance int64
+}
+
+// pace is how long the workers take for their work: slow enough to follow, and short as a whole.
+type pace struct {
+	thinking time.Duration // between A's read and its stop
+	working  time.Duration // of every other worker, while it holds the lock
+	overlap  time.Duration // the end of working, while the next one already waits
+	pause    time.Duration // before A is continued
+}
+
+func (o Options) pace() pace {
+	others := time.Duration(o.Workers - 1)
+	return pace{
+		thinking: min(o.TTL/4, 400*time.Millisecond),
+		working:  min(max(o.TTL/3, 120*time.Millisecond), 500*time.Millisecond, 1600*time.Millisecond/others),
+		overlap:  60 * time.Millisecond,
+		pause:    min(o.TTL/4, 300*time.Millisecond),
+	}
+}
+
+func (o Options) expectedLength(fenced bool) time.Duration {
+	p := o.pace()
+	d := o.TTL + o.TTL/10 + time.Duration(o.Workers-1)*(p.working+p.overlap) + p.pause + 150*time.Millisecond
+	if fenced {
+		d += p.working
+	}
+	return d
+}
+
+// scene is an act while it is played.
+type scene struct {
+	*play
+	pace
+	act     int
+	fenced  bool
+	rows    []*timeline.Row
+	balance *timeline.Row
+}
+
+// act plays the story once: A takes the lock, reads, and is stopped; its lease ends; the others take the lock in turn
+// and write; A continues and writes what it computed long ago.
+func (p *play) act(ctx context.Context, number int, fenced bool) error {
+	s := &scene{play: p, pace: p.pace(), act: number, fenced: fenced, balance: &timeline.Row{Label: "balance"}}
+	title := "without the fence"
+	if fenced {
+		title = "with the fence"
+	}
+	p.stage.print("\n%s  %s starts at %d", p.stage.style(styleTitle, fmt.Sprintf("ACT %d, %s", number, title)),
+		p.account, opening)
+	p.stage.print("deposits: %s", p.list())
+	if err := resetBalance(ctx, p.pool, p.schema, p.account); err != nil {
+		return err
+	}
+	line := &timeline.Timeline{Total: p.expectedLength(fenced)}
+	for i, name := range p.names {
+		s.rows = append(s.rows, &timeline.Row{Label: letter(i) + " " + name})
+	}
+	line.Rows = append(append(line.Rows, s.rows...), s.balance)
+	p.stage.open(line)
+	defer p.stage.shut()
+	s.balance.Note(0, timeline.Plain, fmt.Sprint(opening))
+
+	if err := s.firstHolds(ctx); err != nil {
+		return err
+	}
+	leaseEnds, err := s.firstIsStopped(ctx)
+	if err != nil {
+		return err
+	}
+	for i := 1; i < p.Workers; i++ {
+		if err := s.otherWorks(ctx, i, leaseEnds); err != nil {
+			return err
+		}
+	}
+	if err := pause(ctx, s.pause); err != nil {
+		return err
+	}
+	if err := s.firstGoesOn(ctx); err != nil {
+		return err
+	}
+	if fenced {
+		if err := s.firstStartsOver(ctx); err != nil {
+			return err
+		}
+	}
+	return s.finish(ctx)
+}
+
+func (p *play) list() string {
+	text := ""
+	for i, d := range p.deposits {
+		if i > 0 {
+			text += "  "
+		}
+		text += fmt.Sprintf("%s +%d", letter(i), d)
+	}
+	return text
+}
+
+func (s *scene) firstHolds(ctx context.Context) error {
+	a := s.players[0]
+	if err := a.send(command{Do: doAcquire}); err != nil {
+		return err
+	}
+	granted, err := a.expect(ctx, patience, saysGranted)
+	if err != nil {
+		return err
+	}
+	s.stage.tell("A", fmt.Sprintf("holds the lock: token %d, lease %v", granted.Token, s.TTL), func(now time.Duration) {
+		s.rows[0].Add(heldSpan(now, granted.Token))
+	})
+	return s.reads(ctx, 0)
+}
+
+func heldSpan(now time.Duration, token int64) timeline.Span {
+	return timeline.Span{Kind: timeline.Held, From: now, To: timeline.Open, Text: fmt.Sprintf("token %d", token),
+		Short: fmt.Sprint(token)}
+}
+
+func (s *scene) reads(ctx context.Context, i int) error {
+	if err := s.players[i].send(command{Do: doRead}); err != nil {
+		return err
+	}
+	read, err := s.players[i].expect(ctx, patience, saysRead)
+	if err != nil {
+		return err
+	}
+	s.stage.tell(letter(i), fmt.Sprintf("reads %d and computes %d + %d = %d", read.Read, read.Read, s.deposits[i],
+		read.Read+s.deposits[i]), nil)
+	return nil
+}
+
+// firstIsStopped stops A in the middle of its work. Nothing renews its lease from then on, so its end is known.
+func (s *scene) firstIsStopped(ctx context.Context) (leaseEnds time.Duration, err error) {
+	if err := pause(ctx, s.thinking); err != nil {
+		return 0, err
+	}
+	if err := s.players[0].signal(syscall.SIGSTOP); err != nil {
+		return 0, err
+	}
+	info, err := s.admin.Get(ctx, s.account)
+	if err != nil {
+		return 0, err
+	}
+	s.stage.tell("A", fmt.Sprintf("is stopped before it writes (SIGSTOP); its lease has %v left",
+		info.Remaining.Round(time.Millisecond)), func(now time.Duration) {
+		leaseEnds = now + info.Remaining
+		s.rows[0].Add(timeline.Span{Kind: timeline.HeldStopped, From: now, To: leaseEnds})
+		s.rows[0].Add(timeline.Span{Kind: timeline.Stopped, From: leaseEnds, To: timeline.Open})
+	})
+	return leaseEnds, s.asks(1)
+}
+
+// asks makes a worker wait for the lock.
+func (s *scene) asks(i int) error {
+	if err := s.players[i].send(command{Do: doAcquire}); err != nil {
+		return err
+	}
+	s.stage.tell(letter(i), "asks for the lock and waits", func(now time.Duration) {
+		s.rows[i].Add(timeline.Span{Kind: timeline.Waiting, From: now, To: timeline.Open})
+	})
+	return nil
+}
+
+// otherWorks is the turn of a worker that has already asked for the lock.
+func (s *scene) otherWorks(ctx context.Context, i int, leaseEnds time.Duration) error {
+	if i == 1 {
+		if err := pause(ctx, leaseEnds-s.stage.elapsed()); err != nil {
+			return err
+		}
+		s.stage.tell("A", "its lease has ended; A does not know, it is stopped", nil)
+	}
+	granted, err := s.players[i].expect(ctx, 2*s.TTL+patience, saysGranted)
+	if err != nil {
+		return err
+	}
+	s.stage.tell(letter(i), fmt.Sprintf("holds the lock: token %d", granted.Token), func(now time.Duration) {
+		s.rows[i].Add(heldSpan(now, granted.Token))
+	})
+	if err := s.reads(ctx, i); err != nil {
+		return err
+	}
+	if err := pause(ctx, s.working-s.overlap); err != nil {
+		return err
+	}
+	if i+1 < s.Workers {
+		if err := s.asks(i + 1); err != nil {
+			return err
+		}
+	}
+	if err := pause(ctx, s.overlap); err != nil {
+		return err
+	}
+	return s.writesAndReleases(ctx, i)
+}
+
+func (s *scene) writesAndReleases(ctx context.Context, i int) error {
+	p := s.players[i]
+	if err := p.send(command{Do: doWrite, Amount: s.deposits[i], Act: s.act, Fenced: s.fenced}); err != nil {
+		return err
+	}
+	wrote, err := p.expect(ctx, patience, saysWrote, saysInvalid, saysRefused)
+	if err != nil {
+		return err
+	}
+	if wrote.Says != saysWrote {
+		return fmt.Errorf("%w: worker %s lost its own lease: %s (this machine is too busy for leases of %v)", ErrStory,
+			p.name, wrote.Message, s.TTL)
+	}
+	if err := s.record(ctx, i, wrote, false); err != nil {
+		return err
+	}
+	s.stage.tell(p.name, fmt.Sprintf("writes %d and releases the lock", wrote.Wrote), func(now time.Duration) {
+		s.rows[i].End(now)
+		s.rows[i].Note(now, timeline.Good, timeline.Written)
+		s.balance.Note(now, timeline.Good, fmt.Sprint(wrote.Wrote))
+	})
+	if err := p.send(command{Do: doRelease}); err != nil {
+		return err
+	}
+	_, err = p.expect(ctx, patience, saysReleased)
+	return err
+}
+
+// record keeps a write for the ledger, with the resulting balance.
+func (s *scene) record(ctx context.Context, i int, r report, late bool) error {
+	balance, err := readBalance(ctx, s.pool, s.schema, s.account)
+	s.results = append(s.results, result{act: s.act, worker: letter(i), token: r.Token, read: r.Read, wrote: r.Wrote,
+		state: r.State, refused: r.Says == saysRefused, late: late, balance: balance})
+	return err
+}
+
+// firstGoesOn continues A, whose next step is to write: its computing is done.
+func (s *scene) firstGoesOn(ctx context.Context) error {
+	a := s.players[0]
+	if err := a.send(command{Do: doWrite, Amount: s.deposits[0], Act: s.act, Fenced: s.fenced}); err != nil {
+		return err
+	}
+	on := "is continued (SIGCONT) where it stopped"
+	if !s.fenced {
+		on = "is continued (SIGCONT); like most programs it checks nothing now"
+	}
+	s.stage.tell("A", on, nil)
+	if err := a.signal(syscall.SIGCONT); err != nil {
+		return err
+	}
+	r, err := a.expect(ctx, patience, saysInvalid, saysWrote, saysRefused)
+	if err != nil {
+		return err
+	}
+	if r.Says == saysInvalid {
+		s.stage.tell("A", "lease.Valid() is false at once; it writes nevertheless:", nil)
+		if r, err = a.expect(ctx, patience, saysWrote, saysRefused); err != nil {
+			return err
+		}
+	}
+	if err := s.record(ctx, 0, r, true); err != nil {
+		return err
+	}
+	if r.Says == saysRefused {
+		s.stage.tell("A",
+			fmt.Sprintf("writes %d: %s", r.Wrote, s.stage.style(styleBad, "REFUSED by the database, SQLSTATE "+
+				r.State)), func(now time.Duration) {
+				s.rows[0].End(now)
+				s.rows[0].Note(now, timeline.Bad, timeline.Refused)
+			})
+		s.stage.tell("", s.stage.style(styleBad, r.Message), nil)
+		return nil
+	}
+	lost := fmt.Sprintf("deposits of %d are DESTROYED", s.total()-opening-s.deposits[0])
+	if s.Workers == 2 {
+		lost = fmt.Sprintf("B's deposit of %d is DESTROYED", s.deposits[1])
+	}
+	s.stage.tell("A", fmt.Sprintf("writes %d, which is accepted: %s", r.Wrote, s.stage.style(styleBad, lost)),
+		func(now time.Duration) {
+			s.rows[0].End(now)
+			s.rows[0].Note(now, timeline.Bad, timeline.Destroyed)
+			s.balance.Note(now, timeline.Bad, fmt.Sprint(r.Wrote))
+		})
+	return nil
+}
+
+// firstStartsOver is what a refused worker does: it takes the lock again and reads again.
+func (s *scene) firstStartsOver(ctx context.Context) error {
+	if err := s.players[0].send(command{Do: doAcquire}); err != nil {
+		return err
+	}
+	granted, err := s.players[0].expect(ctx, patience, saysGranted)
+	if err != nil {
+		return err
+	}
+	s.stage.tell("A", fmt.Sprintf("starts over: holds the lock again, token %d", granted.Token),
+		func(now time.Duration) {
+			s.rows[0].Add(heldSpan(now, granted.Token))
+		})
+	if err := s.reads(ctx, 0); err != nil {
+		return err
+	}
+	if err := pause(ctx, s.working); err != nil {
+		return err
+	}
+	return s.writesAndReleases(ctx, 0)
+}
+
+func (s *scene) finish(ctx context.Context) error {
+	balance, err := readBalance(ctx, s.pool, s.schema, s.account)
+	if err != nil {
+		return err
+	}
+	accepted, err := countWrites(ctx, s.pool, s.schema, s.act)
+	if err != nil {
+		return err
+	}
+	s.outcomes = append(s.outcomes, outcome{balance: balance, accepted: accepted})
+	s.stage.shut()
+	verdict := s.stage.style(styleBad, fmt.Sprintf("%s WRONG: it must be %d", timeline.Refused, s.total()))
+	if balance == s.total() {
+		verdict = s.stage.style(styleGood, fmt.Sprintf("%s right", timeline.Written))
+	}
+	s.stage.print("The balance is %d  %s", balance, verdict)
+	return nil
+}
+
+// total is the balance with every deposit in it.
+func (p *play) total() int64 {
+	sum := int64(opening)
+	for _, d := range p.deposits {
+		sum += d
+	}
+	return sum
+}
+
+// pause waits for the time that the work takes.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

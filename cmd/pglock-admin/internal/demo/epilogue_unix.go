@@ -1,0 +1,119 @@
+//go:build unix
+
+package demo
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/timeline"
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
+)
+
+// outcome is what the database has at the end of an act.
+type outcome struct {
+	balance  int64
+	accepted int // writes
+}
+
+// epilogue prints the ledger and what to try next.
+func (p *play) epilogue() {
+	t := table.NewWriter()
+	t.SetStyle(table.StyleRounded)
+	t.Style().Format.Header = text.FormatDefault
+	t.Style().Format.Footer = text.FormatDefault
+	t.AppendHeader(table.Row{"act", "worker", "token", "read", "wrote", "verdict", "balance"})
+	for i, r := range p.results {
+		if i > 0 && r.act != p.results[i-1].act {
+			t.AppendSeparator()
+		}
+		t.AppendRow(table.Row{r.act, r.worker, r.token, r.read, r.wrote, p.judge(r), p.shown(r)})
+	}
+	var right []table.ColumnConfig
+	for _, n := range []int{3, 4, 5, 7} {
+		right = append(right, table.ColumnConfig{Number: n, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	t.SetColumnConfigs(right)
+	p.stage.print("\n%s  every deposit counted, %s must hold %d\n%s", p.stage.style(styleTitle, "LEDGER"), p.account,
+		p.total(), t.Render())
+	for i, o := range p.outcomes {
+		name, verdict := "without the fence", p.stage.style(styleGood, timeline.Written+" right")
+		if i == 1 {
+			name = "with the fence"
+		}
+		if o.balance != p.total() {
+			verdict = p.stage.style(styleBad, fmt.Sprintf("%s wrong, %d is lost", timeline.Refused,
+				p.total()-o.balance))
+		}
+		p.stage.print("  %-18s expected %d, actual %d  %s", name, p.total(), o.balance, verdict)
+	}
+	database := "postgres://…"
+	if p.server.Kind() == pgserver.KindURL {
+		database = withoutPassword(p.ConnString)
+	}
+	p.stage.print(`
+%s
+  go run ./cmd/pglock-admin demo --workers 5 --ttl 500ms --seed %d
+  export DATABASE_URL=%s
+  go run ./cmd/pglock-admin migrate up        make the schema there
+  go run ./cmd/pglock-admin list              who holds what, and for how long
+  go run ./cmd/pglock-admin break NAME --reason "why"
+                                              end the lease of a stuck holder
+  go -C integration test -p 4 . github.com/pglock-dev/pglock/...
+                                              the promises, tested
+  README.md                                   how to use it in a program`,
+		p.stage.style(styleTitle, "TRY NEXT"), p.Seed+1, database)
+}
+
+func (p *play) judge(r result) string {
+	switch {
+	case r.refused && r.state != "":
+		return p.stage.style(styleBad, "refused: "+r.state)
+	case r.refused:
+		return p.stage.style(styleBad, "refused")
+	case r.late:
+		return p.stage.style(styleBad, "accepted, too late")
+	}
+	return p.stage.style(styleGood, "accepted")
+}
+
+func (p *play) shown(r result) string {
+	b := strconv.FormatInt(r.balance, 10)
+	if r.late && !r.refused {
+		return p.stage.style(styleBad, b)
+	}
+	return b
+}
+
+// verdict is nil if the story ended as it must: without the fence the stale write destroyed the others' deposits;
+// with it the database refused that write and nothing was lost.
+func (p *play) verdict() error {
+	if len(p.outcomes) != 2 {
+		return fmt.Errorf("%w: %d acts", ErrStory, len(p.outcomes))
+	}
+	var wrong []string
+	if o := p.outcomes[0]; o.balance != opening+p.deposits[0] || o.accepted != p.Workers {
+		wrong = append(wrong, fmt.Sprintf("without the fence the balance is %d after %d writes; the stale write of "+
+			"%d should have destroyed the others",
+			o.balance, o.accepted, opening+p.deposits[0]))
+	}
+	refused := false
+	for _, r := range p.results {
+		refused = refused || r.act == 2 && r.late && r.refused && strings.HasPrefix(r.state, "LK")
+	}
+	if !refused {
+		wrong = append(wrong, "the stale write was NOT refused by the fence")
+	}
+	if o := p.outcomes[1]; o.balance != p.total() || o.accepted != p.Workers {
+		wrong = append(wrong, fmt.Sprintf("with the fence the balance is %d after %d writes, not %d", o.balance,
+			o.accepted, p.total()))
+	}
+	if wrong == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrStory, strings.Join(wrong, "; "))
+}

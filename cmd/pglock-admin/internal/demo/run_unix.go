@@ -1,0 +1,219 @@
+//go:build unix
+
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/migrations"
+)
+
+const (
+	// patience limits a step that does not wait for a lease.
+	patience = 10 * time.Second
+	// tidying limits the removal of the schema from a database that stays.
+	tidying = 10 * time.Second
+)
+
+// story is what the seed determines.
+type story struct {
+	account  string
+	names    []string
+	deposits []int64
+}
+
+func newStory(seed uint64, workers int) story {
+	r := rand.New(rand.NewPCG(seed, 0))
+	animals := []string{"otter", "heron", "lynx", "raven", "badger", "marten", "osprey", "viper", "bison", "crane",
+		"dingo", "gecko"}
+	r.Shuffle(len(animals), func(i, j int) { animals[i], animals[j] = animals[j], animals[i] })
+	s := story{account: fmt.Sprintf("account/%d", 10+r.IntN(90)), names: animals[:workers]}
+	used := map[int64]bool{}
+	for len(s.deposits) < workers {
+		if d := 10 * (2 + r.Int64N(28)); !used[d] {
+			used[d] = true
+			s.deposits = append(s.deposits, d)
+		}
+	}
+	return s
+}
+
+// letter names a worker.
+func letter(i int) string { return string(rune('A' + i)) }
+
+// Run plays the story. When ctx ends it stops at once. However it returns, no process, folder or schema is left. The
+// error is ErrStory if the story did not end as it must, ErrTidy if something is left after all, an *OptionError for
+// a bad option, or whatever went wrong.
+func Run(ctx context.Context, o Options) (err error) {
+	if err := o.Check(); err != nil {
+		return err
+	}
+	p := &play{Options: o, story: newStory(o.Seed, o.Workers), stage: newStage(o)}
+	defer func() {
+		p.stage.shut()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if left := p.tidy(ctx); left != nil {
+			err = errors.Join(err, fmt.Errorf("%w: %w", ErrTidy, left))
+		}
+	}()
+	if err := p.prepare(ctx); err != nil {
+		return err
+	}
+	return p.perform(ctx)
+}
+
+// play is one performance and all that must be removed after it.
+type play struct {
+	Options
+	story
+	stage *stage
+
+	server   *pgserver.Server
+	url      string
+	schema   string
+	made     bool // the schema may exist
+	pool     *pgxpool.Pool
+	admin    *lockadmin.Admin
+	players  []*player
+	results  []result
+	outcomes []outcome
+}
+
+func (p *play) prepare(ctx context.Context) (err error) {
+	p.stage.print("%s  one lock, one account, %d workers, leases of %v, seed %d",
+		p.stage.style(styleTitle, "pglock demo"), p.Workers, p.TTL, p.Seed)
+	if p.server, err = pgserver.Locate(ctx, p.ConnString, p.stage.progress()); err != nil {
+		return err
+	}
+	p.url = p.server.URL()
+	where := "a throwaway server, removed at the end"
+	p.schema = "pglock"
+	if p.server.Kind() == pgserver.KindURL {
+		p.schema = fmt.Sprintf("pglock_demo_%08x", rand.Uint32())
+		where = "in schema " + p.schema + ", dropped at the end"
+	}
+	p.stage.print("%s", p.stage.style(styleFaint, fmt.Sprintf("%s\n%s", p.server.Description(), where)))
+	p.made = true
+	if err := migrations.Up(ctx, p.url, migrations.WithSchema(p.schema)); err != nil {
+		return fmt.Errorf("demo: make the schema: %w", err)
+	}
+	config, err := pgxpool.ParseConfig(p.url)
+	if err != nil {
+		return err
+	}
+	config.MaxConns = 2
+	if p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return err
+	}
+	if err := makeLedger(ctx, p.pool, p.schema, p.account); err != nil {
+		return err
+	}
+	if p.admin, err = lockadmin.New(ctx, p.pool, lockadmin.WithSchema(p.schema)); err != nil {
+		return err
+	}
+	for i, name := range p.names {
+		player, err := startPlayer(letter(i), setup{URL: p.url, Schema: p.schema, Account: p.account,
+			Holder: letter(i) + " " + name, TTL: p.TTL})
+		if err != nil {
+			return err
+		}
+		p.players = append(p.players, player)
+	}
+	for _, player := range p.players {
+		if _, err := player.expect(ctx, patience, saysReady); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *play) perform(ctx context.Context) error {
+	for number, fenced := range []bool{false, true} {
+		if err := p.act(ctx, number+1, fenced); err != nil {
+			return err
+		}
+	}
+	p.epilogue()
+	return errors.Join(p.verdict(), p.stage.err)
+}
+
+// tidy removes everything, in an order in which nothing depends on what was removed before.
+func (p *play) tidy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidying)
+	defer cancel()
+	var errs []error
+	for _, player := range p.players {
+		errs = append(errs, player.end())
+	}
+	if p.pool != nil {
+		p.pool.Close()
+	}
+	if p.server == nil {
+		return errors.Join(errs...)
+	}
+	if p.made && p.server.Kind() == pgserver.KindURL {
+		errs = append(errs, p.dropSchema(ctx))
+	}
+	return errors.Join(append(errs, p.server.Stop())...)
+}
+
+func (p *play) dropSchema(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, p.url)
+	if err == nil {
+		defer conn.Close(ctx)
+		err = dropLedger(ctx, conn, p.schema)
+		if isMissing(err) {
+			return nil
+		}
+	}
+	if err == nil {
+		err = migrations.Down(ctx, p.url, migrations.WithSchema(p.schema))
+	}
+	if err != nil {
+		return fmt.Errorf("schema %s (DROP SCHEMA %s CASCADE): %w", p.schema, p.schema, err)
+	}
+	return nil
+}
+
+func isMissing(err error) bool {
+	var e interface{ SQLState() string }
+	return errors.As(err, &e) && e.SQLState() == "3F000"
+}
+
+// withoutPassword returns the connection string in a form that may be shown.
+func withoutPassword(connString string) string {
+	u, err := url.Parse(connString)
+	if err != nil || u.Scheme == "" {
+		return "your connection string"
+	}
+	if q := u.Query(); q.Has("password") || q.Has("sslpassword") {
+		return "your connection string"
+	}
+	if u.User != nil {
+		u.User = url.User(u.User.Username())
+	}
+	return u.String()
+}
+
+// progress takes the line that announces a download.
+func (s *stage) progress() *progressWriter { return &progressWriter{s} }
+
+type progressWriter struct{ s *stage }
+
+func (w *progressWriter) Write(b []byte) (int, error) {
+	w.s.print("%s", strings.TrimRight(string(b), "\n"))
+	return len(b), nil
+}

@@ -1,0 +1,36 @@
+package main
+
+import "slices"
+
+// The SQL is broken in the migration that is generated from migrations/schema: it has the same texts, and programs
+// embed it.
+const schema = "migrations/000001_pglock.up.sql"
+
+// The packages whose tests must notice.
+const (
+	integration = "./integration"
+	library     = "./pglock"
+	store       = "./fencedstore"
+	services    = "./fencedhttp"
+	listening   = "./internal/listener"
+	drivers     = "./examples/drivers"
+	migrating   = "./migrations"
+	command     = "./cmd/pglock-admin"
+	protocol    = "./internal/protocol"
+	coalescing  = "./internal/coalesce"
+	electing    = "./leader"
+	bridging    = "./advisory"
+	minding     = "./cmd/pglock-admin/internal/minder"
+
+	lendingPackage = "./internal/lending"
+
+	administration = "./lockadmin"
+)
+
+// all are the known faults. A name begins with its invariant or trap, if it has one.
+var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofFences,
+	ofExtensions, ofGuards, ofTrust, ofRequests,
+	ofTheBeat, ofTheSchedule, ofConnections, ofClose, ofUpkeep, ofLeaders, ofAdvisory, ofRuns, ofObservers, ofHistory,
+	ofLists,
+	ofErrors, ofWaiting, ofSuccession, ofSeals, ofDeadlines, ofWhatIsSaid, ofSigns,
+	ofOverview)

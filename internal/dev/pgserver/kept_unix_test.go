@@ -1,0 +1,152 @@
+//go:build unix
+
+package pgserver
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
+)
+
+// cacheOfATest is a folder that the server's user can enter; that of a test belongs to this process's user alone.
+func cacheOfATest(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(cmp.Or(memory(), "/tmp"), "pglock-cache-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "made by the first")
+}
+
+// identified starts a server with the cache, and returns what initdb has given its data folder.
+func identified(t *testing.T, cache string) (s *Server, identifier int64) {
+	t.Helper()
+	s, err := start(t.Context(), Options{Programs: installed(t), InMemory: true}, cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, ask[int64](t, connected(t, s), "select system_identifier from pg_control_system()")
+}
+
+func TestServersAreCopiesOfAKeptFolderAndAreApart(t *testing.T) {
+	t.Parallel()
+	cache := cacheOfATest(t)
+	a, first := identified(t, cache)
+	kept := filepath.Join(cache, a.edition())
+	for path, want := range map[string]os.FileMode{kept: 0o700, filepath.Join(kept, "password"): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v; only its user must be able to read it", path, info, err)
+		}
+	}
+	b, second := identified(t, cache)
+	if first != second {
+		t.Error("the second server is no copy of the first one's data folder")
+	}
+	for name, s := range map[string]*Server{"a": a, "b": b} {
+		if _, err := connected(t, s).Exec(t.Context(), "create table only_"+name+" ()"); err != nil {
+			t.Fatal(err)
+		}
+		if n := ask[int](t, connected(t, s), "select count(*) from pg_tables where tablename like 'only%'"); n != 1 {
+			t.Errorf("%d tables, want one", n)
+		}
+	}
+	left, err := os.ReadDir(cache)
+	if err != nil || len(left) != 1 {
+		t.Errorf("the cache has %v, %v; want the kept folder alone", left, err)
+	}
+	if err := os.RemoveAll(filepath.Join(kept, "data")); err != nil { // somebody is about to remove it all
+		t.Fatal(err)
+	}
+	if _, third := identified(t, cache); third == first {
+		t.Error("a kept folder that was removed is still copied")
+	}
+}
+
+func TestWhoeverKeepsAFolderRemovesThoseThatNobodyCopies(t *testing.T) {
+	t.Parallel()
+	cache := cacheOfATest(t)
+	s, _ := identified(t, cache)
+	kept := filepath.Join(cache, s.edition())
+	long := time.Now().Add(-unused - time.Hour)
+	for _, name := range []string{"data-14.0-gone", "initdb-half", "data-14.1-used", "another"} {
+		if err := os.Mkdir(filepath.Join(cache, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"data-14.0-gone", "initdb-half", "another", s.edition()} {
+		if err := os.Chtimes(filepath.Join(cache, name), time.Time{}, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	identified(t, cache)
+	if info, err := os.Stat(kept); err != nil || time.Since(info.ModTime()) > time.Hour {
+		t.Errorf("%v, %v: a folder that was copied counts as unused", info, err)
+	}
+	if err := os.RemoveAll(kept); err != nil {
+		t.Fatal(err)
+	}
+	identified(t, cache) // keeps another
+	var left []string
+	entries, err := os.ReadDir(cache)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	want := []string{"another", "data-14.1-used", s.edition()}
+	slices.Sort(want)
+	if err != nil || !slices.Equal(left, want) {
+		t.Errorf("the cache has %v, %v; want %v", left, err, want)
+	}
+}
+
+func TestAServerStartsWhereNothingCanBeKept(t *testing.T) {
+	t.Parallel()
+	file := cacheOfATest(t)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	identified(t, file)
+}
+
+func TestAKeptFolderBelongsToTheProgramsThatMadeIt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := &process{programs: pgprograms.Programs{BinDir: dir, Version: "15.1"}}
+	seen := make(map[string]bool)
+	for _, change := range []func() error{
+		func() error { return os.WriteFile(filepath.Join(dir, "initdb"), []byte("a"), 0o600) },
+		func() error { return os.WriteFile(filepath.Join(dir, "postgres"), []byte("a"), 0o600) },
+		func() error { return os.WriteFile(filepath.Join(dir, "postgres"), []byte("ab"), 0o600) },
+		func() error { return os.Chtimes(filepath.Join(dir, "postgres"), time.Time{}, time.Unix(1, 0)) },
+		func() error { p.programs.Version = "15.2"; return nil },
+		func() error { p.user = &pgprograms.User{Name: "nobody"}; return nil },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if name := p.edition(); seen[name] {
+			t.Errorf("two editions are named %s", name)
+		}
+		seen[p.edition()] = true
+	}
+}
