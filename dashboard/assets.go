@@ -77,16 +77,12 @@ type settings struct {
 	Title    string // of WithTitle, or ""
 	Place    lockadmin.Place
 	User     string // the person's name, or ""
-	CSRF     string // the token for X-CSRF-Token; "" if this person may break nothing
 	CanBreak bool
 }
 
-// servePage writes the page, which has the token of its reader.
+// servePage writes the page, which says who reads it.
 func (d *Dashboard) servePage(w http.ResponseWriter, _ *http.Request, who Identity) {
 	s := settings{Title: d.title, Place: d.admin.Place(), User: who.Name, CanBreak: who.MayBreak}
-	if who.MayBreak {
-		s.CSRF = d.csrfToken(who, time.Now())
-	}
 	var page bytes.Buffer
 	if err := d.files.page.Execute(&page, s); err != nil {
 		d.onError(err)

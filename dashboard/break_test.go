@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglock-dev/pglock/dashboard"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // breaking starts a page on which alice may break locks.
@@ -98,8 +99,7 @@ func TestAWrongRequestToBreakBreaksNothing(t *testing.T) {
 	send := func(body string, headers ...string) reply {
 		t.Helper()
 		return s.ask(http.MethodPost, "/api/break", body,
-			append([]string{asAlice, "X-CSRF-Token: " + s.csrf(asAlice), "Content-Type: application/json"},
-				headers...)...)
+			append([]string{asAlice, "Content-Type: application/json"}, headers...)...)
 	}
 	right := fmt.Sprintf(`{"name":"nightly","token":%q,"reason":"stuck"}`, token)
 	send("").want(400)
@@ -120,73 +120,49 @@ func TestAWrongRequestToBreakBreaksNothing(t *testing.T) {
 func TestRequestsFromOtherSitesBreakNothing(t *testing.T) {
 	t.Parallel()
 	s := breaking(t)
-	lease := s.hold("app-1", "nightly")
-	right := fmt.Sprintf(`{"name":"nightly","token":"%d","reason":"stuck"}`, lease.Token())
 	own := s.http.URL
-	send := func(token string, headers ...string) reply {
+	var lease *pglock.Lease
+	send := func(kind string, headers ...string) reply {
 		t.Helper()
-		return s.ask(http.MethodPost, "/api/break", right,
-			append([]string{asAlice, "Content-Type: application/json", "X-CSRF-Token: " + token}, headers...)...)
+		return s.ask(http.MethodPost, "/api/break",
+			fmt.Sprintf(`{"name":"nightly","token":"%d","reason":"stuck"}`, lease.Token()),
+			append([]string{asAlice, "Content-Type: " + kind}, headers...)...)
 	}
-	token := s.csrf(asAlice)
-	alice, now := dashboard.Identity{Name: "alice", MayBreak: true}, time.Now()
+	const right = "application/json"
+	lease = s.hold("app-1", "nightly")
 	for _, headers := range [][]string{
 		{"Sec-Fetch-Site: cross-site"}, {"Sec-Fetch-Site: same-site"}, {"Sec-Fetch-Site: nonsense"},
 		{"Sec-Fetch-Site: cross-site", "Origin: " + own},
 		{"Origin: https://evil.example"}, {"Origin: null"}, {"Origin: " + own + ".evil.example"},
 		{"Origin: http://localhost:1"},
 	} {
-		send(token, headers...).want(403, "another site")
+		send(right, headers...).want(403, "another site")
 	}
-	other, err := dashboard.New(s.admin, withAlice, dashboard.WithBreaks())
-	if err != nil {
-		t.Fatal(err)
+	// A browser that says neither sends another origin only these types, unless that origin allows more.
+	for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded",
+		"multipart/form-data; boundary=x"} {
+		send(kind).want(415)
 	}
-	defer other.Close()
-	for what, wrong := range map[string]string{
-		"no token":                  "",
-		"nonsense":                  "%%%",
-		"a short one":               token[:20],
-		"a changed one":             flip(token),
-		"somebody else's":           s.page.CSRFToken(dashboard.Identity{Name: "bob", MayBreak: true}, now),
-		"another process's":         other.CSRFToken(alice, now),
-		"yesterday's":               s.page.CSRFToken(alice, now.Add(-25*time.Hour)),
-		"one of the day after next": s.page.CSRFToken(alice, now.Add(25*time.Hour)),
-	} {
-		t.Log(what)
-		send(wrong, "Sec-Fetch-Site: same-origin", "Origin: "+own).want(403, "out of date")
-	}
-	if _, err := lease.Check(t.Context()); err != nil {
-		t.Fatalf("the lease was broken: %v", err)
+	allows := s.ask(http.MethodOptions, "/api/break", "", "Origin: https://evil.example",
+		"Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type").header
+	for name := range allows {
+		if strings.HasPrefix(name, "Access-Control-") {
+			t.Errorf("it allows other origins: %s", name)
+		}
 	}
 	for _, method := range []string{"GET", "HEAD"} { // these never change anything
 		s.ask(method, "/api/break?name=nightly&reason=stuck&token=1", "", asAlice).want(405)
 	}
-	send(s.page.CSRFToken(alice, now.Add(-23*time.Hour)), "Sec-Fetch-Site: same-origin", "Origin: "+own).want(200)
-}
-
-// flip changes a character in the middle of a text.
-func flip(s string) string {
-	other := "A"
-	if s[30] == 'A' {
-		other = "B"
+	if _, err := lease.Check(t.Context()); err != nil {
+		t.Fatalf("the lease was broken: %v", err)
 	}
-	return s[:30] + other + s[31:]
-}
-
-func TestProcessesWithOneSecretTakeEachOthersTokens(t *testing.T) {
-	t.Parallel()
-	secret := []byte("0123456789abcdef0123456789abcdef")
-	s := start(t, withAlice, dashboard.WithBreaks(), dashboard.WithSecret(secret))
-	other, err := dashboard.New(s.admin, withAlice, dashboard.WithBreaks(), dashboard.WithSecret(secret))
-	if err != nil {
-		t.Fatal(err)
+	for _, headers := range [][]string{
+		{"Sec-Fetch-Site: same-origin", "Origin: " + own}, {"Sec-Fetch-Site: same-origin"}, {"Origin: " + own},
+		nil, // a program
+	} {
+		send(right, headers...).want(200)
+		lease = s.hold("app-1", "nightly")
 	}
-	defer other.Close()
-	lease := s.hold("app-1", "nightly")
-	token := other.CSRFToken(dashboard.Identity{Name: "alice"}, time.Now())
-	s.ask(http.MethodPost, "/api/break", fmt.Sprintf(`{"name":"nightly","token":"%d","reason":"stuck"}`, lease.Token()),
-		asAlice, "Content-Type: application/json", "X-CSRF-Token: "+token).want(200)
 }
 
 func TestABreakWithoutTheRoleSaysWhichOne(t *testing.T) {
@@ -219,8 +195,7 @@ func TestABreakWithoutTheRoleSaysWhichOne(t *testing.T) {
 func TestASlowBodyIsCutOff(t *testing.T) {
 	t.Parallel()
 	s := start(t, withAlice, dashboard.WithBreaks(), dashboard.WithBodyTime(200*time.Millisecond))
-	begin := "Host: x\r\nContent-Length: 100\r\nContent-Type: application/json\r\nX-CSRF-Token: " + s.csrf(asAlice) +
-		"\r\n"
+	begin := "Host: x\r\nContent-Length: 100\r\nContent-Type: application/json\r\n"
 	for request, want := range map[string]string{
 		"POST /api/break HTTP/1.1\r\n" + begin + asAlice + "\r\n\r\n{": "408",
 		"POST /api/break HTTP/1.1\r\n" + begin + "\r\n{":               "401",

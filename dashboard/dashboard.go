@@ -3,7 +3,6 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"net/http"
 	"sync"
 
@@ -55,10 +54,6 @@ func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
 	d := &Dashboard{
 		config: c, admin: admin, files: files, beginnings: begin,
 		reads: make(chan struct{}, c.connections), breaks: make(chan struct{}, breaksAtOnce),
-	}
-	if d.secret == nil {
-		d.secret = make([]byte, secretBytes)
-		_, _ = rand.Read(d.secret) // it never fails
 	}
 	d.life, d.end = context.WithCancel(context.Background()) // the streams of many requests share what it ends
 	d.feeds.open = make(map[query]*feed)

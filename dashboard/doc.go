@@ -15,8 +15,8 @@
 //
 // Without options the page is read-only, and asks nobody who they are: whoever reaches the handler sees the locks.
 // WithAuth asks the application, WithBasicAuth and WithToken let in whoever has a password or a token. WithBreaks lets
-// those break locks; the history names them. Requests that change something also need a token that only the page has,
-// and must come from its own origin.
+// those break locks; the history names them. Requests that change something must come from the page's own origin
+// (http.CrossOriginProtection).
 //
 // # What it reads
 //

@@ -31,9 +31,6 @@ func (d *Dashboard) Watched() (feeds, streams int) {
 	return len(d.feeds.open), d.feeds.streams
 }
 
-// CSRFToken makes a token of another time.
-func (d *Dashboard) CSRFToken(who Identity, at time.Time) string { return d.csrfToken(who, at) }
-
 // Files names the files of the page.
 func Files() (names []string) {
 	f, err := readFiles()

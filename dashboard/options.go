@@ -17,8 +17,6 @@ const (
 	MaxConnections     = 100
 
 	MaxTitleBytes = 200
-
-	secretBytes = 32
 )
 
 // Option configures New. A bad value makes it fail.
@@ -29,7 +27,6 @@ type config struct {
 	mayBreak    bool
 	auth        func(*http.Request) (Identity, error)
 	people      []person
-	secret      []byte
 	streamLimit int
 	connections int
 	onError     func(error)
@@ -103,19 +100,6 @@ func WithToken(name, token string) Option {
 			return err
 		}
 		return c.admit(name, token, true)
-	}
-}
-
-// WithSecret sets the key that signs the page's tokens against cross-site requests: exactly 32 bytes, the same in every
-// process that serves this page behind one address. Defaults to random bytes, which suits a single process.
-func WithSecret(key []byte) Option {
-	return func(c *config) error {
-		if len(key) != secretBytes {
-			return &pglock.ArgumentError{Field: "secret", Value: fmt.Sprintf("%d bytes long", len(key)),
-				Rule: fmt.Sprintf("have %d bytes", secretBytes)}
-		}
-		c.secret = append([]byte(nil), key...)
-		return nil
 	}
 }
 

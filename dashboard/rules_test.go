@@ -170,7 +170,6 @@ func TestNewRefusesWrongOptions(t *testing.T) {
 		`name is "a:b"`:             {dashboard.WithToken("a:b", "12345678")},
 		"name is empty":             {dashboard.WithToken("", "12345678")},
 		"it must be given once":     {withAlice, withAlice},
-		"secret is 3 bytes long":    {dashboard.WithSecret([]byte("abc"))},
 		"streams is 0":              {dashboard.WithMaxStreams(0)},
 		"connections is 101":        {dashboard.WithMaxConnections(101)},
 		"on error is nil":           {dashboard.WithOnError(nil)},

@@ -133,4 +133,10 @@ var ofLists = []mutant{
 	{"serve: other handlers have no headers", []edit{
 		{"dashboard/auth.go", "\t\tdistrust(w.Header())\n", ""},
 	}, "./dashboard", "^TestProtect"},
+	{"dashboard: another site may break a lock", []edit{
+		{"dashboard/break.go", "d.origins.Check(r); err != nil {", "error(nil); err != nil {"},
+	}, "./dashboard", "^TestRequestsFromOtherSites"},
+	{"dashboard: a form may break a lock", []edit{
+		{"dashboard/break.go", `; err != nil || kind != "application/json" {`, `; err != nil || kind == "" {`},
+	}, "./dashboard", "^TestRequestsFromOtherSites"},
 }
