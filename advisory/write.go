@@ -50,7 +50,7 @@ func (h *Held) Write(
 	err = h.write(working, fn, opts)
 	h.session.cut = h.session.conn.IsClosed() && errors.Is(err, context.Canceled) &&
 		context.Cause(working) == pglock.ErrReleased
-	if p := h.lease.ForSiblings(hooks.Key{}).Passed(nil); p != nil && p.At.After(began) && p.Overran() &&
+	if p := hooks.Of(h.lease).Passed(nil); p != nil && p.At.After(began) && p.Overran() &&
 		keepsLimits(h.session.conn) {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 		_ = h.session.conn.Close(closing) // the goroutine of h notices

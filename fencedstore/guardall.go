@@ -132,8 +132,8 @@ func openAll(fences []Fence, opts []FenceOption, transaction bool) (c config, o 
 		if err != nil && f.Resource != f.Lease.Resource() {
 			return c, o, failure.Told(err, "fencedstore: fences[%d]", i)
 		}
-		first := fences[0].Lease.ForSiblings(hooks.Key{}).Home()
-		home := f.Lease.ForSiblings(hooks.Key{}).Home()
+		first := hooks.Of(fences[0].Lease).Home()
+		home := hooks.Of(f.Lease).Home()
 		switch {
 		case seen[f.Resource]:
 			return c, o, invalid(fmt.Sprintf("fences[%d].Resource", i), f.Resource, "be named once")
@@ -147,7 +147,7 @@ func openAll(fences []Fence, opts []FenceOption, transaction bool) (c config, o 
 		c = one
 		o.fences = append(o.fences, f)
 		names, tokens = append(names, f.Lease.Name()), append(tokens, int64(f.Lease.Token()))
-		grantIDs = append(grantIDs, f.Lease.ForSiblings(hooks.Key{}).Export().ID.String())
+		grantIDs = append(grantIDs, hooks.Of(f.Lease).Export().ID.String())
 		resources, slots = append(resources, one.named(f.Lease)), append(slots, f.Lease.Slot())
 	}
 	o.sql = protocol.FenceAll(o.schema())
@@ -162,7 +162,7 @@ func openAll(fences []Fence, opts []FenceOption, transaction bool) (c config, o 
 	if err != nil {
 		return c, o, err
 	}
-	o.args = append(o.args, c.sameToken, fences[0].Lease.ForSiblings(hooks.Key{}).Home().DatabaseID.String(),
+	o.args = append(o.args, c.sameToken, hooks.Of(fences[0].Lease).Home().DatabaseID.String(),
 		string(inSlots))
 	o.limit, o.read = c.limit, readLeft
 	return c, o, nil

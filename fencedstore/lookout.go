@@ -114,7 +114,7 @@ func (l *lookout) look(ctx context.Context, p passage) {
 		if pid != 0 { // it has passed the fences
 			resources = nil
 		}
-		if all, err := l.lease.ForSiblings(hooks.Key{}).Blockers(ctx, pid, resources); err == nil {
+		if all, err := hooks.Of(l.lease).Blockers(ctx, pid, resources); err == nil {
 			l.note(waitOf(all))
 		}
 		left := time.Until(p.At.Add(p.lockLimit()))

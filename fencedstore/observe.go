@@ -35,7 +35,7 @@ func (o opening) observeRefusal(ctx context.Context, err error) error {
 		what.Kind = kindOf(err)
 	}
 	if what.Kind != "" {
-		at.Lease.ForSiblings(hooks.Key{}).Observe(ctx, what)
+		hooks.Of(at.Lease).Observe(ctx, what)
 	}
 	return err
 }
@@ -58,7 +58,7 @@ func isOneOf(err error, targets []error) bool {
 // observeWrite tells the observers of the leases' clients that a write is committed.
 func (o opening) observeWrite(ctx context.Context, took time.Duration) {
 	for _, f := range o.fences {
-		f.Lease.ForSiblings(hooks.Key{}).Observe(ctx, hooks.Observed{Kind: string(pglock.EventWrite),
+		hooks.Of(f.Lease).Observe(ctx, hooks.Observed{Kind: string(pglock.EventWrite),
 			Resource: f.Resource, Took: took})
 	}
 }

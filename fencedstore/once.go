@@ -119,7 +119,7 @@ func openOnce(lease *pglock.Lease, key string, opts []FenceOption, transaction b
 		seconds := fmt.Sprintf("%d.%06d", c.keep/time.Second, c.keep%time.Second/time.Microsecond)
 		of, keep = &moment, &seconds
 	}
-	grant := lease.ForSiblings(hooks.Key{}).Export()
+	grant := hooks.Of(lease).Export()
 	o.sql = protocol.Once(grant.Schema)
 	o.args = []any{key, lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), of, keep,
 		grant.DatabaseID.String(), lease.Slot()}

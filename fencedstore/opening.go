@@ -56,7 +56,7 @@ func (o opening) resources() (names []string) {
 func (o opening) schema() string { return o.home().Schema }
 
 // home is the database and the schema, and no grant.
-func (o opening) home() hooks.Grant { return o.fences[0].Lease.ForSiblings(hooks.Key{}).Home() }
+func (o opening) home() hooks.Grant { return hooks.Of(o.fences[0].Lease).Home() }
 
 // String names the resources, for messages.
 func (o opening) String() string {
@@ -97,7 +97,7 @@ func (o opening) longest() time.Duration {
 	for _, f := range o.fences {
 		if o.limit == 0 {
 			longest = max(longest, max(f.Lease.TTL(), time.Until(f.Lease.Deadline()))+
-				f.Lease.ForSiblings(hooks.Key{}).Export().Grace)
+				hooks.Of(f.Lease).Export().Grace)
 		}
 	}
 	return longest
@@ -130,7 +130,7 @@ func openWrite(lease *pglock.Lease, opts []FenceOption) (config, opening, error)
 
 // openOne is one call of the function that takes the fence row, compares the token, and checks the lease.
 func (c config) openOne(lease *pglock.Lease) opening {
-	grant := lease.ForSiblings(hooks.Key{}).Export()
+	grant := hooks.Of(lease).Export()
 	return opening{
 		fences: []Fence{{Lease: lease, Resource: c.resource}},
 		sql:    protocol.Fence(grant.Schema),

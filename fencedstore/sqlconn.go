@@ -41,7 +41,7 @@ func (d sqlDatabase) idle() int { return d.db.Stats().Idle }
 // look asks over a connection of the lease's client: what kept the COMMIT from being answered may also keep a driver
 // that does not heed contexts from connecting.
 func (d sqlDatabase) look(ctx context.Context, r Receipt) (committed bool, err error) {
-	conn, err := d.lease.ForSiblings(hooks.Key{}).Connect(ctx)
+	conn, err := hooks.Of(d.lease).Connect(ctx)
 	if err != nil {
 		return false, err
 	}

@@ -229,13 +229,13 @@ func saysClosed(err error) bool {
 // remember notes with the leases that a transaction of the application's own has passed, for Explain.
 func (p passage) remember(fences []Fence) {
 	for _, f := range fences {
-		f.Lease.ForSiblings(hooks.Key{}).Passed((*hooks.Passage)(&p))
+		hooks.Of(f.Lease).Passed((*hooks.Passage)(&p))
 	}
 }
 
 // lastPassage is what was noted with the lease last.
 func lastPassage(lease *pglock.Lease) (passage, bool) {
-	p := lease.ForSiblings(hooks.Key{}).Passed(nil)
+	p := hooks.Of(lease).Passed(nil)
 	if p == nil {
 		return passage{}, false
 	}

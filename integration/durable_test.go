@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 )
 
 // A session default of synchronous_commit = off must not make a grant volatile: no token that was answered before a
@@ -187,7 +188,7 @@ func TestI24_ReleaseIsAsynchronousAndGrantIsNot(t *testing.T) {
 				t.Fatal(err)
 			}
 			count(&grants)
-			if err := lease.Renew(t.Context()); err != nil {
+			if err := hooks.Of(lease).Renew(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			count(&renewals)

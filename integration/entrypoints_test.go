@@ -23,6 +23,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedhttp"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
@@ -179,8 +180,8 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 			return s.client.Do(ctx, "taken", func(context.Context, *pglock.Lease) error { return nil })
 		},
 		"Lease.Check":       func(ctx context.Context) error { return first(s.lease.Check(ctx)) },
-		"Lease.Renew":       func(ctx context.Context) error { return s.lease.Renew(ctx) },
-		"Lease.CanHandOver": func(ctx context.Context) error { return s.lease.CanHandOver(ctx, "somebody") },
+		"Lease.Renew":       func(ctx context.Context) error { return hooks.Of(s.lease).Renew(ctx) },
+		"Lease.CanHandOver": func(ctx context.Context) error { return hooks.Of(s.lease).CanHandOver(ctx, "somebody") },
 		"Lease.Extend":      func(ctx context.Context) error { return first(s.lease.Extend(ctx, 2*time.Hour)) },
 		"Store.Write": func(ctx context.Context) error {
 			return s.store.Write(ctx, s.lease, s.inPgx(), s.opts...)

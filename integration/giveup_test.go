@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -150,7 +151,7 @@ func TestACrowdUsesFewMultixacts(t *testing.T) {
 				for round := range rounds {
 					l, err := c.Acquire(t.Context(), fmt.Sprint("x", n%3), opts...)
 					if err == nil && round%2 == 0 {
-						err = l.Renew(t.Context())
+						err = hooks.Of(l).Renew(t.Context())
 					}
 					if err == nil {
 						err = l.Release(t.Context())

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -46,7 +47,7 @@ func TestI22_GraceAfterAFailoverOutlivesEveryLostGrant(t *testing.T) {
 	standby.cutOff(t)
 	lost, bare := holds("lost"), holds("bare")
 	for _, l := range []*pglock.Lease{renewed, lost, bare} {
-		if err := l.Renew(t.Context()); err != nil {
+		if err := hooks.Of(l).Renew(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -93,7 +94,7 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 		wg.Go(func() { // the heartbeat of very short leases, which a busy machine would lose
 			for ctx.Err() == nil {
-				_ = leases[rand.N(len(leases))].Renew(ctx)
+				_ = hooks.Of(leases[rand.N(len(leases))]).Renew(ctx)
 				time.Sleep(rand.N(10 * time.Millisecond)) // the pace of the renewals
 			}
 		})

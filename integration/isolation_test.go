@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -57,7 +58,7 @@ func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
 							continue
 						}
 						if err == nil {
-							if err = lease.Renew(context.Background()); err == nil {
+							if err = hooks.Of(lease).Renew(context.Background()); err == nil {
 								_, err = lease.Check(context.Background())
 							}
 							err = errors.Join(err, lease.Release(context.Background()))
@@ -94,7 +95,7 @@ func TestI19_DefaultIsolationMayChangeUnderTheClient(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", level, err)
 		}
-		if err := errors.Join(lease.Renew(t.Context()), lease.Release(t.Context())); err != nil {
+		if err := errors.Join(hooks.Of(lease).Renew(t.Context()), lease.Release(t.Context())); err != nil {
 			t.Fatalf("%s: %v", level, err)
 		}
 	}
@@ -134,7 +135,7 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 				if n%3 == 0 { // an operator and the heartbeat go over the same rows
 					_, _ = admin.Break(context.Background(), lease.Name(), "test")
 				} else {
-					_ = lease.Renew(context.Background())
+					_ = hooks.Of(lease).Renew(context.Background())
 					_ = lease.Release(context.Background())
 				}
 			}

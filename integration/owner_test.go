@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -117,7 +118,7 @@ func TestI10_BreakStays(t *testing.T) {
 				t.Errorf("I10: %d rows were written after the break", n)
 			}
 			var lost *pglock.LostError
-			if err := lease.Renew(t.Context()); !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
+			if err := hooks.Of(lease).Renew(t.Context()); !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
 				t.Errorf("I10: Renew answered %v", err)
 			}
 			if err := lease.Release(t.Context()); !errors.Is(err, pglock.ErrLost) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -173,7 +174,7 @@ func everyCall(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool, n, nex
 				if err == nil {
 					end()
 				}
-				return errors.Join(err, l.Renew(ctx))
+				return errors.Join(err, hooks.Of(l).Renew(ctx))
 			})
 		},
 		func() error {

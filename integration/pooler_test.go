@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -208,7 +209,7 @@ func (s pooled) heartbeat() {
 	pgtest.Eventually(t, "two renewals", func() bool {
 		return one[bool](t, s.look, `SELECT renewed_at > acquired_at + '3 s' FROM pglock.locks WHERE name = 'kept'`)
 	})
-	if err := l.Renew(t.Context()); err != nil {
+	if err := hooks.Of(l).Renew(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if _, err := l.Check(t.Context()); err != nil {

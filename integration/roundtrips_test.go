@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -62,7 +63,7 @@ func TestOperationsAreOneRoundTripEach(t *testing.T) {
 			}{
 				{"TryAcquire", 1, func() (err error) { lease, err = c.TryAcquire(t.Context(), "x"); return err }},
 				{"Check", 1, func() error { _, err := lease.Check(t.Context()); return err }},
-				{"Renew", 1, func() error { return lease.Renew(t.Context()) }},
+				{"Renew", 1, func() error { return hooks.Of(lease).Renew(t.Context()) }},
 				{"Write with one statement", 3, func() error {
 					return store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
 						_, err := tx.Exec(ctx, `SELECT 1`)

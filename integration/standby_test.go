@@ -25,6 +25,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -354,7 +355,7 @@ func TestI17_FailoverToASynchronousStandbyLosesNoAnsweredGrant(t *testing.T) {
 	}
 	for _, l := range append(leases, f.lease) {
 		holdsAsGranted(t, look, l)
-		if err := l.Renew(t.Context()); err != nil {
+		if err := hooks.Of(l).Renew(t.Context()); err != nil {
 			t.Errorf("I17: %s: %v", l.Name(), err)
 		}
 	}
@@ -395,7 +396,7 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 			_, err := c.Acquire(t.Context(), "x", pglock.WithMaxWait(patience))
 			return err
 		},
-		"Renew": func() error { return lease.Renew(t.Context()) },
+		"Renew": func() error { return hooks.Of(lease).Renew(t.Context()) },
 		"Check": func() error { _, err := lease.Check(t.Context()); return err },
 		"Write": func() error { return <-write(pool, lease) },
 		"Break": func() error { _, err := admin.Break(t.Context(), "x", "stuck"); return err },
@@ -416,7 +417,7 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	standby.promote(t)
-	if err := lease.Renew(t.Context()); err != nil {
+	if err := hooks.Of(lease).Renew(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if err := <-write(pool, lease); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -35,7 +36,9 @@ func (c *Candidate) Resign(ctx context.Context) error {
 // Errors: pglock.ErrNoWaiter if nobody waits under that label; ErrNotLeading; pglock.ErrInvalid; ctx's error; and the
 // hand-over's failure, after which this candidate campaigns again.
 func (c *Candidate) HandOver(ctx context.Context, to string) error {
-	return c.stepDown(ctx, to, ErrHandOver, func(lease *pglock.Lease) error { return lease.CanHandOver(ctx, to) })
+	return c.stepDown(ctx, to, ErrHandOver, func(lease *pglock.Lease) error {
+		return hooks.Of(lease).CanHandOver(ctx, to)
+	})
 }
 
 // stepDown asks the leader to stop, unless may returns an error, and waits until the leader has given the lock up.

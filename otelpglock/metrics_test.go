@@ -17,6 +17,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/otelpglock"
 	"github.com/pglock-dev/pglock/pglock"
@@ -174,7 +175,7 @@ func TestTheLifeOfLocksOnAServerBecomesMetrics(t *testing.T) {
 	if err := write(second); err != nil {
 		t.Fatal(err)
 	}
-	if err := second.Renew(t.Context()); err != nil {
+	if err := hooks.Of(second).Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := admin.Break(t.Context(), "orders/1", "a test"); err != nil {
@@ -187,7 +188,7 @@ func TestTheLifeOfLocksOnAServerBecomesMetrics(t *testing.T) {
 	if err := write(second); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Fatal(err)
 	}
-	if err := second.Renew(t.Context()); !errors.Is(err, pglock.ErrLost) {
+	if err := hooks.Of(second).Renew(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Fatal(err)
 	}
 	if err := write(second); !errors.Is(err, pglock.ErrLost) {

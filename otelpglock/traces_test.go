@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -106,7 +107,7 @@ func TestALossAndAFailureAreErrorsInTheirSpans(t *testing.T) {
 	if _, err := admin.Break(t.Context(), "orders/1", "a test"); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Renew(t.Context()); !errors.Is(err, pglock.ErrLost) {
+	if err := hooks.Of(l).Renew(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Fatal(err)
 	}
 	s.await(t, pglock.EventLost)

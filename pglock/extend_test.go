@@ -122,7 +122,7 @@ func TestRenewalsDoNotShortenAnExtendedLease(t *testing.T) {
 		end := mustExtend(t, l, time.Minute)
 		for range 30 {
 			time.Sleep(time.Second)
-			if err := l.Renew(t.Context()); err != nil {
+			if err := l.renew(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -491,7 +491,7 @@ func TestI7_ExtendReturnsOnlyWhenTheDeadlineHasFollowed(t *testing.T) {
 			}
 		})
 		renewed := make(chan error, 1)
-		time.AfterFunc(500*time.Millisecond, func() { renewed <- l.Renew(t.Context()) })
+		time.AfterFunc(500*time.Millisecond, func() { renewed <- l.renew(t.Context()) })
 		mustExtend(t, l, 10*time.Minute)
 		if left := time.Until(l.Deadline()); left < 9*time.Minute {
 			t.Errorf("I7: Extend has returned, and the lease is trusted for %v", left)

@@ -31,7 +31,7 @@ func TestGraceIsTheServersAndNotTheHolders(t *testing.T) {
 		})
 		for _, renew := range []bool{false, true} {
 			if renew {
-				if err := l.Renew(t.Context()); err != nil {
+				if err := l.renew(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -194,7 +194,7 @@ func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
 		s.onRenew, s.onRenewBusy = slow, slow
 		s.onRenewAll = hangs
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
-		if err := l.Renew(t.Context()); err != nil {
+		if err := l.renew(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := time.Until(l.Deadline()), 27*time.Second; got != want {

@@ -223,7 +223,7 @@ func TestHandOverOnAClosedClientSaysSo(t *testing.T) {
 		if err := held.HandOver(t.Context(), "c"); err != ErrReleased {
 			t.Errorf("HandOver: %v", err)
 		}
-		if err := held.CanHandOver(t.Context(), "c"); err != ErrReleased {
+		if err := held.canHandOver(t.Context(), "c"); err != ErrReleased {
 			t.Errorf("CanHandOver: %v", err)
 		}
 		served(t, b)

@@ -73,9 +73,9 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 	}
 }
 
-// CanHandOver asks the server whether a call waits under the label to, and changes nothing. It returns nil if HandOver
+// canHandOver asks the server whether a call waits under the label to, and changes nothing. It returns nil if HandOver
 // would find one, and otherwise HandOver's error. ctx limits the call.
-func (l *Lease) CanHandOver(ctx context.Context, to string) error {
+func (l *Lease) canHandOver(ctx context.Context, to string) error {
 	if err := l.checkHandOver(to); err != nil {
 		return err
 	}

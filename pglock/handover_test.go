@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -80,7 +81,7 @@ func TestHandOverGrantsTheNamedWaiterAndTheOthersKeepTheirPlaces(t *testing.T) {
 			held := mustAcquire(t, clients[0], name, pglock.WithHolder("a"))
 			labels := []string{"b", "c", "d", "e"}
 			got := queueing(t, pool, name, clients, labels)
-			if err := held.CanHandOver(t.Context(), "d"); err != nil || !held.Valid() {
+			if err := hooks.Of(held).CanHandOver(t.Context(), "d"); err != nil || !held.Valid() {
 				t.Fatalf("CanHandOver: %v, then %v", err, held.Err())
 			}
 			began := time.Now()
@@ -127,7 +128,7 @@ func TestHandOverToNobodyChangesNothing(t *testing.T) {
 	elsewhere := mustAcquire(t, clients[0], "y")
 	others := queueing(t, pool, "y", clients[3:], []string{"d"})
 	for _, to := range []string{"nobody", "reader", "d", "B"} {
-		for _, err := range []error{held.HandOver(t.Context(), to), held.CanHandOver(t.Context(), to)} {
+		for _, err := range []error{held.HandOver(t.Context(), to), hooks.Of(held).CanHandOver(t.Context(), to)} {
 			if !errors.Is(err, pglock.ErrNoWaiter) || errors.Is(err, pglock.ErrLost) {
 				t.Errorf("to %q: %v", to, err)
 			}
@@ -150,8 +151,8 @@ func TestHandOverToNobodyChangesNothing(t *testing.T) {
 	for what, err := range map[string]error{
 		"a shared lease":     reader.HandOver(t.Context(), "b"),
 		"an empty label":     elsewhere.HandOver(t.Context(), ""),
-		"asking of it":       elsewhere.CanHandOver(t.Context(), ""),
-		"asking of a reader": reader.CanHandOver(t.Context(), "b"),
+		"asking of it":       hooks.Of(elsewhere).CanHandOver(t.Context(), ""),
+		"asking of a reader": hooks.Of(reader).CanHandOver(t.Context(), "b"),
 	} {
 		if !errors.Is(err, pglock.ErrInvalid) {
 			t.Errorf("%s: %v", what, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -157,7 +158,7 @@ func TestGetShowsALockThroughItsLife(t *testing.T) {
 		info.ExpiresAt.Sub(info.RenewedAt).Round(time.Second) != time.Minute || info.AcquiredAt.After(info.RenewedAt) {
 		t.Errorf("while held: %+v", info)
 	}
-	if err := l.Renew(t.Context()); err != nil {
+	if err := hooks.Of(l).Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	renewed, err := admin.Get(t.Context(), "report")
@@ -247,7 +248,7 @@ func TestCheckAndRenewFollowTheServer(t *testing.T) {
 		t.Errorf("Check = %v, %v; want an hour", left, err)
 	}
 	before := l.Deadline()
-	if err := l.Renew(t.Context()); err != nil || !l.Deadline().After(before) {
+	if err := hooks.Of(l).Renew(t.Context()); err != nil || !l.Deadline().After(before) {
 		t.Errorf("Renew = %v, deadline moved by %v", err, l.Deadline().Sub(before))
 	}
 	execute(t, db.Conn(t), "UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s'")
@@ -282,7 +283,7 @@ func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
 		t.Errorf("a fenced write of a broken lease: %v, want ErrLost", err)
 	}
 	var lost *pglock.LostError
-	if err := l.Renew(t.Context()); !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
+	if err := hooks.Of(l).Renew(t.Context()); !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
 		t.Errorf("Renew of a broken lease: %v", err)
 	}
 	if err := l.Release(t.Context()); !errors.Is(err, pglock.ErrLost) {

@@ -154,10 +154,10 @@ func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) 
 	return remaining, nil
 }
 
-// Renew makes the lease last for its TTL from now on, without waiting for the heartbeat. Like a renewal of the
+// renew makes the lease last for its TTL from now on, without waiting for the heartbeat. Like a renewal of the
 // heartbeat it also asks for extensions that have no answer yet, and shortens none that goes on (Extend). Errors are
 // those of Check.
-func (l *Lease) Renew(ctx context.Context) error {
+func (l *Lease) renew(ctx context.Context) error {
 	sent := l.client.now()
 	r := l.renewal(sent)
 	var did tally

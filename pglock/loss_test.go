@@ -51,7 +51,7 @@ func TestLossThatTheServerReportsEndsTheLeaseAtOnce(t *testing.T) {
 
 func TestLossFoundByCheckOrRenewEndsTheLease(t *testing.T) {
 	for name, ask := range map[string]func(context.Context, *Lease) error{
-		"Renew": func(ctx context.Context, l *Lease) error { return l.Renew(ctx) },
+		"Renew": func(ctx context.Context, l *Lease) error { return l.renew(ctx) },
 		"Check": func(ctx context.Context, l *Lease) error { _, err := l.Check(ctx); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestFailureOfTheConnectionInCheckOrRenewEndsNoLease(t *testing.T) {
 		fails := func(context.Context, protocol.Claim) (time.Duration, error) { return 0, broken }
 		s.onRenew, s.onCheck = fails, fails
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
-		if err := l.Renew(t.Context()); !errors.Is(err, broken) || errors.Is(err, ErrLost) {
+		if err := l.renew(t.Context()); !errors.Is(err, broken) || errors.Is(err, ErrLost) {
 			t.Errorf("Renew: %v, want %v", err, broken)
 		}
 		if _, err := l.Check(t.Context()); !errors.Is(err, broken) || errors.Is(err, ErrLost) {
@@ -230,7 +230,7 @@ func TestTrap8_LateOwnRenewalRevivesNoReleasedLease(t *testing.T) {
 		}
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 		renewed := make(chan error, 1)
-		go func() { renewed <- l.Renew(t.Context()) }()
+		go func() { renewed <- l.renew(t.Context()) }()
 		synctest.Wait()
 		if err := l.Release(t.Context()); err != nil {
 			t.Fatal(err)
@@ -253,7 +253,7 @@ func TestErrorOfALeaseStays(t *testing.T) {
 		<-lost.Context().Done()
 		first := lost.Err()
 		_, _ = lost.Check(t.Context())
-		_ = lost.Renew(t.Context())
+		_ = lost.renew(t.Context())
 		if err := lost.Release(t.Context()); !errors.Is(err, ErrLost) {
 			t.Errorf("Release of a lost lease: %v, want ErrLost", err)
 		}
@@ -373,7 +373,7 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 // A lease's own calls say that the client was closed meanwhile, not what became of their statement.
 func TestCheckAndRenewThatTheCloseInterruptsSaySo(t *testing.T) {
 	for name, ask := range map[string]func(context.Context, *Lease) error{
-		"Renew": func(ctx context.Context, l *Lease) error { return l.Renew(ctx) },
+		"Renew": func(ctx context.Context, l *Lease) error { return l.renew(ctx) },
 		"Check": func(ctx context.Context, l *Lease) error { _, err := l.Check(ctx); return err },
 	} {
 		t.Run(name, func(t *testing.T) {

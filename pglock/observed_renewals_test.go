@@ -80,13 +80,13 @@ func TestOwnRenewalsAndThoseOfBusyRowsAreObserved(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
 		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
 		time.Sleep(3 * time.Second)
-		if err := l.Renew(t.Context()); err != nil {
+		if err := l.renew(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		s.set(func() {
 			s.onRenew = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, errReset }
 		})
-		if err := l.Renew(t.Context()); err == nil {
+		if err := l.renew(t.Context()); err == nil {
 			t.Fatal("it has renewed over a broken connection")
 		}
 		wantKinds(t, &n, "report", "grant free", "renew failed")

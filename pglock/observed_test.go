@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -362,7 +363,7 @@ func TestEventsHaveNoSecrets(t *testing.T) {
 	l := mustAcquire(t, a, "report", pglock.WithMetadata([]byte(`{"private": "metadata"}`)))
 	next := queueing(t, pool, "report", []*pglock.Client{b}, []string{"next"})
 	grant := l.Export()
-	if err := l.Renew(t.Context()); err != nil {
+	if err := hooks.Of(l).Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := newAdmin(t, pool).Break(t.Context(), "report", "stuck"); err != nil {

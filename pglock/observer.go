@@ -56,7 +56,7 @@ const (
 	// no event.
 	EventFailed EventKind = "failed"
 
-	// EventRenew: a statement has renewed leases: one of the heartbeat, or Lease.Renew. Fields: Count, Took, and of the
+	// EventRenew: a statement has renewed leases: one of the heartbeat. Fields: Count, Took, and of the
 	// lease with the greatest Gap against its TTL the fields of a lease and Gap.
 	EventRenew EventKind = "renew"
 	// EventRenewLate: a statement has renewed leases after more than two thirds of their TTL, in which two renewals

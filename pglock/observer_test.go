@@ -166,7 +166,7 @@ func TestEachLossIsObservedOnceWithItsCause(t *testing.T) {
 					return 0, sqlError(protocol.StateExpired)
 				}
 			})
-			_ = l.Renew(context.Background())
+			_ = l.renew(context.Background())
 		}, ReasonExpired, 0, true},
 		"by a busy row": {func(s *fakeStore, l *Lease) {
 			s.set(func() {

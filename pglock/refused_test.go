@@ -17,6 +17,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -496,7 +497,7 @@ func TestI11_RefusedWritesChangeNothing(t *testing.T) {
 		want  error
 	}{{released, pglock.ErrReleased}, {lost, pglock.ErrLost}} {
 		all = append(all,
-			refusal{"Renew " + l.lease.Name(), l.lease.Renew, l.want, nil},
+			refusal{"Renew " + l.lease.Name(), hooks.Of(l.lease).Renew, l.want, nil},
 			refusal{"Check " + l.lease.Name(), func(ctx context.Context) error {
 				return ignore(l.lease.Check(ctx))
 			}, l.want, nil},
@@ -524,7 +525,7 @@ func TestI11_ClosedClientRefusesEverythingAndChangesNothing(t *testing.T) {
 		closed("Do", func(ctx context.Context) error { return c.Do(ctx, "new", fnRan) }),
 		closed("AcquireAll", func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"new"})) }),
 		closed("Watch", func(ctx context.Context) error { return watchOnce(ctx, c, "new") }),
-		{"Renew", l.Renew, pglock.ErrReleased, nil},
+		{"Renew", hooks.Of(l).Renew, pglock.ErrReleased, nil},
 		{"Release", l.Release, pglock.ErrReleased, nil},
 		{"Check", func(ctx context.Context) error { return ignore(l.Check(ctx)) }, pglock.ErrReleased, nil},
 	})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -57,7 +58,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	if _, err := l.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := l.Renew(t.Context()); err != nil {
+	if err := hooks.Of(l).Renew(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if err := fencedstore.New(pool).Write(t.Context(), l, func(context.Context, pgx.Tx) error {

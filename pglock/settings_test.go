@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -46,7 +47,7 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 	if left, err := l.Check(t.Context()); err != nil || left <= 0 || left > exercised {
 		t.Errorf("Check = %v, %v", left, err)
 	}
-	if err := l.Renew(t.Context()); err != nil {
+	if err := hooks.Of(l).Renew(t.Context()); err != nil {
 		t.Errorf("Renew: %v", err)
 	}
 	if end, err := l.Extend(t.Context(), time.Hour); err != nil {
@@ -408,7 +409,7 @@ func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
 		readOnly("TryAcquire new", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "new")) }),
 		readOnly("Acquire new", func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) }),
 		readOnly("Do", func(ctx context.Context) error { return c.Do(ctx, "new", fnRan) }),
-		readOnly("Renew", l.Renew),
+		readOnly("Renew", hooks.Of(l).Renew),
 		readOnly("Break", func(ctx context.Context) error { return ignore(admin.Break(ctx, "held", "stuck")) }),
 		readOnly("Write", func(ctx context.Context) error {
 			return fencedstore.New(pool).Write(ctx, l, func(context.Context, pgx.Tx) error {

@@ -77,6 +77,10 @@ func (s ofLease) Blockers(ctx context.Context, pid int, resources []string) (all
 
 func (s ofLease) Observe(ctx context.Context, what hooks.Observed) { s.l.write(ctx, what) }
 
+func (s ofLease) CanHandOver(ctx context.Context, to string) error { return s.l.canHandOver(ctx, to) }
+
+func (s ofLease) Renew(ctx context.Context) error { return s.l.renew(ctx) }
+
 func (s ofLease) Passed(p *hooks.Passage) *hooks.Passage {
 	if p != nil {
 		s.l.passed.Store(p)

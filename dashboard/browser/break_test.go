@@ -10,6 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -43,7 +44,7 @@ func TestABreakEndsTheLeaseAndTheNextHasTheLock(t *testing.T) {
 	p.gone("dialog")
 	p.text("#note", fmt.Sprintf("Broken: token %d", lease.Token()))
 	p.text(".sentence", "app-2/reporter[812]")
-	if err := lease.Renew(t.Context()); !errors.Is(err, pglock.ErrLost) {
+	if err := hooks.Of(lease).Renew(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Errorf("the holder renews its lease: %v, want ErrLost", err)
 	}
 	p.text(".plain-table", "host is down, ticket OPS-17")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/cluster"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -221,7 +222,7 @@ func (o *onlooker) measure(ctx context.Context, lifts bool) {
 			o.judge.Took("the "+what+about, from, history.Now(), most+slack, err)
 		}
 	}
-	go timed("renewal", renewalMost, func(ctx context.Context) error { return o.renewed.Renew(ctx) })
+	go timed("renewal", renewalMost, func(ctx context.Context) error { return hooks.Of(o.renewed).Renew(ctx) })
 	go timed("release", releaseMost, func(ctx context.Context) error {
 		if lifts {
 			return nil

@@ -75,6 +75,9 @@ type Client[Option any] interface {
 	Connect(ctx context.Context) (*pgx.Conn, error)
 }
 
+// Of gives a *pglock.Lease as its siblings see it.
+func Of(lease interface{ ForSiblings(Key) Lease }) Lease { return lease.ForSiblings(Key{}) }
+
 // Lease is a *pglock.Lease for its siblings.
 type Lease interface {
 	// Export is Lease.Export, with the grace.
@@ -92,6 +95,14 @@ type Lease interface {
 
 	// Observe tells the observer of its client. Without an observer it does nothing.
 	Observe(ctx context.Context, what Observed)
+
+	// CanHandOver asks the server whether a call waits under the label to, and changes nothing. It returns nil if
+	// HandOver would find one, and otherwise HandOver's error.
+	CanHandOver(ctx context.Context, to string) error
+
+	// Renew makes the lease last for its TTL from now on, without waiting for the heartbeat: tests of what a renewal
+	// meets need one at their moment. Errors are those of Check.
+	Renew(ctx context.Context) error
 
 	// Passed notes a passage, unless it is nil, and gives the one that was noted last, or nil.
 	Passed(p *Passage) *Passage

@@ -47,7 +47,7 @@ var ofLeaders = []mutant{
 			"lease.Release(ctx) }"},
 	}, electing, "^TestNobodyElseLeads"},
 	{"a hand-over to nobody disturbs the work", []edit{
-		{"leader/stepdown.go", "return lease.CanHandOver(ctx, to)", "return nil"},
+		{"leader/stepdown.go", "return hooks.Of(lease).CanHandOver(ctx, to)", "return nil"},
 	}, electing, "^TestHandOverToNobody"},
 	{"a leader that found nobody to hand over to steps down", []edit{
 		{"leader/candidate.go", "errors.Is(end, pglock.ErrNoWaiter) && ctx.Err() == nil",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -34,7 +35,7 @@ func (s *Stage) heldFor(ctx context.Context, lease *pglock.Lease, d time.Duratio
 	if err != nil {
 		return err
 	}
-	return lease.Renew(ctx)
+	return hooks.Of(lease).Renew(ctx)
 }
 
 // silentFor makes it look as if a lease of half an hour had not been renewed for that long, and its client had given no

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -71,7 +72,7 @@ func work(ctx context.Context, role, url string) error {
 	signal.Notify(again, syscall.SIGCONT)
 	fmt.Println("ready")
 	for range again { // its clock says that no renewal is due: half an hour has passed for the server alone
-		if err := lease.Renew(ctx); err != nil {
+		if err := hooks.Of(lease).Renew(ctx); err != nil {
 			fmt.Println("lost:", err)
 		}
 	}

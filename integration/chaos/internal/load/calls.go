@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -180,7 +181,7 @@ func (w *worker) renew(ctx context.Context, h *hand) {
 	defer back()
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err := h.Renew(bounded)
+	err := hooks.Of(h).Renew(bounded)
 	e := history.Event{Kind: history.Renews, At: history.Now(), Lease: h.id, Name: h.Name(), How: "Renew",
 		Class: classify(err)}
 	if err != nil {

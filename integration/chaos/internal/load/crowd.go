@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -111,7 +112,7 @@ func (w *worker) pulse(ctx context.Context, as string) {
 	for ctx.Err() == nil {
 		from := history.Now()
 		w.call(ctx, client, as, q, func(_ context.Context, hands []*hand) {
-			for from = history.Now(); ctx.Err() == nil && hands[0].Renew(ctx) == nil; from = history.Now() {
+			for from = history.Now(); ctx.Err() == nil && hooks.Of(hands[0]).Renew(ctx) == nil; from = history.Now() {
 				say(from, 0)
 				sleep(ctx, late)
 			}
