@@ -31,6 +31,14 @@ const (
 	keyFallback   = attribute.Key("pglock.fallback")
 )
 
+// way says how a lock came to a call.
+func way(e pglock.Event) string {
+	if e.Place > 0 {
+		return "queue"
+	}
+	return "free"
+}
+
 // dimensions are the attributes of one measurement; "" is none.
 type dimensions struct {
 	label, mode string

@@ -57,7 +57,7 @@ func TestEachEventIsMeasuredWithItsUnitAndAttributes(t *testing.T) {
 		{with(pglock.EventWait, func(e *pglock.Event) { e.Place = 3 }),
 			map[string]string{"pglock.queue.place": "1 (3) {request} lock.mode=exclusive"}},
 		{with(pglock.EventGrant, func(e *pglock.Event) {
-			e.Waited, e.Way = 2*time.Second, pglock.WayQueue
+			e.Waited, e.Place = 2*time.Second, 1
 		}), map[string]string{
 			"pglock.lock.wait_time": "1 (2) s grant.way=queue lock.mode=exclusive",
 			"pglock.lock.grants":    "1 {grant} grant.way=queue lock.mode=exclusive"}},
@@ -83,8 +83,7 @@ func TestEachEventIsMeasuredWithItsUnitAndAttributes(t *testing.T) {
 			map[string]string{"pglock.lease.use_time": "1 (3) s lease.end=release lock.mode=exclusive"}},
 		{with(pglock.EventOutlived, func(e *pglock.Event) { e.Late, e.Reason = 5*time.Second, pglock.ReasonExpired }),
 			map[string]string{"pglock.lease.outlived_time": "1 (5) s lock.mode=exclusive loss.reason=expired"}},
-		{pglock.Event{Kind: pglock.EventHandOver, Lock: "orders/1", Way: pglock.WayQueue, Count: 1,
-			Took: 20 * time.Millisecond},
+		{pglock.Event{Kind: pglock.EventHandOver, Lock: "orders/1", Count: 1, Took: 20 * time.Millisecond},
 			map[string]string{"pglock.handover.duration": "1 (0.02) s"}},
 		{with(pglock.EventWrite, func(e *pglock.Event) {
 			e.Resource, e.Took, e.Age = "orders/1", time.Second, 9*time.Second
@@ -294,8 +293,7 @@ func TestEventsThatWereDroppedAreCounted(t *testing.T) {
 func TestLabelsOfLocksAreFewAndOffByDefault(t *testing.T) {
 	t.Parallel()
 	grant := func(name string) pglock.Event {
-		return pglock.Event{Kind: pglock.EventGrant, At: time.Now(), Lock: name, Mode: pglock.ModeExclusive, Token: 1,
-			Way: pglock.WayFree}
+		return pglock.Event{Kind: pglock.EventGrant, At: time.Now(), Lock: name, Mode: pglock.ModeExclusive, Token: 1}
 	}
 	const key = attribute.Key("pglock.lock.label")
 	none := newTelemetry(t)

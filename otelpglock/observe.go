@@ -52,7 +52,7 @@ func (o *observer) Observe(ctx context.Context, e pglock.Event) {
 		m.place.Record(ctx, float64(e.Place), of(dimensions{mode: mode}))
 	case pglock.EventGrant:
 		acquire := o.spans.acquire(ctx, e)
-		with := of(dimensions{mode: mode, key: keyWay, value: string(e.Way)})
+		with := of(dimensions{mode: mode, key: keyWay, value: way(e)})
 		m.wait.Record(acquire, e.Waited.Seconds(), with)
 		m.grants.Add(acquire, 1, with)
 	case pglock.EventFailed:

@@ -57,7 +57,7 @@ func BenchmarkObserve(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			e := pglock.Event{Lock: "orders/1", Mode: pglock.ModeExclusive, Token: 1, Holder: "me", Way: pglock.WayFree}
+			e := pglock.Event{Lock: "orders/1", Mode: pglock.ModeExclusive, Token: 1, Holder: "me"}
 			b.ReportAllocs()
 			for b.Loop() {
 				e.Kind = pglock.EventGrant

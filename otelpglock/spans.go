@@ -56,7 +56,7 @@ func (s *spans) acquire(ctx context.Context, e pglock.Event) context.Context {
 	}
 	switch {
 	case e.Kind == pglock.EventGrant:
-		span.SetAttributes(keyWay.String(string(e.Way)))
+		span.SetAttributes(keyWay.String(way(e)))
 		s.remember(grant{lease{e.Lock, e.Token}, ctx, span.SpanContext()})
 	case e.Err != nil:
 		span.SetAttributes(semconv.ErrorTypeKey.String(failure(e.Err)))

@@ -167,11 +167,7 @@ func (c *Client) grant(parent context.Context, q *pending, g granted) (*Lease, e
 		c.takeBack(q.RequestID, q.lost, q.TTL)
 		return nil, l.Err()
 	}
-	way := WayFree
-	if q.queued {
-		way = WayQueue
-	}
-	if !c.adopt(l, way) {
+	if !c.adopt(l) {
 		l.end(ErrReleased)
 		c.takeBack(q.RequestID, q.lost, q.TTL)
 		return nil, ErrClosed

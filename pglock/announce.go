@@ -50,7 +50,7 @@ func (c *Client) send(ctx context.Context, a announcement, by func(context.Conte
 		_ = by(ctx, a.names, a.slots)
 	}
 	for _, h := range a.handed {
-		c.observing.tell(ctx, Event{Kind: EventHandOver, Lock: h.name, Way: WayQueue, Count: h.calls,
+		c.observing.tell(ctx, Event{Kind: EventHandOver, Lock: h.name, Count: h.calls,
 			Took: c.now().Mono - h.sent.Mono})
 	}
 }

@@ -52,7 +52,7 @@ func (s *leases) since(token Token) time.Time {
 }
 
 // adopt puts a new lease under the care of the client's loops. False: the client was closed meanwhile.
-func (c *Client) adopt(l *Lease, way Way) bool {
+func (c *Client) adopt(l *Lease) bool {
 	at := c.now()
 	now := at.Mono
 	s := c.leases
@@ -61,7 +61,7 @@ func (c *Client) adopt(l *Lease, way Way) bool {
 		s.mu.Unlock()
 		return false
 	}
-	l.held(at, way)
+	l.held(at)
 	s.all[l], s.byToken[l.token] = struct{}{}, l
 	look := min(l.deadline.Mono, now+wallClockLook)
 	beat := min(l.due.Mono, max(l.fresh, s.sign)+signEvery)

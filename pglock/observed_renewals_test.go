@@ -89,7 +89,7 @@ func TestOwnRenewalsAndThoseOfBusyRowsAreObserved(t *testing.T) {
 		if err := l.renew(t.Context()); err == nil {
 			t.Fatal("it has renewed over a broken connection")
 		}
-		wantKinds(t, &n, "report", "grant free", "renew failed")
+		wantKinds(t, &n, "report", "grant", "renew failed")
 		if e := n.of(EventRenew); len(e) != 1 || e[0].Gap != 3*time.Second || e[0].Count != 1 ||
 			e[0].Token != l.Token() {
 			t.Errorf("renewals %+v", e)

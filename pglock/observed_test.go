@@ -37,7 +37,7 @@ func (o *observed) words(lock string) (all []string) {
 			continue
 		}
 		text := string(e.Kind)
-		for _, word := range []string{string(e.Way), string(e.Reason)} {
+		for _, word := range []string{string(e.Reason)} {
 			if word != "" {
 				text += " " + word
 			}
@@ -114,22 +114,22 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		ofB.want(t, "released", "wait place 1")
 		release(t, l)
 		got := within(t, patience, "next", next[0])
-		ofA.want(t, "released", "grant free", "release", "hand over queue 1")
-		ofB.want(t, "released", "wait place 1", "grant queue place 1")
+		ofA.want(t, "released", "grant", "release", "hand over 1")
+		ofB.want(t, "released", "wait place 1", "grant place 1")
 		release(t, got)
-		ofB.want(t, "released", "wait place 1", "grant queue place 1", "release")
+		ofB.want(t, "released", "wait place 1", "grant place 1", "release")
 	})
 	t.Run("released in the same client", func(t *testing.T) {
 		l := mustAcquire(t, a, "own")
 		next := queueing(t, pool, "own", []*pglock.Client{a}, []string{"next"})
-		ofA.want(t, "own", "grant free", "wait place 1")
+		ofA.want(t, "own", "grant", "wait place 1")
 		release(t, l)
 		release(t, within(t, patience, "next", next[0]))
 		// The hand-over is of the first lease, the grant of the second: they may come in either order.
 		pgtest.Eventually(t, "the last event", func() bool { return len(ofA.words("own")) == 6 })
 		got := ofA.words("own")
 		slices.Sort(got[3:5])
-		if want := []string{"grant free", "wait place 1", "release", "grant queue place 1", "hand over queue 1",
+		if want := []string{"grant", "wait place 1", "release", "grant place 1", "hand over 1",
 			"release"}; !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)
 		}
@@ -144,8 +144,8 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 			t.Fatal(err)
 		}
 		second := within(t, patience, "second", next[1])
-		ofA.want(t, "named", "grant free", "release", "hand over queue 1")
-		ofB.want(t, "named", "wait place 1", "wait place 2", "grant queue place 2")
+		ofA.want(t, "named", "grant", "release", "hand over 1")
+		ofB.want(t, "named", "wait place 1", "wait place 2", "grant place 2")
 		release(t, second)
 		release(t, within(t, patience, "first", next[0]))
 	})
@@ -156,11 +156,11 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		for _, reader := range next {
 			release(t, within(t, patience, "a reader", reader))
 		}
-		ofA.want(t, "shared", "grant free", "release", "hand over queue 3")
+		ofA.want(t, "shared", "grant", "release", "hand over 3")
 		slots := make(map[int]bool)
 		pgtest.Eventually(t, "the grants of three slots", func() bool {
 			for _, e := range ofB.of(pglock.EventGrant) {
-				if e.Lock == "shared" && e.Mode == pglock.ModeShared && e.Way == pglock.WayQueue {
+				if e.Lock == "shared" && e.Mode == pglock.ModeShared && e.Place > 0 {
 					slots[e.Slot] = true
 				}
 			}
@@ -178,7 +178,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 			_, err := a.Acquire(ctx, "left", pglock.WithTTL(time.Minute))
 			writer <- err
 		}()
-		ofA.want(t, "left", "grant free", "wait place 1")
+		ofA.want(t, "left", "grant", "wait place 1")
 		next := queueing(t, pool, "left", one, []string{"second reader"}, pglock.WithShared())
 		leave()
 		if err := <-writer; !errors.Is(err, context.Canceled) {
@@ -186,7 +186,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		}
 		release(t, within(t, patience, "the second reader", next[0]))
 		pgtest.Eventually(t, "a hand-over", func() bool {
-			return slices.Contains(ofA.words("left"), "hand over queue 1")
+			return slices.Contains(ofA.words("left"), "hand over 1")
 		})
 		release(t, reader)
 	})
@@ -204,7 +204,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		next := queueing(t, pool, "crashed", one, []string{"next"})
 		change("expires_at = pg_catalog.clock_timestamp()")
 		release(t, within(t, patience, "next", next[0]))
-		ofB.want(t, "crashed", "wait place 1", "grant queue place 1", "release")
+		ofB.want(t, "crashed", "wait place 1", "grant place 1", "release")
 		if err := l.Release(t.Context()); !errors.Is(err, pglock.ErrLost) {
 			t.Fatal(err)
 		}
@@ -220,7 +220,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		if err := c.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := closing.words("closed"); !slices.Equal(got, []string{"grant free", "release", "hand over queue 1"}) {
+		if got := closing.words("closed"); !slices.Equal(got, []string{"grant", "release", "hand over 1"}) {
 			t.Errorf("Close has told of %q", got)
 		}
 		release(t, within(t, patience, "next", next[0]))
@@ -232,7 +232,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 			}
 		}
 		for _, e := range o.of(pglock.EventGrant) {
-			if e.Waited < 0 || e.Way == pglock.WayQueue && e.Waited == 0 || e.Way == pglock.WayQueue != (e.Place > 0) {
+			if e.Waited < 0 || e.Place > 0 && e.Waited == 0 {
 				t.Errorf("grant %+v", e)
 			}
 		}
@@ -249,8 +249,8 @@ func TestAcquireAllIsObservedForEachLock(t *testing.T) {
 	if err := all.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ofA.want(t, "x", "grant free", "release")
-	ofA.want(t, "y", "grant free", "release")
+	ofA.want(t, "x", "grant", "release")
+	ofA.want(t, "y", "grant", "release")
 	held := mustAcquire(t, a, "z")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -264,7 +264,7 @@ func TestAcquireAllIsObservedForEachLock(t *testing.T) {
 	if err := <-waited; !errors.Is(err, pglock.ErrHeld) {
 		t.Fatal(err)
 	}
-	ofB.want(t, "x", "grant free", "release")
+	ofB.want(t, "x", "grant", "release")
 	ofB.want(t, "z", "wait place 1", "failed place 1")
 	ofB.want(t, "zz")
 	if e := ofB.of(pglock.EventFailed)[0]; !errors.Is(e.Err, context.Canceled) || e.Waited <= 0 ||
@@ -284,9 +284,9 @@ func TestBreakIsObservedAsALoss(t *testing.T) {
 	if _, err := l.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Fatal(err)
 	}
-	ofA.want(t, "report", "grant free", "lost broken")
+	ofA.want(t, "report", "grant", "lost broken")
 	_ = l.Release(t.Context())
-	ofA.want(t, "report", "grant free", "lost broken", "outlived broken")
+	ofA.want(t, "report", "grant", "lost broken", "outlived broken")
 }
 
 func TestNewConnectionsAreObserved(t *testing.T) {
@@ -350,7 +350,7 @@ func TestLostStatementNamesAreObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(t, mustAcquire(t, c, "report"))
-	o.want(t, "report", "grant free", "release", "grant free", "release")
+	o.want(t, "report", "grant", "release", "grant", "release")
 	if all := o.of(pglock.EventUnnamed); len(all) != 1 || all[0].Count != 1 || all[0].Took != 10*time.Second ||
 		!strings.Contains(all[0].Err.Error(), "26000") {
 		t.Errorf("events %+v", all)

@@ -48,7 +48,7 @@ const (
 	// EventWait: a call begins to wait for a held lock. Fields of a request; Place; Err, a *HeldError that says for
 	// whom, and whether that is this client itself. A call has at most one.
 	EventWait EventKind = "wait"
-	// EventGrant: a call has its lease. Fields of a lease; Waited, Way, Place. If WithGrace makes the call wait after a
+	// EventGrant: a call has its lease. Fields of a lease; Waited, Place. If WithGrace makes the call wait after a
 	// failover, the event comes before that wait; if the wait fails, an EventRelease and an EventFailed follow.
 	EventGrant EventKind = "grant"
 	// EventFailed: a call has not got the lock. Fields of a request; Waited, Place, Err. Err is what the call returns:
@@ -80,7 +80,7 @@ const (
 	// EventOutlived: Release was called for a lease that was already lost, so its work went on after the loss. Do and
 	// package leader call Release when their function has returned. Fields of a lease; Reason, Late. ctx is Release's.
 	EventOutlived EventKind = "outlived"
-	// EventHandOver: the end of a lease or of a wait gave the lock to waiting calls. Fields: Lock, Way, Count, Took.
+	// EventHandOver: the end of a lease or of a wait gave the lock to waiting calls. Fields: Lock, Count, Took.
 	// Took is from the request that ended the lease until the waiting clients were notified. Not included is the time
 	// in which the notification reaches them. ctx is that of the call that ended the lease, if there is one.
 	EventHandOver EventKind = "hand over"
@@ -120,15 +120,6 @@ const (
 	EventObserver EventKind = "observer"
 )
 
-// Way says how a lock came to a call.
-type Way string
-
-// The ways of a lock to a call.
-const (
-	WayFree  Way = "free"  // the server's first answer granted it
-	WayQueue Way = "queue" // the server granted it to a ticket
-)
-
 // Connection says what a client uses a connection besides the pool for. Unless it has WithListenConfig, it uses the
 // same one for both: when that is lost, there is an event for each use.
 type Connection string
@@ -153,7 +144,6 @@ type Event struct {
 	Holder string        // the label
 	TTL    time.Duration // of the lease
 
-	Way    Way
 	Place  int           // in the queue when the call began to wait, counted up to 100: 1 is next. 0: it did not wait
 	Waited time.Duration // since the call began
 

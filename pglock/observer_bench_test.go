@@ -79,7 +79,7 @@ func TestWithoutAnObserverEventsAllocateNothing(t *testing.T) {
 		r.sight = c.look(ctx)
 		c.waiting(&r, protocol.Answer{Place: 1})
 		c.failed(&r, ErrHeld)
-		l.held(now, WayFree)
+		l.held(now)
 		var did tally
 		did.renewed(l, gap{d: time.Second, late: true})
 		did.failed(l, time.Second)

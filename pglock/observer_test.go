@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,13 +39,13 @@ func (n *notes) of(kinds ...EventKind) (some []Event) {
 	return some
 }
 
-// kinds are those of the events of a lock, but for the heartbeat's, in order, each with its way, if it has one.
+// kinds are those of the events of a lock, but for the heartbeat's, in order.
 func (n *notes) kinds(lock string) (all []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, e := range n.events {
 		if e.Lock == lock && e.Kind != EventRenew {
-			all = append(all, strings.TrimSpace(string(e.Kind)+" "+string(e.Way)))
+			all = append(all, string(e.Kind))
 		}
 	}
 	return all
@@ -72,7 +71,7 @@ func TestGrantOfAFreeLockAndItsReleaseAreObserved(t *testing.T) {
 		if err := l.Release(t.Context()); err != ErrReleased {
 			t.Fatal(err)
 		}
-		wantKinds(t, &n, "report", "grant free", "release")
+		wantKinds(t, &n, "report", "grant", "release")
 		for _, e := range n.events {
 			at := time.Now()
 			if e.Kind == EventGrant {
@@ -200,7 +199,7 @@ func TestEachLossIsObservedOnceWithItsCause(t *testing.T) {
 				_ = l.Release(t.Context())
 				synctest.Wait()
 				wantKinds(t, &n, "report", slices.DeleteFunc(n.kinds("report"), func(kind string) bool {
-					return kind != "grant free" && kind != "renew failed" && kind != "lost" && kind != "outlived"
+					return kind != "grant" && kind != "renew failed" && kind != "lost" && kind != "outlived"
 				})...)
 				all, outlived := n.of(EventLost), n.of(EventOutlived)
 				if len(all) != 1 || len(outlived) != 1 {
@@ -237,7 +236,7 @@ func TestLossThatTheReleaseIsTheFirstToNoticeIsObserved(t *testing.T) {
 		if err := l.Release(t.Context()); !errors.Is(err, ErrLost) {
 			t.Fatal(err)
 		}
-		wantKinds(t, &n, "report", "grant free", "lost", "outlived")
+		wantKinds(t, &n, "report", "grant", "lost", "outlived")
 		lost, outlived := n.of(EventLost), n.of(EventOutlived)
 		if lost[0].Held != 29*time.Second || lost[0].Gap != 40*time.Second || outlived[0].Late != 11*time.Second {
 			t.Errorf("lost %+v, outlived %+v", lost, outlived)
@@ -268,7 +267,7 @@ func TestWorkThatOutlivesItsLeaseInDoIsObserved(t *testing.T) {
 		if err := c.Do(t.Context(), "other", func(context.Context, *Lease) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		wantKinds(t, &n, "other", "grant free", "release")
+		wantKinds(t, &n, "other", "grant", "release")
 	})
 }
 

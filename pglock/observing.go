@@ -199,20 +199,23 @@ func (c *Client) failed(r *request, err error) {
 }
 
 // held tells of a grant. Call it before others can end the lease.
-func (l *Lease) held(now trust.Instant, way Way) {
+func (l *Lease) held(now trust.Instant) {
 	s := l.sight
 	if s == nil {
 		return
 	}
 	s.held, s.granted = true, now.Mono
 	e := l.event(EventGrant)
-	e.Way, e.Place, e.Waited = way, s.place, now.Mono-s.began
+	e.Place, e.Waited = s.place, now.Mono-s.began
+	if l.queued {
+		e.Place = max(e.Place, 1)
+	}
 	l.client.observing.tell(s.ctx, e)
 }
 
 // over tells once how the lease has ended. ctx is of the call that ended it, or had it. The caller has the lease's
 // mutex.
-func (l *Lease) over(ctx context.Context, way Way, cause error) {
+func (l *Lease) over(ctx context.Context, cause error) {
 	s := l.sight
 	if s == nil || !s.held || s.over {
 		return
@@ -225,7 +228,7 @@ func (l *Lease) over(ctx context.Context, way Way, cause error) {
 	if errors.As(cause, &lost) {
 		e.Kind, e.Reason, e.Gap, e.Err = EventLost, lost.Reason, now-l.fresh, lost
 	} else {
-		e.Way, e.At = way, time.Now().Add(s.ended-now)
+		e.At = time.Now().Add(s.ended - now)
 		if cause != nil && cause != ErrReleased {
 			e.Err = cause
 		}
@@ -253,7 +256,7 @@ func (l *Lease) noteEnd(now trust.Instant, cause error, handed bool) {
 	}
 	l.sight.ended = now.Mono + min(0, now.Until(l.deadline))
 	if cause != ErrReleased || handed {
-		l.over(l.sight.ctx, "", cause)
+		l.over(l.sight.ctx, cause)
 	}
 }
 
@@ -263,7 +266,7 @@ func (l *Lease) released(ctx context.Context, err error) {
 		return
 	}
 	l.mu.Lock()
-	l.over(ctx, "", err)
+	l.over(ctx, err)
 	l.mu.Unlock()
 	l.outlived(ctx)
 }

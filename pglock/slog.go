@@ -166,7 +166,6 @@ func attributes(e Event) (all []slog.Attr) {
 	number("token", int64(e.Token))
 	text("holder", e.Holder)
 	duration("ttl", e.TTL)
-	text("way", string(e.Way))
 	number("place", int64(e.Place))
 	duration("waited", e.Waited)
 	duration("held", e.Held)

@@ -45,7 +45,7 @@ func TestSlogObserverSpeaksOfWhatAPersonMustActOnAndOfNothingElse(t *testing.T) 
 		want  string // the beginning of the line; "" for none
 	}{
 		{with(EventWait, func(*Event) {}), ""},
-		{with(EventGrant, func(e *Event) { e.Way = WayFree }), ""},
+		{with(EventGrant, func(*Event) {}), ""},
 		{with(EventFailed, func(e *Event) { e.Err = ErrHeld }), ""},
 		{with(EventRenew, func(e *Event) { e.Gap = 10 * time.Second }), ""},
 		{with(EventRenewLate, func(e *Event) {
