@@ -104,10 +104,10 @@ func TestEachEventIsMeasuredWithItsUnitAndAttributes(t *testing.T) {
 			"pglock.write.token_age": "1 (1) s error.type=lost lock.mode=exclusive"}},
 		{with(pglock.EventOutcomeUnknown, func(e *pglock.Event) { e.Err = pglock.ErrOutcomeUnknown }),
 			map[string]string{"pglock.write.unknown": "1 {write}"}},
-		{pglock.Event{Kind: pglock.EventReconnect, Connection: pglock.ConnectionListener, Took: time.Second,
+		{pglock.Event{Kind: pglock.EventReconnect, Connection: "listener", Took: time.Second,
 			Err: errors.New("x")},
 			map[string]string{"pglock.connection.reconnects": "1 {connection} connection=listener"}},
-		{pglock.Event{Kind: pglock.EventPolling, Connection: pglock.ConnectionListener, Count: 3, Err: errors.New("x")},
+		{pglock.Event{Kind: pglock.EventPolling, Connection: "listener", Count: 3, Err: errors.New("x")},
 			map[string]string{"pglock.connection.fallbacks": "1 {event} fallback=polling"}},
 		{pglock.Event{Kind: pglock.EventUnnamed, Count: 3, Err: errors.New("x")},
 			map[string]string{"pglock.connection.fallbacks": "1 {event} fallback=unnamed statements"}},
@@ -204,7 +204,7 @@ func TestTheLifeOfLocksOnAServerBecomesMetrics(t *testing.T) {
 		`SELECT pg_terminate_backend(pid) FROM pglock.list_backends('short')`); err != nil {
 		t.Fatal(err)
 	}
-	if e := s.await(t, pglock.EventReconnect); e.Connection != pglock.ConnectionHeartbeat {
+	if e := s.await(t, pglock.EventReconnect); e.Connection != "heartbeat" {
 		t.Errorf("%+v", e)
 	}
 	_ = short.Release(t.Context())

@@ -34,8 +34,8 @@ func (o *observer) begin(label string) {
 	for _, counter := range []metric.Int64Counter{m.late, m.renewFailures, m.dropped, m.panics} {
 		counter.Add(ctx, 0, with("", ""))
 	}
-	for _, connection := range []pglock.Connection{pglock.ConnectionHeartbeat, pglock.ConnectionListener} {
-		m.reconnects.Add(ctx, 0, with(keyConnection, string(connection)))
+	for _, connection := range []string{"heartbeat", "listener"} {
+		m.reconnects.Add(ctx, 0, with(keyConnection, connection))
 	}
 	for _, kind := range []pglock.EventKind{pglock.EventPolling, pglock.EventUnnamed} {
 		m.fallbacks.Add(ctx, 0, with(keyFallback, string(kind)))
@@ -90,7 +90,7 @@ func (o *observer) Observe(ctx context.Context, e pglock.Event) {
 		m.unknown.Add(ctx, 1, of(dimensions{}))
 
 	case pglock.EventReconnect:
-		m.reconnects.Add(ctx, 1, plain(dimensions{key: keyConnection, value: string(e.Connection)}))
+		m.reconnects.Add(ctx, 1, plain(dimensions{key: keyConnection, value: e.Connection}))
 	case pglock.EventPolling, pglock.EventUnnamed:
 		m.fallbacks.Add(ctx, 1, plain(dimensions{key: keyFallback, value: string(e.Kind)}))
 	case pglock.EventObserver:

@@ -304,15 +304,15 @@ func TestNewConnectionsAreObserved(t *testing.T) {
 		}
 		return ended
 	})
-	back := func(of pglock.Connection) func() bool {
+	back := func(of string) func() bool {
 		return func() bool {
 			return slices.ContainsFunc(ofB.of(pglock.EventReconnect), func(e pglock.Event) bool {
 				return e.Connection == of && e.Took > 0 && e.Err != nil
 			})
 		}
 	}
-	pgtest.Eventually(t, "a new connection of the heartbeat", back(pglock.ConnectionHeartbeat))
-	pgtest.Eventually(t, "a new connection of the listener", back(pglock.ConnectionListener))
+	pgtest.Eventually(t, "a new connection of the heartbeat", back("heartbeat"))
+	pgtest.Eventually(t, "a new connection of the listener", back("listener"))
 	if polling := ofB.of(pglock.EventPolling); len(polling) == 0 || polling[0].Count != 1 || polling[0].Err == nil {
 		t.Errorf("events %+v", polling)
 	}
@@ -331,7 +331,7 @@ func TestListenerThatCannotConnectIsObservedAsPolling(t *testing.T) {
 	held := mustAcquire(t, a, "report")
 	next := queueing(t, pool, "report", []*pglock.Client{b}, []string{"next"})
 	pgtest.Eventually(t, "the second attempt", func() bool { return len(ofB.of(pglock.EventPolling)) > 1 })
-	if e := ofB.of(pglock.EventPolling)[1]; e.Count != 2 || e.Took <= 0 || e.Connection != pglock.ConnectionListener ||
+	if e := ofB.of(pglock.EventPolling)[1]; e.Count != 2 || e.Took <= 0 || e.Connection != "listener" ||
 		strings.Contains(e.Err.Error(), "hidden-word") {
 		t.Errorf("event %+v", e)
 	}

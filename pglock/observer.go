@@ -120,14 +120,10 @@ const (
 	EventObserver EventKind = "observer"
 )
 
-// Connection says what a client uses a connection besides the pool for. Unless it has WithListenConfig, it uses the
-// same one for both: when that is lost, there is an event for each use.
-type Connection string
-
-// The uses of a client's connection besides the pool.
+// The uses of a client's connection besides the pool: Event.Connection.
 const (
-	ConnectionHeartbeat Connection = "heartbeat"
-	ConnectionListener  Connection = "listener"
+	connectionHeartbeat = "heartbeat"
+	connectionListener  = "listener"
 )
 
 // Event is what an Observer learns. The kind says which fields are set; the others are zero. It has no secrets: nothing
@@ -157,9 +153,12 @@ type Event struct {
 	LastToken Token         // that passed the fence last
 	Age       time.Duration // of the token: since the grant
 
-	Connection Connection
-	Count      int
-	Panics     int
-	Took       time.Duration
-	Err        error
+	// Connection says for what the client uses the connection: "heartbeat" or "listener". Unless the client has
+	// WithListenConfig, it uses the same one for both: when that is lost, there is an event for each use.
+	Connection string
+
+	Count  int
+	Panics int
+	Took   time.Duration
+	Err    error
 }

@@ -347,7 +347,7 @@ func TestPollingAndItsEndAreObserved(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		polling := n.of(EventPolling)
 		if len(polling) < 2 || polling[0].Count != 1 || polling[1].Count != 2 || polling[1].Took <= 0 ||
-			polling[0].Err == nil || polling[0].Connection != ConnectionListener {
+			polling[0].Err == nil || polling[0].Connection != connectionListener {
 			t.Fatalf("events %+v", polling)
 		}
 		if back := n.of(EventReconnect); len(back) > 0 {
@@ -356,7 +356,7 @@ func TestPollingAndItsEndAreObserved(t *testing.T) {
 		hearing(s)
 		time.Sleep(time.Minute)
 		back := n.of(EventReconnect)
-		if len(back) != 1 || back[0].Connection != ConnectionListener || back[0].Took < 15*time.Second ||
+		if len(back) != 1 || back[0].Connection != connectionListener || back[0].Took < 15*time.Second ||
 			back[0].Err == nil {
 			t.Errorf("events %+v", back)
 		}

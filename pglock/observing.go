@@ -381,17 +381,17 @@ func (c *Client) tellOutside(e Event) {
 
 // polls tells that the client hears no notifications.
 func (c *Client) polls(attempts int, since time.Duration, err error) {
-	c.tellOutside(Event{Kind: EventPolling, Connection: ConnectionListener, Count: attempts, Took: since, Err: err})
+	c.tellOutside(Event{Kind: EventPolling, Connection: connectionListener, Count: attempts, Took: since, Err: err})
 }
 
 // listens tells that it hears them again.
 func (c *Client) listens(after time.Duration, err error) {
-	c.tellOutside(Event{Kind: EventReconnect, Connection: ConnectionListener, Took: after, Err: err})
+	c.tellOutside(Event{Kind: EventReconnect, Connection: connectionListener, Took: after, Err: err})
 }
 
 // beatsAgain tells that the heartbeat has a new connection.
 func (c *Client) beatsAgain(after time.Duration, err error) {
-	c.tellOutside(Event{Kind: EventReconnect, Connection: ConnectionHeartbeat, Took: after, Err: err})
+	c.tellOutside(Event{Kind: EventReconnect, Connection: connectionHeartbeat, Took: after, Err: err})
 }
 
 // unnamed tells that statements go without names.

@@ -129,7 +129,7 @@ func (o *slogObserver) weigh(e Event) (slog.Level, string) {
 			return slog.LevelWarn, "no notifications arrive, so waiting calls poll"
 		}
 	case EventReconnect:
-		if o.polling && e.Connection == ConnectionListener {
+		if o.polling && e.Connection == connectionListener {
 			o.polling = false
 			return slog.LevelInfo, "notifications arrive again"
 		}
@@ -175,7 +175,7 @@ func attributes(e Event) (all []slog.Attr) {
 	text("resource", e.Resource)
 	number("last_token", int64(e.LastToken))
 	duration("age", e.Age)
-	text("connection", string(e.Connection))
+	text("connection", e.Connection)
 	number("count", int64(e.Count))
 	number("panics", int64(e.Panics))
 	duration("took", e.Took)

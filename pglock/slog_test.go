@@ -83,8 +83,8 @@ func TestSlogObserverSpeaksOfWhatAPersonMustActOnAndOfNothingElse(t *testing.T) 
 		{with(EventOutcomeUnknown, func(e *Event) {
 			e.Err = ErrOutcomeUnknown
 		}), `level=ERROR msg="pglock: nobody could say whether a fenced write was committed"`},
-		{Event{Kind: EventReconnect, Connection: ConnectionHeartbeat, Err: errReset}, ""},
-		{Event{Kind: EventReconnect, Connection: ConnectionListener, Err: errReset}, ""},
+		{Event{Kind: EventReconnect, Connection: connectionHeartbeat, Err: errReset}, ""},
+		{Event{Kind: EventReconnect, Connection: connectionListener, Err: errReset}, ""},
 		{Event{Kind: EventPolling, Took: 9 * time.Second, Err: errReset}, ""},
 		{Event{Kind: EventPolling, Took: 10 * time.Second, Err: errReset},
 			`level=WARN msg="pglock: no notifications arrive, so waiting calls poll"`},
@@ -121,11 +121,11 @@ func TestSlogObserverSpeaksOfWhatAPersonMustActOnAndOfNothingElse(t *testing.T) 
 
 func TestSlogObserverTellsOnceOfWhatLastsAndOnceOfItsEnd(t *testing.T) {
 	failed := Event{Kind: EventRenewFailed, TTL: time.Second, Gap: 600 * time.Millisecond, Err: errReset}
-	polling := Event{Kind: EventPolling, Err: listener.ErrDeaf, Connection: ConnectionListener}
+	polling := Event{Kind: EventPolling, Err: listener.ErrDeaf, Connection: connectionListener}
 	got := logs(slog.LevelInfo, failed, failed, Event{Kind: EventRenew}, Event{Kind: EventRenew}, failed,
-		polling, polling, Event{Kind: EventReconnect, Connection: ConnectionHeartbeat},
-		Event{Kind: EventReconnect, Connection: ConnectionListener},
-		Event{Kind: EventReconnect, Connection: ConnectionListener}, polling)
+		polling, polling, Event{Kind: EventReconnect, Connection: connectionHeartbeat},
+		Event{Kind: EventReconnect, Connection: connectionListener},
+		Event{Kind: EventReconnect, Connection: connectionListener}, polling)
 	want := []string{"renewals fail", "renewals work again", "renewals fail", "no notifications arrive",
 		"notifications arrive again", "no notifications arrive"}
 	if len(got) != len(want) {
