@@ -234,7 +234,7 @@ func (s pooled) watchAndBreak() {
 			t.Fatalf("did not see %q", want)
 		}
 	}
-	see(pglock.ChangeNone)
+	see(pglock.ChangeState)
 	l := s.must(s.b.Acquire(t.Context(), "seen"))
 	see(pglock.ChangeGranted)
 	s.release(l)

@@ -105,12 +105,12 @@ func TestWatchTellsEveryChange(t *testing.T) {
 				if ch.Kind != kind || token != 0 && ch.Lease.Token != token || len(ch.Holders) != holders {
 					t.Fatalf("%+v, want %s of token %d and %d holders", ch, kind, token, holders)
 				}
-				if kind != pglock.ChangeNone && (ch.Lease.Holder != "a" || ch.Lease.AcquiredAt.IsZero() ||
+				if kind != pglock.ChangeState && (ch.Lease.Holder != "a" || ch.Lease.AcquiredAt.IsZero() ||
 					ch.Lease.Name != "x") {
 					t.Errorf("%+v", ch.Lease)
 				}
 			}
-			expect(pglock.ChangeNone, 0, 0)
+			expect(pglock.ChangeState, 0, 0)
 			l := mustTry(t, a, "x")
 			expect(pglock.ChangeGranted, l.Token(), 1)
 			mustRelease(t, l)
@@ -258,7 +258,7 @@ func TestWatchTellsAnErrorThatWillNotPass(t *testing.T) {
 				}
 			})
 			changes := watching(t.Context(), newClient(t, pool), "x")
-			if ch := nextChange(t, changes); ch.Kind != pglock.ChangeNone || ch.err != nil {
+			if ch := nextChange(t, changes); ch.Kind != pglock.ChangeState || ch.err != nil {
 				t.Fatalf("%+v", ch)
 			}
 			c.happens(t, look, pool)

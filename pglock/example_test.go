@@ -309,7 +309,7 @@ func ExampleClient_Watch() {
 		}
 		fmt.Println(change.Kind, "holders:", len(change.Holders))
 		switch change.Kind {
-		case pglock.ChangeNone: // the state at first
+		case pglock.ChangeState: // the state at first
 			lease, err = client.Acquire(ctx, "deployment")
 		case pglock.ChangeGranted:
 			fmt.Println("to", change.Lease.Holder, change.Lease.Token == lease.Token())

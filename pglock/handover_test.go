@@ -306,7 +306,7 @@ func TestWatchTellsAHandOverAsOneGrant(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	changes := watching(ctx, clients[2], "x")
-	hear(t, changes, pglock.ChangeNone, held.Token(), true)
+	hear(t, changes, pglock.ChangeState, held.Token(), true)
 	if err := held.HandOver(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}

@@ -128,7 +128,7 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	changes := watching(ctx, c, name)
-	if first := <-changes; first.err != nil || first.Kind != pglock.ChangeNone || len(first.Holders) != 0 {
+	if first := <-changes; first.err != nil || first.Kind != pglock.ChangeState || len(first.Holders) != 0 {
 		t.Errorf("the state of a free lock: %+v", first)
 	}
 	l := mustAcquire(t, c, name)

@@ -25,7 +25,7 @@ type ChangeKind string
 
 // The kinds of changes.
 const (
-	ChangeNone     ChangeKind = "state"    // nothing: the state when the watch began
+	ChangeState    ChangeKind = "state"    // nothing: the state when the watch began
 	ChangeGranted  ChangeKind = "granted"  // also when the lock went directly from one holder to the next
 	ChangeReleased ChangeKind = "released" // by its holder
 	ChangeExpired  ChangeKind = "expired"
@@ -36,7 +36,7 @@ const (
 // the server's.
 type Change struct {
 	Kind    ChangeKind
-	Lease   LockInfo   // that was granted or has ended; with ChangeNone the holder, or the last holder of a free lock
+	Lease   LockInfo   // that was granted or has ended; with ChangeState the holder, or the last holder of a free lock
 	Holders []LockInfo // after the change, by slot; none if the lock is free
 }
 
@@ -132,7 +132,7 @@ func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool
 	if err != nil {
 		return c.unseen(name, err)
 	}
-	if !tell(change(ChangeNone, before, before)) { // a loop that wants no more needs no listener
+	if !tell(change(ChangeState, before, before)) { // a loop that wants no more needs no listener
 		return nil
 	}
 	w := &watcher{name: name, channel: channel, wake: make(chan struct{}, 1)}
@@ -234,7 +234,7 @@ func change(kind ChangeKind, of, all []LockInfo) Change {
 	}
 	slices.SortFunc(ch.Holders, func(a, b LockInfo) int { return a.Slot - b.Slot })
 	switch {
-	case kind == ChangeNone && len(ch.Holders) > 0:
+	case kind == ChangeState && len(ch.Holders) > 0:
 		ch.Lease = ch.Holders[0]
 	case len(of) > 0:
 		ch.Lease = of[0]

@@ -164,7 +164,7 @@ func TestWatchTellsTheStateFirstAndThenWhatItHears(t *testing.T) {
 		w := newWatched(s, released(held(0, 5, "a")))
 		c := startClient(t, s, trust.SystemClock())
 		changes := watching(t.Context(), c)
-		expect(t, changes, ChangeNone, 5)
+		expect(t, changes, ChangeState, 5)
 		time.Sleep(time.Second)
 		for token := Token(6); token < 20; token += 2 {
 			lease := held(0, token, "b")
@@ -197,7 +197,7 @@ func TestWatchSeesEachChangeByItselfWhereItHearsNothing(t *testing.T) {
 				}
 				w := newWatched(s, held(0, 5, "a"))
 				changes := watching(t.Context(), startClient(t, s, trust.SystemClock()))
-				expect(t, changes, ChangeNone, 5)
+				expect(t, changes, ChangeState, 5)
 				time.Sleep(time.Minute)
 				before := len(s.of("watch"))
 				time.Sleep(time.Minute)
@@ -230,7 +230,7 @@ func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
 			return []LockInfo{now}, "watched", nil
 		}
 		changes := watching(t.Context(), startClient(t, s, trust.SystemClock()))
-		expect(t, changes, ChangeNone, 5)
+		expect(t, changes, ChangeState, 5)
 		expect(t, changes, ChangeExpired, 5)
 		if late := time.Since(end); late < 0 || late > 5*time.Millisecond {
 			t.Errorf("told %v after the end", late)
@@ -245,7 +245,7 @@ func TestSlowReaderOfAWatchGetsTheNewestChange(t *testing.T) {
 		w := newWatched(s, released(held(0, 5, "a")))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		kind, last, round := ChangeNone, Token(5), 0
+		kind, last, round := ChangeState, Token(5), 0
 		for got, err := range startClient(t, s, trust.SystemClock()).Watch(ctx, "report") {
 			if err != nil || got.Kind != kind || got.Lease.Token != last {
 				t.Errorf("%+v, %v; want %s of token %d", got, err, kind, last)
@@ -282,8 +282,8 @@ func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
 		a, b := watching(ctx, c), watching(t.Context(), c)
-		expect(t, a, ChangeNone, 5)
-		expect(t, b, ChangeNone, 5)
+		expect(t, a, ChangeState, 5)
+		expect(t, b, ChangeState, 5)
 		time.Sleep(time.Second)
 		cancel()
 		if got, open := <-a; open {
@@ -353,7 +353,7 @@ func TestWatchThatCannotLookTriesAgainAndMissesNoLastState(t *testing.T) {
 		w := newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
 		changes := watching(t.Context(), c)
-		expect(t, changes, ChangeNone, 5)
+		expect(t, changes, ChangeState, 5)
 		time.Sleep(time.Second)
 		w.mu.Lock()
 		w.err = errReset
@@ -399,7 +399,7 @@ func TestWatchThatIsRefusedForGoodSaysSoAndEnds(t *testing.T) {
 				w := newWatched(s, held(0, 5, "a"))
 				c := startClient(t, s, trust.SystemClock())
 				changes := watching(t.Context(), c)
-				expect(t, changes, ChangeNone, 5)
+				expect(t, changes, ChangeState, 5)
 				w.mu.Lock()
 				w.err = tc.err
 				w.mu.Unlock()

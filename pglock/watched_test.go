@@ -57,7 +57,7 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 	conn, watcher := db.Conn(t), startClient(t, db.Pool(t))
 	a := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Minute))
 	changes := watching(t.Context(), watcher, "report")
-	hear(t, changes, pglock.ChangeNone, 0, false)
+	hear(t, changes, pglock.ChangeState, 0, false)
 
 	l := mustAcquire(t, a, "report", pglock.WithHolder("first"))
 	if got := hear(t, changes, pglock.ChangeGranted, l.Token(), true); got.Lease.Holder != "first" ||

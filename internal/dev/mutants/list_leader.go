@@ -80,10 +80,10 @@ var ofLeaders = []mutant{
 			"StateStopping) && time.Since"},
 	}, electing, "^TestHealthBears"},
 	{"one look opens a connection that listens", []edit{
-		{"pglock/watch.go", "\tif !tell(change(ChangeNone, before, before)) { // a loop that wants no more needs no " +
+		{"pglock/watch.go", "\tif !tell(change(ChangeState, before, before)) { // a loop that wants no more needs no " +
 			"listener\n\t\treturn nil\n\t}\n", ""},
 		{"pglock/watch.go", "\tsignal(w.wake) // look again, now that we receive the notifications of this channel\n",
-			"\tsignal(w.wake)\n\tif !tell(change(ChangeNone, before, before)) {\n\t\treturn nil\n\t}\n"},
+			"\tsignal(w.wake)\n\tif !tell(change(ChangeState, before, before)) {\n\t\treturn nil\n\t}\n"},
 	}, library, "^TestOneLook"},
 	{"I7 two leaders act while one is cut off", []edit{
 		{"internal/trust/trust.go", "left - min(left/20, time.Second)", "left + time.Second"},
