@@ -197,7 +197,7 @@ func (s *session) tryOnce(ctx context.Context) error {
 	if err != nil || locked {
 		return err
 	}
-	held := &HeldError{Name: s.name, Key: s.key}
+	held := &HeldError{Lock: s.name, Key: s.key}
 	if held.PID, err = s.holder(ctx); err != nil {
 		return fmt.Errorf("%w: %w", held, err)
 	}

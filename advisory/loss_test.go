@@ -24,7 +24,7 @@ func wantLost(t *testing.T, h *advisory.Held) time.Duration {
 	took := time.Since(began)
 	var lost *advisory.LostError
 	cause := context.Cause(h.Context())
-	if !errors.As(cause, &lost) || !errors.Is(cause, pglock.ErrLost) || lost.Name != h.Lease().Name() {
+	if !errors.As(cause, &lost) || !errors.Is(cause, pglock.ErrLost) || lost.Lock != h.Lease().Name() {
 		t.Errorf("the context ended with %v, want a LostError", cause)
 	}
 	if err := h.Err(); !errors.As(err, &lost) {

@@ -73,7 +73,7 @@ func (s *session) try(ctx context.Context) (locked bool, err error) {
 
 // lock takes the advisory lock, and waits for it until ctx ends. Then the error is a HeldError.
 func (s *session) lock(ctx context.Context) error {
-	held := &HeldError{Name: s.name, Key: s.key}
+	held := &HeldError{Lock: s.name, Key: s.key}
 	locked, err := s.try(ctx)
 	for err == nil && !locked {
 		held.PID, err = s.holder(ctx)
@@ -154,7 +154,7 @@ func (s *session) verify(ctx context.Context, idle time.Duration) error {
 	}
 }
 
-func (s *session) lost(err error) *LostError { return &LostError{Name: s.name, Key: s.key, Err: err} }
+func (s *session) lost(err error) *LostError { return &LostError{Lock: s.name, Key: s.key, Err: err} }
 
 // end gives the advisory lock back and closes the connection. The error is a LostError if the lock was lost before.
 func (s *session) end(ctx context.Context) error {

@@ -220,7 +220,7 @@ func TestExplainAllBlamesTheFenceThatWasRefused(t *testing.T) {
 					ConstraintName: f.Lease.Name(), ColumnName: fmt.Sprint(f.Lease.Token()),
 					Message: fmt.Sprintf("the lease of lock %s with token %d is lost: %s", quote(f.Lease.Name()),
 						f.Lease.Token(), said)}, turned)
-				if !errors.As(err, &lost) || lost.Name != f.Lease.Name() || lost.Token != f.Lease.Token() ||
+				if !errors.As(err, &lost) || lost.Lock != f.Lease.Name() || lost.Token != f.Lease.Token() ||
 					string(lost.Reason) != reason {
 					t.Errorf("fence %d, turned by %d, is lost: %+v", i, j, lost)
 				}

@@ -27,7 +27,7 @@ func (o opening) observeRefusal(ctx context.Context, err error) error {
 			at, what.Kind, what.LastToken = o.fences[i], string(pglock.EventStale), int64(stale.LastToken)
 		}
 	} else if errors.As(err, &lost) {
-		if i := slices.IndexFunc(o.fences, func(f Fence) bool { return f.Lease.Name() == lost.Name }); i >= 0 {
+		if i := slices.IndexFunc(o.fences, func(f Fence) bool { return f.Lease.Name() == lost.Lock }); i >= 0 {
 			at = o.fences[i]
 		}
 	}

@@ -161,7 +161,7 @@ func TestI3_I4_OnceIsAFencedWrite(t *testing.T) {
 		return nil
 	})
 	var lost *pglock.LostError
-	if !errors.As(err, &lost) || lost.Name != "broken" || lost.Token != broken.Token() ||
+	if !errors.As(err, &lost) || lost.Lock != "broken" || lost.Token != broken.Token() ||
 		lost.Reason != pglock.ReasonBroken {
 		t.Errorf("I4: broken before COMMIT: %v", err)
 	}

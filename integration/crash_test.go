@@ -281,7 +281,7 @@ func TestCancelledWaiterLeavesTheQueue(t *testing.T) {
 		!errors.As(f.err, &held) {
 		t.Fatalf("%d: %v", f.n, f.err)
 	}
-	if held.Place != 2 || held.Holder != "the holder" || held.Token != holder.Token() || held.Name != "x" ||
+	if held.Place != 2 || held.Holder != "the holder" || held.Token != holder.Token() || held.Lock != "x" ||
 		held.ExpiresAt.IsZero() {
 		t.Errorf("%+v", held)
 	}

@@ -358,7 +358,7 @@ func TestCallUnderTheContextOfALostLeaseSaysThatItIsLost(t *testing.T) {
 					errors.Is(err, pglock.ErrLost), errors.Is(err, context.Canceled))
 			}
 			var lost *pglock.LostError
-			if errors.As(err, &lost) && (lost.Name != "outer" || lost.Reason != pglock.ReasonBroken) {
+			if errors.As(err, &lost) && (lost.Lock != "outer" || lost.Reason != pglock.ReasonBroken) {
 				t.Errorf("%+v, want the loss of the outer lease", lost)
 			}
 			if wrong := pgtest.PrefixedOnce(err); wrong != nil {
@@ -418,7 +418,7 @@ func TestCallThatWaitsWhenALeaseIsLostSaysThatItIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, lose := context.WithCancelCause(t.Context())
 			defer time.AfterFunc(20*time.Millisecond, func() {
-				lose(&pglock.LostError{Name: "outer", Token: 33, Reason: pglock.ReasonBroken})
+				lose(&pglock.LostError{Lock: "outer", Token: 33, Reason: pglock.ReasonBroken})
 			}).Stop() // the call may not have begun by then, or may long wait: both must say the same
 			err := call(ctx)
 			if !errors.Is(err, pglock.ErrLost) || !errors.Is(err, context.Canceled) {
@@ -457,8 +457,8 @@ func TestLossIsNotTakenForTheEndOfTheCallersContext(t *testing.T) {
 	late := fmt.Errorf("renew: %w", context.DeadlineExceeded)
 	for _, why := range []error{context.DeadlineExceeded, context.Canceled, late} {
 		for _, lost := range []error{
-			&pglock.LostError{Name: "a", Token: 33, Reason: pglock.ReasonExpired, Err: why},
-			&advisory.LostError{Name: "a", Key: advisory.Bigint(1), Err: why},
+			&pglock.LostError{Lock: "a", Token: 33, Reason: pglock.ReasonExpired, Err: why},
+			&advisory.LostError{Lock: "a", Key: advisory.Bigint(1), Err: why},
 		} {
 			isEnd := errors.Is(lost, context.DeadlineExceeded) || errors.Is(lost, context.Canceled)
 			if isEnd || !errors.Is(lost, pglock.ErrLost) {

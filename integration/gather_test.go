@@ -520,7 +520,7 @@ func TestRefusedCallsInOneStatementHearWhoHoldsTheirLock(t *testing.T) {
 	for i, a := range calls[openers:] {
 		var h *pglock.HeldError
 		switch {
-		case want[i].granted && (!errors.As(a.err, &h) || h.Name != a.name || h.Holder != "peer" ||
+		case want[i].granted && (!errors.As(a.err, &h) || h.Lock != a.name || h.Holder != "peer" ||
 			int64(h.Token) != want[i].token || h.ExpiresAt.Before(time.Now())):
 			t.Errorf("%q: %v, want to hear who holds it with token %d", a.name, a.err, want[i].token)
 		case !want[i].granted && a.err != nil:
@@ -580,7 +580,7 @@ func TestLostLeasesCheckedTogetherHearTheirOwnReason(t *testing.T) {
 		switch reason := want[a.name]; {
 		case reason == "" && (a.err != nil || a.left <= 0):
 			t.Errorf("%q: %v, %v", a.name, a.left, a.err)
-		case reason != "" && (!errors.As(a.err, &lost) || lost.Reason != reason || lost.Name != a.name ||
+		case reason != "" && (!errors.As(a.err, &lost) || lost.Reason != reason || lost.Lock != a.name ||
 			lost.Token != a.lease.Token() || a.lease.Valid()):
 			t.Errorf("%q: %v, want lost because %s", a.name, a.err, reason)
 		}

@@ -283,7 +283,7 @@ func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
 						if state(err) != "40001" {
 							t.Errorf("I4: %v", err)
 						}
-					} else if !errors.As(err, &lost) || lost.Name != fences[which].Lease.Name() ||
+					} else if !errors.As(err, &lost) || lost.Lock != fences[which].Lease.Name() ||
 						lost.Token != fences[which].Lease.Token() || lost.Reason != pglock.ReasonBroken {
 						t.Errorf("I4: %v, want the loss of %s", err, fences[which].Lease)
 					}
@@ -339,7 +339,7 @@ func TestRefusalOfOneOfManyFencesNamesIt(t *testing.T) {
 				var stale *fencedstore.StaleTokenError
 				var lost *pglock.LostError
 				if what != "stale" {
-					if !errors.As(err, &lost) || lost.Name != refused.Lease.Name() ||
+					if !errors.As(err, &lost) || lost.Lock != refused.Lease.Name() ||
 						lost.Token != refused.Lease.Token() {
 						t.Errorf("%v, want the loss of %s", err, refused.Lease)
 					}

@@ -150,7 +150,7 @@ func (c *Client) getGrant(ctx context.Context, q *pending) (granted, error) {
 
 // heldError says who holds the lock, by the server's answer.
 func (c *Client) heldError(a protocol.Answer, name string) *HeldError {
-	return &HeldError{Name: name, Holder: a.Holder, Token: Token(a.Token), ExpiresAt: a.ExpiresAt, Place: a.Place,
+	return &HeldError{Lock: name, Holder: a.Holder, Token: Token(a.Token), ExpiresAt: a.ExpiresAt, Place: a.Place,
 		OwnSince: c.leases.since(Token(a.Token))}
 }
 

@@ -75,7 +75,7 @@ func TestLeasesEndTogetherWithTheFirstOfThem(t *testing.T) {
 	}{
 		"released":     {func(ls *Leases) error { return ls.Release(context.Background()) }, ErrReleased},
 		"one released": {func(ls *Leases) error { return ls.All()[1].Release(context.Background()) }, ErrReleased},
-		"one lost":     {func(ls *Leases) error { ls.All()[1].end(&LostError{Name: "a"}); return nil }, ErrLost},
+		"one lost":     {func(ls *Leases) error { ls.All()[1].end(&LostError{Lock: "a"}); return nil }, ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -69,7 +69,7 @@
 // clocks when it is called, so it is right in the first instruction after a pause; Context follows within a second.
 //
 // A call under a context that has ended fails with an error that matches the context's error and its cause. So a call
-// under the Context of a lost lease matches context.Canceled and ErrLost; LostError.Name says which lease that is.
+// under the Context of a lost lease matches context.Canceled and ErrLost; LostError.Lock says which lease that is.
 //
 // # Waiting
 //

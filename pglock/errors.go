@@ -47,7 +47,7 @@ var (
 
 // HeldError says who holds a lock. It is an ErrHeld.
 type HeldError struct {
-	Name string
+	Lock string
 	// "" in a grace, or if nobody holds the lock: a waiter is next, or a transaction has locked its row
 	Holder    string
 	Token     Token     // of the holder's lease; 0 if Holder is ""
@@ -61,13 +61,13 @@ type HeldError struct {
 func (e *HeldError) Error() string {
 	switch {
 	case e.Grace:
-		return fmt.Sprintf("pglock: lock %q is free, but in the grace after a failover until %s", e.Name,
+		return fmt.Sprintf("pglock: lock %q is free, but in the grace after a failover until %s", e.Lock,
 			e.ExpiresAt.Format(time.RFC3339Nano))
 	case e.Holder == "":
 		return fmt.Sprintf("pglock: lock %q has no holder and is not free: a waiter is next, or a transaction has "+
-			"locked its row", e.Name)
+			"locked its row", e.Lock)
 	}
-	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Name, e.Holder, e.Token)
+	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Lock, e.Holder, e.Token)
 	if !e.ExpiresAt.IsZero() {
 		s += " until " + e.ExpiresAt.Format(time.RFC3339Nano)
 	}
@@ -137,14 +137,14 @@ const (
 // errors.Is and errors.As do not look into it. That the last renewal timed out, or met a closed connection, says
 // nothing of the call that returns this error, and nothing of its context.
 type LostError struct {
-	Name   string
+	Lock   string
 	Token  Token
 	Reason Reason
 	Err    error // why it expired, if known: the last failure to renew, a pause of the program, a TTL that is too short
 }
 
 func (e *LostError) Error() string {
-	s := fmt.Sprintf("pglock: lease of lock %q with token %d is lost: %s", e.Name, e.Token, e.Reason)
+	s := fmt.Sprintf("pglock: lease of lock %q with token %d is lost: %s", e.Lock, e.Token, e.Reason)
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
 	}
@@ -202,9 +202,9 @@ const writable = "connect to the primary (target_session_attrs=read-write); if i
 func errorFromSQL(err error, name string, token Token) error {
 	switch state := protocol.State(err); state {
 	case protocol.StateExpired:
-		return &LostError{Name: name, Token: token, Reason: ReasonExpired}
+		return &LostError{Lock: name, Token: token, Reason: ReasonExpired}
 	case protocol.StateNotHolder:
-		return &LostError{Name: name, Token: token, Reason: Reason(protocol.Detail(err, "reason"))}
+		return &LostError{Lock: name, Token: token, Reason: Reason(protocol.Detail(err, "reason"))}
 	case protocol.StateDeadlock:
 		return fmt.Errorf("%w: %w: %s; if this is other work, as in a goroutine of its own, ask WithNewOwner",
 			ErrSelfDeadlock, ErrHeld, protocol.Message(err))

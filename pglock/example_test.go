@@ -114,7 +114,7 @@ func ExampleClient_TryAcquire() {
 	_, err = client.TryAcquire(ctx, "import", pglock.WithHolder("worker 2"))
 	var held *pglock.HeldError
 	if errors.As(err, &held) {
-		fmt.Printf("%s is held by %s\n", held.Name, held.Holder)
+		fmt.Printf("%s is held by %s\n", held.Lock, held.Holder)
 	}
 	fmt.Println(errors.Is(err, pglock.ErrHeld))
 	// Output:
@@ -183,7 +183,7 @@ func ExampleWithMaxWait() {
 	_, err = client.Acquire(ctx, "ledger", pglock.WithHolder("worker 2"), pglock.WithMaxWait(500*time.Millisecond))
 	var held *pglock.HeldError
 	if errors.As(err, &held) {
-		fmt.Printf("%s is held by %s; left place %d of the queue\n", held.Name, held.Holder, held.Place)
+		fmt.Printf("%s is held by %s; left place %d of the queue\n", held.Lock, held.Holder, held.Place)
 	}
 	fmt.Println(errors.Is(err, pglock.ErrHeld), errors.Is(err, context.DeadlineExceeded))
 	// Output:

@@ -26,7 +26,7 @@ func (c *Client) settle(ctx context.Context, q *pending, l *Lease) (*Lease, erro
 		case !changed || left <= 0:
 			return l, nil
 		case !q.Wait:
-			err = &HeldError{Name: q.Name, Grace: true, ExpiresAt: time.Now().Add(left).UTC()}
+			err = &HeldError{Lock: q.Name, Grace: true, ExpiresAt: time.Now().Add(left).UTC()}
 		default:
 			err = c.sitOut(ctx, l, left)
 		}
@@ -74,6 +74,6 @@ func (c *Client) sitOut(ctx context.Context, l *Lease, d time.Duration) error {
 		return c.endOf(l)
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", ctx.Err(),
-			&HeldError{Name: l.name, Grace: true, ExpiresAt: time.Now().Add(d).UTC()})
+			&HeldError{Lock: l.name, Grace: true, ExpiresAt: time.Now().Add(d).UTC()})
 	}
 }

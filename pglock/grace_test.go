@@ -126,7 +126,7 @@ func TestGraceThatNobodyCanTellFailsInTheEnd(t *testing.T) {
 			cancel()
 		}, context.Canceled, 5 * time.Second},
 		"when the lease is lost": {func(_ *Client, l *Lease, _ func()) {
-			l.end(&LostError{Name: "report", Reason: ReasonBroken})
+			l.end(&LostError{Lock: "report", Reason: ReasonBroken})
 		}, ErrLost, 5 * time.Second},
 		"when the client is closed": {func(c *Client, _ *Lease, _ func()) {
 			_ = c.Close(context.WithoutCancel(t.Context()))

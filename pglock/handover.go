@@ -105,7 +105,7 @@ func (l *Lease) notHandedOver(to, outcome string) error {
 	if outcome == protocol.Nobody {
 		return failure.Told(ErrNoWaiter, "pglock: hand over lock %q to %q", l.name, to)
 	}
-	l.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(outcome)})
+	l.end(&LostError{Lock: l.name, Token: l.token, Reason: Reason(outcome)})
 	return l.howEnded()
 }
 

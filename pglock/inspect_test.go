@@ -33,7 +33,7 @@ func TestRefusedCallTellsWhoHoldsTheLock(t *testing.T) {
 	if !errors.Is(err, pglock.ErrHeld) || !errors.As(err, &held) {
 		t.Fatalf("%v, want ErrHeld", err)
 	}
-	if held.Name != "report" || held.Holder != "client a" || held.Token != l.Token() {
+	if held.Lock != "report" || held.Holder != "client a" || held.Token != l.Token() {
 		t.Errorf("%+v, want lock report, holder client a, token %d", held, l.Token())
 	}
 	if left := time.Until(held.ExpiresAt); left < 30*time.Second || left > 90*time.Second ||

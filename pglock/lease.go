@@ -143,7 +143,7 @@ func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) 
 	err = l.ask(ctx, "check", func(ctx context.Context) error {
 		r, err := l.client.backend.Check(ctx, l.claim())
 		if err == nil && r.Lost != "" {
-			return &LostError{Name: l.name, Token: l.token, Reason: Reason(r.Lost)}
+			return &LostError{Lock: l.name, Token: l.token, Reason: Reason(r.Lost)}
 		}
 		remaining = max(0, r.Left-l.grace)
 		return err
@@ -300,7 +300,7 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	case reason == ReasonReleased && own:
 		return nil
 	}
-	lost := &LostError{Name: l.name, Token: l.token, Reason: cmp.Or(reason, ReasonExpired)}
+	lost := &LostError{Lock: l.name, Token: l.token, Reason: cmp.Or(reason, ReasonExpired)}
 	l.mu.Lock()
 	l.lost = lost
 	l.mu.Unlock()
@@ -353,7 +353,7 @@ func (l *Lease) end(cause error) bool {
 			cause, handed = ErrReleased, true // by our own HandOver, whose answer is on its way
 		}
 		if late := cause == ErrReleased && now.Reached(l.deadline); late || cause == errExpired {
-			cause, first = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired}, !late
+			cause, first = &LostError{Lock: l.name, Token: l.token, Reason: ReasonExpired}, !late
 		}
 		if lost, ok := cause.(*LostError); ok && lost.Err == nil &&
 			(lost.Reason == ReasonExpired || lost.Reason == ReasonTakenOver) {

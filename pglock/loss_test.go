@@ -35,7 +35,7 @@ func TestLossThatTheServerReportsEndsTheLeaseAtOnce(t *testing.T) {
 				}
 				var lost *LostError
 				if cause := context.Cause(l.Context()); !errors.As(cause, &lost) || lost.Reason != reason ||
-					lost.Name != "lost" || lost.Token != l.Token() {
+					lost.Lock != "lost" || lost.Token != l.Token() {
 					t.Errorf("cause %#v, want the loss of lock lost: %s", cause, reason)
 				}
 				if !errors.Is(l.Err(), ErrLost) || l.Valid() {

@@ -69,7 +69,7 @@ func (c *Client) renewAll(ctx context.Context, p piece, hold time.Duration) {
 		case err == nil && known && v.Outcome == protocol.Renewed:
 			did.renewed(l, l.renewed(renewals[i], sent, v, sooner))
 		case err == nil && known && v.Outcome != protocol.Busy:
-			l.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.Outcome)})
+			l.end(&LostError{Lock: l.name, Token: l.token, Reason: Reason(v.Outcome)})
 		case !latest: // it was asked for again, and perhaps renewed
 		case err != nil:
 			did.failed(l, l.renewLater(later, fmt.Errorf("renew: %w", err)))

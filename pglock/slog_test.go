@@ -32,7 +32,7 @@ func logs(level slog.Level, events ...Event) []string {
 }
 
 func TestSlogObserverSpeaksOfWhatAPersonMustActOnAndOfNothingElse(t *testing.T) {
-	lost := &LostError{Name: "report", Token: 7, Reason: ReasonExpired, Err: errReset}
+	lost := &LostError{Lock: "report", Token: 7, Reason: ReasonExpired, Err: errReset}
 	lease := Event{Lock: "report", Mode: ModeExclusive, Token: 7, Holder: "me", TTL: 30 * time.Second}
 	with := func(kind EventKind, change func(*Event)) Event {
 		e := lease

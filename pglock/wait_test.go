@@ -88,7 +88,7 @@ func TestCallThatIsCancelledWhileItWaitsNamesBothReasons(t *testing.T) {
 		if l != nil || !errors.Is(err, context.Canceled) || !errors.Is(err, ErrHeld) || !errors.As(err, &held) {
 			t.Fatalf("Acquire = %v, %v; want context.Canceled and ErrHeld", l, err)
 		}
-		if held.Name != "report" || held.Holder != "the other" || held.Token != 5 || held.ExpiresAt.IsZero() ||
+		if held.Lock != "report" || held.Holder != "the other" || held.Token != 5 || held.ExpiresAt.IsZero() ||
 			held.Place != 2 {
 			t.Errorf("%+v does not tell who holds the lock, and the second place", held)
 		}

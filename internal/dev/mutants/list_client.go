@@ -154,7 +154,7 @@ var ofTheBeat = []mutant{
 		{"pglock/renew.go", "min(hold, busyWait))\n", "limit)\n"},
 	}, library, "^TestLockedRow|^TestBeatWaits"},
 	{"a lease that the server calls lost goes on", []edit{
-		{"pglock/renew.go", "\t\t\tl.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.Outcome)})\n",
+		{"pglock/renew.go", "\t\t\tl.end(&LostError{Lock: l.name, Token: l.token, Reason: Reason(v.Outcome)})\n",
 			"\t\t\tl.renewLater(later, errBusy)\n"},
 	}, library, "^TestLossThatTheServer"},
 	{"a renewal that hangs takes the time of the next", []edit{
