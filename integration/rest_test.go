@@ -36,14 +36,15 @@ func TestI8_ALookTellsWhetherTheQueueMoves(t *testing.T) {
 	}
 }
 
-// restingConn counts how often it tells the server that its client listens no more.
+// restingConn is a client's. It counts the client when it first tells the server that it listens no more.
 type restingConn struct {
 	net.Conn
+	told *atomic.Bool
 	rest *atomic.Int64
 }
 
 func (c restingConn) Write(b []byte) (int, error) {
-	if bytes.Contains(b, []byte("UNLISTEN *")) {
+	if bytes.Contains(b, []byte("UNLISTEN *")) && c.told.CompareAndSwap(false, true) {
 		c.rest.Add(1)
 	}
 	return c.Conn.Write(b)
@@ -63,10 +64,10 @@ func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 	const waiters, near = 24, 8
 	var rest atomic.Int64 // clients that have told their server to listen no more
 	resting := func(c *pgxpool.Config) {
-		dial := c.ConnConfig.DialFunc
+		dial, told := c.ConnConfig.DialFunc, new(atomic.Bool)
 		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dial(ctx, network, address)
-			return restingConn{conn, &rest}, err
+			return restingConn{conn, told, &rest}, err
 		}
 	}
 	got, group := make(chan fetched, waiters), pgtest.Group(t)
