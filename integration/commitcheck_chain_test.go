@@ -150,7 +150,7 @@ func TestI4_ALeaseIsNotTakenOverWhereOneWasRenewed(t *testing.T) {
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
 	patientTransactions(t, look)
-	f := newFencedTxOn(t, p, look, 300*time.Millisecond)
+	f := newFencedTxOn(t, p, look, 2*time.Second)
 	const renew = `SELECT expires_at FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}',
 		NULL, $4::text[]::interval[], $5::timestamptz[])`
 	const take = `SELECT granted FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'next', '1 min')`
@@ -158,7 +158,7 @@ func TestI4_ALeaseIsNotTakenOverWhereOneWasRenewed(t *testing.T) {
 	f.begin(t, pgx.RepeatableRead)
 	look.exec(t, `BEGIN`)
 	one[time.Time](t, look, renew, f.g.name, f.g.token, f.g.id.String(), nil, []time.Time{until})
-	look.exec(t, `SELECT pg_sleep(0.4)`)
+	look.exec(t, `SELECT pg_sleep(2.1)`)
 	look.exec(t, `SAVEPOINT s`)
 	granted := one[bool](t, look, take, f.g.name)
 	look.exec(t, `COMMIT`)
