@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
+	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
 )
 
@@ -44,4 +46,10 @@ func agreed(ctx context.Context, cmd *cobra.Command, question string, draw func(
 		return &advised{text: "nothing was broken: the answer was not y", code: exitFailure, hint: again +
 			"; --yes asks no question"}
 	}
+}
+
+// isTerminal reports whether a stream leads to a terminal that can show a screen.
+func isTerminal(stream any) bool {
+	f, is := stream.(*os.File)
+	return is && term.IsTerminal(f.Fd())
 }

@@ -200,11 +200,3 @@ func rightToEnd(backends []backendView, use lockadmin.BackendUse) string {
 	return "This user lacks the right: it needs the role " + strings.Join(users, " and ") +
 		", or of pg_signal_backend where that role is no superuser."
 }
-
-// textWidth is how wide sentences are drawn.
-func textWidth(w *page) int {
-	if w.width == 0 {
-		return terminalWidth
-	}
-	return max(min(terminalWidth, w.width), leastWidth)
-}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/user"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -297,20 +295,4 @@ func drawHeldNow(w *page, v breakView) {
 		}
 		fmt.Fprintf(w, "● %s has token %d (%s)\n", printable(h.Holder), int64(h.Token), since)
 	}
-}
-
-// actor names whoever runs this program: user@host.
-func actor() string {
-	name, host := "unknown", "unknown"
-	if u, err := user.Current(); err == nil && u.Username != "" {
-		name = u.Username
-	}
-	if h, err := os.Hostname(); err == nil && h != "" {
-		host = h
-	}
-	who := strings.ToValidUTF8(name+"@"+host, "?")
-	for len(who) > pglock.MaxHolderBytes {
-		who = strings.ToValidUTF8(who[:pglock.MaxHolderBytes], "")
-	}
-	return who
 }

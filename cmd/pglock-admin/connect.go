@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/user"
 	"strings"
 	"time"
 
@@ -162,4 +164,20 @@ func closeSoon(pool *pgxpool.Pool) {
 	case <-closed:
 	case <-time.After(time.Second):
 	}
+}
+
+// actor names whoever runs this program: user@host.
+func actor() string {
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil && h != "" {
+		host = h
+	}
+	who := strings.ToValidUTF8(name+"@"+host, "?")
+	for len(who) > pglock.MaxHolderBytes {
+		who = strings.ToValidUTF8(who[:pglock.MaxHolderBytes], "")
+	}
+	return who
 }

@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -79,10 +78,8 @@ func attention(findings []lockadmin.Finding) []string {
 
 // The columns of a finding: its mark, its item and its value. The meaning goes below them.
 const (
-	terminalWidth = 80
-	leastWidth    = 30
-	markWidth     = len("attention") + 2
-	itemMost      = 40
+	markWidth = len("attention") + 2
+	itemMost  = 40
 )
 
 func drawDoctor(w *page, v doctorView) {
@@ -116,13 +113,4 @@ func drawDoctor(w *page, v doctorView) {
 // indented wraps a text for the column of the items.
 func indented(s string, most int) string {
 	return strings.ReplaceAll(wrapped(s, most-markWidth), "\n", "\n"+strings.Repeat(" ", markWidth))
-}
-
-// wrapped breaks a text into lines of so many columns, between words if possible.
-func wrapped(s string, columns int) string {
-	lines := strings.Split(text.WrapSoft(s, columns), "\n")
-	for i, line := range lines {
-		lines[i] = strings.TrimRight(line, " ")
-	}
-	return strings.Join(lines, "\n")
 }

@@ -139,3 +139,8 @@ func writeData(w io.Writer, format string, v any) error {
 	_, err = io.WriteString(w, escapeJSON(string(b))+"\n")
 	return err
 }
+
+// silent is an exit code about which there is nothing to say.
+type silent int
+
+func (c silent) Error() string { return fmt.Sprintf("exit code %d", int(c)) }

@@ -211,3 +211,13 @@ func note(e lockadmin.Event) string {
 	}
 	return tell(e)
 }
+
+// recordView is lockadmin.HistorySettings in JSON.
+type recordView struct {
+	lockadmin.HistorySettings
+	Keep int64 `json:"keep_ms"`
+}
+
+func recordViewOf(s lockadmin.HistorySettings) recordView {
+	return recordView{HistorySettings: s, Keep: s.Keep.Milliseconds()}
+}

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,42 +22,6 @@ type listFlags struct {
 	all, queued                                        bool
 	older                                              time.Duration
 	limit                                              int
-}
-
-// wordFlag is a flag that is one of some words.
-type wordFlag struct {
-	value *string
-	words []string
-}
-
-func (f wordFlag) String() string {
-	if f.value == nil {
-		return ""
-	}
-	return *f.value
-}
-
-func (f wordFlag) Set(s string) error {
-	if !slices.Contains(f.words, s) {
-		return errors.New("it must be " + f.rule())
-	}
-	*f.value = s
-	return nil
-}
-
-func (wordFlag) Type() string { return "word" }
-
-func (f wordFlag) rule() string {
-	last := len(f.words) - 1
-	return strings.Join(f.words[:last], ", ") + " or " + f.words[last]
-}
-
-// wordVar defines a flag that is one of some words, which the shell completes.
-func wordVar(cmd *cobra.Command, value *string, name, usage string, words ...string) {
-	f := wordFlag{value, words}
-	cmd.Flags().Var(f, name, usage+f.rule())
-	// fails only if the flag is missing
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // add defines some of the flags, each with its usage. orders are those of the list; the first one is its default.
@@ -155,23 +116,6 @@ func (f *listFlags) more(w *page, shown int, last string) {
 	default:
 		fmt.Fprintf(w, "narrow with --match, or go on with --after %s\n", shellName(last))
 	}
-}
-
-// optionalName reads the name of a lock that a command may have.
-func optionalName(cmd *cobra.Command, args []string) (string, error) {
-	if len(args) == 0 {
-		return "", nil
-	}
-	return nameOf(cmd, args, 0)
-}
-
-// atMostOneName checks the arguments of commands about one lock or all.
-func atMostOneName(cmd *cobra.Command, args []string) error {
-	if len(args) > 1 || len(args) == 1 && args[0] == "" {
-		return usageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes", "%s takes the name of one "+
-			"lock or none, not %q", cmd.Name(), args)
-	}
-	return nil
 }
 
 // read reads the flags, and the name of a lock if there is one.

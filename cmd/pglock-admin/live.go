@@ -25,12 +25,6 @@ const (
 	liveMostInterval  = time.Minute
 )
 
-// isTerminal reports whether a stream leads to a terminal that can show a screen.
-func isTerminal(stream any) bool {
-	f, is := stream.(*os.File)
-	return is && term.IsTerminal(f.Fd())
-}
-
 // checkLive refuses what a screen cannot do, with the command that can.
 func (o *options) checkLive(cmd *cobra.Command, interval time.Duration, instead string) error {
 	switch {

@@ -24,11 +24,6 @@ func mainWithSignals() int {
 	return run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 }
 
-// heeded leaves out the signals that this program was started to ignore, as nohup does.
-func heeded(signals ...os.Signal) []os.Signal {
-	return slices.DeleteFunc(slices.Clone(signals), signal.Ignored)
-}
-
 // run executes one command line and returns the exit code. The end of ctx interrupts it.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	o := &options{getenv: getenv}

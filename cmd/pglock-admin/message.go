@@ -165,3 +165,11 @@ func refusalsOf(err error) []refusal {
 	}
 	return []refusal{{"", err.Error()}}
 }
+
+func stateOf(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/internal/shown"
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 // The values of --output.
@@ -209,4 +210,19 @@ func moment(t time.Time) string {
 		return ""
 	}
 	return t.UTC().Format("2006-01-02 15:04:05.000 UTC")
+}
+
+func count(n int64, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// mark stands before the verdict, for a person who has no time to read.
+func mark(s lockadmin.Severity) string {
+	if s == "" {
+		return "?" // nobody has looked
+	}
+	return strings.ToUpper(string(s))
 }

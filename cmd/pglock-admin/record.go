@@ -11,16 +11,6 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// recordView is lockadmin.HistorySettings in JSON.
-type recordView struct {
-	lockadmin.HistorySettings
-	Keep int64 `json:"keep_ms"`
-}
-
-func recordViewOf(s lockadmin.HistorySettings) recordView {
-	return recordView{HistorySettings: s, Keep: s.Keep.Milliseconds()}
-}
-
 func newRecord(o *options) *cobra.Command {
 	var level, by string
 	keep := time.Duration(0)

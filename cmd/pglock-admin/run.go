@@ -288,11 +288,6 @@ func ending(code int, hint, format string, args ...any) error {
 	return &advised{text: fmt.Sprintf(format, args...), code: code, final: true, hint: hint}
 }
 
-// silent is an exit code about which there is nothing to say.
-type silent int
-
-func (c silent) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
-
 // runCode is the exit code of an error for which run has none of its own.
 func runCode(err error, code int) int {
 	var own *advised

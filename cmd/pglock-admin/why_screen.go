@@ -12,14 +12,6 @@ import (
 // The screen. It shows the verdicts in full, the facts in a line or two each, and the steps of the gravest verdict. If
 // there is nothing to do, it has three lines.
 
-// mark stands before the verdict, for a person who has no time to read.
-func mark(s lockadmin.Severity) string {
-	if s == "" {
-		return "?" // nobody has looked
-	}
-	return strings.ToUpper(string(s))
-}
-
 const whyWidth = 100
 
 func drawWhy(w *page, o *options, e lockadmin.Explanation) {
