@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
+	"github.com/pglock-dev/pglock/internal/dev/golden"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -165,7 +166,7 @@ func TestEveryCommandWritesWhatItsFileHas(t *testing.T) {
 			fmt.Fprintf(&paper, "# %s: pglock-admin %s\n%s\n", where, strings.Join(quoted(line), " "),
 				still(db, onPaper(t, db.URL(), columns, line...)))
 		}
-		golden(t, filepath.Join("testdata", "commands", strings.Trim(name, "-")+".golden"), paper.String())
+		golden.Compare(t, filepath.Join("testdata", "commands", strings.Trim(name, "-")+".golden"), paper.String())
 	}
 }
 
@@ -201,7 +202,7 @@ func TestBreakWritesWhatItsFileHas(t *testing.T) {
 			}
 			fmt.Fprintf(&paper, "# %d columns\n%s\n", columns, still(db, onPaper(t, db.URL(), columns, line...)))
 		}
-		golden(t, filepath.Join("testdata", "commands", name+".golden"), paper.String())
+		golden.Compare(t, filepath.Join("testdata", "commands", name+".golden"), paper.String())
 	}
 }
 
@@ -222,5 +223,5 @@ func TestDoctorWritesWhatItsFileHas(t *testing.T) {
 		drawDoctor(p, v)
 		fmt.Fprintf(&paper, "# %d columns\n%s\n", columns, p)
 	}
-	golden(t, filepath.Join("testdata", "commands", "doctor.golden"), paper.String())
+	golden.Compare(t, filepath.Join("testdata", "commands", "doctor.golden"), paper.String())
 }

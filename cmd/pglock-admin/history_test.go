@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/dev/golden"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -61,7 +62,7 @@ func TestHistoryShowsEveryKind(t *testing.T) {
 		} else {
 			text = below(text)
 		}
-		golden(t, "testdata/history/"+name+".golden", text)
+		golden.Compare(t, "testdata/history/"+name+".golden", text)
 	}
 	if _, err := conn.Exec(t.Context(), "SELECT pglock.set_history('me', 'all')"); err != nil {
 		t.Fatal(err)
@@ -128,7 +129,7 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 	} {
 		db, _ := recorded(t, tc.rows)
 		a := in(t, db.URL(), "verify").want(t, tc.code)
-		golden(t, "testdata/history/verify-"+name+".golden", below(a.stdout))
+		golden.Compare(t, "testdata/history/verify-"+name+".golden", below(a.stdout))
 		if tc.code != exitOK {
 			continue
 		}
