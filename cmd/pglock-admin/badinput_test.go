@@ -165,7 +165,7 @@ func TestEveryCommandCanBeInterruptedWhileTheServerWorks(t *testing.T) {
 		var stdout, stderr bytes.Buffer
 		ended := make(chan int)
 		go func() {
-			ended <- run(ctx, append(line, "--database-url", db.URL(), "--timeout", "20s"), os.Getenv, &stdout, &stderr)
+			ended <- obey(ctx, append(line, "--database-url", db.URL(), "--timeout", "20s"), os.Getenv, &stdout, &stderr)
 		}()
 		pgtest.Eventually(t, "the server works", func() bool { return blocked() > 0 })
 		cancel()

@@ -138,8 +138,8 @@ func (o *options) breakLock(cmd *cobra.Command, b breaking) error {
 }
 
 // breakFailed says what became of a break whose answer is an error. why is the command that names whoever is in its
-// way, look the one that shows whether it was done.
-func (o *options) breakFailed(err error, why, look string) error {
+// way, see the one that shows whether it was done.
+func (o *options) breakFailed(err error, why, see string) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), stateOf(err) == "57014":
 		return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a "+
@@ -147,13 +147,13 @@ func (o *options) breakFailed(err error, why, look string) error {
 			hint: why + ", which names that transaction's process and how to end it\n" +
 				"  If it names none: psql -c 'SELECT 1' shows whether the server hangs"}
 	case unknownOutcome(err):
-		return unknownBreak(err, look)
+		return unknownBreak(err, see)
 	}
 	return err
 }
 
-func unknownBreak(err error, look string) error {
-	return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable, hint: look}
+func unknownBreak(err error, see string) error {
+	return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable, hint: see}
 }
 
 // lockFailed is breakFailed for one lock.

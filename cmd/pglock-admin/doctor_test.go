@@ -15,7 +15,7 @@ import (
 )
 
 // finding gives the finding of an item.
-func (v doctorView) finding(tb testing.TB, item string) lockadmin.Finding {
+func finding(tb testing.TB, v doctorView, item string) lockadmin.Finding {
 	tb.Helper()
 	i := slices.IndexFunc(v.Findings, func(f lockadmin.Finding) bool { return f.Item == item })
 	if i < 0 {
@@ -52,8 +52,8 @@ func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
 	if !slices.Equal(not, v.Attention) {
 		t.Errorf("attention %q, but not ok are %q", v.Attention, not)
 	}
-	if !fine(v.finding(t, "schema")) || !fine(v.finding(t, "server")) ||
-		v.finding(t, "epoch").Level != lockadmin.FindingDepends || !fine(v.finding(t, "guard of public.accounts")) {
+	if !fine(finding(t, v, "schema")) || !fine(finding(t, v, "server")) ||
+		finding(t, v, "epoch").Level != lockadmin.FindingDepends || !fine(finding(t, v, "guard of public.accounts")) {
 		t.Errorf("%+v", v)
 	}
 }
@@ -106,7 +106,7 @@ func TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion(t *testing.T) {
 		in(t, tc.db.URL(), "doctor").want(t, exitSchema, tc.says...).narrow(t)
 		a := in(t, tc.db.URL(), "doctor", "-o", "json").want(t, exitSchema)
 		v, p := decode[doctorView](t, a.stdout), decode[problem](t, a.stderr)
-		if !bad(v.finding(t, "schema")) || (len(v.Findings) > 1) != tc.more || v.Attention[0] != "schema" ||
+		if !bad(finding(t, v, "schema")) || (len(v.Findings) > 1) != tc.more || v.Attention[0] != "schema" ||
 			p.Code != exitSchema {
 			t.Errorf("%+v, %+v", v, p)
 		}
@@ -132,8 +132,8 @@ func TestDoctorWorksWhereProgramsRefuseToStart(t *testing.T) {
 	u.RawQuery = query.Encode()
 	in(t, u.String(), "break", "a", "--reason", "r").want(t, exitUnreachable)
 	v := decode[doctorView](t, in(t, u.String(), "doctor", "-o", "json").want(t, exitOK).stdout)
-	if f := v.finding(t, "server"); !bad(f) || f.Value != "read-only" || !fine(v.finding(t, "schema")) ||
-		!fine(v.finding(t, "token sequence")) {
+	if f := finding(t, v, "server"); !bad(f) || f.Value != "read-only" || !fine(finding(t, v, "schema")) ||
+		!fine(finding(t, v, "token sequence")) {
 		t.Errorf("%+v", v)
 	}
 }

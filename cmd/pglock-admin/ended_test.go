@@ -44,7 +44,7 @@ func TestWhatWasDoneIsSaidToBeDoneWhenTheAnswerCannotBeWritten(t *testing.T) {
 				continue // is done already
 			}
 			var stderr bytes.Buffer
-			code := run(t.Context(), strings.Fields(command+format), environment(db.URL()), full{}, &stderr)
+			code := obey(t.Context(), strings.Fields(command+format), environment(db.URL()), full{}, &stderr)
 			answer{code: code, stderr: stderr.String()}.want(t, exitFailure, "it was done, but the answer could not "+
 				"be written: no space left on device")
 		}
@@ -53,7 +53,7 @@ func TestWhatWasDoneIsSaidToBeDoneWhenTheAnswerCannotBeWritten(t *testing.T) {
 		t.Error("the lease was not broken")
 	}
 	var stderr bytes.Buffer
-	if code := run(t.Context(), []string{"list"}, environment(db.URL()), full{}, &stderr); code != exitFailure ||
+	if code := obey(t.Context(), []string{"list"}, environment(db.URL()), full{}, &stderr); code != exitFailure ||
 		strings.Contains(stderr.String(), "done") {
 		t.Errorf("a look: exit code %d: %s", code, stderr.String())
 	}
@@ -112,7 +112,7 @@ func TestAnInterruptInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := make(chan int, 1)
 			go func() {
-				code <- run(ctx, append(strings.Fields(command), "--timeout", "2m"), environment(db.URL()), &stdout,
+				code <- obey(ctx, append(strings.Fields(command), "--timeout", "2m"), environment(db.URL()), &stdout,
 					&stderr)
 			}()
 			blocked(t, db)

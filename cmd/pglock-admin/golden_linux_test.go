@@ -14,10 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
-	"github.com/pglock-dev/pglock/internal/dev/golden"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/internal/server"
-	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 // badName is a name that would clear the screen, turn the rest of the line around and be bold in a page.
@@ -98,7 +97,7 @@ func onPaper(t *testing.T, url string, columns int, args ...string) string {
 	}
 	var stdout, stderr bytes.Buffer
 	if columns == 0 {
-		code := run(t.Context(), args, getenv, &stdout, &stderr)
+		code := obey(t.Context(), args, getenv, &stdout, &stderr)
 		return fmt.Sprintf("%s%s= %d\n", stdout.String(), stderr.String(), code)
 	}
 	master, slave := pseudoTerminal(t)
@@ -116,7 +115,7 @@ func onPaper(t *testing.T, url string, columns int, args ...string) string {
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); _, _ = io.Copy(&stdout, master) }() // until the slave is closed
-	code := run(t.Context(), args, getenv, slave, &stderr)
+	code := obey(t.Context(), args, getenv, slave, &stderr)
 	_ = slave.Close()
 	<-done
 	text := strings.ReplaceAll(stdout.String(), "\r\n", "\n")
@@ -166,7 +165,7 @@ func TestEveryCommandWritesWhatItsFileHas(t *testing.T) {
 			fmt.Fprintf(&paper, "# %s: pglock-admin %s\n%s\n", where, strings.Join(quoted(line), " "),
 				still(db, onPaper(t, db.URL(), columns, line...)))
 		}
-		golden.Compare(t, filepath.Join("testdata", "commands", strings.Trim(name, "-")+".golden"), paper.String())
+		screens.Compare(t, filepath.Join("testdata", "commands", strings.Trim(name, "-")+".golden"), paper.String())
 	}
 }
 
@@ -202,26 +201,6 @@ func TestBreakWritesWhatItsFileHas(t *testing.T) {
 			}
 			fmt.Fprintf(&paper, "# %d columns\n%s\n", columns, still(db, onPaper(t, db.URL(), columns, line...)))
 		}
-		golden.Compare(t, filepath.Join("testdata", "commands", name+".golden"), paper.String())
+		screens.Compare(t, filepath.Join("testdata", "commands", name+".golden"), paper.String())
 	}
-}
-
-func TestDoctorWritesWhatItsFileHas(t *testing.T) {
-	t.Parallel()
-	v := doctorView{Findings: []lockadmin.Finding{
-		{Item: "schema", Level: lockadmin.FindingOK, Value: "pglock, version 1", Meaning: "The version that this " +
-			"library needs."},
-		{Item: "guard of public." + badName, Level: lockadmin.FindingAttention, Value: badName,
-			Meaning: "A sentence about " + badName + " that is longer than a narrow terminal is wide."},
-		{Item: "synchronous_standby_names", Level: lockadmin.FindingDepends, Value: "empty",
-			Meaning: "A failover may lose commits."},
-	}}
-	v.Attention = attention(v.Findings)
-	var paper strings.Builder
-	for _, columns := range []int{0, 40, 120} {
-		p := &page{width: columns}
-		drawDoctor(p, v)
-		fmt.Fprintf(&paper, "# %d columns\n%s\n", columns, p)
-	}
-	golden.Compare(t, filepath.Join("testdata", "commands", "doctor.golden"), paper.String())
 }

@@ -442,8 +442,7 @@ func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
 		}
 	}
 	in(t, db.URL(), "doctor", "--strict").want(t, exitAttention, "attention", "guard of public.jobs")
-	if f := decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout).finding(t,
-		"guard of public.jobs"); f.Level != lockadmin.FindingAttention ||
+	if f := finding(t, decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout), "guard of public.jobs"); f.Level != lockadmin.FindingAttention ||
 		!strings.Contains(f.Meaning, revoke) || !strings.Contains(f.Meaning, "pglock_guard_truncate") {
 		t.Errorf("%+v", f)
 	}

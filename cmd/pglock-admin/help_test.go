@@ -4,13 +4,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/pglock-dev/pglock/lockadmin"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 // commands are all of them, with what they hold.
@@ -80,69 +76,5 @@ func TestATextIsWrappedAnewByParagraphs(t *testing.T) {
 		"wrapped\nsix seven"
 	if got := reflow(text, 28); got != want {
 		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-func heldLock(name string) lockView {
-	now := time.Now()
-	return viewOf(pglock.LockInfo{Name: name, Held: true, Holder: "host/worker[4711]", Token: 12, TTL: time.Minute,
-		Remaining:  45 * time.Second,
-		AcquiredAt: now, ExpiresAt: now.Add(45 * time.Second), Mode: pglock.ModeLimit, Limit: 3, Slot: 2})
-}
-
-func TestATableThatIsTooWideForTheTerminalIsDrawnOtherwise(t *testing.T) {
-	t.Parallel()
-	drawn := func(width int) string {
-		p := &page{width: width}
-		drawList(p, listView{Locks: []listedLock{{lockView: heldLock("report")}, {lockView: heldLock("my job")}}},
-			listFlags{order: "name"})
-		return p.String()
-	}
-	for width, want := range map[int][]string{
-		0:   {"LOCK      VERDICT  MODE", "LEASE", "'my job'  "},
-		120: {"LOCK      VERDICT  MODE", "LEASE", "'my job'  "},
-		80:  {"LOCK      VERDICT  MODE", "EXPIRES-IN  WAITING\n", "'my job'  "},
-		40: {"LOCK        report\nVERDICT     ?\nMODE        limit 3 #2\nHOLDER      host/worker[4711]\n",
-			"WAITING     -\n\nLOCK        'my job'\n"},
-	} {
-		text := drawn(width)
-		answer{stdout: text}.inOrder(t, want...)
-		for line := range strings.Lines(text) {
-			if n := len([]rune(strings.TrimRight(line, "\n"))); width > 0 && n > width {
-				t.Errorf("at %d: %d columns: %s", width, n, line)
-			}
-		}
-	}
-	if strings.Contains(drawn(80), "HELD-FOR") {
-		t.Errorf("at 80 one column is left out, which show tells:\n%s", drawn(80))
-	}
-}
-
-// At any width doctor says everything, in lines that fit.
-func TestDoctorFitsANarrowTerminal(t *testing.T) {
-	t.Parallel()
-	f := lockadmin.Finding{Item: "client_connection_check_interval", Level: lockadmin.FindingOK,
-		Value: "can be set on this server",
-		Meaning: "A client that is gone is noticed while its statement runs, so that nobody waits for what it has " +
-			"locked."}
-	v := doctorView{Findings: []lockadmin.Finding{f, {Item: "epoch", Level: lockadmin.FindingDepends, Value: "7",
-		Meaning: "short"}}}
-	for width, lines := range map[int]int{40: 9, 60: 7, 80: 6} { // at least so many
-		p := &page{width: width}
-		drawDoctor(p, v)
-		said := p.String()
-		if n := strings.Count(said, "\n"); n < lines {
-			t.Errorf("at %d it has %d lines, want %d:\n%s", width, n, lines, said)
-		}
-		words := func(s string) string { return strings.Join(strings.Fields(s), "") } // a long one may be broken
-		if want := strings.Join([]string{"ok", f.Item, f.Value, f.Meaning, "–epoch 7 short", v.summary()},
-			" "); words(said) != words(want) {
-			t.Errorf("at %d it says\n%s\nwant\n%s", width, said, want)
-		}
-		for line := range strings.Lines(said) {
-			if n := len([]rune(strings.TrimRight(line, "\n"))); n > width {
-				t.Errorf("at %d: %d columns: %s", width, n, line)
-			}
-		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglock-dev/pglock/internal/dev/golden"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/screens"
 )
 
 // badLabel is a label that tries to steer a terminal.
@@ -62,7 +62,7 @@ func TestHistoryShowsEveryKind(t *testing.T) {
 		} else {
 			text = below(text)
 		}
-		golden.Compare(t, "testdata/history/"+name+".golden", text)
+		screens.Compare(t, "testdata/history/"+name+".golden", text)
 	}
 	if _, err := conn.Exec(t.Context(), "SELECT pglock.set_history('me', 'all')"); err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 	} {
 		db, _ := recorded(t, tc.rows)
 		a := in(t, db.URL(), "verify").want(t, tc.code)
-		golden.Compare(t, "testdata/history/verify-"+name+".golden", below(a.stdout))
+		screens.Compare(t, "testdata/history/verify-"+name+".golden", below(a.stdout))
 		if tc.code != exitOK {
 			continue
 		}

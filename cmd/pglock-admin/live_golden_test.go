@@ -8,7 +8,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/pglock-dev/pglock/internal/dev/golden"
+	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -200,7 +200,7 @@ func TestScreensLookAsInTheGoldenFiles(t *testing.T) {
 			l := newLab(size[0], size[1])
 			play(l)
 			e := emulated(t, l.liveModel)
-			golden.Compare(t, fmt.Sprintf("testdata/live/%s-%dx%d.txt", name, size[0], size[1]), screenText(e))
+			screens.Compare(t, fmt.Sprintf("testdata/live/%s-%dx%d.txt", name, size[0], size[1]), screens.Text(e))
 		}
 	}
 }
@@ -216,7 +216,7 @@ func TestPicturesInTheDocumentationAreWhatATerminalShows(t *testing.T) {
 		after.locks[n].Grants += grants
 	}
 	l.gets(after)
-	golden.Compare(t, "../../docs/top.svg", picture(emulated(t, l.liveModel),
+	screens.Compare(t, "../../docs/top.svg", picture(emulated(t, l.liveModel),
 		"pglock-admin top: five locks, the one that somebody has waited for longest first. One has a holder that "+
 			"renews late, and is red."))
 
@@ -224,7 +224,7 @@ func TestPicturesInTheDocumentationAreWhatATerminalShows(t *testing.T) {
 	l.wish.name = "nightly-report"
 	l.gets(reportShot()).presses("b")
 	l.types("stuck since 3:00, host is down")
-	golden.Compare(t, "../../docs/watch.svg", picture(emulated(t, l.liveModel),
+	screens.Compare(t, "../../docs/watch.svg", picture(emulated(t, l.liveModel),
 		"pglock-admin watch nightly-report: the holder with the bar of its lease, three waiters, the history, the "+
 			"process of the server. It asks why the lease is to be broken."))
 }

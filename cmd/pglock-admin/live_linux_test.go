@@ -17,6 +17,8 @@ import (
 
 	"github.com/charmbracelet/x/vt"
 	"golang.org/x/sys/unix"
+
+	"github.com/pglock-dev/pglock/internal/dev/screens"
 )
 
 // screen is a terminal with pglock-admin in it, and an emulator that tells what somebody sees there.
@@ -242,5 +244,5 @@ func (s *screen) asItWas() {
 func (s *screen) text() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return screenText(s.emulator)
+	return screens.Text(s.emulator)
 }

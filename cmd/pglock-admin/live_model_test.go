@@ -9,18 +9,10 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
-
-// hostileTexts are texts that would write outside of their place, or elsewhere, if a terminal obeyed them.
-var hostileTexts = []string{
-	"\x1b[2J\x1b[1;1Hpwned", "\x1b]0;pwned\x07", "\x1b]52;c;cHduZWQ=\x07", "a\r\nb\tc", "\u009b2J", "\x7f\x08\x08",
-	"\u202egnp.exe\u202c", "\u2066x\u2069", "\u200bzero\u200dwidth\ufeff",
-	strings.Repeat("e\u0301\u0300\u0302", 73), "👨\u200d👩\u200d👧\u200d👦", "🇩🇪🇫🇷", "👍🏽", "❤\ufe0f", "각\u1100\u1161",
-	strings.Repeat("界", 170), strings.Repeat("x", 512), strings.Repeat("名前 ", 73),
-	"'; rm -rf /", `"quoted"`, "-flag", "back\\slash", "﷽﷽﷽", "ก\u0e33\u0e49", "\u0600number", "█░▶●├─│",
-}
 
 // hostileShots have the text wherever a text from outside can be.
 func hostileShots(text string) (list, lock liveShot) {
@@ -48,12 +40,12 @@ func hostileShots(text string) (list, lock liveShot) {
 func TestHostileTextsStayInTheirPlace(t *testing.T) {
 	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	t.Parallel()
-	for _, text := range hostileTexts {
+	for _, text := range screens.Hostile {
 		list, lock := hostileShots(text)
 		for _, size := range [][2]int{{20, 6}, {40, 20}, {120, 40}} {
 			l := newLab(size[0], size[1])
 			l.gets(list)
-			first := screenText(emulated(t, l.liveModel))
+			first := screens.Text(emulated(t, l.liveModel))
 			if size[0] >= 40 && (!strings.Contains(first, "plain  ") || strings.Contains(first, "pwned\x07")) {
 				t.Errorf("%q at %v:\n%s", text, size, first)
 			}
@@ -84,7 +76,7 @@ func TestHostileTextsStayInTheirPlace(t *testing.T) {
 // A shell and pglock-admin read the name that the screen shows.
 func TestNamesOnTheScreenCanBePasted(t *testing.T) {
 	t.Parallel()
-	for _, name := range append([]string{"nightly-report", "my job", "界"}, hostileTexts...) {
+	for _, name := range append([]string{"nightly-report", "my job", "界"}, screens.Hostile...) {
 		shows := cellName(name)
 		if !evenPlain(shows) {
 			t.Errorf("%q", shows)
@@ -153,7 +145,7 @@ func TestTheChosenLockStaysChosenWhereverItGoes(t *testing.T) {
 	for _, step := range []struct{ key, chosen string }{{"end", "lock-099"}, {"up", "lock-098"}, {"home", "lock-000"},
 		{"pgdown", "lock-006"}, {"pgdown", "lock-012"}, {"pgup", "lock-006"}} {
 		l.presses(step.key)
-		if text := screenText(emulated(t, l.liveModel)); l.chosen.name != step.chosen ||
+		if text := screens.Text(emulated(t, l.liveModel)); l.chosen.name != step.chosen ||
 			!strings.Contains(text, "▶ "+step.chosen) {
 			t.Errorf("%s chooses %s, want %s:\n%s", step.key, l.chosen.name, step.chosen, text)
 		}
@@ -197,7 +189,7 @@ func TestDataThatCameLateAreCalledOld(t *testing.T) {
 	l.gets(liveShot{locks: shop()})
 	for seconds, old := range map[int]bool{0: false, 1: false, 3: false, 4: true, 100: true} {
 		l.Update(liveTick(liveNoon.Add(time.Duration(seconds) * time.Second)))
-		if text := screenText(emulated(t, l.liveModel)); strings.Contains(text, fmt.Sprintf("OLD: of 12:00:00, %ds ago",
+		if text := screens.Text(emulated(t, l.liveModel)); strings.Contains(text, fmt.Sprintf("OLD: of 12:00:00, %ds ago",
 			seconds)) != (old && seconds < 60) && seconds < 60 {
 			t.Errorf("after %d s:\n%s", seconds, text)
 		}
@@ -222,12 +214,12 @@ func TestAnAnswerToAnotherQuestionIsNotShown(t *testing.T) {
 	l.gets(liveShot{locks: shop()})
 	late := liveShot{wish: l.wish, locks: shop()[:1], at: liveNoon}
 	l.types("/x")
-	if text := screenText(emulated(t, l.liveModel)); strings.Contains(text, "gpu") ||
+	if text := screens.Text(emulated(t, l.liveModel)); strings.Contains(text, "gpu") ||
 		!strings.Contains(text, "reading") {
 		t.Errorf("what was read for another filter is shown:\n%s", text)
 	}
 	l.Update(late)
-	if text := screenText(emulated(t, l.liveModel)); strings.Contains(text, "gpu") {
+	if text := screens.Text(emulated(t, l.liveModel)); strings.Contains(text, "gpu") {
 		t.Errorf("what was read for another filter is shown:\n%s", text)
 	}
 	if want := (liveWish{order: byWait, match: "x"}); len(l.asked) != 1 || l.asked[0] != want {

@@ -10,14 +10,9 @@ import (
 	uv "github.com/charmbracelet/ultraviolet"
 	"github.com/charmbracelet/x/ansi"
 	"github.com/charmbracelet/x/vt"
-)
 
-// cellScreen is what both emulators of a terminal can tell.
-type cellScreen interface {
-	CellAt(x, y int) *uv.Cell
-	Width() int
-	Height() int
-}
+	"github.com/pglock-dev/pglock/internal/dev/screens"
+)
 
 // drawn gives the lines of a screen, and fails if the terminal would wrap one, obey it, or draw it in another width.
 func drawn(t *testing.T, m *liveModel) []string {
@@ -53,21 +48,6 @@ func emulated(t *testing.T, m *liveModel) *vt.Emulator {
 	return e
 }
 
-// screenText is what a terminal shows, without blanks at the ends of lines.
-func screenText(e cellScreen) string {
-	var b strings.Builder
-	for y := range e.Height() {
-		var line strings.Builder
-		for x := range e.Width() {
-			if cell := e.CellAt(x, y); cell != nil && cell.Width > 0 {
-				line.WriteString(cell.Content)
-			}
-		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
-	}
-	return b.String()
-}
-
 // The measures of a cell in a picture.
 const (
 	cellWide, cellHigh = 8.4, 18
@@ -75,7 +55,7 @@ const (
 )
 
 // picture draws what a terminal shows as SVG.
-func picture(e cellScreen, about string) string {
+func picture(e screens.Terminal, about string) string {
 	var b strings.Builder
 	wide, high := float64(e.Width())*cellWide+2*pictureMargin, e.Height()*cellHigh+2*pictureMargin
 	fmt.Fprintf(&b,

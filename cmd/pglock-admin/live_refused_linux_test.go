@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 
@@ -27,16 +26,6 @@ func TestAScreenRefusesWhatIsNoTerminal(t *testing.T) {
 	} {
 		in(t, "postgres://nobody@127.0.0.1:1/none", strings.Fields(line.args)...).want(t, exitUsage, line.says,
 			line.try)
-	}
-	dumb := func(name string) string {
-		if name == "TERM" {
-			return "dumb"
-		}
-		return os.Getenv(name)
-	}
-	if err := (&options{output: outputTable, getenv: dumb}).checkTerminal(true, "pglock-admin list"); err == nil ||
-		!strings.Contains(err.Error(), "TERM is dumb") {
-		t.Error(err)
 	}
 }
 

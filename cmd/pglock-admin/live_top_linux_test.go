@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -18,7 +21,7 @@ import (
 // The pictures of the screens have both.
 func atBothSizes(t *testing.T, test func(t *testing.T, columns, lines int)) {
 	t.Helper()
-	for _, size := range pgtest.Some(t, liveSizes, func(size [2]int) bool { return size == liveSizes[0] }) {
+	for _, size := range pgtest.Some(t, [][2]int{{40, 20}, {120, 40}}, func(size [2]int) bool { return size[0] == 40 }) {
 		t.Run(fmt.Sprintf("%dx%d", size[0], size[1]), func(t *testing.T) {
 			t.Parallel()
 			test(t, size[0], size[1])
@@ -224,7 +227,7 @@ func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
 	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	t.Parallel()
 	db := pgtest.Database(t)
-	for n, text := range hostileTexts {
+	for n, text := range screens.Hostile {
 		if len(text) > 256 {
 			text = strings.ToValidUTF8(text[:256], "")
 		}
@@ -233,8 +236,8 @@ func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
 	atBothSizes(t, func(t *testing.T, columns, lines int) {
 		s := onScreen(t, db.URL(), columns, lines, "top", "--interval", "100ms")
 		s.types("a")
-		s.shows("by age", fmt.Sprint(len(hostileTexts)), "▶ ")
-		for n := 0; n < len(hostileTexts); n += 7 { // the model's tests open all of them
+		s.shows("by age", fmt.Sprint(len(screens.Hostile)), "▶ ")
+		for n := 0; n < len(screens.Hostile); n += 7 { // the model's tests open all of them
 			s.types("\r")
 			s.shows("watch", "held · ")
 			s.types("b")
@@ -244,7 +247,7 @@ func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
 			s.types("\x1b")
 			text := s.shows("LOCK ", "VERDICT")
 			for _, line := range rowLines(text) {
-				if n := cells(line); n > columns {
+				if n := ansi.StringWidth(line); n > columns {
 					t.Errorf("%d columns: %q", n, line)
 				}
 			}

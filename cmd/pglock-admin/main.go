@@ -21,11 +21,11 @@ func mainWithSignals() int {
 		ctx, stop = signal.NotifyContext(ctx, heard...)
 		defer stop()
 	}
-	return run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	return obey(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 }
 
-// run executes one command line and returns the exit code. The end of ctx interrupts it.
-func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+// obey executes one command line and returns the exit code. The end of ctx interrupts it.
+func obey(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	o := &options{getenv: getenv}
 	root := newRoot(o)
 	root.SetArgs(args)

@@ -83,7 +83,7 @@ func in(tb testing.TB, url string, args ...string) answer {
 func with(tb testing.TB, getenv func(string) string, args ...string) answer {
 	tb.Helper()
 	var stdout, stderr bytes.Buffer
-	code := run(tb.Context(), args, getenv, &stdout, &stderr)
+	code := obey(tb.Context(), args, getenv, &stdout, &stderr)
 	a := answer{code, stdout.String(), stderr.String()}
 	if strings.Contains(a.stdout+a.stderr, "\x1b") {
 		tb.Errorf("pglock-admin %q wrote a raw escape:\n%q\n%q", args, a.stdout, a.stderr)

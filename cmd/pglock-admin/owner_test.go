@@ -61,7 +61,7 @@ func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *test
 	await(t, db, "next", "a", pglock.ModeExclusive, 0)
 	found := func() lockadmin.Finding {
 		t.Helper()
-		return decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout).finding(t, "owner")
+		return finding(t, decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout), "owner")
 	}
 	if f, me := found(), ask[string](t, db, "SELECT quote_ident(current_user)"); !bad(f) || f.Value != me+
 		", a superuser" || !strings.Contains(f.Meaning, "no superuser limits") {
@@ -110,8 +110,7 @@ func TestTheOwnerThatTheDocsMakeMayMigrate(t *testing.T) {
 	as := withOptions(t, db.URL(), "-c role="+owner)
 	in(t, as, "migrate", "down", "--yes").want(t, exitOK, "missing")
 	in(t, as, "migrate", "up").want(t, exitOK, "it was missing")
-	if f := decode[doctorView](t, in(t, as, "doctor", "-o", "json").want(t, exitOK).stdout).finding(t,
-		"owner"); !fine(f) || f.Value != owner {
+	if f := finding(t, decode[doctorView](t, in(t, as, "doctor", "-o", "json").want(t, exitOK).stdout), "owner"); !fine(f) || f.Value != owner {
 		t.Errorf("%+v", f)
 	}
 }
@@ -120,7 +119,7 @@ func TestTheOwnerThatTheDocsMakeMayMigrate(t *testing.T) {
 func TestDoctorShowsHowNearTheLimitOfMultixactsIs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	f := decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout).finding(t, "multixacts")
+	f := finding(t, decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout), "multixacts")
 	var used, limit int64
 	if _, err := fmt.Sscanf(f.Value, "%d of %d", &used, &limit); err != nil || !fine(f) || limit != 1<<31 ||
 		used > 1_000_000 {

@@ -296,7 +296,7 @@ func TestPruneWaitsForThoseWhoWriteAndSaysSo(t *testing.T) {
 	var stdout bytes.Buffer
 	code := make(chan int, 1)
 	go func() {
-		code <- run(t.Context(), []string{"prune", "--timeout", "1m", "--database-url", db.URL()}, os.Getenv, &stdout,
+		code <- obey(t.Context(), []string{"prune", "--timeout", "1m", "--database-url", db.URL()}, os.Getenv, &stdout,
 			stderr)
 	}()
 	select {

@@ -212,7 +212,7 @@ func TestAnInterruptExitsWith130(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stderr strings.Builder
-	if code := run(ctx, []string{"list", "--database-url", pgtest.Database(t).URL()}, os.Getenv, io.Discard,
+	if code := obey(ctx, []string{"list", "--database-url", pgtest.Database(t).URL()}, os.Getenv, io.Discard,
 		&stderr); code != exitInterrupted {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -26,15 +27,7 @@ func await(tb testing.TB, db *pgtest.DB, holder, name string, mode pglock.Mode, 
 // inOrder fails unless the texts stand in this order.
 func (a answer) inOrder(tb testing.TB, texts ...string) {
 	tb.Helper()
-	rest := a.stdout
-	for _, text := range texts {
-		_, after, found := strings.Cut(rest, text)
-		if !found {
-			tb.Errorf("no %q at its place in\n%s", text, a.stdout)
-			return
-		}
-		rest = after
-	}
+	screens.InOrder(tb, a.stdout, texts...)
 }
 
 // narrow fails where a line is wider than a terminal.

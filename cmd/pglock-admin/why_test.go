@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglock-dev/pglock/internal/dev/golden"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/internal/dev/troubles"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
@@ -293,7 +293,7 @@ func checkScreen(t *testing.T, width int, screen string) {
 func goldenWhy(t *testing.T, file, text string) {
 	t.Helper()
 	text = regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(text, "127.0.0.1:5432")
-	golden.Compare(t, filepath.Join("testdata", "why", file), text)
+	screens.Compare(t, filepath.Join("testdata", "why", file), text)
 }
 
 // steady replaces what is different in each run: numbers of processes, moments, durations of seconds, the machine's
