@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -25,7 +26,7 @@ func TestSettingsThatTheServerRefusesAreAnErrorOfUsage(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	for _, command := range []string{"list", "migrate version"} {
-		in(t, withOptions(t, db.URL(), "-c nonsense=on"), strings.Fields(command)...).want(t, exitUsage,
+		in(t, withOptions(t, db.URL(), "-c nonsense=on"), strings.Fields(command)...).want(t, cli.ExitUsage,
 			`unrecognized configuration parameter "nonsense"`, "try: other settings in the connection string")
 	}
 }
@@ -36,13 +37,13 @@ func TestAServerThatTakesNoWritesIsNoPlaceForChanges(t *testing.T) {
 	db := pgtest.Database(t)
 	execute(t, db, "CREATE TABLE t (id int)")
 	made, empty := withOptions(t, db.URL(), readOnly), withOptions(t, pgtest.EmptyDatabase(t).URL(), readOnly)
-	in(t, made, "migrate", "up").want(t, exitOK, "as before")
-	in(t, made, "migrate", "version").want(t, exitOK)
-	in(t, empty, "migrate", "up").want(t, exitUnreachable, "stays missing", "read-only",
+	in(t, made, "migrate", "up").want(t, cli.ExitOK, "as before")
+	in(t, made, "migrate", "version").want(t, cli.ExitOK)
+	in(t, empty, "migrate", "up").want(t, cli.ExitUnreachable, "stays missing", "read-only",
 		"target_session_attrs=read-write")
-	in(t, made, "list").want(t, exitOK)
+	in(t, made, "list").want(t, cli.ExitOK)
 	for _, command := range []string{"break a --reason r", "prune", "guard add t", "migrate down --yes"} {
-		in(t, made, strings.Fields(command)...).want(t, exitUnreachable, "target_session_attrs=read-write")
+		in(t, made, strings.Fields(command)...).want(t, cli.ExitUnreachable, "target_session_attrs=read-write")
 	}
 }
 
@@ -51,8 +52,8 @@ func TestWhoHasToWaitForAnotherMigrationIsToldSo(t *testing.T) {
 	db := pgtest.EmptyDatabase(t)
 	// while its connection is open
 	execute(t, db, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))")
-	in(t, db.URL(), "migrate", "up", "--timeout", "6s").want(t, exitUnreachable, "another program is migrating this "+
-		"schema: no answer within 6s (--timeout)", "a longer --timeout")
+	in(t, db.URL(), "migrate", "up", "--timeout", "6s").want(t, cli.ExitUnreachable, "another program is migrating "+
+		"this schema: no answer within 6s (--timeout)", "a longer --timeout")
 }
 
 // A step that waits ends with the time of the command, and is rolled back.
@@ -65,14 +66,14 @@ func TestAStepThatTakesTooLongIsRolledBack(t *testing.T) {
 			t.Fatal(state)
 		}
 	}
-	in(t, db.URL(), "migrate", "up", "--timeout", "6s").want(t, exitUnreachable,
+	in(t, db.URL(), "migrate", "up", "--timeout", "6s").want(t, cli.ExitUnreachable,
 		"schema pglock stays missing, because the step to version 1 was rolled back: no answer within 6s (--timeout)\n",
 		"try: the same command again with a longer --timeout")
 	if state := written(t, busy, "ROLLBACK"); state != "" {
 		t.Fatal(state)
 	}
-	in(t, db.URL(), "migrate", "version").want(t, exitSchema, "schema pglock: missing\n")
-	in(t, db.URL(), "migrate", "up").want(t, exitOK, latest)
+	in(t, db.URL(), "migrate", "version").want(t, cli.ExitSchema, "schema pglock: missing\n")
+	in(t, db.URL(), "migrate", "up").want(t, cli.ExitOK, latest)
 }
 
 // What is advised must not be refused in its turn.
@@ -80,12 +81,12 @@ func TestNobodyIsToldToMigrateWhereThatIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	for _, command := range []string{"list", "doctor", "guard list"} {
-		if a := in(t, db.URL(), append(strings.Fields(command), "--schema", "pg_catalog")...).want(t, exitSchema,
+		if a := in(t, db.URL(), append(strings.Fields(command), "--schema", "pg_catalog")...).want(t, cli.ExitSchema,
 			"belongs to PostgreSQL"); strings.Contains(a.stderr, "migrate up") {
 			t.Errorf("%s: %s", command, a.stderr)
 		}
 	}
-	in(t, db.URL(), "migrate", "up", "--schema", "pg_catalog").want(t, exitUsage, `schema is "pg_catalog": it must`)
+	in(t, db.URL(), "migrate", "up", "--schema", "pg_catalog").want(t, cli.ExitUsage, `schema is "pg_catalog": it must`)
 }
 
 func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
@@ -96,7 +97,7 @@ func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
 	says := func(address, hint string) {
 		t.Helper()
 		for _, command := range []string{"list", "migrate version", "doctor"} {
-			in(t, address, strings.Fields(command)...).want(t, exitSchema, "try: "+hint)
+			in(t, address, strings.Fields(command)...).want(t, cli.ExitSchema, "try: "+hint)
 		}
 	}
 	says(db.URL(), "pglock-admin migrate up\n")
@@ -106,10 +107,11 @@ func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
 	execute(t, db, "INSERT INTO pglock.pglock_schema_migrations VALUES (3, false)")
 	says(db.URL(),
 		"pglock-admin migrate force 0, if the schema really has that version; then pglock-admin migrate up\n")
-	in(t, db.URL(), "migrate", "force", "0").want(t, exitOK)
-	in(t, db.URL(), "migrate", "up").want(t, exitOK)
+	in(t, db.URL(), "migrate", "force", "0").want(t, cli.ExitOK)
+	in(t, db.URL(), "migrate", "up").want(t, cli.ExitOK)
 	execute(t, db, "DROP TABLE pglock.pglock_schema_migrations")
-	in(t, db.URL(), "migrate", "down", "--yes").want(t, exitSchema, "the schema was made by another migration tool\n")
+	in(t, db.URL(), "migrate", "down", "--yes").want(t, cli.ExitSchema, "the schema was made by another migration "+
+		"tool\n")
 }
 
 // No advice in the text of an error, no cause twice, no name of a package.
@@ -121,7 +123,7 @@ func TestAnErrorSaysEachThingOnce(t *testing.T) {
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	execute(t, db, "CREATE TABLE guarded (id int)")
 	execute(t, db, "CREATE VIEW seen AS SELECT 1")
-	in(t, db.URL(), "guard", "add", "guarded").want(t, exitOK)
+	in(t, db.URL(), "guard", "add", "guarded").want(t, cli.ExitOK)
 	for command, want := range map[string]string{
 		"show none":                     "lock none does not exist",
 		"waiters none":                  "lock none does not exist",
@@ -144,7 +146,7 @@ func TestAnErrorSaysEachThingOnce(t *testing.T) {
 	} {
 		a := in(t, db.URL(), strings.Fields(command)...)
 		text, _, _ := strings.Cut(strings.TrimPrefix(a.stderr, "pglock-admin: "), "\n")
-		if a.code == exitOK || text != want {
+		if a.code == cli.ExitOK || text != want {
 			t.Errorf("%s, exit code %d: %q, want %q", command, a.code, text, want)
 		}
 	}
@@ -152,9 +154,9 @@ func TestAnErrorSaysEachThingOnce(t *testing.T) {
 		"today' USING HINT = 'Come tomorrow.'; END $$")
 	execute(t, empty, "CREATE EVENT TRIGGER no ON ddl_command_start WHEN TAG IN ('CREATE SEQUENCE') EXECUTE FUNCTION "+
 		"public.no()")
-	in(t, empty.URL(), "migrate", "up").want(t, exitFailure,
+	in(t, empty.URL(), "migrate", "up").want(t, cli.ExitFailure,
 		"pglock-admin: schema pglock stays missing, because the step to version 1 was rolled back: not today "+
 			"(SQLSTATE P0001)\nat: ", "\ntry: Come tomorrow; then the same command again\n")
 	execute(t, empty, "DROP EVENT TRIGGER no")
-	in(t, empty.URL(), "migrate", "up").want(t, exitOK)
+	in(t, empty.URL(), "migrate", "up").want(t, cli.ExitOK)
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -43,25 +45,25 @@ func TestShowLeadsToTheProgramThatHoldsTheLockAndSaysHowToEndIt(t *testing.T) {
 	db := pgtest.Database(t)
 	lease := hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Hour))
 	pid := beating(t, db, lease).PID
-	a := in(t, db.URL(), "show", "jobs/a").want(t, exitOK)
+	a := in(t, db.URL(), "show", "jobs/a").want(t, cli.ExitOK)
 	a.inOrder(t, "PID", "USE", "APPLICATION", "CLIENT", "STATE", "TRANSACTION", fmt.Sprint(pid), "heartbeat", "pglock ",
 		"/pglock-admin.test[", "idle for",
 		"HOW TO END IT", fmt.Sprintf(`pglock-admin break jobs/a --reason "why" --token %d`, lease.Token()), "runs on",
 		"stop the program",
 		fmt.Sprintf("SELECT pg_terminate_backend(%d);", pid), "connects again", "has the right")
-	view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
+	view := decode[look.ShowView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, cli.ExitOK).stdout)
 	if len(view.Backends) != 1 || view.Backends[0].PID != pid || view.Backends[0].InState == nil ||
 		view.Backends[0].Transaction != nil || !view.Backends[0].MayEnd {
 		t.Errorf("%+v", view.Backends)
 	}
 
 	user := asUser(t, db, "pglock_user")
-	a = in(t, user, "show", "jobs/a").want(t, exitOK, "pg_read_all_stats", "This user lacks the right",
+	a = in(t, user, "show", "jobs/a").want(t, cli.ExitOK, "pg_read_all_stats", "This user lacks the right",
 		"pg_signal_backend", "/pglock-admin.test[", "hidden")
 	if strings.Contains(a.stdout, "idle for") {
 		t.Errorf("it tells what is hidden:\n%s", a.stdout)
 	}
-	view = decode[showView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
+	view = decode[look.ShowView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, cli.ExitOK).stdout)
 	if len(view.Backends) != 1 || !view.Backends[0].Hidden || view.Backends[0].InState != nil ||
 		view.Backends[0].MayEnd {
 		t.Errorf("%+v", view.Backends)
@@ -80,7 +82,7 @@ func TestShowTellsTheOpenTransactionOfAFormerHolder(t *testing.T) {
 	lease = hold(t, db, "worker-3", "jobs/a")
 	err := fencedWrite(t, db, lease, func(tx pgx.Tx) error {
 		execute(t, db, "SELECT pglock.break_lock('jobs/a', 'stuck', 'me')")
-		a := in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "FREE", "write to jobs/a", "idle in transaction for",
+		a := in(t, db.URL(), "show", "jobs/a").want(t, cli.ExitOK, "FREE", "write to jobs/a", "idle in transaction for",
 			fmt.Sprintf("SELECT pg_terminate_backend(%d);", tx.Conn().PgConn().PID()), "rolls back")
 		if strings.Contains(a.stdout, "pglock-admin break") || strings.Contains(a.stdout, "No server process") {
 			t.Errorf("nobody holds the lock:\n%s", a.stdout)
@@ -96,10 +98,10 @@ func TestShowSaysWhyItKnowsNoProcessOfAHolder(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Hour)) // its first heartbeat is far away
-	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "No server process is known for the heartbeat of the holder",
+	in(t, db.URL(), "show", "jobs/a").want(t, cli.ExitOK, "No server process is known for the heartbeat of the holder",
 		"PgBouncer", "HOW TO END IT", "stop the program")
-	if view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t,
-		exitOK).stdout); view.Backends == nil || len(view.Backends) != 0 {
+	if view := decode[look.ShowView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t,
+		cli.ExitOK).stdout); view.Backends == nil || len(view.Backends) != 0 {
 		t.Errorf("%+v, want an empty list", view.Backends)
 	}
 }
@@ -111,12 +113,12 @@ func TestShowWithoutTheRightToSeeAnyProcessTellsTheRest(t *testing.T) {
 	hold(t, db, "worker-1", "jobs/a")
 	execute(t, db, "REVOKE SELECT ON pg_stat_activity FROM PUBLIC")
 	user := asUser(t, db, "pglock_user")
-	a := in(t, user, "show", "jobs/a").want(t, exitOK, "worker-1", "may not read pg_stat_activity", "HOW TO END IT",
+	a := in(t, user, "show", "jobs/a").want(t, cli.ExitOK, "worker-1", "may not read pg_stat_activity", "HOW TO END IT",
 		"stop the program")
 	if strings.Contains(a.stdout, "No server process") {
 		t.Errorf("it claims to have looked:\n%s", a.stdout)
 	}
-	view := decode[showView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
+	view := decode[look.ShowView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, cli.ExitOK).stdout)
 	if view.Backends != nil || view.BackendsNote == "" || view.Lock.Holder != "worker-1" {
 		t.Errorf("%+v", view)
 	}
@@ -129,5 +131,5 @@ func TestShowCountsHoldersWithoutAKnownProcess(t *testing.T) {
 	lease := hold(t, db, "worker-1", "readers", pglock.WithShared(), pglock.WithTTL(time.Hour))
 	hold(t, db, "worker-2", "readers", pglock.WithShared(), pglock.WithTTL(time.Hour))
 	beating(t, db, lease)
-	in(t, db.URL(), "show", "readers").want(t, exitOK, "heartbeat #1", "of 1 of the 2 holders")
+	in(t, db.URL(), "show", "readers").want(t, cli.ExitOK, "heartbeat #1", "of 1 of the 2 holders")
 }

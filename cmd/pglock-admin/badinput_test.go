@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -53,8 +54,9 @@ func TestEveryCommandSaysThatTheServerCannotBeReached(t *testing.T) {
 	addr := closedPort(t)
 	for _, line := range append(naming("a", looking, operating), []string{"serve", "--listen", "127.0.0.1:0"},
 		[]string{"doctor"}) {
-		for _, format := range outputs {
-			a := in(t, "postgres://me:hush@"+addr+"/db", append(line, "-o", format)...).want(t, exitUnreachable, addr)
+		for _, format := range cli.Outputs {
+			a := in(t, "postgres://me:hush@"+addr+"/db", append(line, "-o", format)...).want(t, cli.ExitUnreachable,
+				addr)
 			if strings.Contains(a.stdout+a.stderr, "hush") || a.stdout != "" {
 				t.Errorf("%q: %s%s", line, a.stdout, a.stderr)
 			}
@@ -72,12 +74,12 @@ func TestEveryCommandSaysThatTheSchemaDoesNotFit(t *testing.T) {
 			pglock.SchemaVersion+1))
 	for _, line := range append(naming("a", looking, operating), []string{"serve", "--listen", "127.0.0.1:0"},
 		[]string{"doctor"}) {
-		a := in(t, empty, line...).want(t, exitSchema)
+		a := in(t, empty, line...).want(t, cli.ExitSchema)
 		// it may have found pglock in another database
 		if line[0] != "why" && !strings.Contains(a.stderr, "migrate up") {
 			t.Errorf("%q: %s", line, a.stderr)
 		}
-		in(t, newer.URL(), line...).want(t, exitSchema, "a newer pglock-admin")
+		in(t, newer.URL(), line...).want(t, cli.ExitSchema, "a newer pglock-admin")
 	}
 }
 
@@ -90,7 +92,8 @@ func TestEveryCommandNamesTheRoleThatItNeeds(t *testing.T) {
 	needs := func(commands [][]string, role string) {
 		t.Helper()
 		for _, line := range commands {
-			in(t, user, line...).want(t, exitPermission, "permission denied", "let an administrator run: GRANT "+role+
+			in(t, user, line...).want(t, cli.ExitPermission, "permission denied", "let an administrator run: GRANT "+
+				role+
 				" TO "+name)
 		}
 	}
@@ -98,11 +101,11 @@ func TestEveryCommandNamesTheRoleThatItNeeds(t *testing.T) {
 	needs(naming("a", operating), "pglock_admin")
 	execute(t, db, "GRANT pglock_user TO "+name)
 	for _, line := range naming("a", looking) {
-		in(t, user, line...).want(t, exitOK)
+		in(t, user, line...).want(t, cli.ExitOK)
 	}
 	needs(naming("a", operating), "pglock_admin")
 	execute(t, db, "GRANT pglock_admin TO "+name)
-	in(t, user, "prune").want(t, exitOK)
+	in(t, user, "prune").want(t, cli.ExitOK)
 }
 
 // Names that control a terminal, or turn a line around, or are HTML: nothing of it reaches the terminal.
@@ -122,13 +125,13 @@ func TestNoNameReachesTheTerminalAsItIs(t *testing.T) {
 			if !pgtest.EveryTest && i%2 == n {
 				continue // each with one of the names
 			}
-			a := in(t, db.URL(), append([]string{"-o", outputs[i%len(outputs)]}, line...)...)
+			a := in(t, db.URL(), append([]string{"-o", cli.Outputs[i%len(cli.Outputs)]}, line...)...)
 			for _, r := range a.stdout + a.stderr {
-				if r != '\n' && !allPrint(string(r)) {
+				if r != '\n' && !cli.AllPrint(string(r)) {
 					t.Fatalf("%q writes %U:\n%q\n%q", line, r, a.stdout, a.stderr)
 				}
 			}
-			if a.code == exitFailure || a.code == exitInterrupted {
+			if a.code == cli.ExitFailure || a.code == cli.ExitInterrupted {
 				t.Errorf("%q ends with %d: %s", line, a.code, a.stderr)
 			}
 		}
@@ -165,11 +168,12 @@ func TestEveryCommandCanBeInterruptedWhileTheServerWorks(t *testing.T) {
 		var stdout, stderr bytes.Buffer
 		ended := make(chan int)
 		go func() {
-			ended <- obey(ctx, append(line, "--database-url", db.URL(), "--timeout", "20s"), os.Getenv, &stdout, &stderr)
+			ended <- obey(ctx, append(line, "--database-url", db.URL(), "--timeout", "20s"), os.Getenv, &stdout,
+				&stderr)
 		}()
 		pgtest.Eventually(t, "the server works", func() bool { return blocked() > 0 })
 		cancel()
-		if code := <-ended; code != exitInterrupted || !strings.Contains(stderr.String(), "interrupted") ||
+		if code := <-ended; code != cli.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted") ||
 			stdout.Len() > 0 {
 			t.Errorf("%q ends with %d: %s%s", line, code, stdout.String(), stderr.String())
 		}

@@ -10,13 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // offered is what a shell offers after a command line.
 func offered(t *testing.T, url string, line ...string) (words []string) {
 	t.Helper()
-	a := in(t, url, append([]string{"__complete"}, line...)...).want(t, exitOK)
+	a := in(t, url, append([]string{"__complete"}, line...)...).want(t, cli.ExitOK)
 	lines := strings.Split(strings.TrimSuffix(a.stdout, "\n"), "\n")
 	if directive := lines[len(lines)-1]; directive != ":4" { // no files
 		t.Errorf("%q: directive %s", line, directive)
@@ -87,8 +88,8 @@ func TestTheShellIsOfferedAFewHundredOfManyNames(t *testing.T) {
 			break
 		}
 	}
-	if n != completed {
-		t.Errorf("%d names, want %d", n, completed)
+	if n != cli.Completed {
+		t.Errorf("%d names, want %d", n, cli.Completed)
 	}
 }
 
@@ -160,7 +161,7 @@ func TestBashInsertsANameThatNamesTheSameLock(t *testing.T) {
 	got := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
 	var meant []string
 	for _, argument := range got {
-		name, err := unquoted(argument)
+		name, err := cli.Unquoted(argument)
 		if err != nil {
 			name = fmt.Sprint(argument, ": ", err)
 		}

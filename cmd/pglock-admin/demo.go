@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/demo"
 	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
 )
 
-func newDemo(o *options) *cobra.Command {
+func newDemo(o *cli.Options) *cobra.Command {
 	d := demo.Options{}
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -31,26 +32,26 @@ NO_COLOR turns colours off.`,
 		Example: `  pglock-admin demo
   pglock-admin demo --workers 5 --ttl 500ms
   pglock-admin demo --plain --seed 7`,
-		Args: noArguments,
+		Args: cli.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range []string{"schema", "timeout"} {
 				if cmd.Flags().Changed(name) {
-					return usageErrorf("pglock-admin demo without --"+name, "--%s means nothing to the demo, which "+
-						"has a schema and bounds of its own", name)
+					return cli.UsageErrorf("pglock-admin demo without --"+name, "--%s means nothing to the demo, "+
+						"which has a schema and bounds of its own", name)
 				}
 			}
-			if o.output != outputTable {
-				return usageErrorf("pglock-admin demo --plain", "--output %s means nothing to the demo, which tells "+
-					"a story", o.output)
+			if o.Output != cli.OutputTable {
+				return cli.UsageErrorf("pglock-admin demo --plain", "--output %s means nothing to the demo, which "+
+					"tells a story", o.Output)
 			}
-			d.ConnString, d.Out, d.NoColour = o.databaseURL, cmd.OutOrStdout(), o.getenv("NO_COLOR") != ""
+			d.ConnString, d.Out, d.NoColour = o.DatabaseURL, cmd.OutOrStdout(), o.Getenv("NO_COLOR") != ""
 			if d.ConnString != "" {
-				cmd.Annotations = usesDatabase
-				o.schema = defaultSchema
-				if err := o.aim(cmd); err != nil {
+				cmd.Annotations = cli.UsesDatabase
+				o.Schema = cli.DefaultSchema
+				if err := o.Aim(cmd); err != nil {
 					return err
 				}
-				fmt.Fprintf(d.Out, "at %s\n", o.at.now())
+				fmt.Fprintf(d.Out, "at %s\n", o.At.Now())
 			}
 			// When its reader goes away (| head), this process must live on to tidy up.
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE)
@@ -61,7 +62,7 @@ NO_COLOR turns colours off.`,
 	cmd.Flags().Uint64Var(&d.Seed, "seed", 1, "`number` that chooses the names and amounts")
 	cmd.Flags().IntVar(&d.Workers, "workers", demo.DefaultWorkers, "`number` of worker processes, from 2 to 8")
 	d.TTL = demo.DefaultTTL
-	durationVar(cmd.Flags(), &d.TTL, "ttl", "`duration` of the leases, from 200ms to 2.5s")
+	cli.DurationVar(cmd.Flags(), &d.TTL, "ttl", "`duration` of the leases, from 200ms to 2.5s")
 	cmd.Flags().BoolVar(&d.Plain, "plain", false, "print lines for a log instead of an animation")
 	return cmd
 }
@@ -75,23 +76,23 @@ func explainDemo(ctx, interrupted context.Context, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, demo.ErrTidy):
-		return &advised{err: err, code: exitFailure, hint: "remove by hand what the message names"}
+		return &cli.Advised{Err: err, Code: cli.ExitFailure, Hint: "remove by hand what the message names"}
 	case interrupted.Err() != nil:
-		return &advised{text: "interrupted; everything that the demo started is gone", code: exitInterrupted,
-			hint: again}
+		return &cli.Advised{Text: "interrupted; everything that the demo started is gone", Code: cli.ExitInterrupted,
+			Hint: again}
 	case ctx.Err() != nil:
-		return &advised{text: "nobody reads the output any more; everything that the demo started is gone",
-			code: exitFailure, hint: again}
+		return &cli.Advised{Text: "nobody reads the output any more; everything that the demo started is gone",
+			Code: cli.ExitFailure, Hint: again}
 	case errors.As(err, &option):
-		return &advised{err: err, code: exitUsage, hint: "pglock-admin demo --help"}
+		return &cli.Advised{Err: err, Code: cli.ExitUsage, Hint: "pglock-admin demo --help"}
 	case errors.Is(err, demo.ErrUnsupported):
-		return &advised{err: err, code: exitFailure, hint: "run the demo on Linux or macOS, or in a container"}
+		return &cli.Advised{Err: err, Code: cli.ExitFailure, Hint: "run the demo on Linux or macOS, or in a container"}
 	case errors.Is(err, demo.ErrStory):
-		return &advised{err: err, code: exitFailure, hint: "pglock-admin demo --ttl 2.5s, on a machine that is less " +
-			"busy; if that fails too, please report it"}
+		return &cli.Advised{Err: err, Code: cli.ExitFailure, Hint: "pglock-admin demo --ttl 2.5s, on a machine that " +
+			"is less busy; if that fails too, please report it"}
 	case errors.Is(err, pgprograms.ErrNotFound):
-		return &advised{err: err, code: exitFailure, hint: "install PostgreSQL 14 or newer, or name a server with " +
-			"--database-url"}
+		return &cli.Advised{Err: err, Code: cli.ExitFailure, Hint: "install PostgreSQL 14 or newer, or name a server " +
+			"with --database-url"}
 	}
 	return err
 }
@@ -101,7 +102,7 @@ func newDemoWorker() *cobra.Command {
 	return &cobra.Command{
 		Use:    demo.WorkerCommand,
 		Hidden: true,
-		Args:   noArguments,
+		Args:   cli.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return demo.Work(cmd.Context(), os.Stdin, cmd.OutOrStdout())
 		},

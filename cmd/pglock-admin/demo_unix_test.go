@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -155,7 +156,7 @@ func told(t *testing.T, args ...string) (p *performance, story string) {
 		p = perform(t, args...)
 		story = p.readTo(t, "")
 		code := p.wait()
-		if code == exitOK {
+		if code == cli.ExitOK {
 			return p, story
 		}
 		if !strings.Contains(p.stderr.String(), "the story did not end as it must") {
@@ -214,12 +215,12 @@ func TestDemoLeavesNothingWhenItIsEnded(t *testing.T) {
 		at     string
 		code   int
 	}{
-		"interrupted at the start":         {syscall.SIGINT, "pglock demo", exitInterrupted},
-		"interrupted while A is stopped":   {syscall.SIGINT, "SIGSTOP", exitInterrupted},
-		"terminated while B holds":         {syscall.SIGTERM, "token 2", exitInterrupted},
-		"hung up in the second act":        {syscall.SIGHUP, "ACT 2", exitInterrupted},
+		"interrupted at the start":         {syscall.SIGINT, "pglock demo", cli.ExitInterrupted},
+		"interrupted while A is stopped":   {syscall.SIGINT, "SIGSTOP", cli.ExitInterrupted},
+		"terminated while B holds":         {syscall.SIGTERM, "token 2", cli.ExitInterrupted},
+		"hung up in the second act":        {syscall.SIGHUP, "ACT 2", cli.ExitInterrupted},
 		"killed while A is stopped":        {syscall.SIGKILL, "SIGSTOP", -1},
-		"its reader gone in the first act": {0, "SIGSTOP", exitFailure},
+		"its reader gone in the first act": {0, "SIGSTOP", cli.ExitFailure},
 	} {
 		if !pgtest.Among(name, "interrupted while A is stopped", "killed while A is stopped") {
 			continue
@@ -285,7 +286,7 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 		t.Errorf("it begins with %q", first)
 	}
 	story += p.readTo(t, "")
-	if code := p.wait(); code != exitOK {
+	if code := p.wait(); code != cli.ExitOK {
 		t.Errorf("exit code %d\n%s%s", code, story, p.stderr.String())
 	}
 	if password := db.Conn(t).Config().Password; password != "" && strings.Contains(story, password) {
@@ -297,13 +298,13 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	interrupted.readTo(t, "")
-	if code := interrupted.wait(); code != exitInterrupted {
+	if code := interrupted.wait(); code != cli.ExitInterrupted {
 		t.Errorf("exit code %d: %s", code, interrupted.stderr.String())
 	}
 	if n := schemas(); n != 0 {
 		t.Errorf("%d schemas are left", n)
 	}
-	in(t, db.URL(), "list").want(t, exitOK) // what was there is there
+	in(t, db.URL(), "list").want(t, cli.ExitOK) // what was there is there
 	p.wantNothingLeft(t)
 	interrupted.wantNothingLeft(t)
 }
@@ -314,7 +315,7 @@ func TestDemoNamesAnUnreachableServer(t *testing.T) {
 	p := perform(t, "--database-url", "postgres://me:secret@"+addr+"/db")
 	p.readTo(t, "")
 	code := p.wait()
-	answer{code: code, stderr: p.stderr.String()}.want(t, exitUnreachable, addr, "try: ")
+	answer{code: code, stderr: p.stderr.String()}.want(t, cli.ExitUnreachable, addr, "try: ")
 	if strings.Contains(p.stderr.String(), "secret") {
 		t.Error(p.stderr.String())
 	}

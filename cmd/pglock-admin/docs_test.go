@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 )
 
 // The page tells scripts what they may rely on, and so does --help.
@@ -22,7 +24,7 @@ func TestThePageOfTheCommandLineHasItsExitCodes(t *testing.T) {
 		return found
 	}
 	_, below, _ := strings.Cut(string(page), "\n## Exit codes\n")
-	got, want := codes(`(?m)^\| (\d+)`, below), codes(`(?m)^ +(\d+)  `, exitCodesHelp)
+	got, want := codes(`(?m)^\| (\d+)`, below), codes(`(?m)^ +(\d+)  `, cli.ExitCodesHelp)
 	if len(want) < 9 || !slices.Equal(got, want) {
 		t.Errorf("docs/command-line.md has exit codes %v, the program %v", got, want)
 	}
@@ -34,7 +36,7 @@ func TestThePageOfTheCommandLineHasItsCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range commands(newRoot(&options{})) {
+	for _, c := range commands(newRoot(&cli.Options{})) {
 		path := strings.Fields(c.CommandPath())[1:]
 		if c.HasSubCommands() || len(path) == 0 || path[0] == "help" {
 			continue

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
@@ -15,7 +17,7 @@ import (
 )
 
 // finding gives the finding of an item.
-func finding(tb testing.TB, v doctorView, item string) lockadmin.Finding {
+func finding(tb testing.TB, v explain.DoctorView, item string) lockadmin.Finding {
 	tb.Helper()
 	i := slices.IndexFunc(v.Findings, func(f lockadmin.Finding) bool { return f.Item == item })
 	if i < 0 {
@@ -32,14 +34,14 @@ func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	partitioned(t, db)
-	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, exitOK)
-	in(t, db.URL(), "doctor").want(t, exitOK).narrow(t).inOrder(t, "ok         schema  ", "pglock, "+latest+
+	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, cli.ExitOK)
+	in(t, db.URL(), "doctor").want(t, cli.ExitOK).narrow(t).inOrder(t, "ok         schema  ", "pglock, "+latest+
 		"\n           The version that this library needs.\n",
 		"ok         server  ", "takes writes\n", "timeline  ", "–          epoch  ", "ok         token sequence",
 		"cache 1", "           Anything but cache 1",
 		"ok         guard of public.accounts", "accounts/<id>\n           Every write")
 
-	v := decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout)
+	v := decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, cli.ExitOK).stdout)
 	var not []string
 	for _, f := range v.Findings {
 		if f.Item == "" || f.Value == "" || f.Meaning == "" {
@@ -61,27 +63,29 @@ func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
 func TestDoctorExitsWithZeroUnlessItIsStrict(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	always := decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout).Attention
-	code, says := exitAttention, "attention: "
+	always := decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t,
+		cli.ExitOK).stdout).Attention
+	code, says := cli.ExitAttention, "attention: "
 	if len(always) == 0 {
-		code, says = exitOK, "nothing needs attention"
+		code, says = cli.ExitOK, "nothing needs attention"
 	}
 	in(t, db.URL(), "doctor", "--strict").want(t, code, says)
 
 	partitioned(t, db)
-	in(t, db.URL(), "guard", "add", "accounts").want(t, exitOK)
+	in(t, db.URL(), "guard", "add", "accounts").want(t, cli.ExitOK)
 	execute(t, db, "CREATE TABLE accounts_3 PARTITION OF accounts FOR VALUES FROM (200) TO (300)")
 	says = fmt.Sprintf("attention: %d of ", len(always)+1)
-	in(t, db.URL(), "doctor").want(t, exitOK, says).inOrder(t, "attention  guard of public.accounts",
+	in(t, db.URL(), "doctor").want(t, cli.ExitOK, says).inOrder(t, "attention  guard of public.accounts",
 		"accounts_3 has no guard for TRUNCATE")
-	strict := in(t, db.URL(), "doctor", "--strict").want(t, exitAttention, says, "guard of public.accounts")
+	strict := in(t, db.URL(), "doctor", "--strict").want(t, cli.ExitAttention, says, "guard of public.accounts")
 	if !strings.Contains(strict.stdout, "accounts_3 has no guard") ||
 		!strings.Contains(strict.stderr, "leave --strict out") {
 		t.Errorf("%+v", strict)
 	}
-	strict = in(t, db.URL(), "doctor", "--strict", "-o", "json").want(t, exitAttention)
-	if v, p := decode[doctorView](t, strict.stdout), decode[problem](t, strict.stderr); len(v.Attention) != len(always)+
-		1 || p.Code != exitAttention {
+	strict = in(t, db.URL(), "doctor", "--strict", "-o", "json").want(t, cli.ExitAttention)
+	if v, p := decode[explain.DoctorView](t, strict.stdout), decode[cli.Problem](t,
+		strict.stderr); len(v.Attention) != len(always)+
+		1 || p.Code != cli.ExitAttention {
 		t.Errorf("%+v, %+v", v, p)
 	}
 }
@@ -103,24 +107,24 @@ func TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion(t *testing.T) {
 		{newer, []string{"attention  schema  ", "pglock, version " + next,
 			fmt.Sprint("knows version ", migrations.Latest), "a newer pglock-admin"}, true},
 	} {
-		in(t, tc.db.URL(), "doctor").want(t, exitSchema, tc.says...).narrow(t)
-		a := in(t, tc.db.URL(), "doctor", "-o", "json").want(t, exitSchema)
-		v, p := decode[doctorView](t, a.stdout), decode[problem](t, a.stderr)
+		in(t, tc.db.URL(), "doctor").want(t, cli.ExitSchema, tc.says...).narrow(t)
+		a := in(t, tc.db.URL(), "doctor", "-o", "json").want(t, cli.ExitSchema)
+		v, p := decode[explain.DoctorView](t, a.stdout), decode[cli.Problem](t, a.stderr)
 		if !bad(finding(t, v, "schema")) || (len(v.Findings) > 1) != tc.more || v.Attention[0] != "schema" ||
-			p.Code != exitSchema {
+			p.Code != cli.ExitSchema {
 			t.Errorf("%+v, %+v", v, p)
 		}
 	}
 	execute(t, newer, "DROP FUNCTION pglock.diagnose()")
-	in(t, newer.URL(), "doctor").want(t, exitSchema, "pglock, version "+next, "a newer pglock-admin")
+	in(t, newer.URL(), "doctor").want(t, cli.ExitSchema, "pglock, version "+next, "a newer pglock-admin")
 }
 
 func TestDoctorWorksWhereProgramsRefuseToStart(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	execute(t, db, "ALTER SEQUENCE pglock.fencing_token_seq CACHE 32")
-	in(t, db.URL(), "list").want(t, exitSchema)
-	in(t, db.URL(), "doctor").want(t, exitOK, "attention  token sequence", "cache 32")
+	in(t, db.URL(), "list").want(t, cli.ExitSchema)
+	in(t, db.URL(), "doctor").want(t, cli.ExitOK, "attention  token sequence", "cache 32")
 	execute(t, db, "ALTER SEQUENCE pglock.fencing_token_seq CACHE 1")
 
 	u, err := url.Parse(db.URL())
@@ -130,8 +134,8 @@ func TestDoctorWorksWhereProgramsRefuseToStart(t *testing.T) {
 	query := u.Query()
 	query.Set("default_transaction_read_only", "on")
 	u.RawQuery = query.Encode()
-	in(t, u.String(), "break", "a", "--reason", "r").want(t, exitUnreachable)
-	v := decode[doctorView](t, in(t, u.String(), "doctor", "-o", "json").want(t, exitOK).stdout)
+	in(t, u.String(), "break", "a", "--reason", "r").want(t, cli.ExitUnreachable)
+	v := decode[explain.DoctorView](t, in(t, u.String(), "doctor", "-o", "json").want(t, cli.ExitOK).stdout)
 	if f := finding(t, v, "server"); !bad(f) || f.Value != "read-only" || !fine(finding(t, v, "schema")) ||
 		!fine(finding(t, v, "token sequence")) {
 		t.Errorf("%+v", v)
@@ -142,11 +146,11 @@ func TestDoctorNeedsOnlyTheRightToUseLocks(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	user := asUser(t, db, "pglock_user")
-	in(t, user, "doctor").want(t, exitOK, "token sequence")
+	in(t, user, "doctor").want(t, cli.ExitOK, "token sequence")
 	execute(t, db, "REVOKE pglock_user FROM "+db.Name()+"_user")
-	in(t, user, "doctor").want(t, exitPermission, "pglock_user")
+	in(t, user, "doctor").want(t, cli.ExitPermission, "pglock_user")
 	addr := closedPort(t)
-	in(t, "postgres://me:secret@"+addr+"/db", "doctor").want(t, exitUnreachable, addr)
+	in(t, "postgres://me:secret@"+addr+"/db", "doctor").want(t, cli.ExitUnreachable, addr)
 }
 
 func TestDoctorKeepsToTheWidthOfATerminal(t *testing.T) {
@@ -155,8 +159,8 @@ func TestDoctorKeepsToTheWidthOfATerminal(t *testing.T) {
 	long := strings.Repeat("x", 63)
 	execute(t, db, fmt.Sprintf("CREATE SCHEMA %s CREATE TABLE %[1]s (id int) CREATE TABLE jobs (id int)", long))
 	in(t, db.URL(), "guard", "add", long+"."+long, "--resource", strings.Repeat("y", pglock.MaxNameBytes)).want(t,
-		exitOK)
-	in(t, db.URL(), "doctor").want(t, exitOK, "yyyy").narrow(t)
+		cli.ExitOK)
+	in(t, db.URL(), "doctor").want(t, cli.ExitOK, "yyyy").narrow(t)
 }
 
 func TestDiagnoseRefusesWrongArguments(t *testing.T) {

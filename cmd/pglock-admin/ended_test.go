@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -45,15 +46,15 @@ func TestWhatWasDoneIsSaidToBeDoneWhenTheAnswerCannotBeWritten(t *testing.T) {
 			}
 			var stderr bytes.Buffer
 			code := obey(t.Context(), strings.Fields(command+format), environment(db.URL()), full{}, &stderr)
-			answer{code: code, stderr: stderr.String()}.want(t, exitFailure, "it was done, but the answer could not "+
-				"be written: no space left on device")
+			answer{code: code, stderr: stderr.String()}.want(t, cli.ExitFailure, "it was done, but the answer could "+
+				"not be written: no space left on device")
 		}
 	}
 	if _, err := lease.Check(t.Context()); err == nil {
 		t.Error("the lease was not broken")
 	}
 	var stderr bytes.Buffer
-	if code := obey(t.Context(), []string{"list"}, environment(db.URL()), full{}, &stderr); code != exitFailure ||
+	if code := obey(t.Context(), []string{"list"}, environment(db.URL()), full{}, &stderr); code != cli.ExitFailure ||
 		strings.Contains(stderr.String(), "done") {
 		t.Errorf("a look: exit code %d: %s", code, stderr.String())
 	}
@@ -117,7 +118,7 @@ func TestAnInterruptInTheMiddleLeavesNothingHalfDone(t *testing.T) {
 			}()
 			blocked(t, db)
 			interrupt()
-			answer{code: <-code, stdout: stdout.String(), stderr: stderr.String()}.want(t, exitInterrupted,
+			answer{code: <-code, stdout: stdout.String(), stderr: stderr.String()}.want(t, cli.ExitInterrupted,
 				"pglock-admin: interrupted", "\nat: ", "try: the same command again")
 			if state := written(t, busy, "ROLLBACK"); state != "" {
 				t.Fatal(state)
@@ -221,7 +222,7 @@ func TestAServerThatIsGoneInTheMiddleIsToldApart(t *testing.T) {
 			if !cut.Load() {
 				t.Fatalf("the way was not cut: %+v", a)
 			}
-			a.want(t, exitUnreachable, tc.hint, "127.0.0.1:", "the connection was lost: ")
+			a.want(t, cli.ExitUnreachable, tc.hint, "127.0.0.1:", "the connection was lost: ")
 			if !lease.Valid() {
 				t.Error("the lease ended")
 			}
@@ -244,6 +245,6 @@ func TestASessionThatAnAdministratorEndsIsALostConnection(t *testing.T) {
 	blocked(t, db)
 	execute(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "+
 		"application_name LIKE 'pglock %/pglock-admin%'")
-	(<-done).want(t, exitUnreachable, "it is unknown whether it was done", "SQLSTATE 57P01",
+	(<-done).want(t, cli.ExitUnreachable, "it is unknown whether it was done", "SQLSTATE 57P01",
 		"try: pglock-admin guard list, to see")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/internal/server"
@@ -71,7 +72,7 @@ func still(db *pgtest.DB, text string) string {
 		address+", database "+db.Name(), "127.0.0.1:5432, database app",
 		address, "127.0.0.1:5432", db.Name(), "app",
 		runtime.Version()+" "+runtime.GOOS+"/"+runtime.GOARCH, "go1.26 linux/amd64", runtime.Version(), "go1.26",
-		actor(), "me@host",
+		cli.Actor(), "me@host",
 	).Replace(text)
 	for _, one := range []struct{ pattern, text string }{
 		{`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC`, "2026-11-21 13:25:17.645 UTC"},
@@ -171,10 +172,10 @@ func TestEveryCommandWritesWhatItsFileHas(t *testing.T) {
 
 func quoted(args []string) (all []string) {
 	for _, a := range args {
-		if allPrint(a) {
-			all = append(all, shellQuote(a))
+		if cli.AllPrint(a) {
+			all = append(all, cli.ShellQuote(a))
 		} else {
-			all = append(all, shellName(a))
+			all = append(all, cli.ShellName(a))
 		}
 	}
 	return all

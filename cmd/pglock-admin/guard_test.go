@@ -12,6 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/act"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -41,19 +45,20 @@ func partitioned(tb testing.TB, db *pgtest.DB) {
 	execute(tb, db, "CREATE TABLE accounts_2 PARTITION OF accounts FOR VALUES FROM (100) TO (200)")
 }
 
-func guards(tb testing.TB, db *pgtest.DB) []guardView {
+func guards(tb testing.TB, db *pgtest.DB) []act.GuardView {
 	tb.Helper()
-	return decode[guardsView](tb, in(tb, db.URL(), "guard", "list", "-o", "json").want(tb, exitOK).stdout).Guards
+	return decode[act.GuardsView](tb, in(tb, db.URL(), "guard", "list", "-o", "json").want(tb,
+		cli.ExitOK).stdout).Guards
 }
 
 func TestGuardAddRefusesWritesWithoutTheFenceAndTellsWritersWhatToName(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
-	in(t, db.URL(), "guard", "list").want(t, exitOK, "no table is under guard\n")
-	in(t, db.URL(), "guard", "list", "-o", "json").want(t, exitOK, `"guards": []`)
-	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK).narrow(t).inOrder(t, "table public.jobs is guarded from "+
-		"now on\n",
+	in(t, db.URL(), "guard", "list").want(t, cli.ExitOK, "no table is under guard\n")
+	in(t, db.URL(), "guard", "list", "-o", "json").want(t, cli.ExitOK, `"guards": []`)
+	in(t, db.URL(), "guard", "add", "jobs").want(t, cli.ExitOK).narrow(t).inOrder(t, "table public.jobs is guarded "+
+		"from now on\n",
 		"resource  jobs\n", "covers    itself alone\n", `fencedstore.WithResource("jobs")`, "p_resource => 'jobs'",
 		"LK011")
 	conn := db.Conn(t)
@@ -67,7 +72,7 @@ func TestGuardAddRefusesWritesWithoutTheFenceAndTellsWritersWhatToName(t *testin
 	if err != nil {
 		t.Errorf("a write under the fence: %v", err)
 	}
-	in(t, db.URL(), "guard", "list").want(t, exitOK).inOrder(t, "TABLE        RESOURCE  COVERS  PROBLEM\n",
+	in(t, db.URL(), "guard", "list").want(t, cli.ExitOK).inOrder(t, "TABLE        RESOURCE  COVERS  PROBLEM\n",
 		"public.jobs  jobs           1  -\n")
 }
 
@@ -76,26 +81,27 @@ func TestGuardAddAgainAddsWhatIsMissingAndElseChangesNothing(t *testing.T) {
 	db := pgtest.Database(t)
 	partitioned(t, db)
 	add := []string{"guard", "add", "public.accounts", "--resource", "acc", "--key", "id"}
-	in(t, db.URL(), add...).want(t, exitOK).narrow(t).inOrder(t, "is guarded from now on", "acc/<id>",
+	in(t, db.URL(), add...).want(t, cli.ExitOK).narrow(t).inOrder(t, "is guarded from now on", "acc/<id>",
 		"covers    3 tables", `WithResource("acc/…")`,
 		"p_resource => 'acc/…'", "TRUNCATE needs the fence of acc.", "run this command again")
-	whole := guardView{Table: "public.accounts", Resource: "acc", Key: "id", Covered: 3}
-	again := in(t, db.URL(), append(add, "-o", "json")...).want(t, exitOK)
-	if v := decode[guardedView](t, again.stdout); v != (guardedView{guardView: whole}) {
+	whole := act.GuardView{Table: "public.accounts", Resource: "acc", Key: "id", Covered: 3}
+	again := in(t, db.URL(), append(add, "-o", "json")...).want(t, cli.ExitOK)
+	if v := decode[act.GuardedView](t, again.stdout); v != (act.GuardedView{GuardView: whole}) {
 		t.Errorf("%+v", v)
 	}
-	in(t, db.URL(), add...).want(t, exitOK, "table public.accounts was guarded in this way already\n")
+	in(t, db.URL(), add...).want(t, cli.ExitOK, "table public.accounts was guarded in this way already\n")
 
 	execute(t, db, "CREATE TABLE accounts_3 PARTITION OF accounts FOR VALUES FROM (200) TO (300)")
-	in(t, db.URL(), "guard", "list").want(t, exitOK, "public.accounts  acc/<id>       4  public.accounts_3 has no "+
+	in(t, db.URL(), "guard", "list").want(t, cli.ExitOK, "public.accounts  acc/<id>       4  public.accounts_3 has no "+
 		"guard for\n").narrow(t).inOrder(t,
 		"TRUNCATE\n", "\nincomplete: 1 of 1.", "\npglock-admin guard add public.accounts --resource acc --key id\n")
 	if g := guards(t, db); len(g) != 1 || g[0].Covered != 4 || g[0].Problem == "" {
 		t.Errorf("%+v", g)
 	}
 	execute(t, db, "CREATE TABLE accounts_4 PARTITION OF accounts FOR VALUES FROM (300) TO (400)")
-	in(t, db.URL(), "guard", "list").want(t, exitOK).narrow(t).inOrder(t, "accounts_3", "accounts_4")
-	in(t, db.URL(), add...).want(t, exitOK, "table public.accounts was guarded already; the missing parts were added\n",
+	in(t, db.URL(), "guard", "list").want(t, cli.ExitOK).narrow(t).inOrder(t, "accounts_3", "accounts_4")
+	in(t, db.URL(), add...).want(t, cli.ExitOK, "table public.accounts was guarded already; the missing parts were "+
+		"added\n",
 		"5 tables")
 	if g := guards(t, db); len(g) != 1 || g[0].Covered != 5 || g[0].Problem != "" {
 		t.Errorf("%+v", g)
@@ -106,15 +112,16 @@ func TestGuardAddOfAPartSaysThatItIsUnderTheGuardOfTheWhole(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	partitioned(t, db)
-	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, exitOK)
+	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, cli.ExitOK)
 	part := []string{"guard", "add", "accounts_1", "--resource", "accounts", "--key", "id"}
-	in(t, db.URL(), part...).want(t, exitOK, "table public.accounts_1 was guarded in this way already\n",
+	in(t, db.URL(), part...).want(t, cli.ExitOK, "table public.accounts_1 was guarded in this way already\n",
 		"a part of another table", "guard list")
-	v := decode[guardedView](t, in(t, db.URL(), append(part, "-o", "json")...).want(t, exitOK).stdout)
+	v := decode[act.GuardedView](t, in(t, db.URL(), append(part, "-o", "json")...).want(t, cli.ExitOK).stdout)
 	if !v.Part || v.Changed || v.Table != "public.accounts_1" {
 		t.Errorf("%+v", v)
 	}
-	in(t, db.URL(), "guard", "add", "accounts_1").want(t, exitUsage, "guarded already", "accounts/<id>", "guard list",
+	in(t, db.URL(), "guard", "add", "accounts_1").want(t, cli.ExitUsage, "guarded already", "accounts/<id>",
+		"guard list",
 		"guard drop accounts_1 --yes")
 }
 
@@ -122,28 +129,28 @@ func TestGuardDropNeedsAWordAndTellsHowToGoBack(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	partitioned(t, db)
-	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, exitOK)
-	in(t, db.URL(), "guard", "drop", "accounts").want(t, exitUsage, "lets everybody write to table accounts without "+
-		"a fence", "it needs --yes",
+	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, cli.ExitOK)
+	in(t, db.URL(), "guard", "drop", "accounts").want(t, cli.ExitUsage, "lets everybody write to table accounts "+
+		"without a fence", "it needs --yes",
 		"try: pglock-admin guard drop accounts --yes, after a look at pglock-admin guard list\n")
 	conn := db.Conn(t)
 	if state := written(t, conn, "INSERT INTO accounts VALUES (1, 1)"); state != "LK011" {
 		t.Errorf("without --yes the guard is gone: %q", state)
 	}
-	in(t, db.URL(), "guard", "drop", "accounts", "--yes").want(t, exitOK).narrow(t).inOrder(t,
+	in(t, db.URL(), "guard", "drop", "accounts", "--yes").want(t, cli.ExitOK).narrow(t).inOrder(t,
 		"table public.accounts is not guarded any more\n",
 		"accounts/<id>", "3 tables", "\npglock-admin guard add public.accounts --resource accounts --key id\n")
 	if state := written(t, conn, "INSERT INTO accounts VALUES (1, 1)"); state != "" {
 		t.Errorf("after the drop: %q", state)
 	}
-	in(t, db.URL(), "guard", "drop", "accounts", "--yes").want(t, exitNotHeld, "is not guarded",
+	in(t, db.URL(), "guard", "drop", "accounts", "--yes").want(t, cli.ExitNotHeld, "is not guarded",
 		"try: pglock-admin guard list")
 
-	in(t, db.URL(), "guard", "add", "public.accounts", "--resource", "accounts", "--key", "id").want(t, exitOK,
+	in(t, db.URL(), "guard", "add", "public.accounts", "--resource", "accounts", "--key", "id").want(t, cli.ExitOK,
 		"from now on")
-	v := decode[guardView](t, in(t, db.URL(), "guard", "drop", "accounts", "--yes", "-o", "json").want(t,
-		exitOK).stdout)
-	if v != (guardView{Table: "public.accounts", Resource: "accounts", Key: "id", Covered: 3}) {
+	v := decode[act.GuardView](t, in(t, db.URL(), "guard", "drop", "accounts", "--yes", "-o", "json").want(t,
+		cli.ExitOK).stdout)
+	if v != (act.GuardView{Table: "public.accounts", Resource: "accounts", Key: "id", Covered: 3}) {
 		t.Errorf("%+v", v)
 	}
 }
@@ -154,17 +161,18 @@ func TestGuardDropMakesNoHoleInTheGuardOfTheWhole(t *testing.T) {
 	db := pgtest.Database(t)
 	partitioned(t, db)
 	execute(t, db, "CREATE TABLE other (id int)")
-	in(t, db.URL(), "guard", "add", "accounts").want(t, exitOK)
-	in(t, db.URL(), "guard", "add", "other", "--resource", "accounts").want(t, exitOK)
+	in(t, db.URL(), "guard", "add", "accounts").want(t, cli.ExitOK)
+	in(t, db.URL(), "guard", "add", "other", "--resource", "accounts").want(t, cli.ExitOK)
 	before := guards(t, db)
-	in(t, db.URL(), "guard", "drop", "accounts_1", "--yes").want(t, exitUsage, "table public.accounts_1 is guarded "+
-		"as a part of table public.accounts,",
+	in(t, db.URL(), "guard", "drop", "accounts_1", "--yes").want(t, cli.ExitUsage, "table public.accounts_1 is "+
+		"guarded as a part of table public.accounts,",
 		"nothing was changed", "try: pglock-admin guard drop public.accounts --yes, or detach accounts_1")
 	if after := guards(t, db); !slices.Equal(before, after) || after[1].Problem != "" {
 		t.Errorf("the guards are %+v", after)
 	}
 	execute(t, db, "ALTER TABLE accounts DETACH PARTITION accounts_1")
-	in(t, db.URL(), "guard", "drop", "accounts_1", "--yes").want(t, exitOK, "public.accounts_1 is not guarded any more")
+	in(t, db.URL(), "guard", "drop", "accounts_1", "--yes").want(t, cli.ExitOK, "public.accounts_1 is not guarded "+
+		"any more")
 }
 
 func TestGuardNamesTheTableThatTheSearchPathMeans(t *testing.T) {
@@ -173,9 +181,10 @@ func TestGuardNamesTheTableThatTheSearchPathMeans(t *testing.T) {
 	for _, sql := range []string{"CREATE SCHEMA aaa", "CREATE TABLE aaa.jobs (id int)", "CREATE TABLE jobs (id int)"} {
 		execute(t, db, sql)
 	}
-	in(t, db.URL(), "guard", "add", "aaa.jobs", "--resource", "archive").want(t, exitOK, "table aaa.jobs is", "archive")
-	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK, "table public.jobs is", "resource  jobs\n")
-	in(t, db.URL(), "guard", "drop", "jobs", "--yes").want(t, exitOK, "table public.jobs is")
+	in(t, db.URL(), "guard", "add", "aaa.jobs", "--resource", "archive").want(t, cli.ExitOK, "table aaa.jobs is",
+		"archive")
+	in(t, db.URL(), "guard", "add", "jobs").want(t, cli.ExitOK, "table public.jobs is", "resource  jobs\n")
+	in(t, db.URL(), "guard", "drop", "jobs", "--yes").want(t, cli.ExitOK, "table public.jobs is")
 	if g := guards(t, db); len(g) != 1 || g[0].Table != "aaa.jobs" {
 		t.Errorf("%+v", g)
 	}
@@ -191,13 +200,13 @@ func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
 			t.Fatal(state)
 		}
 	}
-	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "50ms").want(t, exitFailure,
+	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "50ms").want(t, cli.ExitFailure,
 		"table jobs was in use for longer than 50ms", "nothing was changed",
 		"a longer --lock-timeout", "pg_stat_activity", "l.relation = 'jobs'::regclass")
-	in(t, db.URL(), "guard", "add", "jobs", "--timeout", "9s").want(t, exitFailure, "in use for longer than 4.5s")
-	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "10s").want(t, exitUsage, "shorter than --timeout, "+
+	in(t, db.URL(), "guard", "add", "jobs", "--timeout", "9s").want(t, cli.ExitFailure, "in use for longer than 4.5s")
+	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "10s").want(t, cli.ExitUsage, "shorter than --timeout, "+
 		"which is 10s")
-	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "0s").want(t, exitUsage, "from 1ms to 1d")
+	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "0s").want(t, cli.ExitUsage, "from 1ms to 1d")
 	if g := guards(t, db); len(g) != 0 {
 		t.Errorf("%+v", g)
 	}
@@ -208,14 +217,14 @@ func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
 	if state := written(t, writer, "COMMIT"); state != "" {
 		t.Fatal(state)
 	}
-	(<-done).want(t, exitOK, "is guarded from now on")
+	(<-done).want(t, cli.ExitOK, "is guarded from now on")
 
 	for _, sql := range []string{"BEGIN", "SELECT FROM jobs"} {
 		if state := written(t, writer, sql); state != "" {
 			t.Fatal(state)
 		}
 	}
-	in(t, db.URL(), "guard", "drop", "jobs", "--yes", "--lock-timeout", "50ms").want(t, exitFailure,
+	in(t, db.URL(), "guard", "drop", "jobs", "--yes", "--lock-timeout", "50ms").want(t, cli.ExitFailure,
 		"table jobs was in use for longer than 50ms")
 	if g := guards(t, db); len(g) != 1 {
 		t.Errorf("%+v", g)
@@ -255,22 +264,22 @@ func TestGuardRefusesWhatCannotBeGuardedAndSaysWhy(t *testing.T) {
 		{[]string{"jobs", "--resource", ""}, []string{"resource is empty"}},
 		{[]string{"jobs", "--resource", strings.Repeat("x", pglock.MaxNameBytes+1)}, []string{"resource", "512"}},
 	} {
-		a := in(t, db.URL(), append([]string{"guard", "add"}, tc.args...)...).want(t, exitUsage, tc.says...)
+		a := in(t, db.URL(), append([]string{"guard", "add"}, tc.args...)...).want(t, cli.ExitUsage, tc.says...)
 		if strings.Contains(a.stderr, "try: pglock-admin migrate") {
 			t.Errorf("%q: %s", tc.args, a.stderr)
 		}
 	}
 	for _, name := range []string{"nosuch", "nosuch.jobs", "my jobs"} {
-		in(t, db.URL(), "guard", "drop", name, "--yes").want(t, exitUsage, "as in SQL: public.accounts")
+		in(t, db.URL(), "guard", "drop", name, "--yes").want(t, cli.ExitUsage, "as in SQL: public.accounts")
 	}
-	in(t, db.URL(), "guard", "drop", "seen", "--yes").want(t, exitNotHeld, "guard list")
+	in(t, db.URL(), "guard", "drop", "seen", "--yes").want(t, cli.ExitNotHeld, "guard list")
 	if g := guards(t, db); len(g) != 0 {
 		t.Errorf("%+v", g)
 	}
 
-	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK)
+	in(t, db.URL(), "guard", "add", "jobs").want(t, cli.ExitOK)
 	for _, other := range [][]string{{"--resource", "other"}, {"--key", "id"}} {
-		in(t, db.URL(), append([]string{"guard", "add", "jobs"}, other...)...).want(t, exitUsage,
+		in(t, db.URL(), append([]string{"guard", "add", "jobs"}, other...)...).want(t, cli.ExitUsage,
 			"guarded already, by resource 'jobs'", "guard drop jobs --yes")
 	}
 }
@@ -282,10 +291,10 @@ func TestGuardCommandLinesThatAreWrongExitWithTwo(t *testing.T) {
 		"guard add a b": "name of one table",
 		"guard drop":    "name of one table", "guard drop a": "--yes", "guard list a": "a", "doctor a": "a",
 	} {
-		admin(t, strings.Fields(args)...).want(t, exitUsage, says)
+		admin(t, strings.Fields(args)...).want(t, cli.ExitUsage, says)
 	}
 	for _, args := range []string{"guard", "guard add", "guard drop", "guard list", "doctor"} {
-		admin(t, append(strings.Fields(args), "--help")...).want(t, exitOK, "Usage:", "Examples:")
+		admin(t, append(strings.Fields(args), "--help")...).want(t, cli.ExitOK, "Usage:", "Examples:")
 	}
 }
 
@@ -294,10 +303,10 @@ func TestWhoDoesNotOwnTheTableIsToldWhoMust(t *testing.T) {
 	db := pgtest.Database(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	user := asUser(t, db, "pglock_user")
-	in(t, user, "guard", "add", "jobs").want(t, exitPermission, "as the table's owner")
-	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK)
-	in(t, user, "guard", "drop", "jobs", "--yes").want(t, exitPermission, "as the table's owner")
-	in(t, user, "guard", "list").want(t, exitOK, "public.jobs")
+	in(t, user, "guard", "add", "jobs").want(t, cli.ExitPermission, "as the table's owner")
+	in(t, db.URL(), "guard", "add", "jobs").want(t, cli.ExitOK)
+	in(t, user, "guard", "drop", "jobs", "--yes").want(t, cli.ExitPermission, "as the table's owner")
+	in(t, user, "guard", "list").want(t, cli.ExitOK, "public.jobs")
 	if g := guards(t, db); len(g) != 1 || g[0].Problem != "" {
 		t.Errorf("%+v", g)
 	}
@@ -307,11 +316,11 @@ func TestGuardsNeedTheSchema(t *testing.T) {
 	t.Parallel()
 	missing := pgtest.EmptyDatabase(t)
 	for _, command := range []string{"guard add jobs", "guard drop jobs --yes", "guard list"} {
-		in(t, missing.URL(), strings.Fields(command)...).want(t, exitSchema, "missing",
+		in(t, missing.URL(), strings.Fields(command)...).want(t, cli.ExitSchema, "missing",
 			"try: pglock-admin migrate up\n")
 	}
 	addr := closedPort(t)
-	in(t, "postgres://me:secret@"+addr+"/db", "guard", "list").want(t, exitUnreachable, addr)
+	in(t, "postgres://me:secret@"+addr+"/db", "guard", "list").want(t, cli.ExitUnreachable, addr)
 }
 
 func TestGuardsWorkInAnotherSchema(t *testing.T) {
@@ -320,15 +329,15 @@ func TestGuardsWorkInAnotherSchema(t *testing.T) {
 	db := pgtest.EmptyDatabase(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	mine := func(args ...string) answer { return in(t, db.URL(), append(args, "--schema", "My locks")...) }
-	mine("migrate", "up").want(t, exitOK)
-	mine("guard", "add", "jobs").want(t, exitOK, "public.jobs is guarded from now on")
-	mine("guard", "list").want(t, exitOK, "public.jobs")
-	mine("migrate", "down", "--yes").want(t, exitFailure, "public.jobs", "try: pglock-admin guard drop TABLE --yes "+
-		"--schema 'My locks'")
-	mine("guard", "drop", "jobs").want(t, exitUsage, "--yes --schema 'My locks'")
-	mine("guard", "drop", "jobs", "--yes").want(t, exitOK,
+	mine("migrate", "up").want(t, cli.ExitOK)
+	mine("guard", "add", "jobs").want(t, cli.ExitOK, "public.jobs is guarded from now on")
+	mine("guard", "list").want(t, cli.ExitOK, "public.jobs")
+	mine("migrate", "down", "--yes").want(t, cli.ExitFailure, "public.jobs", "try: pglock-admin guard drop TABLE "+
+		"--yes --schema 'My locks'")
+	mine("guard", "drop", "jobs").want(t, cli.ExitUsage, "--yes --schema 'My locks'")
+	mine("guard", "drop", "jobs", "--yes").want(t, cli.ExitOK,
 		"guard add public.jobs --resource jobs --schema 'My locks'\n")
-	mine("migrate", "down", "--yes").want(t, exitOK)
+	mine("migrate", "down", "--yes").want(t, cli.ExitOK)
 }
 
 func TestTextsOfGuardsAreQuoted(t *testing.T) {
@@ -349,18 +358,18 @@ func TestTextsOfGuardsAreQuoted(t *testing.T) {
 		}
 	}
 	for _, format := range []string{"table", "json"} {
-		safe(in(t, db.URL(), append(add, "-o", format)...).want(t, exitOK))
-		safe(in(t, db.URL(), "guard", "list", "-o", format).want(t, exitOK))
-		safe(in(t, db.URL(), "doctor", "-o", format).want(t, exitOK))
-		safe(in(t, db.URL(), "guard", "drop", name, "-o", format).want(t, exitUsage))
-		safe(in(t, db.URL(), "guard", "add", name, "-o", format).want(t, exitUsage))
+		safe(in(t, db.URL(), append(add, "-o", format)...).want(t, cli.ExitOK))
+		safe(in(t, db.URL(), "guard", "list", "-o", format).want(t, cli.ExitOK))
+		safe(in(t, db.URL(), "doctor", "-o", format).want(t, cli.ExitOK))
+		safe(in(t, db.URL(), "guard", "drop", name, "-o", format).want(t, cli.ExitUsage))
+		safe(in(t, db.URL(), "guard", "add", name, "-o", format).want(t, cli.ExitUsage))
 	}
 	if g := guards(t, db); len(g) != 1 || g[0].Table != name || g[0].Resource != resource || g[0].Key != column {
 		t.Errorf("JSON does not give the texts back: %+v", g)
 	}
 	execute(t, db, fmt.Sprintf("CREATE TABLE part PARTITION OF %s DEFAULT", name))
-	safe(in(t, db.URL(), "guard", "list").want(t, exitOK, "has no guard for"))
-	safe(in(t, db.URL(), "guard", "drop", name, "--yes").want(t, exitOK))
+	safe(in(t, db.URL(), "guard", "list").want(t, cli.ExitOK, "has no guard for"))
+	safe(in(t, db.URL(), "guard", "drop", name, "--yes").want(t, cli.ExitOK))
 }
 
 func TestEventsOfEveryKindAreTold(t *testing.T) {
@@ -368,7 +377,7 @@ func TestEventsOfEveryKindAreTold(t *testing.T) {
 	db := pgtest.Database(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	hold(t, db, "worker-1", "files")
-	in(t, db.URL(), "guard", "add", "jobs", "--resource", "r").want(t, exitOK)
+	in(t, db.URL(), "guard", "add", "jobs", "--resource", "r").want(t, cli.ExitOK)
 	conn := db.Conn(t)
 	for _, sql := range []string{"SELECT pglock.break_lock('files', 'is stuck', 'dave@ops')",
 		"SELECT pglock.acquire_lease('files', gen_random_uuid(), gen_random_uuid(), 'worker-2', '1 minute')",
@@ -399,11 +408,11 @@ func TestEventsOfEveryKindAreTold(t *testing.T) {
 		fmt.Sprintf("dave@ops (user %s) broke the lease of worker-1 with token %d: is stuck (the next token is "+
 			"greater than %d)", user, events[4].Token, events[4].NewToken),
 	} {
-		if told := tell(events[i]); told != want {
+		if told := look.Tell(events[i]); told != want {
 			t.Errorf("%s: %q, want %q", events[i].Kind, told, want)
 		}
 	}
-	in(t, db.URL(), "show", "files").want(t, exitOK).inOrder(t, "of worker-2 expired; worker-3 has",
+	in(t, db.URL(), "show", "files").want(t, cli.ExitOK).inOrder(t, "of worker-2 expired; worker-3 has",
 		"broke the lease of worker-1")
 }
 
@@ -422,18 +431,18 @@ func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
 		}
 	})
 	revoke := "REVOKE TRIGGER ON public.jobs FROM " + role + " CASCADE"
-	in(t, db.URL(), "guard", "add", "jobs").want(t, exitFailure, role+" may make triggers on public.jobs",
+	in(t, db.URL(), "guard", "add", "jobs").want(t, cli.ExitFailure, role+" may make triggers on public.jobs",
 		"try: as the table's owner "+revoke)
 	if state := written(t, conn, "INSERT INTO jobs VALUES (1)"); state != "" {
 		t.Errorf("a guard was made: %q", state)
 	}
 	execute(t, db, revoke)
-	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK)
-	in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK, `"item": "guard of public.jobs"`)
+	in(t, db.URL(), "guard", "add", "jobs").want(t, cli.ExitOK)
+	in(t, db.URL(), "doctor", "-o", "json").want(t, cli.ExitOK, `"item": "guard of public.jobs"`)
 	execute(t, db, "GRANT TRIGGER ON jobs TO "+role+"; CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS "+
 		"'BEGIN RETURN NULL; END'; CREATE OR REPLACE TRIGGER pglock_guard_truncate BEFORE TRUNCATE ON jobs EXECUTE "+
 		"FUNCTION nothing()")
-	in(t, db.URL(), "guard", "list").want(t, exitOK).narrow(t).inOrder(t, "may make triggers", "REVOKE TRIGGER",
+	in(t, db.URL(), "guard", "list").want(t, cli.ExitOK).narrow(t).inOrder(t, "may make triggers", "REVOKE TRIGGER",
 		"pglock_guard_truncate", "\npglock-admin guard add public.jobs --resource jobs\n", "run the REVOKE first")
 	for _, g := range guards(t, db) {
 		if !strings.Contains(g.Problem, revoke) ||
@@ -441,8 +450,9 @@ func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
 			t.Errorf("%+v", g)
 		}
 	}
-	in(t, db.URL(), "doctor", "--strict").want(t, exitAttention, "attention", "guard of public.jobs")
-	if f := finding(t, decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout), "guard of public.jobs"); f.Level != lockadmin.FindingAttention ||
+	in(t, db.URL(), "doctor", "--strict").want(t, cli.ExitAttention, "attention", "guard of public.jobs")
+	if f := finding(t, decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t,
+		cli.ExitOK).stdout), "guard of public.jobs"); f.Level != lockadmin.FindingAttention ||
 		!strings.Contains(f.Meaning, revoke) || !strings.Contains(f.Meaning, "pglock_guard_truncate") {
 		t.Errorf("%+v", f)
 	}
@@ -456,8 +466,9 @@ func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		in(t, db.URL(), "why", name).want(t, exitOK, "The guard of table public.jobs is broken", add, "REVOKE TRIGGER")
-		e := decode[lockadmin.Explanation](t, in(t, db.URL(), "why", name, "-o", "json").want(t, exitOK).stdout)
+		in(t, db.URL(), "why", name).want(t, cli.ExitOK, "The guard of table public.jobs is broken", add,
+			"REVOKE TRIGGER")
+		e := decode[lockadmin.Explanation](t, in(t, db.URL(), "why", name, "-o", "json").want(t, cli.ExitOK).stdout)
 		if len(e.Guards) != 1 || e.Guards[0].Table != "public.jobs" ||
 			!slices.ContainsFunc(e.Verdicts, func(v lockadmin.Verdict) bool {
 				return v.Kind == lockadmin.WhyGuard
@@ -467,13 +478,13 @@ func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
 	}
 	silent := func(name string) {
 		t.Helper()
-		if a := in(t, db.URL(), "why", name).want(t, exitOK); strings.Contains(a.stdout, "guard") {
+		if a := in(t, db.URL(), "why", name).want(t, cli.ExitOK); strings.Contains(a.stdout, "guard") {
 			t.Errorf("why %s:\n%s", name, a.stdout)
 		}
 	}
 	silent("unrelated")
 	execute(t, db, revoke)
-	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK, "was guarded already")
+	in(t, db.URL(), "guard", "add", "jobs").want(t, cli.ExitOK, "was guarded already")
 	silent("jobs")
-	in(t, db.URL(), "guard", "list").want(t, exitOK, "public.jobs  jobs           1  -\n")
+	in(t, db.URL(), "guard", "list").want(t, cli.ExitOK, "public.jobs  jobs           1  -\n")
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 )
 
 // The widths of a help text: when the terminal's is unknown, and the greatest that still reads well.
@@ -17,7 +19,7 @@ const (
 // help writes the help of a command, as wide as the terminal.
 func help(cmd *cobra.Command, _ []string) {
 	out := cmd.OutOrStdout()
-	width := columns(out)
+	width := cli.Columns(out)
 	if width == 0 {
 		width = helpWidth
 	}
@@ -41,7 +43,7 @@ func reflow(text string, width int) string {
 	var paragraph []string
 	end := func() {
 		if paragraph != nil {
-			lines = append(lines, wrapped(strings.Join(paragraph, " "), width))
+			lines = append(lines, cli.Wrapped(strings.Join(paragraph, " "), width))
 		}
 		paragraph = nil
 	}
@@ -64,7 +66,7 @@ func hanging(line string, width int) string {
 	if len(line) <= width || indent < 2 || width-indent < 20 {
 		return line
 	}
-	return line[:indent] + strings.ReplaceAll(wrapped(line[indent:], width-indent), "\n", "\n"+
+	return line[:indent] + strings.ReplaceAll(cli.Wrapped(line[indent:], width-indent), "\n", "\n"+
 		strings.Repeat(" ", indent))
 }
 
@@ -76,7 +78,8 @@ func newHelp() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return usageErrorf("pglock-admin --help", "there is no command %s", escapeText(strings.Join(args, " ")))
+				return cli.UsageErrorf("pglock-admin --help", "there is no command %s",
+					cli.EscapeText(strings.Join(args, " ")))
 			}
 			found.InitDefaultHelpFlag()
 			return found.Help()

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 )
 
 // commands are all of them, with what they hold.
@@ -24,24 +26,25 @@ func TestEveryFlagSaysWhatItTakesAndWhatItHasByDefault(t *testing.T) {
 	t.Parallel()
 	kinds := []string{"number", "text", "name", "duration", "string", "format", "column", "label", "ID", "word",
 		"kinds", "level"}
-	for _, c := range commands(newRoot(&options{})) {
+	for _, c := range commands(newRoot(&cli.Options{})) {
 		flags := append([]*pflag.Flag{}, flagsOf(c.LocalFlags())...)
 		for _, f := range flags {
 			kind, usage := pflag.UnquoteUsage(f)
 			if f.Value.Type() != "bool" && !slices.Contains(kinds, kind) || usage == "" || len(f.Usage) > 120 {
 				t.Errorf("%s --%s takes %q: %s", c.CommandPath(), f.Name, kind, usage)
 			}
-			if _, is := f.Value.(durationFlag); is != (kind == "duration") || strings.HasSuffix(f.DefValue, "m0s") ||
+			if _, is := f.Value.(cli.DurationFlag); is != (kind == "duration") ||
+				strings.HasSuffix(f.DefValue, "m0s") ||
 				strings.HasSuffix(f.DefValue, "h0m") {
 				t.Errorf("%s --%s is a %s by default %s", c.CommandPath(), f.Name, kind, f.DefValue)
 			}
 		}
 	}
-	admin(t, "prune", "--help").want(t, exitOK, "--events duration ", "as long as the history is kept",
+	admin(t, "prune", "--help").want(t, cli.ExitOK, "--events duration ", "as long as the history is kept",
 		"--idle duration ", "(default 1d)", "--timeout duration ", "(default 10s)")
-	admin(t, "list", "--help").want(t, exitOK, "--limit number ", "--prefix text ")
-	admin(t, "break", "--help").want(t, exitOK, "--token number ", "--reason text ", "--by name ")
-	admin(t, "--help").want(t, exitOK, "90d or 2w", `    pglock-admin show -- "$name"`)
+	admin(t, "list", "--help").want(t, cli.ExitOK, "--limit number ", "--prefix text ")
+	admin(t, "break", "--help").want(t, cli.ExitOK, "--token number ", "--reason text ", "--by name ")
+	admin(t, "--help").want(t, cli.ExitOK, "90d or 2w", `    pglock-admin show -- "$name"`)
 }
 
 func flagsOf(set *pflag.FlagSet) (all []*pflag.Flag) {
@@ -51,13 +54,13 @@ func flagsOf(set *pflag.FlagSet) (all []*pflag.Flag) {
 
 func TestHelpFitsATerminal(t *testing.T) {
 	t.Parallel()
-	for _, c := range commands(newRoot(&options{})) {
-		a := admin(t, append(strings.Fields(c.CommandPath())[1:], "--help")...).want(t, exitOK)
+	for _, c := range commands(newRoot(&cli.Options{})) {
+		a := admin(t, append(strings.Fields(c.CommandPath())[1:], "--help")...).want(t, cli.ExitOK)
 		_, examples, _ := strings.Cut(a.stdout, "\nExamples:\n") // can be copied as they are
 		examples, _, _ = strings.Cut(examples, "\n\n")
 		answer{stdout: strings.Replace(strings.Split(a.stdout, "\nUse \"")[0], examples, "", 1)}.narrow(t)
 		if b := admin(t, append([]string{"help"}, strings.Fields(c.CommandPath())[1:]...)...).want(t,
-			exitOK); b.stdout != a.stdout {
+			cli.ExitOK); b.stdout != a.stdout {
 			t.Errorf("help of %s is not its --help:\n%s", c.CommandPath(), b.stdout)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 )
@@ -55,7 +56,7 @@ func TestHistoryShowsEveryKind(t *testing.T) {
 		"history-limited":    {"history", "nightly-report", "--limit", "2"},
 		"history-of-nothing": {"history", "nobody", "--since", "1h"},
 	} {
-		a := in(t, db.URL(), args...).want(t, exitOK)
+		a := in(t, db.URL(), args...).want(t, cli.ExitOK)
 		text := a.stdout
 		if strings.Contains(strings.Join(args, " "), "json") {
 			text = regexp.MustCompile(`(?s)"at": \{.*?\},\s*`).ReplaceAllString(text, "")
@@ -67,33 +68,33 @@ func TestHistoryShowsEveryKind(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "SELECT pglock.set_history('me', 'all')"); err != nil {
 		t.Fatal(err)
 	}
-	if a := in(t, db.URL(), "history", "gpu").want(t, exitOK, `"x\x1b[2J\u202e<b>\n"`,
+	if a := in(t, db.URL(), "history", "gpu").want(t, cli.ExitOK, `"x\x1b[2J\u202e<b>\n"`,
 		"1m  "); strings.Contains(a.stdout, "--level all") {
 		t.Errorf("%s: want no advice at level all", a.stdout)
 	}
 	for _, bad := range [][]string{{"--limit", "0"}, {"--kind", "coup"}, {"--before", "0"}, {"--since", "-1h"},
 		{"a", "b"}} {
-		in(t, db.URL(), append([]string{"history"}, bad...)...).want(t, exitUsage)
+		in(t, db.URL(), append([]string{"history"}, bad...)...).want(t, cli.ExitUsage)
 	}
 }
 
 func TestRecordShowsAndSetsTheLevel(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	in(t, db.URL(), "record").want(t, exitOK, "losses: ", "kept for      90d")
-	in(t, db.URL(), "record", "--level", "all", "--keep", "30d").want(t, exitOK, "all: every tenure", "since",
+	in(t, db.URL(), "record").want(t, cli.ExitOK, "losses: ", "kept for      90d")
+	in(t, db.URL(), "record", "--level", "all", "--keep", "30d").want(t, cli.ExitOK, "all: every tenure", "since",
 		"kept for      30d")
 	v := decode[struct {
 		Level string
 		Keep  int64 `json:"keep_ms"`
 		Since string
-	}](t, in(t, db.URL(), "record", "-o", "json").want(t, exitOK).stdout)
+	}](t, in(t, db.URL(), "record", "-o", "json").want(t, cli.ExitOK).stdout)
 	if v.Level != "all" || v.Keep != 30*24*3600*1000 || v.Since == "" {
 		t.Errorf("%+v, want level all for 30 days", v)
 	}
-	in(t, db.URL(), "history").want(t, exitOK, "set the history to level all, kept for 30 days", "level")
+	in(t, db.URL(), "history").want(t, cli.ExitOK, "set the history to level all, kept for 30 days", "level")
 	for _, bad := range [][]string{{"--level", "most"}, {"--keep", "1h"}, {"--keep", "-1d"}, {"a"}} {
-		in(t, db.URL(), append([]string{"record"}, bad...)...).want(t, exitUsage)
+		in(t, db.URL(), append([]string{"record"}, bad...)...).want(t, cli.ExitUsage)
 	}
 	slow, err := db.Conn(t).Begin(t.Context())
 	if err != nil {
@@ -102,7 +103,7 @@ func TestRecordShowsAndSetsTheLevel(t *testing.T) {
 	if _, err := slow.Exec(t.Context(), `LOCK TABLE pglock.locks IN ROW EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	in(t, db.URL(), "record", "--level", "losses", "--timeout", "6s").want(t, exitFailure,
+	in(t, db.URL(), "record", "--level", "losses", "--timeout", "6s").want(t, cli.ExitFailure,
 		"nothing was changed within 6s", "pg_locks")
 	if err := slow.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -118,19 +119,19 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 		rows string
 		code int
 	}{
-		"nothing-wrong": {correct, exitOK},
+		"nothing-wrong": {correct, cli.ExitOK},
 		"wrong": {correct + `,
 			('a', 'release', 4, NULL, '` + strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'") +
 			`', NULL, NULL, 0, 'exclusive', NULL, 65, 80, 80, 4),
 			('gpu', 'release', 9, NULL, 'nine', NULL, NULL, 1, 'limit', 1, 100, 110, 110, 1),
-			('gpu', 'release', 8, NULL, 'eight', NULL, NULL, 2, 'limit', 1, 105.5, 120, 120, 1)`, exitAttention},
+			('gpu', 'release', 8, NULL, 'eight', NULL, NULL, 2, 'limit', 1, 105.5, 120, 120, 1)`, cli.ExitAttention},
 		"clock": {correct + `,
-			('a', 'release', 3, NULL, 'three', NULL, NULL, 0, 'exclusive', NULL, 20, 30, 30, 3)`, exitAttention},
+			('a', 'release', 3, NULL, 'three', NULL, NULL, 0, 'exclusive', NULL, 20, 30, 30, 3)`, cli.ExitAttention},
 	} {
 		db, _ := recorded(t, tc.rows)
 		a := in(t, db.URL(), "verify").want(t, tc.code)
 		screens.Compare(t, "testdata/history/verify-"+name+".golden", below(a.stdout))
-		if tc.code != exitOK {
+		if tc.code != cli.ExitOK {
 			continue
 		}
 		v := decode[struct {
@@ -138,12 +139,12 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 			Tenures    int
 			Violations []any
 			Gaps       []any
-		}](t, in(t, db.URL(), "verify", "a", "-o", "json").want(t, exitOK).stdout)
+		}](t, in(t, db.URL(), "verify", "a", "-o", "json").want(t, cli.ExitOK).stdout)
 		if !v.OK || v.Tenures != 2 || v.Violations == nil || v.Gaps == nil {
 			t.Errorf("%+v, want 2 tenures and nothing wrong", v)
 		}
-		in(t, db.URL(), "verify", "nobody").want(t, exitNotHeld, "nobody does not exist")
-		in(t, db.URL(), "verify", "a", "b").want(t, exitUsage)
+		in(t, db.URL(), "verify", "nobody").want(t, cli.ExitNotHeld, "nobody does not exist")
+		in(t, db.URL(), "verify", "a", "b").want(t, cli.ExitUsage)
 	}
 }
 
@@ -153,6 +154,6 @@ func TestTheHistoryNeedsTheRoleOfAnOperator(t *testing.T) {
 	db := pgtest.Database(t)
 	user := asUser(t, db, "pglock_user")
 	for _, command := range [][]string{{"history"}, {"record"}, {"record", "--level", "all"}, {"verify"}} {
-		in(t, user, command...).want(t, exitPermission, "pglock_admin")
+		in(t, user, command...).want(t, cli.ExitPermission, "pglock_admin")
 	}
 }

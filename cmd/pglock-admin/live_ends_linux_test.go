@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -150,7 +151,7 @@ func TestALostConnectionIsShownAndTriedAgain(t *testing.T) {
 					!strings.Contains(text, "NO ANSWER")
 			})
 			s.types("q")
-			s.ends(exitOK)
+			s.ends(cli.ExitOK)
 		}
 	})
 }
@@ -178,7 +179,7 @@ func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
 	g.stall()
 	s.types("q") // does not wait for the server
 	began := time.Now()
-	s.ends(exitOK)
+	s.ends(cli.ExitOK)
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it took %v to end", took)
 	}
@@ -193,17 +194,17 @@ func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {
 		end  func(t *testing.T, s *screen)
 		code int
 	}{
-		"q":       {func(_ *testing.T, s *screen) { s.types("q") }, exitOK},
-		"Ctrl-C":  {func(_ *testing.T, s *screen) { s.types("\x03") }, exitInterrupted},
-		"SIGINT":  {func(t *testing.T, s *screen) { s.signal(syscall.SIGINT) }, exitInterrupted},
-		"SIGTERM": {func(t *testing.T, s *screen) { s.signal(syscall.SIGTERM) }, exitInterrupted},
-		"SIGHUP":  {func(t *testing.T, s *screen) { s.signal(syscall.SIGHUP) }, exitInterrupted},
-		"SIGQUIT": {func(t *testing.T, s *screen) { s.signal(syscall.SIGQUIT) }, exitInterrupted},
+		"q":       {func(_ *testing.T, s *screen) { s.types("q") }, cli.ExitOK},
+		"Ctrl-C":  {func(_ *testing.T, s *screen) { s.types("\x03") }, cli.ExitInterrupted},
+		"SIGINT":  {func(t *testing.T, s *screen) { s.signal(syscall.SIGINT) }, cli.ExitInterrupted},
+		"SIGTERM": {func(t *testing.T, s *screen) { s.signal(syscall.SIGTERM) }, cli.ExitInterrupted},
+		"SIGHUP":  {func(t *testing.T, s *screen) { s.signal(syscall.SIGHUP) }, cli.ExitInterrupted},
+		"SIGQUIT": {func(t *testing.T, s *screen) { s.signal(syscall.SIGQUIT) }, cli.ExitInterrupted},
 		"Ctrl-C while it asks": {func(_ *testing.T, s *screen) {
 			s.types("b")
 			s.shows("BREAK THIS LEASE")
 			s.types("rea\x03")
-		}, exitInterrupted},
+		}, cli.ExitInterrupted},
 		"SIGTERM while the terminal takes no output": {func(t *testing.T, s *screen) {
 			if err := unix.IoctlSetInt(int(s.slave.Fd()), unix.TCXONC, unix.TCOOFF); err != nil {
 				t.Fatal(err)
@@ -211,7 +212,7 @@ func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {
 			s.size(100, 30) // so that there is something to write
 			time.Sleep(200 * time.Millisecond)
 			s.signal(syscall.SIGTERM)
-		}, exitInterrupted},
+		}, cli.ExitInterrupted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -238,7 +239,7 @@ func TestAScreenEndsWithItsTerminal(t *testing.T) {
 	s.shows("● worker-1")
 	_ = s.slave.Close()
 	_ = s.terminal.Close()
-	s.exits(exitInterrupted)
+	s.exits(cli.ExitInterrupted)
 
 	file, err := os.Executable()
 	if err != nil {
@@ -251,7 +252,7 @@ func TestAScreenEndsWithItsTerminal(t *testing.T) {
 	s.shows("● worker-1")
 	_ = s.slave.Close()
 	_ = s.terminal.Close()
-	s.exits(exitFailure)
+	s.exits(cli.ExitFailure)
 }
 
 // Ctrl-Z and SIGTSTP give the terminal back to the shell, and fg brings the screen back.
@@ -283,7 +284,7 @@ func TestAScreenIsSuspendedAndGoesOn(t *testing.T) {
 	s.shows("● worker-1")
 	s.types("q")
 	s.shows("ended 0")
-	s.ends(exitOK)
+	s.ends(cli.ExitOK)
 }
 
 // A screen that no shell can continue, as in a container, does not stop.
@@ -298,7 +299,7 @@ func TestAScreenWithoutAShellIgnoresCtrlZ(t *testing.T) {
 	s.types("\x1b")
 	s.showsNoMore("BREAK")
 	s.types("q")
-	s.ends(exitOK)
+	s.ends(cli.ExitOK)
 }
 
 // Somebody who ends the screen in the middle of a break learns that it may be done.
@@ -319,7 +320,7 @@ func TestAScreenThatEndsInTheMiddleOfABreakSaysSo(t *testing.T) {
 	s.shows("breaking it …")
 	s.types("\x1b\r")
 	s.types("\x03")
-	s.ends(exitInterrupted)
+	s.ends(cli.ExitInterrupted)
 	s.shows("Token 1: it is unknown whether the lease was broken", "Try: pglock-admin")
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -338,14 +339,14 @@ func TestAScreenInThisProcessLeavesNothingRunning(t *testing.T) {
 		s := emptyScreen(t, 80, 24)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		root := newRoot(&options{getenv: environment(db.URL())})
+		root := newRoot(&cli.Options{Getenv: environment(db.URL())})
 		root.SetArgs([]string{"watch", "jobs/a"})
 		root.SetIn(s.slave)
 		root.SetOut(s.slave)
 		root.SetErr(s.slave)
 		go func() { s.ended <- root.ExecuteContext(ctx) }()
 		s.shows("● worker-1")
-		want := error(silent(exitInterrupted))
+		want := error(cli.Silent(cli.ExitInterrupted))
 		switch end {
 		case "q":
 			want = nil

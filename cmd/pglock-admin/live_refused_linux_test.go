@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -24,7 +25,7 @@ func TestAScreenRefusesWhatIsNoTerminal(t *testing.T) {
 		{"watch a b", "name of one lock", "watch NAME"},
 		{`watch "x`, "must be quoted", "watch -- "},
 	} {
-		in(t, "postgres://nobody@127.0.0.1:1/none", strings.Fields(line.args)...).want(t, exitUsage, line.says,
+		in(t, "postgres://nobody@127.0.0.1:1/none", strings.Fields(line.args)...).want(t, cli.ExitUsage, line.says,
 			line.try)
 	}
 }
@@ -44,10 +45,10 @@ func TestAScreenThatCannotBeginSaysWhy(t *testing.T) {
 		code int
 		says string
 	}{
-		{db.URL(), "watch jobs/none", exitNotHeld, "lock jobs/none does not exist"},
-		{away.String(), "top", exitUnreachable, "cannot connect"},
-		{pgtest.EmptyDatabase(t).URL(), "top", exitSchema, "is missing"},
-		{asUser(t, db, ""), "top", exitPermission, "GRANT pglock_user TO"},
+		{db.URL(), "watch jobs/none", cli.ExitNotHeld, "lock jobs/none does not exist"},
+		{away.String(), "top", cli.ExitUnreachable, "cannot connect"},
+		{pgtest.EmptyDatabase(t).URL(), "top", cli.ExitSchema, "is missing"},
+		{asUser(t, db, ""), "top", cli.ExitPermission, "GRANT pglock_user TO"},
 	} {
 		s := onScreen(t, c.url, 120, 40, strings.Fields(c.args)...)
 		s.exits(c.code)

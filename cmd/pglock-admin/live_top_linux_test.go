@@ -10,6 +10,7 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/internal/pause"
@@ -21,7 +22,9 @@ import (
 // The pictures of the screens have both.
 func atBothSizes(t *testing.T, test func(t *testing.T, columns, lines int)) {
 	t.Helper()
-	for _, size := range pgtest.Some(t, [][2]int{{40, 20}, {120, 40}}, func(size [2]int) bool { return size[0] == 40 }) {
+	for _, size := range pgtest.Some(t, [][2]int{{40, 20}, {120, 40}}, func(size [2]int) bool {
+		return size[0] == 40
+	}) {
 		t.Run(fmt.Sprintf("%dx%d", size[0], size[1]), func(t *testing.T) {
 			t.Parallel()
 			test(t, size[0], size[1])
@@ -81,7 +84,7 @@ func TestTopSortsFiltersOpensAndEnds(t *testing.T) {
 		s.types("\x1b[A\r") // up, Enter: the queue of the other
 		s.shows("● worker-2", "└─ 1. waiter-1")
 		s.types("q")
-		s.ends(exitOK)
+		s.ends(cli.ExitOK)
 	})
 }
 
@@ -117,7 +120,7 @@ func TestALeaseIsBrokenFromTheScreenWithAReason(t *testing.T) {
 		s.types("stuck since 3:00\r")
 		s.shows(fmt.Sprintf("Broke token %d of worker-1.", lease.Token()), "○ nobody holds it")
 		s.types("q")
-		s.ends(exitOK)
+		s.ends(cli.ExitOK)
 		if _, err := lease.Check(t.Context()); err == nil {
 			t.Error("the lease was not broken")
 		}
@@ -154,7 +157,7 @@ func TestALeaseThatWasGrantedMeanwhileIsNeverBrokenFromTheScreen(t *testing.T) {
 		t.Errorf("the next lease: %v", err)
 	}
 	s.types("q")
-	s.ends(exitOK)
+	s.ends(cli.ExitOK)
 }
 
 func TestARefusedBreakNamesTheRoleThatIsMissing(t *testing.T) {
@@ -175,7 +178,7 @@ func TestARefusedBreakNamesTheRoleThatIsMissing(t *testing.T) {
 			t.Error(err)
 		}
 		s.types("q")
-		s.ends(exitOK)
+		s.ends(cli.ExitOK)
 	})
 }
 
@@ -210,7 +213,7 @@ func TestWatchMovesWhenTheLockChanges(t *testing.T) {
 	s.drawnTo(20)
 	s.shows("● worker-2")
 	s.types("q")
-	s.ends(exitOK)
+	s.ends(cli.ExitOK)
 }
 
 // drawnTo waits until the screen is drawn down to that line, its last: it holds the keys.
@@ -254,7 +257,7 @@ func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
 			s.types(strings.Repeat("\x1b[B", 7))
 		}
 		s.types("q")
-		s.ends(exitOK)
+		s.ends(cli.ExitOK)
 		raw := s.written()
 		for _, bad := range []string{"pwned\x07", "\x1b]", "\u202e", "\u2066", "\u200b", "\u200d", "\u009b", "\x7f",
 			"\u0301", "\ufe0f", "\x1b[1;1Hpwned"} {
@@ -280,5 +283,5 @@ func TestTopAndWatchSayThatAHolderIsSilent(t *testing.T) {
 	s.types("\r")
 	s.shows("held for 1m", "silent 59m")
 	s.types("q")
-	s.ends(exitOK)
+	s.ends(cli.ExitOK)
 }

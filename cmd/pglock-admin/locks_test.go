@@ -12,6 +12,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/act"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -21,21 +24,22 @@ import (
 func TestListShowsHeldLocksAndOnRequestFreeOnes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
+	in(t, db.URL(), "list").want(t, cli.ExitOK, "no lock is held")
 	hold(t, db, "worker-1", "jobs/a")
 	if err := hold(t, db, "worker-2", "jobs/b").Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	hold(t, db, "worker-3", "other")
 
-	a := in(t, db.URL(), "list").want(t, exitOK, "LOCK", "EXPIRES-IN", "jobs/a", "worker-1", "█", "other")
+	a := in(t, db.URL(), "list").want(t, cli.ExitOK, "LOCK", "EXPIRES-IN", "jobs/a", "worker-1", "█", "other")
 	if strings.Contains(a.stdout, "jobs/b") {
 		t.Errorf("a free lock is listed:\n%s", a.stdout)
 	}
-	in(t, db.URL(), "list", "--all").want(t, exitOK, "jobs/b", "FREE")
-	in(t, db.URL(), "list", "--all", "--limit", "1").want(t, exitOK, "there are more")
+	in(t, db.URL(), "list", "--all").want(t, cli.ExitOK, "jobs/b", "FREE")
+	in(t, db.URL(), "list", "--all", "--limit", "1").want(t, cli.ExitOK, "there are more")
 
-	view := decode[listView](t, in(t, db.URL(), "list", "--prefix", "jobs/", "-o", "json").want(t, exitOK).stdout)
+	view := decode[look.ListView](t, in(t, db.URL(), "list", "--prefix", "jobs/", "-o", "json").want(t,
+		cli.ExitOK).stdout)
 	if len(view.Locks) != 1 || view.More {
 		t.Fatalf("%+v", view)
 	}
@@ -54,7 +58,8 @@ func TestListReadsEveryPage(t *testing.T) {
 	execute(t, db,
 		`SELECT pglock.acquire_lease('lock-' || i, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour') FROM generate_series(1, $1) i`, many)
 	for limit, want := range map[string]int{"1000": 1000, "2000": 2000, "2101": many, "2102": many} {
-		view := decode[listView](t, in(t, db.URL(), "list", "--limit", limit, "-o", "json").want(t, exitOK).stdout)
+		view := decode[look.ListView](t, in(t, db.URL(), "list", "--limit", limit, "-o", "json").want(t,
+			cli.ExitOK).stdout)
 		seen := map[string]bool{}
 		for _, l := range view.Locks {
 			seen[l.Name] = true
@@ -73,17 +78,17 @@ func TestShowTellsTheLockItsFencesAndItsEvents(t *testing.T) {
 	if err := fencedWrite(t, db, lease, write); err != nil {
 		t.Fatal(err)
 	}
-	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "jobs/a", "held for", "worker-1", `"build"`, "FENCE OF", "█")
-	in(t, db.URL(), "break", "jobs/a", "--reason", "stuck").want(t, exitOK)
-	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "FREE", "last holder", "broke the lease of worker-1 with token "+
-		"1: stuck (the next token is greater than")
+	in(t, db.URL(), "show", "jobs/a").want(t, cli.ExitOK, "jobs/a", "held for", "worker-1", `"build"`, "FENCE OF", "█")
+	in(t, db.URL(), "break", "jobs/a", "--reason", "stuck").want(t, cli.ExitOK)
+	in(t, db.URL(), "show", "jobs/a").want(t, cli.ExitOK, "FREE", "last holder", "broke the lease of worker-1 with "+
+		"token 1: stuck (the next token is greater than")
 
-	view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
+	view := decode[look.ShowView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, cli.ExitOK).stdout)
 	if view.Lock.Held || len(view.Fences) != 1 || view.Fences[0].LastToken != 1 || len(view.Events) != 1 ||
 		view.Events[0].Reason != "stuck" {
 		t.Errorf("%+v", view)
 	}
-	in(t, db.URL(), "show", "jobs/none").want(t, exitNotHeld, "list --all")
+	in(t, db.URL(), "show", "jobs/none").want(t, cli.ExitNotHeld, "list --all")
 }
 
 func fencedWrite(tb testing.TB, db *pgtest.DB, lease *pglock.Lease, write func(pgx.Tx) error) error {
@@ -106,8 +111,9 @@ func TestBreakFencesTheOldHolderAndIsAudited(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "stuck-worker", "jobs/a")
-	a := in(t, db.URL(), "break", "jobs/a", "--reason", "host is down", "--by", "me@desk", "-o", "json").want(t, exitOK)
-	view := decode[breakView](t, a.stdout)
+	a := in(t, db.URL(), "break", "jobs/a", "--reason", "host is down", "--by", "me@desk", "-o", "json").want(t,
+		cli.ExitOK)
+	view := decode[act.BreakView](t, a.stdout)
 	if view.Holder != "stuck-worker" || view.Token != lease.Token() || view.NewToken <= view.Token ||
 		view.By != "me@desk" {
 		t.Errorf("%+v", view)
@@ -119,7 +125,7 @@ func TestBreakFencesTheOldHolderAndIsAudited(t *testing.T) {
 	if next.Token() <= view.NewToken {
 		t.Errorf("the next token is %d, after %d", next.Token(), view.NewToken)
 	}
-	show := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
+	show := decode[look.ShowView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, cli.ExitOK).stdout)
 	if len(show.Events) != 1 || show.Events[0].Actor != "me@desk" || show.Events[0].Reason != "host is down" ||
 		show.Events[0].At.IsZero() {
 		t.Errorf("%+v", show.Events)
@@ -130,8 +136,8 @@ func TestBreakTellsWhoWasBrokenAndWhatHappensNext(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "stuck-worker", "jobs/a")
-	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, exitOK, "stuck-worker", "old token", "new token",
-		actor(), "next fenced write")
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, cli.ExitOK, "stuck-worker", "old token", "new token",
+		cli.Actor(), "next fenced write")
 }
 
 // Whoever has locked the lock's row is in the way of a break: the command that is advised names that process.
@@ -154,26 +160,27 @@ func TestABreakThatTakesTooLongSaysHowToFindWhoIsInItsWay(t *testing.T) {
 			"why NAME, which names that transaction's process",
 	} {
 		args := append(append([]string{"break"}, strings.Fields(what)...), "--reason", "r", "--timeout", "2s")
-		in(t, db.URL(), args...).want(t, exitFailure, "nothing was broken within 2s (--timeout)", try,
+		in(t, db.URL(), args...).want(t, cli.ExitFailure, "nothing was broken within 2s (--timeout)", try,
 			"If it names none: psql -c 'SELECT 1'")
 	}
-	in(t, db.URL(), "why", "jobs/a").want(t, exitOK, fmt.Sprintf("pg_terminate_backend(%d)", busy.PgConn().PID()))
+	in(t, db.URL(), "why", "jobs/a").want(t, cli.ExitOK, fmt.Sprintf("pg_terminate_backend(%d)", busy.PgConn().PID()))
 }
 
 func TestBreakOfWhatIsNotHeldExitsWithThree(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "worker", "jobs/a")
-	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", fmt.Sprint(lease.Token()+1)).want(t, exitNotHeld,
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", fmt.Sprint(lease.Token()+1)).want(t, cli.ExitNotHeld,
 		"nothing was broken")
-	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", "0").want(t, exitUsage, "token")
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", "0").want(t, cli.ExitUsage, "token")
 	if !lease.Valid() {
 		t.Error("the lease ended")
 	}
-	in(t, db.URL(), "break", "jobs/none", "--reason", "r").want(t, exitNotHeld)
-	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", fmt.Sprint(lease.Token())).want(t, exitOK)
-	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, exitNotHeld)
-	in(t, db.URL(), "break", "jobs/a", "--reason", strings.Repeat("x", lockadmin.MaxReasonBytes+1)).want(t, exitUsage,
+	in(t, db.URL(), "break", "jobs/none", "--reason", "r").want(t, cli.ExitNotHeld)
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", fmt.Sprint(lease.Token())).want(t, cli.ExitOK)
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, cli.ExitNotHeld)
+	in(t, db.URL(), "break", "jobs/a", "--reason", strings.Repeat("x", lockadmin.MaxReasonBytes+1)).want(t,
+		cli.ExitUsage,
 		"reason")
 }
 
@@ -205,13 +212,14 @@ func TestAUserWithoutOperatorRightsMayLookButNotBreak(t *testing.T) {
 	db := pgtest.Database(t)
 	hold(t, db, "worker", "jobs/a")
 	user := asUser(t, db, "pglock_user")
-	in(t, user, "list").want(t, exitOK, "jobs/a")
-	in(t, user, "show", "jobs/a").want(t, exitOK, "worker", "they need the role pglock_admin")
-	if v := decode[showView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, exitOK).stdout); v.Events != nil ||
+	in(t, user, "list").want(t, cli.ExitOK, "jobs/a")
+	in(t, user, "show", "jobs/a").want(t, cli.ExitOK, "worker", "they need the role pglock_admin")
+	if v := decode[look.ShowView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t,
+		cli.ExitOK).stdout); v.Events != nil ||
 		v.Note == "" {
 		t.Errorf("%+v", v)
 	}
-	a := in(t, user, "break", "jobs/a", "--reason", "r").want(t, exitPermission, "GRANT pglock_admin")
+	a := in(t, user, "break", "jobs/a", "--reason", "r").want(t, cli.ExitPermission, "GRANT pglock_admin")
 	if strings.Contains(a.stderr, "secret") {
 		t.Error(a.stderr)
 	}
@@ -221,9 +229,9 @@ func TestAUserWithoutAnyRightsIsToldWhatToAskFor(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	user := asUser(t, db, "")
-	in(t, user, "list").want(t, exitPermission, "pglock_user")
-	in(t, strings.Replace(user, "secret", "wrong", 1), "list").want(t, exitPermission, "PGPASSWORD")
-	in(t, user, "migrate", "up", "--schema", "another").want(t, exitPermission)
+	in(t, user, "list").want(t, cli.ExitPermission, "pglock_user")
+	in(t, strings.Replace(user, "secret", "wrong", 1), "list").want(t, cli.ExitPermission, "PGPASSWORD")
+	in(t, user, "migrate", "up", "--schema", "another").want(t, cli.ExitPermission)
 }
 
 func TestTerminalEscapesAreQuoted(t *testing.T) {
@@ -241,17 +249,17 @@ func TestTerminalEscapesAreQuoted(t *testing.T) {
 		}
 	}
 	for _, format := range []string{"table", "json"} {
-		unsafe(in(t, db.URL(), "list", "-o", format).want(t, exitOK))
-		unsafe(in(t, db.URL(), "show", name, "-o", format).want(t, exitOK))
-		unsafe(in(t, db.URL(), "break", name, "--reason", "no", "--token", "99", "-o", format).want(t, exitNotHeld))
-		unsafe(in(t, db.URL(), "show", name+"?", "-o", format).want(t, exitNotHeld))
+		unsafe(in(t, db.URL(), "list", "-o", format).want(t, cli.ExitOK))
+		unsafe(in(t, db.URL(), "show", name, "-o", format).want(t, cli.ExitOK))
+		unsafe(in(t, db.URL(), "break", name, "--reason", "no", "--token", "99", "-o", format).want(t, cli.ExitNotHeld))
+		unsafe(in(t, db.URL(), "show", name+"?", "-o", format).want(t, cli.ExitNotHeld))
 	}
-	in(t, db.URL(), "list").want(t, exitOK, `"evil\x1b[2J\nname"`)
-	view := decode[listView](t, in(t, db.URL(), "list", "-o", "json").stdout)
+	in(t, db.URL(), "list").want(t, cli.ExitOK, `"evil\x1b[2J\nname"`)
+	view := decode[look.ListView](t, in(t, db.URL(), "list", "-o", "json").stdout)
 	if view.Locks[0].Name != name || view.Locks[0].Holder != holder {
 		t.Errorf("JSON does not give the texts back: %+v", view.Locks[0])
 	}
 	unsafe(in(t, db.URL(), "break", name, "--reason", "bad\x1b[0m", "--by", "me\x1b", "--token",
-		fmt.Sprint(lease.Token())).want(t, exitOK))
-	unsafe(in(t, db.URL(), "show", name).want(t, exitOK, `"bad\x1b[0m"`))
+		fmt.Sprint(lease.Token())).want(t, cli.ExitOK))
+	unsafe(in(t, db.URL(), "show", name).want(t, cli.ExitOK, `"bad\x1b[0m"`))
 }

@@ -10,13 +10,16 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
 )
 
 func main() { os.Exit(mainWithSignals()) }
 
 func mainWithSignals() int {
 	ctx := context.Background()
-	if heard := heeded(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP); len(heard) > 0 {
+	if heard := cli.Heeded(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP); len(heard) > 0 {
 		var stop context.CancelFunc
 		ctx, stop = signal.NotifyContext(ctx, heard...)
 		defer stop()
@@ -26,27 +29,27 @@ func mainWithSignals() int {
 
 // obey executes one command line and returns the exit code. The end of ctx interrupts it.
 func obey(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	o := &options{getenv: getenv}
+	o := &cli.Options{Getenv: getenv}
 	root := newRoot(o)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	executed, err := root.ExecuteContextC(ctx)
-	var quiet silent
+	var quiet cli.Silent
 	switch {
 	case err == nil:
-		return exitOK
+		return cli.ExitOK
 	case errors.As(err, &quiet):
 		return int(quiet)
 	}
-	p := o.diagnose(ctx, err)
-	if isRun(executed) {
-		p.Code = runCode(err, p.Code)
+	p := o.Diagnose(ctx, err)
+	if run.Is(executed) {
+		p.Code = run.Code(err, p.Code)
 	}
-	format := o.output
-	if !slices.Contains(outputs, format) || format == outputTable {
-		format = wanted(args)
+	format := o.Output
+	if !slices.Contains(cli.Outputs, format) || format == cli.OutputTable {
+		format = cli.Wanted(args)
 	}
-	p.print(stderr, format)
+	p.Print(stderr, format)
 	return p.Code
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/troubles"
 	"github.com/pglock-dev/pglock/migrations"
@@ -88,7 +89,7 @@ func with(tb testing.TB, getenv func(string) string, args ...string) answer {
 	if strings.Contains(a.stdout+a.stderr, "\x1b") {
 		tb.Errorf("pglock-admin %q wrote a raw escape:\n%q\n%q", args, a.stdout, a.stderr)
 	}
-	if code != exitOK && !strings.Contains(a.stderr, "try: ") && !strings.Contains(a.stderr, `"hint"`) &&
+	if code != cli.ExitOK && !strings.Contains(a.stderr, "try: ") && !strings.Contains(a.stderr, `"hint"`) &&
 		!strings.Contains(a.stderr, "\nhint: ") {
 		tb.Errorf("pglock-admin %q does not say what to do next: %q", args, a.stderr)
 	}

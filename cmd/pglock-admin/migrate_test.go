@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/act"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -17,40 +19,40 @@ var latest = fmt.Sprint("version ", migrations.Latest)
 func TestMigrateMakesTellsAndRemovesTheSchema(t *testing.T) {
 	t.Parallel()
 	url := pgtest.EmptyDatabase(t).URL()
-	in(t, url, "migrate", "version").want(t, exitSchema, "schema pglock: missing", "needs "+latest,
+	in(t, url, "migrate", "version").want(t, cli.ExitSchema, "schema pglock: missing", "needs "+latest,
 		"try: pglock-admin migrate up\n")
-	in(t, url, "list").want(t, exitSchema, "try: pglock-admin migrate up")
-	in(t, url, "migrate", "up").want(t, exitOK, latest, "it was missing")
-	in(t, url, "migrate", "up").want(t, exitOK, "as before")
-	v := decode[versionView](t, in(t, url, "migrate", "version", "-o", "json").want(t, exitOK).stdout)
+	in(t, url, "list").want(t, cli.ExitSchema, "try: pglock-admin migrate up")
+	in(t, url, "migrate", "up").want(t, cli.ExitOK, latest, "it was missing")
+	in(t, url, "migrate", "up").want(t, cli.ExitOK, "as before")
+	v := decode[act.VersionView](t, in(t, url, "migrate", "version", "-o", "json").want(t, cli.ExitOK).stdout)
 	if v.Version != migrations.Latest || v.Dirty || v.Needed != migrations.Latest || v.Schema != "pglock" {
 		t.Errorf("%+v", v)
 	}
-	in(t, url, "migrate", "down").want(t, exitUsage, "deletes every lock", "--yes")
-	in(t, url, "list").want(t, exitOK)
-	in(t, url, "migrate", "down", "--yes").want(t, exitOK, "missing", "it was "+latest)
-	in(t, url, "list").want(t, exitSchema)
-	in(t, url, "migrate", "down", "--yes").want(t, exitOK)
+	in(t, url, "migrate", "down").want(t, cli.ExitUsage, "deletes every lock", "--yes")
+	in(t, url, "list").want(t, cli.ExitOK)
+	in(t, url, "migrate", "down", "--yes").want(t, cli.ExitOK, "missing", "it was "+latest)
+	in(t, url, "list").want(t, cli.ExitSchema)
+	in(t, url, "migrate", "down", "--yes").want(t, cli.ExitOK)
 }
 
 func TestMigrateWorksInAnotherSchema(t *testing.T) {
 	pgtest.Whole(t, "TestEveryAnswerNamesTheServerAndTheDatabase")
 	t.Parallel()
 	url := pgtest.EmptyDatabase(t).URL()
-	in(t, url, "list", "--schema", "My locks").want(t, exitSchema, "migrate up --schema 'My locks'")
-	in(t, url, "migrate", "up", "--schema", "My locks").want(t, exitOK)
-	in(t, url, "list", "--schema", "My locks").want(t, exitOK)
-	in(t, url, "list").want(t, exitSchema)
-	in(t, url, "migrate", "up", "--schema", "pg_mine").want(t, exitUsage, "pg_")
-	in(t, url, "migrate", "up", "--schema", strings.Repeat("x", 64)).want(t, exitUsage)
+	in(t, url, "list", "--schema", "My locks").want(t, cli.ExitSchema, "migrate up --schema 'My locks'")
+	in(t, url, "migrate", "up", "--schema", "My locks").want(t, cli.ExitOK)
+	in(t, url, "list", "--schema", "My locks").want(t, cli.ExitOK)
+	in(t, url, "list").want(t, cli.ExitSchema)
+	in(t, url, "migrate", "up", "--schema", "pg_mine").want(t, cli.ExitUsage, "pg_")
+	in(t, url, "migrate", "up", "--schema", strings.Repeat("x", 64)).want(t, cli.ExitUsage)
 }
 
 func TestAMarkThatAFailedStepHasLeftIsPutRight(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	execute(t, db, "UPDATE pglock.pglock_schema_migrations SET dirty = true")
-	in(t, db.URL(), "migrate", "version").want(t, exitOK, latest+"\n")
-	in(t, db.URL(), "migrate", "up").want(t, exitOK, "as before")
+	in(t, db.URL(), "migrate", "version").want(t, cli.ExitOK, latest+"\n")
+	in(t, db.URL(), "migrate", "up").want(t, cli.ExitOK, "as before")
 	if dirty := ask[bool](t, db, "SELECT dirty FROM pglock.pglock_schema_migrations"); dirty {
 		t.Error("the mark is left")
 	}
@@ -63,20 +65,20 @@ func TestMigrateForceIsTheWayOutWhereSomethingWasChangedByHand(t *testing.T) {
 	execute(t, db, fmt.Sprintf("UPDATE pglock.pglock_schema_migrations SET version = %d, dirty = true",
 		migrations.Latest+3))
 	force := fmt.Sprint("migrate force ", migrations.Latest)
-	in(t, db.URL(), "migrate", "version").want(t, exitSchema, latest+", marked dirty", force)
-	in(t, db.URL(), "migrate", "down", "--yes").want(t, exitSchema, "changed by hand", force)
-	in(t, db.URL(), "list").want(t, exitOK) // programs work
-	in(t, db.URL(), "migrate", "up").want(t, exitOK, "as before")
-	in(t, db.URL(), "migrate", "force", strconv.Itoa(migrations.Latest+1)).want(t, exitUsage)
-	in(t, db.URL(), "migrate", "force", "0").want(t, exitUsage, fmt.Sprint("must be ", migrations.Latest))
-	in(t, db.URL(), "migrate", "force", strconv.Itoa(migrations.Latest)).want(t, exitOK)
-	in(t, db.URL(), "migrate", "version").want(t, exitOK, latest+"\n")
-	in(t, db.URL(), "migrate", "down", "--yes").want(t, exitOK)
+	in(t, db.URL(), "migrate", "version").want(t, cli.ExitSchema, latest+", marked dirty", force)
+	in(t, db.URL(), "migrate", "down", "--yes").want(t, cli.ExitSchema, "changed by hand", force)
+	in(t, db.URL(), "list").want(t, cli.ExitOK) // programs work
+	in(t, db.URL(), "migrate", "up").want(t, cli.ExitOK, "as before")
+	in(t, db.URL(), "migrate", "force", strconv.Itoa(migrations.Latest+1)).want(t, cli.ExitUsage)
+	in(t, db.URL(), "migrate", "force", "0").want(t, cli.ExitUsage, fmt.Sprint("must be ", migrations.Latest))
+	in(t, db.URL(), "migrate", "force", strconv.Itoa(migrations.Latest)).want(t, cli.ExitOK)
+	in(t, db.URL(), "migrate", "version").want(t, cli.ExitOK, latest+"\n")
+	in(t, db.URL(), "migrate", "down", "--yes").want(t, cli.ExitOK)
 }
 
 func TestMigrateForceOfAMissingSchemaIsRefused(t *testing.T) {
 	t.Parallel()
-	in(t, pgtest.EmptyDatabase(t).URL(), "migrate", "force", "1").want(t, exitSchema, "migrate up")
+	in(t, pgtest.EmptyDatabase(t).URL(), "migrate", "force", "1").want(t, cli.ExitSchema, "migrate up")
 }
 
 func TestASchemaOfANewerReleaseIsToldApart(t *testing.T) {
@@ -86,20 +88,20 @@ func TestASchemaOfANewerReleaseIsToldApart(t *testing.T) {
 	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+
 		next+`'`)
 	execute(t, db, `UPDATE pglock.pglock_schema_migrations SET version = `+next)
-	in(t, db.URL(), "list").want(t, exitOK) // it serves this release too
-	in(t, db.URL(), "doctor").want(t, exitOK, "pglock, version "+next, "Newer than this library")
+	in(t, db.URL(), "list").want(t, cli.ExitOK) // it serves this release too
+	in(t, db.URL(), "doctor").want(t, cli.ExitOK, "pglock, version "+next, "Newer than this library")
 	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+
 		next+`'`)
-	in(t, db.URL(), "list").want(t, exitSchema, "a newer pglock-admin")
-	in(t, db.URL(), "migrate", "up").want(t, exitSchema, "a newer pglock-admin")
-	in(t, db.URL(), "migrate", "version").want(t, exitSchema, "a newer pglock-admin")
+	in(t, db.URL(), "list").want(t, cli.ExitSchema, "a newer pglock-admin")
+	in(t, db.URL(), "migrate", "up").want(t, cli.ExitSchema, "a newer pglock-admin")
+	in(t, db.URL(), "migrate", "version").want(t, cli.ExitSchema, "a newer pglock-admin")
 }
 
 // No release before this one has left a schema: what is said of one is shown without.
 func TestASchemaOfAnOlderReleaseIsNamedWithBothVersions(t *testing.T) {
 	t.Parallel()
-	if got, want := message(&pglock.SchemaError{Schema: "pglock", Have: 1, Need: 2}), "schema pglock has version 1, "+
-		"this program needs 2"; got != want {
+	if got, want := cli.Message(&pglock.SchemaError{Schema: "pglock", Have: 1, Need: 2}), "schema pglock has version "+
+		"1, this program needs 2"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

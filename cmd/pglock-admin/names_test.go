@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -50,9 +52,9 @@ func anyName(r *rand.Rand) string {
 
 // read is how the command takes words that stand behind it.
 func read(words ...string) (name string, err error) {
-	cmd := &cobra.Command{Use: "show", SilenceErrors: true, SilenceUsage: true, Args: oneName,
+	cmd := &cobra.Command{Use: "show", SilenceErrors: true, SilenceUsage: true, Args: cli.OneName,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			name, err = nameOf(cmd, args, 0)
+			name, err = cli.NameOf(cmd, args, 0)
 			return err
 		}}
 	cmd.SetArgs(words)
@@ -61,7 +63,7 @@ func read(words ...string) (name string, err error) {
 
 func safe(s string) bool {
 	for _, r := range s {
-		if r < ' ' || r >= 0x7f && r < 0xa0 || !allPrint(string(r)) {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || !cli.AllPrint(string(r)) {
 			return false
 		}
 	}
@@ -78,7 +80,7 @@ func TestANameThatIsShownCanBePastedIntoAnyShell(t *testing.T) {
 	}
 	var script strings.Builder
 	for _, name := range names {
-		shown := shellName(name)
+		shown := cli.ShellName(name)
 		if !safe(shown) {
 			t.Errorf("%q is shown as %q, which a terminal would not show so", name, shown)
 		}
@@ -103,7 +105,7 @@ func TestANameThatIsShownCanBePastedIntoAnyShell(t *testing.T) {
 		for i, word := range words {
 			if name, err := read(word); err != nil || name != names[i] {
 				t.Errorf("seed %d: %q is shown as %s, from which %s gives %q, which is read as %q, %v", seed, names[i],
-					shellName(names[i]), shell, word, name, err)
+					cli.ShellName(names[i]), shell, word, name, err)
 			}
 		}
 		if left, _ := os.ReadDir(dir); len(left) > 0 {
@@ -155,7 +157,7 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 		await(t, db, "waiter", name, pglock.ModeExclusive, 0)
 	}
 	shown := func(command string) (texts []string) {
-		for line := range strings.Lines(in(t, db.URL(), command).want(t, exitOK).stdout) {
+		for line := range strings.Lines(in(t, db.URL(), command).want(t, cli.ExitOK).stdout) {
 			if text, rest, found := strings.Cut(line, "  "); found && !strings.HasPrefix(line, "LOCK") &&
 				strings.Contains(rest, "holder") {
 				texts = append(texts, text)
@@ -166,7 +168,7 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 	for _, command := range []string{"list", "waiters"} {
 		seen := map[string]bool{}
 		for _, text := range shown(command) {
-			seen[decode[showView](t, shell(`"$PROGRAM" show -o json `+text)).Lock.Name] = true
+			seen[decode[look.ShowView](t, shell(`"$PROGRAM" show -o json `+text)).Lock.Name] = true
 		}
 		for _, name := range names {
 			if !seen[name] {
@@ -174,8 +176,8 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 			}
 		}
 	}
-	odd := shellName("a\x1b[2J\nb")
-	if shown := in(t, db.URL(), "show", "--", "a\x1b[2J\nb").want(t, exitOK); !strings.Contains(shown.stdout,
+	odd := cli.ShellName("a\x1b[2J\nb")
+	if shown := in(t, db.URL(), "show", "--", "a\x1b[2J\nb").want(t, cli.ExitOK); !strings.Contains(shown.stdout,
 		"\nlock      "+odd+"\n") {
 		t.Errorf("show does not name the lock as %s:\n%s", odd, shown.stdout)
 	}
@@ -184,7 +186,7 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 		!strings.Contains(broken, "pglock-admin history "+odd+"\n") {
 		t.Errorf("break of %s says %s", odd, broken)
 	}
-	if v := decode[showView](t, shell(`"$PROGRAM" show -o json `+odd)); v.Lock.Holder != "waiter" {
+	if v := decode[look.ShowView](t, shell(`"$PROGRAM" show -o json `+odd)); v.Lock.Holder != "waiter" {
 		t.Errorf("after the break of %s %q has it", odd, v.Lock.Holder)
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -56,12 +58,13 @@ func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *test
 	db := pgtest.Database(t)
 	owner, give := newOwner(t, db)
 	execute(t, db, "CREATE TABLE guarded (id int)")
-	in(t, db.URL(), "guard", "add", "guarded").want(t, exitOK)
+	in(t, db.URL(), "guard", "add", "guarded").want(t, cli.ExitOK)
 	lease := hold(t, db, "worker", "a")
 	await(t, db, "next", "a", pglock.ModeExclusive, 0)
 	found := func() lockadmin.Finding {
 		t.Helper()
-		return finding(t, decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout), "owner")
+		return finding(t, decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t,
+			cli.ExitOK).stdout), "owner")
 	}
 	if f, me := found(), ask[string](t, db, "SELECT quote_ident(current_user)"); !bad(f) || f.Value != me+
 		", a superuser" || !strings.Contains(f.Meaning, "no superuser limits") {
@@ -94,9 +97,9 @@ func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *test
 	user := asUser(t, db, "pglock_admin")
 	for _, command := range []string{"list", "show a", "waiters", "doctor", "guard list", "break a --reason r", "prune",
 		"migrate up"} {
-		in(t, user, strings.Fields(command)...).want(t, exitOK)
+		in(t, user, strings.Fields(command)...).want(t, cli.ExitOK)
 	}
-	in(t, db.URL(), "guard", "drop", "guarded", "--yes").want(t, exitOK)
+	in(t, db.URL(), "guard", "drop", "guarded", "--yes").want(t, cli.ExitOK)
 	hold(t, db, "worker", "b")
 }
 
@@ -108,9 +111,10 @@ func TestTheOwnerThatTheDocsMakeMayMigrate(t *testing.T) {
 	give()
 	execute(t, db, "GRANT CREATE ON DATABASE "+db.Name()+" TO "+owner)
 	as := withOptions(t, db.URL(), "-c role="+owner)
-	in(t, as, "migrate", "down", "--yes").want(t, exitOK, "missing")
-	in(t, as, "migrate", "up").want(t, exitOK, "it was missing")
-	if f := finding(t, decode[doctorView](t, in(t, as, "doctor", "-o", "json").want(t, exitOK).stdout), "owner"); !fine(f) || f.Value != owner {
+	in(t, as, "migrate", "down", "--yes").want(t, cli.ExitOK, "missing")
+	in(t, as, "migrate", "up").want(t, cli.ExitOK, "it was missing")
+	if f := finding(t, decode[explain.DoctorView](t, in(t, as, "doctor", "-o", "json").want(t, cli.ExitOK).stdout),
+		"owner"); !fine(f) || f.Value != owner {
 		t.Errorf("%+v", f)
 	}
 }
@@ -119,7 +123,8 @@ func TestTheOwnerThatTheDocsMakeMayMigrate(t *testing.T) {
 func TestDoctorShowsHowNearTheLimitOfMultixactsIs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	f := finding(t, decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout), "multixacts")
+	f := finding(t, decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, cli.ExitOK).stdout),
+		"multixacts")
 	var used, limit int64
 	if _, err := fmt.Sscanf(f.Value, "%d of %d", &used, &limit); err != nil || !fine(f) || limit != 1<<31 ||
 		used > 1_000_000 {

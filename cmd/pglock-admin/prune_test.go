@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/act"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -61,8 +63,8 @@ func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
 	execute(t, db, `INSERT INTO pglock.events (at, kind, lock_name, token)
 		SELECT clock_timestamp() - d * interval '1 day', 'break', 'x', 1 FROM unnest(ARRAY[1, 89, 91, 1000]) d`)
 
-	view := decode[pruneView](t, in(t, db.URL(), "prune", "-o", "json").want(t, exitOK).stdout)
-	want := pruneView{Locks: 3, Leftovers: 2, Events: 2, Idle: (24 * time.Hour).Milliseconds(),
+	view := decode[act.PruneView](t, in(t, db.URL(), "prune", "-o", "json").want(t, cli.ExitOK).stdout)
+	want := act.PruneView{Locks: 3, Leftovers: 2, Events: 2, Idle: (24 * time.Hour).Milliseconds(),
 		Older: (90 * 24 * time.Hour).Milliseconds()}
 	if view != want {
 		t.Errorf("%+v, want %+v", view, want)
@@ -78,9 +80,9 @@ func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
 		t.Errorf("the held lease: %v", err)
 	}
 
-	in(t, db.URL(), "prune", "--idle", "22h", "--events", "48h").want(t, exitOK, "locks      1, free for longer than "+
-		"22h", "events     1, older than 2d", "leftovers  0")
-	in(t, db.URL(), "prune").want(t, exitOK, "locks      0, free for longer than 1d")
+	in(t, db.URL(), "prune", "--idle", "22h", "--events", "48h").want(t, cli.ExitOK, "locks      1, free for longer "+
+		"than 22h", "events     1, older than 2d", "leftovers  0")
+	in(t, db.URL(), "prune").want(t, cli.ExitOK, "locks      0, free for longer than 1d")
 }
 
 // Only sweep forgets these, and it may be that nothing but prune calls it.
@@ -100,7 +102,7 @@ func TestPruneRemovesEveryKindOfLeftover(t *testing.T) {
 	} {
 		execute(t, db, sql)
 	}
-	in(t, db.URL(), "prune").want(t, exitOK, "leftovers  9, of dead sessions, old requests and work done once\n")
+	in(t, db.URL(), "prune").want(t, cli.ExitOK, "leftovers  9, of dead sessions, old requests and work done once\n")
 	for table, want := range map[string]int{"waiters": 0, "sessions": 1, "spent_grants": 1, "receipts": 1,
 		"done_keys": 2} {
 		if n := ask[int](t, db, "SELECT count(*) FROM pglock."+table); n != want {
@@ -114,9 +116,10 @@ func TestPruneTakesDurationsOfEveryLengthOnEveryServer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	idleSince(t, db, "25 h", "idle")
-	in(t, db.URL(), "prune", "--idle", "106000d", "--events", "106000d").want(t, exitOK, "locks      0,")
-	in(t, db.URL(), "prune", "--idle", "25h10m500us").want(t, exitOK, "locks      0,")
-	in(t, db.URL(), "prune").want(t, exitOK, "locks      1, free for longer than 1d", "events     0, older than 90d")
+	in(t, db.URL(), "prune", "--idle", "106000d", "--events", "106000d").want(t, cli.ExitOK, "locks      0,")
+	in(t, db.URL(), "prune", "--idle", "25h10m500us").want(t, cli.ExitOK, "locks      0,")
+	in(t, db.URL(), "prune").want(t, cli.ExitOK, "locks      1, free for longer than 1d", "events     0, older than "+
+		"90d")
 }
 
 func TestI21_PruneLeavesFencesAndTokensGoOn(t *testing.T) {
@@ -129,8 +132,8 @@ func TestI21_PruneLeavesFencesAndTokensGoOn(t *testing.T) {
 	if err := lease.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if view := decode[pruneView](t, in(t, db.URL(), "prune", "--idle", "0s", "-o", "json").want(t,
-		exitOK).stdout); view.Locks != 1 {
+	if view := decode[act.PruneView](t, in(t, db.URL(), "prune", "--idle", "0s", "-o", "json").want(t,
+		cli.ExitOK).stdout); view.Locks != 1 {
 		t.Fatalf("%+v", view)
 	}
 	if last := ask[int64](t, db, `SELECT last_token FROM pglock.fences`); last != int64(lease.Token()) {
@@ -176,7 +179,7 @@ func TestI21_PruneLeavesALockThatIsGrantedWhileItWaitsForTheTable(t *testing.T) 
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if a := <-done; waiting == 0 || a.code != exitOK || !strings.Contains(a.stdout, "locks      0,") {
+	if a := <-done; waiting == 0 || a.code != cli.ExitOK || !strings.Contains(a.stdout, "locks      0,") {
 		t.Errorf("waiting %d: %+v", waiting, a)
 	}
 	if n := ask[int](t, db, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 1 {
@@ -189,8 +192,8 @@ func TestPruneRemovesAllDeadWaitersHoweverMany(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	execute(t, db, deadWaiters, "a", 2345)
-	if view := decode[pruneView](t, in(t, db.URL(), "prune", "-o", "json").want(t,
-		exitOK).stdout); view.Leftovers != 2345 {
+	if view := decode[act.PruneView](t, in(t, db.URL(), "prune", "-o", "json").want(t,
+		cli.ExitOK).stdout); view.Leftovers != 2345 {
 		t.Errorf("%+v", view)
 	}
 	if n := ask[int](t, db, `SELECT count(*) FROM pglock.waiters`); n != 0 {
@@ -212,8 +215,8 @@ func TestPruneTakesTheTableForAThousandLocksAtATime(t *testing.T) {
 		BEGIN INSERT INTO public.steps SELECT pg_current_xact_id(), count(*) FROM gone; RETURN NULL; END $$`)
 	execute(t, db,
 		`CREATE TRIGGER note AFTER DELETE ON pglock.locks REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.note()`)
-	if view := decode[pruneView](t, in(t, db.URL(), "prune", "--timeout", "1m", "-o", "json").want(t,
-		exitOK).stdout); view.Locks != 2500 {
+	if view := decode[act.PruneView](t, in(t, db.URL(), "prune", "--timeout", "1m", "-o", "json").want(t,
+		cli.ExitOK).stdout); view.Locks != 2500 {
 		t.Errorf("%+v", view)
 	}
 	if steps := ask[string](t, db,
@@ -232,7 +235,7 @@ func TestPruneGoesOnBehindLocksThatStay(t *testing.T) {
 		`INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
 		SELECT name, nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), '11111111-1111-4111-8111-111111111111', false, 'worker', '1 s', clock_timestamp()
 		FROM pglock.locks WHERE name <= 'job/01100'`)
-	in(t, db.URL(), "prune").want(t, exitOK, "locks      400,", "leftovers  0,")
+	in(t, db.URL(), "prune").want(t, cli.ExitOK, "locks      400,", "leftovers  0,")
 }
 
 func TestPruneKeepsWhatItHasRemovedWhenItsTimeIsUp(t *testing.T) {
@@ -243,10 +246,10 @@ func TestPruneKeepsWhatItHasRemovedWhenItsTimeIsUp(t *testing.T) {
 		`CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(120); RETURN OLD; END'`)
 	execute(t, db,
 		`CREATE TRIGGER slow BEFORE DELETE ON pglock.locks FOR EACH ROW WHEN (OLD.name > 'job/01000') EXECUTE FUNCTION public.slow()`)
-	in(t, db.URL(), "prune", "--timeout", "8s").want(t, exitFailure, "was too short to remove everything",
+	in(t, db.URL(), "prune", "--timeout", "8s").want(t, cli.ExitFailure, "was too short to remove everything",
 		"removed 1000 locks", "which goes on")
 	execute(t, db, `DROP TRIGGER slow ON pglock.locks`)
-	in(t, db.URL(), "prune").want(t, exitOK, "locks      500,")
+	in(t, db.URL(), "prune").want(t, cli.ExitOK, "locks      500,")
 }
 
 // signalWriter closes told at the first write.
@@ -307,7 +310,7 @@ func TestPruneWaitsForThoseWhoWriteAndSaysSo(t *testing.T) {
 		t.Fatal("it does not say that it waits")
 	}
 	done()
-	if c := <-code; c != exitOK || !strings.Contains(stdout.String(), "locks      1,") {
+	if c := <-code; c != cli.ExitOK || !strings.Contains(stdout.String(), "locks      1,") {
 		t.Errorf("exit code %d: %s%s", c, stdout.String(), stderr)
 	}
 	if text := stderr.String(); !strings.Contains(text, "the table of locks is in use") ||
@@ -322,8 +325,9 @@ func TestPruneOfATableThatStaysInUseRemovesNoLockAndSaysWhoUsesIt(t *testing.T) 
 	idleSince(t, db, "25 h", "idle")
 	execute(t, db, deadWaiters, "a", 3)
 	defer writes(t, db)()
-	a := in(t, db.URL(), "prune", "--timeout", "7s").want(t, exitFailure, "is in use", "removed 0 locks, 3 leftovers "+
-		"and 0 events", "--timeout", `'"pglock"."locks"'::regclass`)
+	a := in(t, db.URL(), "prune", "--timeout", "7s").want(t, cli.ExitFailure, "is in use",
+		"removed 0 locks, 3 leftovers "+
+			"and 0 events", "--timeout", `'"pglock"."locks"'::regclass`)
 	if strings.Count(a.stderr, "for whoever writes to it") != 1 {
 		t.Errorf("it said %q", a.stderr)
 	}
@@ -337,8 +341,9 @@ func TestPruneOfATableThatStaysInUseRemovesNoLockAndSaysWhoUsesIt(t *testing.T) 
 		mode != "RowExclusiveLock" {
 		t.Errorf("the query of the hint finds %q, %v", mode, err)
 	}
-	p := decode[problem](t, in(t, db.URL(), "prune", "--timeout", "6s", "-o", "json").want(t, exitFailure).stderr)
-	if p.Code != exitFailure || !strings.Contains(p.Message, "in use") {
+	p := decode[cli.Problem](t, in(t, db.URL(), "prune", "--timeout", "6s", "-o", "json").want(t,
+		cli.ExitFailure).stderr)
+	if p.Code != cli.ExitFailure || !strings.Contains(p.Message, "in use") {
 		t.Errorf("%+v", p)
 	}
 	if n := ask[int](t, db, `SELECT count(*) FROM pglock.locks`); n != 1 {
@@ -355,7 +360,7 @@ func TestPruneBoundsItsStatementsOnTheServer(t *testing.T) {
 	execute(t, db, `CREATE FUNCTION public.see() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN UPDATE public.seen SET ms = (SELECT setting FROM pg_settings WHERE name = 'statement_timeout')::int; RETURN OLD; END $$`)
 	execute(t, db, `CREATE TRIGGER see BEFORE DELETE ON pglock.locks FOR EACH ROW EXECUTE FUNCTION public.see()`)
-	in(t, db.URL(), "prune", "--timeout", "30s").want(t, exitOK, "locks      1,")
+	in(t, db.URL(), "prune", "--timeout", "30s").want(t, cli.ExitOK, "locks      1,")
 	if ms := ask[int](t, db, `SELECT ms FROM public.seen`); ms < 1 || ms > 30000 {
 		t.Errorf("statement_timeout is %d ms", ms)
 	}
@@ -369,7 +374,7 @@ func TestPruneLeavesNothingRunningOnTheServer(t *testing.T) {
 	execute(t, db,
 		`CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(120); RETURN OLD; END'`)
 	execute(t, db, `CREATE TRIGGER slow BEFORE DELETE ON pglock.locks FOR EACH ROW EXECUTE FUNCTION public.slow()`)
-	in(t, db.URL(), "prune", "--timeout", "6s").want(t, exitFailure, "6s (--timeout)", "removed 0 locks",
+	in(t, db.URL(), "prune", "--timeout", "6s").want(t, cli.ExitFailure, "6s (--timeout)", "removed 0 locks",
 		"the same command again")
 	deadline, conn, held := time.Now().Add(patience), db.Conn(t), 1
 	for held > 0 {
@@ -390,17 +395,17 @@ func TestPruneWorksWhateverTheIsolationOfTheSession(t *testing.T) {
 	idleSince(t, db, "25 h", "idle")
 	execute(t, db, `ALTER DATABASE `+pgx.Identifier{db.Name()}.Sanitize()+
 		` SET default_transaction_isolation = 'serializable'`)
-	in(t, db.URL(), "prune").want(t, exitOK, "locks      1,")
+	in(t, db.URL(), "prune").want(t, cli.ExitOK, "locks      1,")
 }
 
 func TestPruneNeedsAnOperator(t *testing.T) {
 	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	t.Parallel()
-	for role, code := range map[string]int{"pglock_user": exitPermission, "pglock_admin": exitOK} {
+	for role, code := range map[string]int{"pglock_user": cli.ExitPermission, "pglock_admin": cli.ExitOK} {
 		db := pgtest.Database(t)
 		idleSince(t, db, "25 h", "idle")
 		a := in(t, asUser(t, db, role), "prune").want(t, code)
-		if n := ask[int](t, db, `SELECT count(*) FROM pglock.locks`); n == 1 != (code == exitPermission) {
+		if n := ask[int](t, db, `SELECT count(*) FROM pglock.locks`); n == 1 != (code == cli.ExitPermission) {
 			t.Errorf("as a %s: %d locks are left: %s%s", role, n, a.stdout, a.stderr)
 		}
 	}
@@ -414,8 +419,8 @@ func TestPruneRefusesWrongArgumentsBeforeAnythingIsDone(t *testing.T) {
 		{"prune --events -1s", "--events is -1s: it must not be negative"},
 		{"prune --idle 1day", `--idle is "1day": it must be a duration`},
 	} {
-		in(t, "postgres://me@"+closedPort(t)+"/db", strings.Fields(line.args)...).want(t, exitUsage, line.says)
+		in(t, "postgres://me@"+closedPort(t)+"/db", strings.Fields(line.args)...).want(t, cli.ExitUsage, line.says)
 	}
-	in(t, "postgres://me@"+closedPort(t)+"/db", "prune").want(t, exitUnreachable)
-	admin(t, "prune", "--help").want(t, exitOK, "pglock_admin", "Usage:")
+	in(t, "postgres://me@"+closedPort(t)+"/db", "prune").want(t, cli.ExitUnreachable)
+	admin(t, "prune", "--help").want(t, cli.ExitOK, "pglock_admin", "Usage:")
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -53,7 +54,7 @@ func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
 	// A schema of another program, which happens to have the name: the user may not even look into it.
 	for _, command := range []string{"list", "show a", "break a --reason r", "guard list", "doctor", "prune",
 		"waiters"} {
-		a := in(t, as(t, server.URL(), "other", "postgres"), strings.Fields(command)...).want(t, exitSchema,
+		a := in(t, as(t, server.URL(), "other", "postgres"), strings.Fields(command)...).want(t, cli.ExitSchema,
 			"does not contain pglock", "try: pglock-admin migrate up, as user postgres or a superuser\n")
 		if strings.Contains(a.stderr, "GRANT") {
 			t.Errorf("%s: %s", command, a.stderr)
@@ -61,21 +62,21 @@ func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
 	}
 	const first = "try: let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN " +
 		"IN ROLE pglock_user; then pglock-admin migrate up\n"
-	app(exitSchema, "list", first)
+	app(cli.ExitSchema, "list", first)
 	for range 2 {
-		app(exitPermission, "migrate up", "schema pglock stays missing", "user app cannot create the roles "+
+		app(cli.ExitPermission, "migrate up", "schema pglock stays missing", "user app cannot create the roles "+
 			"pglock_user and pglock_admin",
 			"try: Let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN "+
 				"ROLE pglock_user; then the same command again")
-		app(exitSchema, "list", first)
-		app(exitSchema, "migrate version", "schema pglock: missing\n", first)
+		app(cli.ExitSchema, "list", first)
+		app(cli.ExitSchema, "migrate version", "schema pglock: missing\n", first)
 	}
 	do("CREATE ROLE pglock_user NOLOGIN")
 	do("CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user")
-	app(exitSchema, "list", "try: pglock-admin migrate up\n")
-	app(exitOK, "migrate up", "it was missing")
-	app(exitOK, "list")
-	in(t, as(t, server.URL(), "other", "mine"), "list").want(t, exitPermission,
+	app(cli.ExitSchema, "list", "try: pglock-admin migrate up\n")
+	app(cli.ExitOK, "migrate up", "it was missing")
+	app(cli.ExitOK, "list")
+	in(t, as(t, server.URL(), "other", "mine"), "list").want(t, cli.ExitPermission,
 		`try: let an administrator run: GRANT pglock_user TO "other"`)
 }
 
@@ -97,28 +98,28 @@ func TestWhoLacksARightIsToldWhichStatementGivesIt(t *testing.T) {
 	}
 	for _, command := range []string{"list", "show a", "why a", "waiters", "sessions", "fences", "doctor", "migrate up",
 		"migrate version", "guard list"} {
-		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT pglock_user "+
-			"TO "+name)
+		in(t, user, strings.Fields(command)...).want(t, cli.ExitPermission, "let an administrator run: GRANT "+
+			"pglock_user TO "+name)
 	}
-	in(t, user, "break", "a", "--reason", "r").want(t, exitPermission, "let an administrator run: GRANT pglock_admin "+
-		"TO "+name)
+	in(t, user, "break", "a", "--reason", "r").want(t, cli.ExitPermission, "let an administrator run: GRANT "+
+		"pglock_admin TO "+name)
 	obey(in(t, user, "list"))
 	for _, command := range []string{"list", "show a", "why a", "waiters", "sessions", "fences", "doctor", "migrate up",
 		"migrate version", "guard list"} {
-		in(t, user, strings.Fields(command)...).want(t, exitOK)
+		in(t, user, strings.Fields(command)...).want(t, cli.ExitOK)
 	}
 	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 " +
 		"--reason r", "prune"} {
-		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT "+
+		in(t, user, strings.Fields(command)...).want(t, cli.ExitPermission, "let an administrator run: GRANT "+
 			"pglock_admin TO "+name)
 	}
 	me := ask[string](t, db, "SELECT current_user")
 	for _, command := range []string{"migrate down --yes", "migrate force 1"} {
-		in(t, user, strings.Fields(command)...).want(t, exitPermission, "lacks the rights of its owner",
+		in(t, user, strings.Fields(command)...).want(t, cli.ExitPermission, "lacks the rights of its owner",
 			"try: the same command again as user "+me)
 	}
 	obey(in(t, user, "prune"))
-	in(t, user, "break", "a", "--reason", "r").want(t, exitOK)
+	in(t, user, "break", "a", "--reason", "r").want(t, cli.ExitOK)
 }
 
 func TestAMemberThatDoesNotInheritIsToldToSetTheRole(t *testing.T) {
@@ -127,7 +128,7 @@ func TestAMemberThatDoesNotInheritIsToldToSetTheRole(t *testing.T) {
 	user := asUser(t, db, "")
 	execute(t, db, fmt.Sprintf("ALTER ROLE %s NOINHERIT", pgx.Identifier{db.Name() + "_user"}.Sanitize()))
 	execute(t, db, fmt.Sprintf("GRANT pglock_admin TO %s", pgx.Identifier{db.Name() + "_user"}.Sanitize()))
-	in(t, user, "list").want(t, exitPermission, "try: PGOPTIONS='-c role=pglock_user'")
+	in(t, user, "list").want(t, cli.ExitPermission, "try: PGOPTIONS='-c role=pglock_user'")
 	u, err := url.Parse(user)
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +136,7 @@ func TestAMemberThatDoesNotInheritIsToldToSetTheRole(t *testing.T) {
 	query := u.Query()
 	query.Set("options", "-c role=pglock_user")
 	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
-	in(t, u.String(), "list").want(t, exitOK)
+	in(t, u.String(), "list").want(t, cli.ExitOK)
 }
 
 func TestAUserWhoMayNotConnectIsToldWhichStatementGivesIt(t *testing.T) {
@@ -144,7 +145,7 @@ func TestAUserWhoMayNotConnectIsToldWhichStatementGivesIt(t *testing.T) {
 	user := asUser(t, db, "pglock_user")
 	execute(t, db, "REVOKE CONNECT ON DATABASE "+pgx.Identifier{db.Name()}.Sanitize()+" FROM PUBLIC")
 	for _, command := range []string{"list", "migrate version"} {
-		in(t, user, strings.Fields(command)...).want(t, exitPermission,
+		in(t, user, strings.Fields(command)...).want(t, cli.ExitPermission,
 			fmt.Sprintf("try: let an administrator run: GRANT CONNECT ON DATABASE %q TO %q\n", db.Name(), db.Name()+
 				"_user"))
 	}
@@ -163,11 +164,11 @@ func TestAReadOnlyUserMayLook(t *testing.T) {
 	execute(t, db, fmt.Sprintf("ALTER ROLE %s SET default_transaction_read_only = on",
 		pgx.Identifier{db.Name() + "_user"}.Sanitize()))
 	for _, command := range looks {
-		in(t, sessions, strings.Fields(command)...).want(t, exitOK)
+		in(t, sessions, strings.Fields(command)...).want(t, cli.ExitOK)
 	}
 	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 " +
 		"--reason r", "prune"} {
-		in(t, sessions, strings.Fields(command)...).want(t, exitUnreachable, "in a read-only transaction")
+		in(t, sessions, strings.Fields(command)...).want(t, cli.ExitUnreachable, "in a read-only transaction")
 	}
 	if !lease.Valid() {
 		t.Error("the lease was broken")
@@ -194,11 +195,11 @@ func TestAUserWithTheRightsOfThePageMayLookAndDoNothingElse(t *testing.T) {
 	defer execute(t, db, "DROP OWNED BY "+name)
 	for _, command := range []string{"list", "list --order age", "show a", "why a", "why", "waiters",
 		"waiters --order age", "sessions", "fences", "fences --order age", "doctor"} {
-		in(t, user, strings.Fields(command)...).want(t, exitOK)
+		in(t, user, strings.Fields(command)...).want(t, cli.ExitOK)
 	}
 	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 " +
 		"--reason r", "prune"} {
-		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT "+
+		in(t, user, strings.Fields(command)...).want(t, cli.ExitPermission, "let an administrator run: GRANT "+
 			"pglock_admin TO "+name)
 	}
 	in(t, user, "run", "b", "--", "true").want(t, 116)

@@ -4,9 +4,17 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/act"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/live"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/serve"
 )
 
-func newRoot(o *options) *cobra.Command {
+func newRoot(o *cli.Options) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pglock-admin",
 		Short: "Look after the locks of pglock in a PostgreSQL database",
@@ -17,11 +25,11 @@ guards tables, runs commands under a lock, and checks what the server can do for
 --database-url names the database. Without it DATABASE_URL does, and without that the PG* variables (PGHOST, PGUSER,
 PGPASSWORD, PGSERVICE, …), as for libpq.
 
-` + namesHelp + `
+` + cli.NamesHelp + `
 
 Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 
-` + exitCodesHelp,
+` + cli.ExitCodesHelp,
 		Example: `  pglock-admin demo                                  see what a fence is for; needs no database
   pglock-admin migrate up                            make the schema
   pglock-admin list                                  who holds what
@@ -36,56 +44,56 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
   pglock-admin doctor                                check what this server can do`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          noArguments,
-		RunE:          needsSubcommand,
+		Args:          cli.NoArguments,
+		RunE:          cli.NeedsSubcommand,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
+			if err := o.Check(); err != nil {
 				return err
 			}
-			o.started = true
-			return o.aim(cmd)
+			o.Started = true
+			return o.Aim(cmd)
 		},
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&o.databaseURL, "database-url", "", "connection `string` (default $DATABASE_URL, else the PG* "+
+	flags.StringVar(&o.DatabaseURL, "database-url", "", "connection `string` (default $DATABASE_URL, else the PG* "+
 		"variables)")
-	flags.StringVar(&o.schema, "schema", defaultSchema, "`name` of the database schema of the locks")
-	flags.StringVarP(&o.output, "output", "o", outputTable, "`format` of the output: table, json or yaml")
-	o.timeout = 10 * time.Second
-	durationVar(flags, &o.timeout, "timeout", "`duration` that the command may take; run: each step of it; demo: not "+
-		"used")
-	root.SetFlagErrorFunc(flagError)
+	flags.StringVar(&o.Schema, "schema", cli.DefaultSchema, "`name` of the database schema of the locks")
+	flags.StringVarP(&o.Output, "output", "o", cli.OutputTable, "`format` of the output: table, json or yaml")
+	o.Timeout = 10 * time.Second
+	cli.DurationVar(flags, &o.Timeout, "timeout", "`duration` that the command may take; run: each step of it; demo: "+
+		"not used")
+	root.SetFlagErrorFunc(cli.FlagError)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(
-		newMigrate(o),
-		newList(o),
-		newShow(o),
-		newWhy(o),
-		newWaiters(o),
-		newSessions(o),
-		newFences(o),
-		newTop(o),
-		newWatch(o),
-		newHistory(o),
-		newVerify(o),
-		newRecord(o),
-		newBreak(o),
-		newPrune(o),
-		newGuard(o),
-		newDoctor(o),
-		newServe(o),
-		newRun(o),
-		newRunMinder(),
+		act.NewMigrate(o),
+		look.NewList(o),
+		look.NewShow(o),
+		explain.NewWhy(o),
+		look.NewWaiters(o),
+		look.NewSessions(o),
+		look.NewFences(o),
+		live.NewTop(o),
+		live.NewWatch(o),
+		look.NewHistory(o),
+		explain.NewVerify(o),
+		act.NewRecord(o),
+		act.NewBreak(o),
+		act.NewPrune(o),
+		act.NewGuard(o),
+		explain.NewDoctor(o),
+		serve.New(o),
+		run.New(o),
+		run.NewMinder(),
 		newDemo(o),
 		newDemoWorker(),
 		newVersion(o),
 	)
 	root.InitDefaultCompletionCmd()
-	o.completes(root)
+	o.Completes(root)
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
-			c.Args, c.RunE = noArguments, needsSubcommand
+			c.Args, c.RunE = cli.NoArguments, cli.NeedsSubcommand
 		}
 	}
 	return root

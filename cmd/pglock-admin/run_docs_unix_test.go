@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -85,7 +87,7 @@ func TestTheExamplesOfTheDocsRun(t *testing.T) {
 		if want := strings.Count(script, "-- report") + strings.Count(script, "'report"); n != want {
 			t.Errorf("%d reports, want %d: %s\n%s", n, want, script, out)
 		}
-		in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
+		in(t, db.URL(), "list").want(t, cli.ExitOK, "no lock is held")
 	}
 }
 
@@ -144,9 +146,9 @@ func TestTheFenceOfTheDocsRefusesACommandThatHasLostItsLock(t *testing.T) {
 	running(t, db.URL(), append([]string{"accounts/16"}, sh(psql)...)...).ends(t, 0)
 	p := running(t, db.URL(), append([]string{"accounts/16", "--ttl", "1h"}, sh("echo ready; read line; "+psql)...)...)
 	p.says(t, "ready")
-	in(t, db.URL(), "break", "accounts/16", "--reason", "test").want(t, exitOK)
+	in(t, db.URL(), "break", "accounts/16", "--reason", "test").want(t, cli.ExitOK)
 	p.goesOn(t)
-	p.ends(t, exitLost, "is lost: broken", "COMMAND has ended with exit code 3")
+	p.ends(t, run.ExitLost, "is lost: broken", "COMMAND has ended with exit code 3")
 	if balance := ask[int](t, db, "SELECT balance FROM accounts"); balance != 60 {
 		t.Errorf("the balance is %d", balance)
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -29,11 +31,11 @@ func TestACommandWhoseLockIsBrokenGetsTermAndThenKill(t *testing.T) {
 	db := pgtest.Database(t)
 	p := running(t, db.URL(), line("a --ttl 9s --kill-after 3s", sh(stubborn))...)
 	pids := []int{p.number(t), p.number(t)}
-	in(t, db.URL(), "break", "a", "--reason", "test").want(t, exitOK)
+	in(t, db.URL(), "break", "a", "--reason", "test").want(t, cli.ExitOK)
 	broken := time.Now()
 	p.says(t, "asked")
 	asked := time.Now()
-	p.ends(t, exitLost, "somebody has broken lock a; COMMAND gets TERM", "somebody has broken lock a; COMMAND was "+
+	p.ends(t, run.ExitLost, "somebody has broken lock a; COMMAND gets TERM", "somebody has broken lock a; COMMAND was "+
 		"ended by signal 9 (killed)", "try: the same command again")
 	killed := time.Now()
 	wantGone(t, pids...)
@@ -49,9 +51,9 @@ func TestACommandWhoseLockIsBrokenMayEndByItself(t *testing.T) {
 	db := pgtest.Database(t)
 	p := running(t, db.URL(), line("a --ttl 9s", sh(`trap 'echo tidy; exit 0' TERM; echo $$; `+idle))...)
 	p.number(t)
-	in(t, db.URL(), "break", "a", "--reason", "test").want(t, exitOK)
+	in(t, db.URL(), "break", "a", "--reason", "test").want(t, cli.ExitOK)
 	p.says(t, "tidy")
-	p.ends(t, exitLost, "COMMAND has ended with exit code 0")
+	p.ends(t, run.ExitLost, "COMMAND has ended with exit code 0")
 }
 
 // lives follows a process from outside, and tells when it has ended.
@@ -114,7 +116,7 @@ func deadWhenRunIsStopped(t *testing.T, db *pgtest.DB) error {
 	}
 	t.Logf("TERM %v, KILL %v before the lease ended on the server", ends.Sub(asked), ends.Sub(killed))
 	p.signal(t, syscall.SIGCONT)
-	p.ends(t, exitLost, "COMMAND was ended by signal 9 (killed)")
+	p.ends(t, run.ExitLost, "COMMAND was ended by signal 9 (killed)")
 	if !killed.Before(ends) || ends.Sub(killed) > 2*time.Second || killed.Sub(asked) < time.Second {
 		return fmt.Errorf("TERM at %v, dead at %v, and the lease ended at %v", asked, killed, ends)
 	}
@@ -148,7 +150,7 @@ func TestACommandIsKilledWhenRunAndItsMinderWakeUpTooLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("killed %v after waking up", (<-ended).Sub(woken))
-	p.ends(t, exitLost)
+	p.ends(t, run.ExitLost)
 }
 
 func TestACommandIsKilledByRunWhenTheMinderIsStopped(t *testing.T) {
@@ -163,8 +165,8 @@ func TestACommandIsKilledByRunWhenTheMinderIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitStopped(t, minder)
-	in(t, db.URL(), "break", "a", "--reason", "test").want(t, exitOK)
-	p.ends(t, exitLost, "COMMAND was killed")
+	in(t, db.URL(), "break", "a", "--reason", "test").want(t, cli.ExitOK)
+	p.ends(t, run.ExitLost, "COMMAND was killed")
 	wantGone(t, command, minder)
 }
 
@@ -218,7 +220,7 @@ func TestACommandThatEndsWhileTheServerIsAwayKeepsItsExitCode(t *testing.T) {
 	plain.goesOn(t)
 	once.goesOn(t)
 	plain.ends(t, 4, "it is unknown whether lock a was released: ", "it is free in 1m at the latest")
-	once.ends(t, exitUnmarked, `COMMAND has succeeded, but "b k" is not recorded as done: `)
+	once.ends(t, run.ExitUnmarked, `COMMAND has succeeded, but "b k" is not recorded as done: `)
 }
 
 // A key is recorded when the server is back, while the lease lasts.
@@ -239,7 +241,7 @@ func TestASuccessIsRecordedWhenTheServerIsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.ends(t, 0)
-	running(t, server.URL(), line("a --once k", sh("echo never"))...).ends(t, exitDone)
+	running(t, server.URL(), line("a --once k", sh("echo never"))...).ends(t, run.ExitDone)
 }
 
 // A server that is silent keeps run for no longer than its steps may take.
@@ -271,7 +273,8 @@ func deadBeforeTheLeaseEnds(t *testing.T, url string, fail func()) error {
 	if last := <-childEnds; last.After(killed) {
 		killed = last
 	}
-	p.ends(t, exitLost, "the lease of lock a has not been renewed, and ends soon; COMMAND gets TERM, and KILL in 2s",
+	p.ends(t, run.ExitLost, "the lease of lock a has not been renewed, and ends soon; COMMAND gets TERM, and KILL in "+
+		"2s",
 		"the lease of lock a was not renewed in time", "COMMAND was ended by signal 9")
 	if lived := killed.Sub(began); lived > lasting || killed.Sub(asked) < time.Second {
 		return fmt.Errorf("the command was dead %v after the last renewal, TERM came %v before", lived,

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -32,8 +34,8 @@ func TestAKeyIsDoneOnceByEightRunsAtTheSameTime(t *testing.T) {
 	for _, p := range all {
 		codes[<-p.code]++
 	}
-	if codes[0] != 1 || codes[exitDone] != 7 {
-		t.Errorf("exit codes %v, want one 0 and seven %d", codes, exitDone)
+	if codes[0] != 1 || codes[run.ExitDone] != 7 {
+		t.Errorf("exit codes %v, want one 0 and seven %d", codes, run.ExitDone)
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "at work\n" {
 		t.Errorf("%q, %v", text, err)
@@ -47,13 +49,13 @@ func TestAKeyIsDoneWhenItsCommandHasSucceeded(t *testing.T) {
 		return running(t, db.URL(), append(append([]string{"a", "--once", "slot 7"}, flags...), sh(script)...)...)
 	}
 	once("echo $PGLOCK_KEY; exit 9").ends(t, 9)
-	once("kill -TERM $$").ends(t, exitSignal+15)
+	once("kill -TERM $$").ends(t, run.ExitSignal+15)
 	if p := once("echo $PGLOCK_KEY"); true {
 		p.says(t, "a slot 7")
 		p.ends(t, 0)
 	}
-	if out := once("echo again").ends(t, exitDone, `"a slot 7" was done at 20`, " under token 3 of lock a; COMMAND "+
-		"has not run"); out != "" {
+	if out := once("echo again").ends(t, run.ExitDone, `"a slot 7" was done at 20`, " under token 3 of lock a; "+
+		"COMMAND has not run"); out != "" {
 		t.Errorf("the command says %q", out)
 	}
 	once("echo again", "--done-exit-code", "0").ends(t, 0, "was done at")
@@ -87,7 +89,7 @@ func TestACommandMayNoteItsKeyInItsOwnTransaction(t *testing.T) {
 	p := running(t, db.URL(), append([]string{"payouts", "--once", "2026-11-22"}, sh(command+" && exit 3")...)...)
 	p.ends(t, 3) // the work is done, and run thinks that it is not
 	p = running(t, db.URL(), append([]string{"payouts", "--once", "2026-11-22"}, sh(command)...)...)
-	p.ends(t, exitDone)
+	p.ends(t, run.ExitDone)
 	p = running(t, db.URL(), append([]string{"payouts", "--once", "2026-11-23"}, sh(command)...)...)
 	p.ends(t, 0) // both note the key
 	if days := ask[string](t, db,
@@ -101,15 +103,16 @@ func TestAKeyThatIsTooOldIsRefusedAndOneThatIsYoungIsNot(t *testing.T) {
 	db := pgtest.Database(t)
 	today := time.Now().UTC().Format(time.DateOnly)
 	old := running(t, db.URL(), append([]string{"a", "--once", "2020-01-01", "--keep", "90d"}, sh("echo never")...)...)
-	if out := old.ends(t, exitRunBase+exitUsage,
+	if out := old.ends(t, run.ExitRunBase+cli.ExitUsage,
 		`"a 2020-01-01" is older than --keep 90d; nobody knows any more whether it is done, so COMMAND has not run`); out != "" {
 		t.Error(out)
 	}
 	running(t, db.URL(), append([]string{"a", "--once", today, "--keep", "90d"}, sh("exit 0")...)...).ends(t, 0)
-	running(t, db.URL(), append([]string{"a", "--once", today, "--keep", "90d"}, sh("exit 0")...)...).ends(t, exitDone)
+	running(t, db.URL(), append([]string{"a", "--once", today, "--keep", "90d"}, sh("exit 0")...)...).ends(t,
+		run.ExitDone)
 	running(t, db.URL(), append([]string{"a", "--once", "job 7", "--of", today, "--keep", "90d"},
 		sh("exit 0")...)...).ends(t, 0)
-	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
+	in(t, db.URL(), "list").want(t, cli.ExitOK, "no lock is held")
 }
 
 func TestASuccessThatCannotBeNotedSaysSo(t *testing.T) {
@@ -121,10 +124,10 @@ func TestASuccessThatCannotBeNotedSaysSo(t *testing.T) {
 		`CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''the disk is full''; END';
 		CREATE TRIGGER refuse BEFORE INSERT ON pglock.done_keys FOR EACH ROW EXECUTE FUNCTION public.refuse()`)
 	p.goesOn(t)
-	p.ends(t, exitUnmarked,
+	p.ends(t, run.ExitUnmarked,
 		`COMMAND has succeeded, but "a k" is not recorded as done: the disk is full (SQLSTATE P0001)`,
 		"the next run may run it again")
-	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
+	in(t, db.URL(), "list").want(t, cli.ExitOK, "no lock is held")
 }
 
 // A lock that is broken when the command has just succeeded: another may be at work for the same key.
@@ -133,9 +136,9 @@ func TestAKeyIsNotNotedUnderALeaseThatIsLost(t *testing.T) {
 	db := pgtest.Database(t)
 	p := running(t, db.URL(), append([]string{"a", "--once", "k", "--ttl", "1h"}, sh("echo ready; read line")...)...)
 	p.says(t, "ready")
-	in(t, db.URL(), "break", "a", "--reason", "test").want(t, exitOK)
+	in(t, db.URL(), "break", "a", "--reason", "test").want(t, cli.ExitOK)
 	p.goesOn(t)
-	p.ends(t, exitUnmarked, `COMMAND has succeeded, but "a k" is not recorded as done`, "broken")
+	p.ends(t, run.ExitUnmarked, `COMMAND has succeeded, but "a k" is not recorded as done`, "broken")
 	running(t, db.URL(), append([]string{"a", "--once", "k"}, sh("echo again")...)...).ends(t, 0)
 }
 
@@ -144,9 +147,9 @@ func TestARunWhoseLockWasBrokenUnnoticedSaysSoAtTheEnd(t *testing.T) {
 	db := pgtest.Database(t)
 	p := running(t, db.URL(), append([]string{"a", "--ttl", "1h"}, sh("echo ready; read line")...)...)
 	p.says(t, "ready")
-	in(t, db.URL(), "break", "a", "--reason", "test").want(t, exitOK)
+	in(t, db.URL(), "break", "a", "--reason", "test").want(t, cli.ExitOK)
 	p.goesOn(t)
-	p.ends(t, exitLost, "somebody has broken lock a; COMMAND has ended with exit code 0")
+	p.ends(t, run.ExitLost, "somebody has broken lock a; COMMAND has ended with exit code 0")
 }
 
 func TestRunRefusesWhatItCannotDoBeforeItDoesAnything(t *testing.T) {
@@ -197,15 +200,17 @@ func TestRunRefusesWhatItCannotDoBeforeItDoesAnything(t *testing.T) {
 	} {
 		// Nobody answers there: a server that were asked first would be the error.
 		a := in(t, "postgres://127.0.0.1:1/nowhere", append([]string{"run"}, strings.Fields(c.args)...)...)
-		a.want(t, exitRunBase+exitUsage, c.says)
+		a.want(t, run.ExitRunBase+cli.ExitUsage, c.says)
 		if a.stdout != "" {
 			t.Errorf("%s: %s", c.args, a.stdout)
 		}
 	}
-	in(t, "postgres://127.0.0.1:1/nowhere", "run", "a", "--", "").want(t, exitRunBase+exitUsage, "COMMAND is empty")
-	in(t, "postgres://127.0.0.1:1/nowhere", "run", "", "--", "true").want(t, exitRunBase+exitUsage, "NAME is empty")
+	in(t, "postgres://127.0.0.1:1/nowhere", "run", "a", "--", "").want(t, run.ExitRunBase+cli.ExitUsage,
+		"COMMAND is empty")
+	in(t, "postgres://127.0.0.1:1/nowhere", "run", "", "--", "true").want(t, run.ExitRunBase+cli.ExitUsage,
+		"NAME is empty")
 	in(t, "postgres://127.0.0.1:1/nowhere", "run", "a", "--try", "-o", "json", "--wait", "1s", "--", "true").want(t,
-		exitRunBase+exitUsage, `"code": 112`)
+		run.ExitRunBase+cli.ExitUsage, `"code": 112`)
 }
 
 func TestRunTakesANameAsItIsForScripts(t *testing.T) {
@@ -229,17 +234,17 @@ func TestRunSaysWhyTheServerDoesNotGiveALock(t *testing.T) {
 		code int
 		says string
 	}{
-		"no room": {full, exitUnreachable, "try: the same command again in a moment"},
-		"away":    {"postgres://me@" + closedPort(t) + "/db", exitUnreachable, "connection refused"},
-		"read-only": {withOptions(t, db.URL(), "-c default_transaction_read_only=on"), exitUnreachable,
+		"no room": {full, cli.ExitUnreachable, "try: the same command again in a moment"},
+		"away":    {"postgres://me@" + closedPort(t) + "/db", cli.ExitUnreachable, "connection refused"},
+		"read-only": {withOptions(t, db.URL(), "-c default_transaction_read_only=on"), cli.ExitUnreachable,
 			"the server accepts no writes"},
-		"no schema":   {empty.URL(), exitSchema, "pglock-admin migrate up"},
-		"no right":    {asUser(t, db, ""), exitPermission, "GRANT pglock_user"},
-		"no database": {strings.Replace(db.URL(), db.Name(), "nothing_here", 1), exitUnreachable, "nothing_here"},
+		"no schema":   {empty.URL(), cli.ExitSchema, "pglock-admin migrate up"},
+		"no right":    {asUser(t, db, ""), cli.ExitPermission, "GRANT pglock_user"},
+		"no database": {strings.Replace(db.URL(), db.Name(), "nothing_here", 1), cli.ExitUnreachable, "nothing_here"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := running(t, c.url, line("a", sh("echo never"))...)
-			if out := p.ends(t, exitRunBase+c.code, c.says, "try: "); out != "" {
+			if out := p.ends(t, run.ExitRunBase+c.code, c.says, "try: "); out != "" {
 				t.Errorf("the command says %q", out)
 			}
 		})

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -34,7 +37,7 @@ func TestRunGivesItsCommandTheLeaseAndItsOwnFiles(t *testing.T) {
 			t.Errorf("%q is no UUID", id)
 		}
 	}
-	v := decode[showView](t, in(t, db.URL(), "show", "a#b", "-o", "json").want(t, exitOK).stdout)
+	v := decode[look.ShowView](t, in(t, db.URL(), "show", "a#b", "-o", "json").want(t, cli.ExitOK).stdout)
 	if len(v.Holders) != 1 || int(v.Holders[0].Token) != token || v.Holders[0].Holder != "tester" ||
 		v.Holders[0].Limit != 3 {
 		t.Errorf("%+v, want token %d", v, token)
@@ -54,7 +57,7 @@ func TestOneOfTwoRunsHasTheLockAndTheOtherIsTold(t *testing.T) {
 	first := running(t, db.URL(), line("a", sh("echo at work; read line; echo done"))...)
 	first.says(t, "at work")
 	for flags, code := range map[string]int{
-		"--try": exitHeld, "--wait 0s": exitHeld, "--wait 100ms": exitHeld, "--try --held-exit-code 0": 0,
+		"--try": run.ExitHeld, "--wait 0s": run.ExitHeld, "--wait 100ms": run.ExitHeld, "--try --held-exit-code 0": 0,
 		"--try --held-exit-code 1": 1,
 	} {
 		if !pgtest.Among(flags, "--try", "--wait 100ms", "--try --held-exit-code 0") {
@@ -118,17 +121,17 @@ func TestRunPassesSignalsOnAndTheSecondRequestToEndKills(t *testing.T) {
 				break
 			}
 		}
-		p.ends(t, exitSignal+9)
+		p.ends(t, run.ExitSignal+9)
 		if tries == 0 {
 			t.Fatal("a request that comes twice at once kills the command")
 		}
 	}
 	p.signal(t, syscall.SIGINT)
-	p.ends(t, exitSignal+9)
+	p.ends(t, run.ExitSignal+9)
 	p = running(t, db.URL(), line("sig --try", sh(`echo $$; kill -STOP $$; echo goes on`))...)
 	awaitStopped(t, p.number(t))
 	p.signal(t, syscall.SIGTERM)
-	p.ends(t, exitSignal+15)
+	p.ends(t, run.ExitSignal+15)
 }
 
 // awaitStopped waits until a process was stopped.
@@ -148,7 +151,7 @@ func TestASignalEndsTheWaitForTheLock(t *testing.T) {
 		p := running(t, db.URL(), line("a", sh("echo never"))...)
 		queued(t, db, "a", 1)
 		p.signal(t, s)
-		if out := p.ends(t, exitSignal+int(s), "COMMAND has not run"); out != "" {
+		if out := p.ends(t, run.ExitSignal+int(s), "COMMAND has not run"); out != "" {
 			t.Errorf("the command says %q", out)
 		}
 		if n := ask[int](t, db, "SELECT count(*) FROM pglock.list_waiters('a')"); n != 0 {
@@ -210,7 +213,7 @@ func TestTheCommandIsKilledWhenItsMinderIs(t *testing.T) {
 	if err := syscall.Kill(minder, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	p.ends(t, exitRunBase+exitFailure, "the process that minds COMMAND has ended; COMMAND was killed")
+	p.ends(t, run.ExitRunBase+cli.ExitFailure, "the process that minds COMMAND has ended; COMMAND was killed")
 	wantGone(t, left)
-	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
+	in(t, db.URL(), "list").want(t, cli.ExitOK, "no lock is held")
 }

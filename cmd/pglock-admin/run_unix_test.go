@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -129,7 +131,7 @@ func (p *errandProcess) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// goesOn lets a command that reads a line from its standard input read one.
+// GoesOn lets a command that reads a line from its standard input read one.
 func (p *errandProcess) goesOn(t *testing.T) {
 	t.Helper()
 	if _, err := io.WriteString(p.stdin, "go\n"); err != nil {
@@ -214,16 +216,17 @@ func TestRunHasTheExitCodeOfItsCommand(t *testing.T) {
 		code    int
 		says    string
 	}{
-		"success":        {sh("exit 0"), 0, ""},
-		"failure":        {sh("exit 3"), 3, ""},
-		"a large code":   {sh("exit 255"), 255, ""},
-		"killed":         {sh("kill -KILL $$"), 128 + 9, ""},
-		"terminated":     {sh("kill -TERM $$"), 128 + 15, ""},
-		"not found":      {[]string{"--", "no-such-command-here"}, exitNoCommand, "no-such-command-here was not found"},
-		"no such path":   {[]string{"--", folder + "/absent"}, exitNoCommand, "was not found"},
-		"not executable": {[]string{"--", plain}, exitCannotExec, "cannot be executed: permission denied"},
-		"a folder":       {[]string{"--", folder}, exitCannotExec, "cannot be executed: is a directory"},
-		"no program":     {[]string{"--", nothing}, exitCannotExec, "cannot be executed: exec format error"},
+		"success":      {sh("exit 0"), 0, ""},
+		"failure":      {sh("exit 3"), 3, ""},
+		"a large code": {sh("exit 255"), 255, ""},
+		"killed":       {sh("kill -KILL $$"), 128 + 9, ""},
+		"terminated":   {sh("kill -TERM $$"), 128 + 15, ""},
+		"not found": {[]string{"--", "no-such-command-here"}, run.ExitNoCommand, "no-such-command-here was not " +
+			"found"},
+		"no such path":   {[]string{"--", folder + "/absent"}, run.ExitNoCommand, "was not found"},
+		"not executable": {[]string{"--", plain}, run.ExitCannotExec, "cannot be executed: permission denied"},
+		"a folder":       {[]string{"--", folder}, run.ExitCannotExec, "cannot be executed: is a directory"},
+		"no program":     {[]string{"--", nothing}, run.ExitCannotExec, "cannot be executed: exec format error"},
 	} {
 		if !pgtest.Among(name, "success", "failure", "killed", "not found", "not executable", "no program") {
 			continue
@@ -236,5 +239,5 @@ func TestRunHasTheExitCodeOfItsCommand(t *testing.T) {
 			}
 		})
 	}
-	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
+	in(t, db.URL(), "list").want(t, cli.ExitOK, "no lock is held")
 }

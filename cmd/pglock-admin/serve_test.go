@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/serve"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -160,7 +162,7 @@ func TestServeShowsThePageUntilItIsInterrupted(t *testing.T) {
 		t.Errorf("the stream ended with %v", err)
 	}
 	<-s.ended
-	if s.code != exitOK || s.stderr.String() != "" {
+	if s.code != cli.ExitOK || s.stderr.String() != "" {
 		t.Errorf("exit code %d: %s", s.code, s.stderr.String())
 	}
 }
@@ -194,7 +196,7 @@ func TestServeAsksForWhoIsNamedInFilesAndVariables(t *testing.T) {
 	people, tokens := filepath.Join(t.TempDir(), "people"), filepath.Join(t.TempDir(), "tokens")
 	write(t, people, "# who may look\n\nalice:correct:horse\r\n")
 	write(t, tokens, "prometheus:0123456789abcdef\n")
-	s := serveOn(t, db, map[string]string{passwordVariable: "bob:battery staple"}, "--basic-auth-file", people,
+	s := serveOn(t, db, map[string]string{serve.PasswordVariable: "bob:battery staple"}, "--basic-auth-file", people,
 		"--token-file", tokens, "--enable-break")
 	const alice, bob = "YWxpY2U6Y29ycmVjdDpob3JzZQ==", "Ym9iOmJhdHRlcnkgc3RhcGxl"
 	for _, path := range []string{"", "api/locks", "metrics", "assets/main.js"} {
@@ -225,7 +227,7 @@ func TestServeBreaksInTheNameOfWhoeverRunsIt(t *testing.T) {
 	if status, text := s.ask(http.MethodPost, "api/break", body, "Content-Type: application/json"); status != 200 {
 		t.Errorf("status %d: %s", status, text)
 	}
-	if text := s.want(200, "api/history?name=nightly"); !strings.Contains(text, `"actor":"`+actor()+`"`) {
+	if text := s.want(200, "api/history?name=nightly"); !strings.Contains(text, `"actor":"`+cli.Actor()+`"`) {
 		t.Errorf("%s", text)
 	}
 }
@@ -278,14 +280,14 @@ func TestServeRefusesWhatWouldLetStrangersIn(t *testing.T) {
 			"long"},
 		{[]string{"--basic-auth-file", file("twice", "a:secret-1\na:secret-2\n")},
 			`name is "a": it must be given once`},
-		{[]string{"--basic-auth-file", file("long", strings.Repeat("#", credentialBytes+1))}, "more than"},
+		{[]string{"--basic-auth-file", file("long", strings.Repeat("#", serve.CredentialBytes+1))}, "more than"},
 		{[]string{"--host", "locks.example.com:80"}, "without a port"},
 		{[]string{"--max-streams", "0"}, "streams is 0"},
 		{[]string{"--metrics-locks", "1001"}, "--metrics-locks is 1001"},
 		{[]string{"extra"}, "takes no arguments"},
 	} {
 		a := admin(t, append([]string{"serve", "--database-url", "postgres://nobody@127.0.0.1:1/none"},
-			line.args...)...).want(t, exitUsage, line.says)
+			line.args...)...).want(t, cli.ExitUsage, line.says)
 		if strings.Contains(a.stderr, "secret") {
 			t.Errorf("%v prints a secret: %s", line.args, a.stderr)
 		}
@@ -294,16 +296,16 @@ func TestServeRefusesWhatWouldLetStrangersIn(t *testing.T) {
 
 func TestServeNeedsTheDatabaseAndItsSchemaAndAFreePort(t *testing.T) {
 	t.Parallel()
-	in(t, "postgres://nobody@127.0.0.1:1/none", "serve").want(t, exitUnreachable, "cannot connect")
-	in(t, pgtest.EmptyDatabase(t).URL(), "serve").want(t, exitSchema, "is missing")
-	in(t, asUser(t, pgtest.Database(t), "pglock_user"), "serve", "--enable-break").want(t, exitPermission,
+	in(t, "postgres://nobody@127.0.0.1:1/none", "serve").want(t, cli.ExitUnreachable, "cannot connect")
+	in(t, pgtest.EmptyDatabase(t).URL(), "serve").want(t, cli.ExitSchema, "is missing")
+	in(t, asUser(t, pgtest.Database(t), "pglock_user"), "serve", "--enable-break").want(t, cli.ExitPermission,
 		"GRANT pglock_admin TO")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	in(t, pgtest.Database(t).URL(), "serve", "--listen", taken.Addr().String()).want(t, exitFailure,
+	in(t, pgtest.Database(t).URL(), "serve", "--listen", taken.Addr().String()).want(t, cli.ExitFailure,
 		"cannot listen on 127.0.0.1:", "takes a free port")
 }
 

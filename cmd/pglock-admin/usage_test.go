@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -91,12 +92,12 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 	} {
 		t.Run(line.args, func(t *testing.T) {
 			args := strings.Fields(line.args)
-			admin(t, args...).want(t, exitUsage, line.says)
+			admin(t, args...).want(t, cli.ExitUsage, line.says)
 			if strings.Contains(line.args, "-o") && !strings.Contains(line.args, "--") {
 				return
 			}
-			a := admin(t, append(args, "-o", "json")...).want(t, exitUsage)
-			if p := decode[problem](t, a.stderr); p.Code != exitUsage || p.Message == "" || p.Hint == "" {
+			a := admin(t, append(args, "-o", "json")...).want(t, cli.ExitUsage)
+			if p := decode[cli.Problem](t, a.stderr); p.Code != cli.ExitUsage || p.Message == "" || p.Hint == "" {
 				t.Errorf("as JSON: %+v", p)
 			}
 		})
@@ -104,13 +105,13 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 }
 
 func TestABlankReasonIsNoReason(t *testing.T) {
-	admin(t, "break", "a", "--reason", "  ").want(t, exitUsage, `pglock-admin break a --reason "why"`)
+	admin(t, "break", "a", "--reason", "  ").want(t, cli.ExitUsage, `pglock-admin break a --reason "why"`)
 }
 
 func TestHelpDocumentsTheExitCodes(t *testing.T) {
-	admin(t, "--help").want(t, exitOK, "130  interrupted", "5  the schema is missing", "DATABASE_URL", "PGHOST")
+	admin(t, "--help").want(t, cli.ExitOK, "130  interrupted", "5  the schema is missing", "DATABASE_URL", "PGHOST")
 	for _, command := range []string{"list", "show", "waiters", "break", "migrate", "demo", "version"} {
-		admin(t, command, "--help").want(t, exitOK, "Usage:")
+		admin(t, command, "--help").want(t, cli.ExitOK, "Usage:")
 	}
 }
 
@@ -120,7 +121,7 @@ func TestHelpDoesNotShowTheConnectionString(t *testing.T) {
 	address := "postgres://me:hush-hush@" + nobody + "/hidden"
 	t.Setenv("DATABASE_URL", address)
 	t.Setenv("PGPASSWORD", "hush-hush")
-	for _, c := range commands(newRoot(&options{getenv: os.Getenv})) {
+	for _, c := range commands(newRoot(&cli.Options{Getenv: os.Getenv})) {
 		path := strings.Fields(c.CommandPath())[1:]
 		for _, line := range [][]string{{"--help"}, {"--database-url", address, "--help"}, {"--nonsense"}} {
 			a := admin(t, append(slices.Clone(path), line...)...)
@@ -129,18 +130,18 @@ func TestHelpDoesNotShowTheConnectionString(t *testing.T) {
 				t.Errorf("%v %v shows the address:\n%s", path, line, said)
 			}
 			if help := line[len(line)-1] == "--help"; help &&
-				(a.code != exitOK || !strings.Contains(a.stdout, "--help")) || !help && a.code == exitOK {
+				(a.code != cli.ExitOK || !strings.Contains(a.stdout, "--help")) || !help && a.code == cli.ExitOK {
 				t.Errorf("%v %v exits with %d and says\n%s", path, line, a.code, said)
 			}
 		}
 	}
-	admin(t, "list", "--help").want(t, exitOK, "--database-url", "default $DATABASE_URL")
-	admin(t, "list", "--timeout", "1s").want(t, exitUnreachable, nobody) // it is looked for there
+	admin(t, "list", "--help").want(t, cli.ExitOK, "--database-url", "default $DATABASE_URL")
+	admin(t, "list", "--timeout", "1s").want(t, cli.ExitUnreachable, nobody) // it is looked for there
 }
 
 func TestVersionTellsTheSchemaVersion(t *testing.T) {
-	admin(t, "version").want(t, exitOK, "schema needed", latest)
-	v := decode[programView](t, admin(t, "version", "-o", "json").want(t, exitOK).stdout)
+	admin(t, "version").want(t, cli.ExitOK, "schema needed", latest)
+	v := decode[programView](t, admin(t, "version", "-o", "json").want(t, cli.ExitOK).stdout)
 	if v.SchemaVersion != pglock.SchemaVersion || v.Go == "" || v.Version == "" {
 		t.Errorf("%+v", v)
 	}
@@ -169,7 +170,7 @@ func TestAnUnreachableServerIsNamedAndThePasswordIsNot(t *testing.T) {
 	for _, command := range []string{"list", "show a", "waiters", "sessions", "fences", "break a --reason r",
 		"break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason r", "migrate up", "migrate down --yes",
 		"migrate version", "migrate force 1"} {
-		a := in(t, "postgres://me:secret@"+addr+"/db", strings.Fields(command)...).want(t, exitUnreachable, addr)
+		a := in(t, "postgres://me:secret@"+addr+"/db", strings.Fields(command)...).want(t, cli.ExitUnreachable, addr)
 		if strings.Contains(a.stdout+a.stderr, "secret") {
 			t.Errorf("%s tells the password: %s", command, a.stderr)
 		}
@@ -182,11 +183,11 @@ func TestTheEnvironmentNamesTheServer(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	t.Setenv("PGHOST", host)
 	t.Setenv("PGPORT", port)
-	admin(t, "list").want(t, exitUnreachable, addr)
-	admin(t, "migrate", "version").want(t, exitUnreachable, addr)
+	admin(t, "list").want(t, cli.ExitUnreachable, addr)
+	admin(t, "migrate", "version").want(t, cli.ExitUnreachable, addr)
 
 	t.Setenv("DATABASE_URL", pgtest.Database(t).URL())
-	admin(t, "list").want(t, exitOK, "no lock is held")
+	admin(t, "list").want(t, cli.ExitOK, "no lock is held")
 }
 
 func TestAServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
@@ -196,7 +197,7 @@ func TestAServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	}
 	defer l.Close()
 	in(t, "postgres://me@"+l.Addr().String()+"/db?sslmode=disable", "list", "--timeout", "50ms").want(t,
-		exitUnreachable, "--timeout")
+		cli.ExitUnreachable, "--timeout")
 }
 
 func TestAnUnknownDatabaseIsToldApart(t *testing.T) {
@@ -205,7 +206,7 @@ func TestAnUnknownDatabaseIsToldApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.Path = "/no_such_database"
-	in(t, u.String(), "list").want(t, exitUnreachable, "createdb")
+	in(t, u.String(), "list").want(t, cli.ExitUnreachable, "createdb")
 }
 
 func TestAnInterruptExitsWith130(t *testing.T) {
@@ -213,7 +214,7 @@ func TestAnInterruptExitsWith130(t *testing.T) {
 	cancel()
 	var stderr strings.Builder
 	if code := obey(ctx, []string{"list", "--database-url", pgtest.Database(t).URL()}, os.Getenv, io.Discard,
-		&stderr); code != exitInterrupted {
+		&stderr); code != cli.ExitInterrupted {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
 }
@@ -227,7 +228,7 @@ func TestAConnectionStringThatCannotBeReadIsNotRepeated(t *testing.T) {
 		"postgres:/u:hush@h/d", "u:hush@h/d",
 		"postgres://u:hush@h:5432:1/d", "postgres://u:`: hush@h:x/d", "postgres://u:x@hu sh hush@h/d",
 	} {
-		if a := in(t, given, "list").want(t, exitUsage,
+		if a := in(t, given, "list").want(t, cli.ExitUsage,
 			"DATABASE_URL: it cannot be read as a connection string: "); strings.Contains(a.stderr, "hush") {
 			t.Errorf("%s: %s", given, a.stderr)
 		}

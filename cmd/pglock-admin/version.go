@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/build"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -20,11 +21,11 @@ type programView struct {
 	SchemaVersion int    `json:"schema_version"` // that this program needs
 }
 
-func newVersion(o *options) *cobra.Command {
+func newVersion(o *cli.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of this program and of the schema that it needs",
-		Args:  noArguments,
+		Args:  cli.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := programView{Version: build.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" +
 				runtime.GOARCH, SchemaVersion: pglock.SchemaVersion}
@@ -38,12 +39,12 @@ func newVersion(o *options) *cobra.Command {
 					}
 				}
 			}
-			return o.show(cmd, v, func(w *page) {
+			return o.Show(cmd, v, func(w *cli.Page) {
 				revision := v.Revision
 				if v.Modified {
 					revision += " (modified)"
 				}
-				drawFields(w, [][2]string{
+				cli.DrawFields(w, [][2]string{
 					{"pglock-admin", v.Version}, {"revision", revision}, {"built with", v.Go + " " + v.Platform},
 					{"schema needed", fmt.Sprintf("version %d", v.SchemaVersion)},
 				})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/server"
 )
@@ -24,7 +25,7 @@ var everyCommand = [][]string{
 
 func TestEveryAnswerNamesTheServerAndTheDatabase(t *testing.T) {
 	t.Parallel()
-	for _, schema := range []string{defaultSchema, "My locks"} {
+	for _, schema := range []string{cli.DefaultSchema, "My locks"} {
 		if !pgtest.Among(schema, "My locks") {
 			continue
 		}
@@ -33,20 +34,21 @@ func TestEveryAnswerNamesTheServerAndTheDatabase(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		place := where{Server: server.Addresses(config)[0], Database: db.Name(), Schema: schema}
+		place := cli.Where{Server: server.Addresses(config)[0], Database: db.Name(), Schema: schema}
 		line := "at " + place.Server + ", database " + db.Name()
-		if schema != defaultSchema {
+		if schema != cli.DefaultSchema {
 			line += `, schema "My locks"`
 		}
 		execute(t, db, "CREATE TABLE jobs ()")
-		for _, format := range map[string][]string{defaultSchema: {"table"}, "My locks": {"table", "json"}}[schema] {
+		for _, format := range map[string][]string{cli.DefaultSchema: {"table"},
+			"My locks": {"table", "json"}}[schema] {
 			if !pgtest.Among(format, "json") {
 				continue // the files of TestEveryCommandWritesWhatItsFileHas have the line
 			}
 			for _, command := range everyCommand {
-				a := in(t, db.URL(), append(command, "--schema", schema, "-o", format)...).want(t, exitOK)
+				a := in(t, db.URL(), append(command, "--schema", schema, "-o", format)...).want(t, cli.ExitOK)
 				if format == "json" {
-					if got := decode[struct{ At where }](t, a.stdout).At; got != place {
+					if got := decode[struct{ At cli.Where }](t, a.stdout).At; got != place {
 						t.Errorf("%q is at %+v, want %+v", command, got, place)
 					}
 				} else if first, _, _ := strings.Cut(a.stdout, "\n"); first != line {
@@ -72,11 +74,11 @@ func TestEveryErrorNamesTheServerAndTheDatabase(t *testing.T) {
 	for _, command := range append(everyCommand, []string{"migrate", "force", "1"}, []string{"migrate", "down"},
 		[]string{"guard", "drop", "jobs"}, []string{"list", "--limit", "-1"}, []string{"prune", "--idle", "-1s"}) {
 		a := in(t, address, append(command, "--schema", "mine")...)
-		if !strings.Contains(a.stderr, "\nat: "+addr+", database app, schema mine\ntry: ") || a.code == exitOK {
+		if !strings.Contains(a.stderr, "\nat: "+addr+", database app, schema mine\ntry: ") || a.code == cli.ExitOK {
 			t.Errorf("%q, exit code %d: %s", command, a.code, a.stderr)
 		}
-		p := decode[problem](t, in(t, address, append(command, "--schema", "mine", "-o", "json")...).stderr)
-		if p.At == nil || *p.At != (where{Server: addr, Database: "app", Schema: "mine"}) {
+		p := decode[cli.Problem](t, in(t, address, append(command, "--schema", "mine", "-o", "json")...).stderr)
+		if p.At == nil || *p.At != (cli.Where{Server: addr, Database: "app", Schema: "mine"}) {
 			t.Errorf("%q is at %+v", command, p.At)
 		}
 		if strings.Contains(a.stderr, "hush-hush") {
@@ -100,7 +102,7 @@ func TestOfSeveralServersTheOneThatAnsweredIsNamed(t *testing.T) {
 	closed, open := closedPort(t), u.Host
 	u.Host = closed + "," + open
 	for _, command := range []string{"list", "migrate version"} {
-		a := in(t, u.String(), strings.Fields(command)...).want(t, exitOK)
+		a := in(t, u.String(), strings.Fields(command)...).want(t, cli.ExitOK)
 		host, port, _ := net.SplitHostPort(open)
 		ips, err := net.LookupHost(host)
 		if err != nil || !strings.HasPrefix(a.stdout, "at "+net.JoinHostPort(ips[0], port)+", database ") {
@@ -108,7 +110,7 @@ func TestOfSeveralServersTheOneThatAnsweredIsNamed(t *testing.T) {
 		}
 	}
 	u.Host = closed + "," + closedPort(t)
-	in(t, u.String(), "list").want(t, exitUnreachable, "at: "+strings.ReplaceAll(u.Host, ",", ", ")+", database ",
+	in(t, u.String(), "list").want(t, cli.ExitUnreachable, "at: "+strings.ReplaceAll(u.Host, ",", ", ")+", database ",
 		closed+": connect: connection refused; ")
 }
 
@@ -116,7 +118,7 @@ func TestOfSeveralServersTheOneThatAnsweredIsNamed(t *testing.T) {
 func TestWhyThereIsNoConnectionIsToldOnce(t *testing.T) {
 	t.Parallel()
 	addr := closedPort(t)
-	a := in(t, "postgres://me@"+addr+"/db?sslmode=prefer", "list").want(t, exitUnreachable,
+	a := in(t, "postgres://me@"+addr+"/db?sslmode=prefer", "list").want(t, cli.ExitUnreachable,
 		"pglock-admin: cannot connect as user me: connect: connection refused\nat: "+addr+", database db\n")
 	if strings.Count(a.stderr, "refused") != 1 || strings.Count(a.stderr, addr) != 1 {
 		t.Error(a.stderr)
@@ -132,8 +134,8 @@ func TestASuggestedCommandGoesToTheSameDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.User = url.User(u.User.Username())
-	admin(t, "list", "--database-url", db.URL(), "--schema", "my locks").want(t, exitSchema,
-		"try: pglock-admin migrate up --schema 'my locks' --database-url "+shellQuote(u.String())+"\n")
+	admin(t, "list", "--database-url", db.URL(), "--schema", "my locks").want(t, cli.ExitSchema,
+		"try: pglock-admin migrate up --schema 'my locks' --database-url "+cli.ShellQuote(u.String())+"\n")
 }
 
 func TestTheEnvironmentIsReadWhereNoFlagIsGiven(t *testing.T) {
@@ -145,6 +147,6 @@ func TestTheEnvironmentIsReadWhereNoFlagIsGiven(t *testing.T) {
 		}
 		return os.Getenv(name)
 	}
-	with(t, elsewhere, "list").want(t, exitUnreachable)
-	with(t, elsewhere, "list", "--database-url", db.URL()).want(t, exitOK)
+	with(t, elsewhere, "list").want(t, cli.ExitUnreachable)
+	with(t, elsewhere, "list", "--database-url", db.URL()).want(t, cli.ExitOK)
 }

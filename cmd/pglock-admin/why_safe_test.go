@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -39,11 +41,11 @@ func TestWhyWithoutRightsSaysWhichAreMissing(t *testing.T) {
 	look := strings.Replace(at, "postgres:"+config.ConnConfig.Password+"@", "looker:secret@", 1)
 	explain := func() answer {
 		t.Helper()
-		a := in(t, look, "why", stage.Lock).want(t, exitOK)
+		a := in(t, look, "why", stage.Lock).want(t, cli.ExitOK)
 		a.stdout = strings.Join(strings.Fields(a.stdout), " ")
 		return a
 	}
-	a := explain().want(t, exitOK, "its write waits in PostgreSQL", "a row of public.accounts", "user alice",
+	a := explain().want(t, cli.ExitOK, "its write waits in PostgreSQL", "a row of public.accounts", "user alice",
 		"does not show this user what it does",
 		"pg_read_all_stats", "role pglock_admin", "Needs a member of the role alice or of pg_signal_backend",
 		"; hidden")
@@ -53,7 +55,7 @@ func TestWhyWithoutRightsSaysWhichAreMissing(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "GRANT pg_read_all_stats, pglock_admin TO looker"); err != nil {
 		t.Fatal(err)
 	}
-	a = explain().want(t, exitOK, "UPDATE accounts SET balance = 0", "idle in its transaction")
+	a = explain().want(t, cli.ExitOK, "UPDATE accounts SET balance = 0", "idle in its transaction")
 	if strings.Contains(a.stdout, "unseen") {
 		t.Errorf("nothing is missing any more:\n%s", a.stdout)
 	}
@@ -94,7 +96,7 @@ func TestWhyIsNotTrickedByTextsFromOutside(t *testing.T) {
 	pasted := 0
 	for _, name := range names {
 		for _, format := range []string{"table", "json", "yaml"} {
-			a := in(t, at, "why", "-o", format, "--", name).want(t, exitOK)
+			a := in(t, at, "why", "-o", format, "--", name).want(t, cli.ExitOK)
 			if !safe(strings.NewReplacer("\n", "", "█", "", "░", "").Replace(a.stdout)) {
 				t.Errorf("%q: %q", name, a.stdout)
 			}
@@ -149,14 +151,14 @@ func checkPaste(t *testing.T, command, name, gid string) {
 func TestWhyRefusesWhatItCannotDo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	in(t, db.URL(), "why", "report", "--limit", "5").want(t, exitUsage, "--limit is for why without a name")
-	in(t, db.URL(), "why", "--limit", "0").want(t, exitUsage, "limit is 0: it must be from 1 to 1000")
-	in(t, db.URL(), "why", "a", "b").want(t, exitUsage)
-	in(t, db.URL(), "why", strings.Repeat("x", 513)).want(t, exitUsage, "512")
-	in(t, db.URL(), "why", "report", "--schema", "none").want(t, exitSchema, "schema pglock has it")
-	in(t, pgtest.EmptyDatabase(t).URL(), "why", "report").want(t, exitSchema)
-	in(t, asUser(t, db, ""), "why", "report").want(t, exitPermission, "pglock_user")
-	in(t, "postgres://nobody@127.0.0.1:1/x?connect_timeout=1", "why", "report").want(t, exitUnreachable)
+	in(t, db.URL(), "why", "report", "--limit", "5").want(t, cli.ExitUsage, "--limit is for why without a name")
+	in(t, db.URL(), "why", "--limit", "0").want(t, cli.ExitUsage, "limit is 0: it must be from 1 to 1000")
+	in(t, db.URL(), "why", "a", "b").want(t, cli.ExitUsage)
+	in(t, db.URL(), "why", strings.Repeat("x", 513)).want(t, cli.ExitUsage, "512")
+	in(t, db.URL(), "why", "report", "--schema", "none").want(t, cli.ExitSchema, "schema pglock has it")
+	in(t, pgtest.EmptyDatabase(t).URL(), "why", "report").want(t, cli.ExitSchema)
+	in(t, asUser(t, db, ""), "why", "report").want(t, cli.ExitPermission, "pglock_user")
+	in(t, "postgres://nobody@127.0.0.1:1/x?connect_timeout=1", "why", "report").want(t, cli.ExitUnreachable)
 }
 
 // While somebody has locked a whole table, the answer comes in half of --timeout, and names them.
@@ -178,7 +180,7 @@ func TestWhyAnswersInTimeWhileATableIsLocked(t *testing.T) {
 				t.Fatal(err)
 			}
 			began := time.Now()
-			a := in(t, db.URL(), "why", "report", "--timeout", "20s").want(t, exitOK, says)
+			a := in(t, db.URL(), "why", "report", "--timeout", "20s").want(t, cli.ExitOK, says)
 			if took := time.Since(began); took > 10*time.Second {
 				t.Errorf("it took %v, want half of --timeout at most", took)
 			}
@@ -198,7 +200,7 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &options{schema: defaultSchema, config: config, getenv: func(string) string { return "" }}
+	o := &cli.Options{Schema: cli.DefaultSchema, Config: config, Getenv: func(string) string { return "" }}
 	held := lockadmin.HolderFacts{LockInfo: pglock.LockInfo{Held: true, Holder: "worker", Mode: pglock.ModeExclusive,
 		Token: 1}}
 	well := lockadmin.Verdict{Kind: lockadmin.WhyHeld, Severity: lockadmin.SeverityOK,
@@ -225,8 +227,8 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 		if c.verdicts[0].Kind != lockadmin.WhyFree {
 			e.Holders = []lockadmin.HolderFacts{held}
 		}
-		p := &page{width: 100}
-		drawWhy(p, o, e)
+		p := &cli.Page{Width: 100}
+		explain.DrawWhy(p, o, e)
 		screen := p.String()
 		if !strings.Contains(strings.ReplaceAll(screen, " --database-url postgres://app@127.0.0.1/app", ""), c.want) ||
 			strings.Contains(screen, "WHAT TO DO NEXT") != c.all {

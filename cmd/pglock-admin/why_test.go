@@ -19,6 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/internal/dev/troubles"
@@ -68,7 +70,7 @@ func TestWhyFindsTheRightDatabase(t *testing.T) {
 	checkWhy(t, "similar", freshDatabase(t, server.URL(), "ci2"))
 	stage := prepare(t, "wrong-database-empty", at)
 	defer stage.Close()
-	a := in(t, stage.URL, "why", stage.Lock).want(t, exitSchema, "probably the wrong database", "database app",
+	a := in(t, stage.URL, "why", stage.Lock).want(t, cli.ExitSchema, "probably the wrong database", "database app",
 		"why nightly-report", "/app?")
 	if strings.Contains(a.stderr, "migrate up") {
 		t.Errorf("whoever looks into the wrong database is told to make the schema there:\n%s", a.stderr)
@@ -78,8 +80,8 @@ func TestWhyFindsTheRightDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	there := pastedURL(t, a.stderr, stage.URL, config.ConnConfig.Password)
-	in(t, there, "why", stage.Lock).want(t, exitOK, "is held by app-1/reporter[4711]")
-	b := in(t, "", "why", stage.Lock, "--database-url", stage.URL).want(t, exitSchema, "--database-url ",
+	in(t, there, "why", stage.Lock).want(t, cli.ExitOK, "is held by app-1/reporter[4711]")
+	b := in(t, "", "why", stage.Lock, "--database-url", stage.URL).want(t, cli.ExitSchema, "--database-url ",
 		"set PGPASSWORD to the password first")
 	if strings.Contains(b.stderr, config.ConnConfig.Password) {
 		t.Error("the password is shown")
@@ -153,8 +155,8 @@ func checkWhy(t *testing.T, name, at string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in(t, stage.URL, "why", stage.Lock).want(t, exitOK,
-		map[bool]string{true: "OK  ", false: "WHAT TO DO NEXT"}[isWell(e)])
+	in(t, stage.URL, "why", stage.Lock).want(t, cli.ExitOK,
+		map[bool]string{true: "OK  ", false: "WHAT TO DO NEXT"}[explain.IsWell(e)])
 	if e.Verdicts[0].Kind != whys[name] || e.Severity != e.Verdicts[0].Severity {
 		t.Errorf("the verdict is %q, want %q: %s", e.Verdicts[0].Kind, whys[name], e.Verdicts[0].Text)
 	}
@@ -163,15 +165,15 @@ func checkWhy(t *testing.T, name, at string) {
 	verdict.Steps = slices.Clone(verdict.Steps)
 	defer mend(t, admin, stage, verdict)
 	steady(&e)
-	o := &options{schema: defaultSchema, config: config, getenv: func(string) string { return stage.URL }}
+	o := &cli.Options{Schema: cli.DefaultSchema, Config: config, Getenv: func(string) string { return stage.URL }}
 	for _, width := range []int{100, 40} {
-		p := &page{width: width}
-		drawWhy(p, o, e)
+		p := &cli.Page{Width: width}
+		explain.DrawWhy(p, o, e)
 		goldenWhy(t, fmt.Sprintf("%s.%d.txt", name, width), p.String())
 		checkScreen(t, width, p.String())
 	}
 	var b strings.Builder
-	if err := writeData(&b, outputJSON, o.pasteable(e)); err != nil {
+	if err := cli.WriteData(&b, cli.OutputJSON, explain.Pasteable(o, e)); err != nil {
 		t.Fatal(err)
 	}
 	goldenWhy(t, name+".json", b.String())
@@ -188,7 +190,7 @@ func checkOverview(t *testing.T, admin *lockadmin.Admin, e lockadmin.Explanation
 	if want.Kind == lockadmin.WhyTable {
 		lock = ""
 	}
-	ill := !goesOn(want.Severity) && e.State != lockadmin.LockUnknown
+	ill := !explain.GoesOn(want.Severity) && e.State != lockadmin.LockUnknown
 	n := slices.IndexFunc(all.Locks, func(s lockadmin.Summary) bool { return s.Lock == lock })
 	if ill != (n >= 0) || ill && (all.Locks[n].Kind != want.Kind || all.Locks[n].Severity != want.Severity ||
 		all.Locks[n].Text == "" || all.Locks[n].Who == "" || all.Locks[n].Since.IsZero()) {
@@ -242,7 +244,7 @@ func mend(t *testing.T, admin *lockadmin.Admin, stage *troubles.Stage, verdict l
 			if err != nil {
 				t.Fatal(err)
 			}
-			in(t, stage.URL, strings.Split(strings.TrimSpace(string(words)), "\n")...).want(t, exitOK)
+			in(t, stage.URL, strings.Split(strings.TrimSpace(string(words)), "\n")...).want(t, cli.ExitOK)
 		} else {
 			conn, err := pgx.Connect(t.Context(), stage.URL)
 			if err != nil {
@@ -334,7 +336,7 @@ func steady(e *lockadmin.Explanation) {
 			if took == 0 {
 				took = time.Second
 			}
-			return age(rounded(took))
+			return cli.Age(rounded(took))
 		})
 	}
 	at := time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)

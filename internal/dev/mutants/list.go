@@ -20,6 +20,9 @@ const (
 	coalescing  = "./internal/coalesce"
 	electing    = "./leader"
 	bridging    = "./advisory"
+	looking     = "./cmd/pglock-admin/internal/look"
+	explaining  = "./cmd/pglock-admin/internal/explain"
+	screens     = "./cmd/pglock-admin/internal/live"
 	minding     = "./cmd/pglock-admin/internal/minder"
 
 	lendingPackage = "./internal/lending"

@@ -59,9 +59,9 @@ var ofLists = []mutant{
 			"p_limit"},
 	}, administration, "^TestFencesAre"},
 	{"top: by wait goes by the number of waiters", []edit{
-		{"cmd/pglock-admin/live_top.go", "cmp.Compare(b.LongestWait, a.LongestWait)",
+		{"cmd/pglock-admin/internal/live/rows.go", "cmp.Compare(b.LongestWait, a.LongestWait)",
 			"cmp.Compare(b.Waiting, a.Waiting)"},
-	}, command, "^TestTheChosenLock"},
+	}, screens, "^TestTheChosenLock"},
 	{"why: the first passage of a fence leaves no mark", []edit{
 		{schema, "ok    boolean := length(marks) >= 8 OR", "ok    boolean := true OR"},
 	}, administration, "^TestBackendsTellTheFirst"},
@@ -98,10 +98,11 @@ var ofLists = []mutant{
 		{"lockadmin/explain.go", "err = rows.Scan(&n, &all); all {", "err = rows.Scan(&n, &all); true {"},
 	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
 	{"why: a lock that is well takes a screen", []edit{
-		{"cmd/pglock-admin/why_screen.go", "\tif isWell(e) {\n", "\tif false {\n"},
+		{"cmd/pglock-admin/internal/explain/why_screen.go", "\tif IsWell(e) {\n", "\tif false {\n"},
 	}, command, "^TestWhyTakesThreeLines"},
 	{"why: a lock with dead waiters is told in three lines", []edit{
-		{"cmd/pglock-admin/why_screen.go", "return len(e.Verdicts) == 1 && v.Severity", "return v.Severity"},
+		{"cmd/pglock-admin/internal/explain/why_screen.go", "return len(e.Verdicts) == 1 && v.Severity",
+			"return v.Severity"},
 	}, command, "^TestWhyTakesThreeLines"},
 	{"why: a writer that waits before readers goes unsaid", []edit{
 		{"lockadmin/verdicts.go", "if h.Mode == pglock.ModeShared && first.Mode", "if false && first.Mode"},
@@ -128,7 +129,7 @@ var ofLists = []mutant{
 		{"lockadmin/verdicts.go", " || shown.Argument(host) != host {", " {"},
 	}, administration, "^TestWhatProgram"},
 	{"serve: whoever may not break serves a page that does", []edit{
-		{"cmd/pglock-admin/serve.go", "if err == nil && breaks {", "if false {"},
+		{"cmd/pglock-admin/internal/serve/serve.go", "if err == nil && breaks {", "if false {"},
 	}, command, "^TestServeNeeds"},
 	{"serve: other handlers have no headers", []edit{
 		{"dashboard/auth.go", "\t\tdistrust(w.Header())\n", ""},

@@ -442,21 +442,21 @@ var ofDeadlines = []mutant{
 // ofWhatIsSaid are the faults of what people are told, and of what is behind it.
 var ofWhatIsSaid = []mutant{
 	{"doctor: nothing is said of what it found", []edit{
-		{"cmd/pglock-admin/doctor.go", "\t\tmark := string(f.Level)\n",
+		{"cmd/pglock-admin/internal/explain/doctor.go", "\t\tmark := string(f.Level)\n",
 			"\t\tif true {\n\t\t\tcontinue\n\t\t}\n\t\tmark := string(f.Level)\n"},
-	}, command, "^TestDoctorFits"},
+	}, explaining, "^TestDoctorFits"},
 	{"doctor: what it means runs over the edge", []edit{
-		{"cmd/pglock-admin/doctor.go", "markWidth, \"\", indented(printable(f.Meaning), most))",
-			"markWidth, \"\", printable(f.Meaning))"},
-	}, command, "^TestDoctorFits"},
+		{"cmd/pglock-admin/internal/explain/doctor.go", "markWidth, \"\", indented(cli.Printable(f.Meaning), most))",
+			"markWidth, \"\", cli.Printable(f.Meaning))"},
+	}, explaining, "^TestDoctorFits"},
 	{"help shows the address of the database", []edit{
 		{"cmd/pglock-admin/root.go", "\"database-url\", \"\", \"connection",
 			"\"database-url\", o.getenv(\"DATABASE_URL\"), \"connection"},
 	}, command, "^TestHelpDoesNotShow"},
 	{"show tells of no process", []edit{
-		{"cmd/pglock-admin/backends.go", "\tif len(v.Backends) > 0 {\n\t\tfmt.Fprintln(w)\n",
+		{"cmd/pglock-admin/internal/look/backends.go", "\tif len(v.Backends) > 0 {\n\t\tfmt.Fprintln(w)\n",
 			"\tif false {\n\t\tfmt.Fprintln(w)\n"},
-	}, command, "^TestNameOfAnApplication"},
+	}, looking, "^TestNameOfAnApplication"},
 	{"a break is noted and ends nothing", []edit{
 		{schema, "  UPDATE locks l SET token = break_lock.new_token, expires_at = '-infinity',\n    ended_at = " +
 			"clock_timestamp()", "  UPDATE locks l SET ended_at = l.ended_at"},

@@ -1,0 +1,304 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+type BreakView struct {
+	lockadmin.Broken
+	Reason string          `json:"reason"`
+	By     string          `json:"by"`
+	Now    []look.LockView `json:"now"` // who holds the lock after the break; null when that could not be read
+}
+
+// breaking is what a command line of break asks for.
+type breaking struct {
+	name, session string
+	reason, by    string
+	token         pglock.Token // 0: the lock's only lease
+	given, yes    bool         // the token is given; no question is asked
+}
+
+func NewBreak(o *cli.Options) *cobra.Command {
+	var b breaking
+	var token int64
+	cmd := &cobra.Command{
+		Use:   "break NAME --reason TEXT",
+		Short: "End the lease of a holder that is stuck",
+		Long: `End somebody else's lease at once. The lock goes to the next in the queue, or becomes free. A greater fencing token
+replaces the old one, so that the old holder's next fenced write, renewal and release fail. The history records who did
+it, when, and why.
+
+At a terminal it first shows the holder and asks. If the lock has gone to somebody else when you answer, nothing
+is broken. With --yes, or without a terminal, it asks nothing.
+
+If the lock has several holders, choose one with --token. --session ID, instead of a NAME, ends every lease and every
+place in a queue of one client; pglock-admin sessions shows the IDs. Up to a thousand locks are one transaction.
+
+You need the role pglock_admin. This does not stop the old holder: whatever it writes without a fence still arrives.`,
+		Example: `  pglock-admin break nightly-report --reason "stuck since 3:00, host is down"
+  pglock-admin break nightly-report --reason "as seen in list" --token 42
+  pglock-admin break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason "its host is gone"`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("session") {
+				return cli.OneName(cmd, args)
+			}
+			if len(args) > 0 {
+				return cli.UsageErrorf("pglock-admin break --session ID --reason TEXT",
+					"break takes a NAME or --session, not both")
+			}
+			return nil
+		},
+		Annotations: cli.ForOperators,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			what := "--session " + cli.ShellQuote(cli.EscapeText(b.session))
+			if !cmd.Flags().Changed("session") {
+				if b.name, err = cli.NameOf(cmd, args, 0); err != nil {
+					return err
+				}
+				what = cli.ShellName(b.name)
+			}
+			if strings.TrimSpace(b.reason) == "" {
+				return cli.UsageErrorf(fmt.Sprintf("pglock-admin break %s --reason \"why\"%s", what, o.Same()),
+					"--reason is empty: the history must say why the lease was ended")
+			}
+			if b.by == "" {
+				b.by = cli.Actor()
+			}
+			b.token, b.given = pglock.Token(token), cmd.Flags().Changed("token")
+			if cmd.Flags().Changed("session") {
+				if b.given {
+					return cli.UsageErrorf("no --token", "--token does not go with --session")
+				}
+				return breakSession(o, cmd, b)
+			}
+			return breakLock(o, cmd, b)
+		},
+	}
+	cmd.Flags().StringVar(&b.reason, "reason", "", "`text` that says why, for the history; required")
+	cmd.Flags().Int64Var(&token, "token", 0, "`number` of the token to break; leases with another token are left alone")
+	cmd.Flags().StringVar(&b.session, "session", "",
+		"break everything of the session with this `ID`, instead of a lock")
+	cmd.Flags().StringVar(&b.by, "by", "", "`name` of whoever does it, for the history (default user@host)")
+	cmd.Flags().BoolVar(&b.yes, "yes", false, "ask no question")
+	o.CompleteFlags(cmd)
+	return cmd
+}
+
+// breakLock breaks one lease, after a question if somebody can answer it.
+func breakLock(o *cli.Options, cmd *cobra.Command, b breaking) error {
+	asked := !b.yes && cli.Asks(cmd)
+	if asked {
+		var seen look.LockView
+		err := o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) (err error) {
+			seen, err = toBreak(ctx, o, admin, b)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		b.token, b.given = seen.Token, true
+		if err := cli.Agreed(cmd.Context(), cmd, "End this lease?", func(w *cli.Page) {
+			drawToBreak(w, o, seen)
+		}); err != nil {
+			return err
+		}
+	}
+	opts := []lockadmin.BreakOption{lockadmin.WithActor(b.by)}
+	if b.given {
+		opts = append(opts, lockadmin.WithToken(b.token))
+	}
+	return o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+		broken, err := admin.Break(ctx, b.name, b.reason, opts...)
+		switch {
+		case errors.Is(err, pglock.ErrInvalid) && !b.given:
+			return nameOneOf(ctx, o, admin, b.name, b.reason, err)
+		case errors.Is(err, lockadmin.ErrNotHeld):
+			err := nothingBroken(ctx, o, admin, b.name, int64(b.token))
+			var own *cli.Advised
+			if asked && errors.As(err, &own) {
+				own.Text = "the lock has moved on since the question: " + own.Text
+			}
+			return err
+		case err != nil:
+			return lockFailed(o, err, b.name)
+		}
+		view := BreakView{Broken: broken, Reason: b.reason, By: b.by}
+		if infos, err := admin.Holders(ctx, b.name); err == nil { // the break is done, even if this fails
+			view.Now = look.HeldViews(infos)
+		}
+		return o.Changed(cmd, view, func(w *cli.Page) { drawBroken(w, o, view) })
+	})
+}
+
+// breakFailed says what became of a break whose answer is an error. why is the command that names whoever is in its
+// way, see the one that shows whether it was done.
+func breakFailed(o *cli.Options, err error, why, see string) error {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), cli.StateOf(err) == "57014":
+		return &cli.Advised{Code: cli.ExitFailure, Text: fmt.Sprintf("nothing was broken within %s (--timeout): a "+
+			"transaction keeps the lease from being broken until it ends", cli.DurationText(o.Timeout)),
+			Hint: why + ", which names that transaction's process and how to end it\n" +
+				"  If it names none: psql -c 'SELECT 1' shows whether the server hangs"}
+	case UnknownOutcome(err):
+		return UnknownBreak(err, see)
+	}
+	return err
+}
+
+func UnknownBreak(err error, see string) error {
+	return &cli.Advised{Text: "it is unknown whether the lease was broken", Err: err, Code: cli.ExitUnreachable,
+		Hint: see}
+}
+
+// lockFailed is breakFailed for one lock.
+func lockFailed(o *cli.Options, err error, name string) error {
+	return breakFailed(o, err, "pglock-admin why "+cli.ShellName(name)+o.Same(), SeeWhether(o, name))
+}
+
+func SeeWhether(o *cli.Options, name string) string {
+	return "pglock-admin show " + cli.ShellName(name) + o.Same() + ", to see whether it was broken"
+}
+
+// toBreak is the lease that a break would end.
+func toBreak(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, b breaking) (look.LockView, error) {
+	infos, err := admin.Holders(ctx, b.name)
+	if err != nil {
+		return look.LockView{}, look.NoSuchLock(o, b.name, err)
+	}
+	holders := look.HeldViews(infos)
+	if b.given {
+		for _, h := range holders {
+			if h.Token == b.token {
+				return h, nil
+			}
+		}
+		return look.LockView{}, nothingBroken(ctx, o, admin, b.name, int64(b.token))
+	}
+	switch len(holders) {
+	case 0:
+		return look.LockView{}, nothingBroken(ctx, o, admin, b.name, 0)
+	case 1:
+		return holders[0], nil
+	}
+	return look.LockView{}, nameOneOf(ctx, o, admin, b.name, b.reason, lockadmin.ErrNotHeld)
+}
+
+func drawToBreak(w *cli.Page, o *cli.Options, l look.LockView) {
+	fmt.Fprintf(w, "at %s\n", o.At.Now())
+	waiting := "nobody"
+	if l.LockInfo.Waiting > 0 {
+		waiting = fmt.Sprint(l.LockInfo.Waiting)
+	}
+	cli.DrawFields(w, [][2]string{
+		{"lock", cli.ShellName(l.Name)},
+		{"holder", cli.Printable(l.Holder)},
+		{"token", fmt.Sprint(int64(l.Token))},
+		{"held for", cli.Age(look.HeldFor(l.LockInfo))},
+		{"lease", fmt.Sprintf("%s of %s left", cli.Age(l.LockInfo.Remaining), cli.DurationText(l.LockInfo.TTL))},
+		{"waiting", waiting},
+	})
+}
+
+// nameOneOf refuses to break a lock with several holders, and lists their tokens.
+func nameOneOf(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, name, reason string, refused error) error {
+	infos, err := admin.Holders(ctx, name)
+	if err != nil {
+		return refused
+	}
+	holders := look.HeldViews(infos)
+	if len(holders) < 2 {
+		return refused
+	}
+	const most = 10
+	var tokens []string
+	hint := fmt.Sprintf("pglock-admin break %s --reason %s%s", cli.ShellName(name), cli.ShellQuote(reason), o.Same())
+	for n, h := range holders[:min(most, len(holders))] {
+		if n > 0 {
+			hint += "\n  or"
+		}
+		tokens = append(tokens, fmt.Sprint(int64(h.Token)))
+		hint += fmt.Sprintf(" --token %d  # %s", int64(h.Token), cli.Printable(h.Holder))
+	}
+	if len(holders) > most {
+		tokens = append(tokens, "…")
+		hint += fmt.Sprintf("\n  or another: pglock-admin show %s%s", cli.ShellName(name), o.Same())
+	}
+	return &cli.Advised{Code: cli.ExitUsage, Hint: hint,
+		Text: fmt.Sprintf("lock %s has %d holders, with the tokens %s: name "+
+			"the one to break with --token; nothing was broken",
+			cli.ShellName(name), len(holders), strings.Join(tokens, ", "))}
+}
+
+// Unbroken explains why a break of the lease with that token has failed; 0 stands for any.
+func Unbroken(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, name string, token int64, err error) error {
+	if errors.Is(err, lockadmin.ErrNotHeld) {
+		return nothingBroken(ctx, o, admin, name, token)
+	}
+	return lockFailed(o, err, name)
+}
+
+// UnknownOutcome reports whether a break may have been done although it has failed.
+func UnknownOutcome(err error) bool { return cli.Lost(err) || errors.Is(err, pglock.ErrOutcomeUnknown) }
+
+// nothingBroken says why there was nothing to break. The lock may be held again by now.
+func nothingBroken(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, name string, token int64) error {
+	infos, err := admin.Holders(ctx, name)
+	if err != nil {
+		return look.NoSuchLock(o, name, err)
+	}
+	text, why := fmt.Sprintf("lock %s is not held", cli.ShellName(name)), "what became of it"
+	if holders := look.HeldViews(infos); len(holders) > 0 && token != 0 {
+		text, why = fmt.Sprintf("lock %s is held with another token than %d", cli.ShellName(name),
+			token), "who holds it, and with which token"
+	}
+	return &cli.Advised{Text: text + "; nothing was broken", Code: cli.ExitNotHeld, Hint: "pglock-admin show " +
+		cli.ShellName(name) + o.Same() + " to see " + why}
+}
+
+func drawBroken(w *cli.Page, o *cli.Options, v BreakView) {
+	fmt.Fprintf(w, "broke the lease of lock %s\n\n", cli.ShellName(v.Name))
+	cli.DrawFields(w, [][2]string{
+		{"holder", cli.Printable(v.Holder)},
+		{"old token", fmt.Sprint(int64(v.Token))},
+		{"new token", fmt.Sprint(int64(v.NewToken))},
+		{"would have ended", cli.Moment(v.Broken.ExpiresAt)},
+		{"broken by", cli.Printable(v.By)},
+	})
+	switch {
+	case v.Now == nil:
+		fmt.Fprintln(w)
+	case len(v.Now) == 0:
+		fmt.Fprintf(w, "\nThe lock is free; its next grant has a token above %d.\n", int64(v.NewToken))
+	default:
+		fmt.Fprintf(w, "\nThe lock is held now:\n\n")
+		drawHeldNow(w, v)
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintf(w, "%s\nThe history has it: pglock-admin history %s%s\n", cli.Wrapped(stillRuns, cli.TextWidth(w)),
+		cli.ShellName(v.Name), o.Same())
+}
+
+const stillRuns = "The old holder's next fenced write, renewal and release fail. What it writes without a fence is " +
+	"not stopped: end that process if it still runs."
+
+// drawHeldNow tells who holds the lock after the break: whoever was next in the queue, and other holders as before.
+func drawHeldNow(w *cli.Page, v BreakView) {
+	for _, h := range v.Now {
+		since := "as before"
+		if h.Token > v.NewToken {
+			since = "was next in the queue"
+		}
+		fmt.Fprintf(w, "● %s has token %d (%s)\n", cli.Printable(h.Holder), int64(h.Token), since)
+	}
+}

@@ -1,0 +1,107 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+type breakSessionView struct {
+	Session string             `json:"session"`
+	Broken  []lockadmin.Broken `json:"broken"` // leases, and places in queues, which have a ticket
+	Reason  string             `json:"reason"`
+	By      string             `json:"by"`
+}
+
+// breakSession ends all leases and tickets of a client, after a question if somebody can answer it.
+func breakSession(o *cli.Options, cmd *cobra.Command, b breaking) error {
+	if !b.yes && cli.Asks(cmd) {
+		var seen []lockadmin.Session
+		err := o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) (err error) {
+			seen, err = lockadmin.Collect(admin.Sessions(ctx, lockadmin.WithSession(b.session)))
+			if err == nil && (len(seen) == 0 || seen[0].Leases+seen[0].Tickets == 0) {
+				err = noSuchSession(o, b.session)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if err := cli.Agreed(cmd.Context(), cmd, "End all of this?", func(w *cli.Page) {
+			drawSessionToBreak(w, o, seen[0])
+		}); err != nil {
+			return err
+		}
+	}
+	return o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+		broken, err := admin.BreakSession(ctx, b.session, b.reason, lockadmin.WithActor(b.by))
+		switch {
+		case errors.Is(err, lockadmin.ErrNotHeld):
+			return noSuchSession(o, b.session)
+		case err != nil && len(broken) > 0:
+			return &cli.Advised{Text: fmt.Sprintf("%d leases and tickets were broken, and then it failed", len(broken)),
+				Err: err, Code: cli.ExitFailure, Hint: cli.Again + ", which goes on from there"}
+		case err != nil:
+			return breakFailed(o, err, "pglock-admin list --session "+b.session+o.Same()+
+				", and for each lock pglock-admin why NAME"+o.Same(),
+				"pglock-admin sessions --session "+b.session+o.Same()+", to see what it has left")
+		}
+		view := breakSessionView{b.session, broken, b.reason, b.by}
+		return o.Changed(cmd, view, func(w *cli.Page) { drawBrokenSession(w, view) })
+	})
+}
+
+func noSuchSession(o *cli.Options, id string) error {
+	return &cli.Advised{Text: "session " + cli.Printable(id) + " holds nothing and waits for nothing; nothing was " +
+		"broken",
+		Code: cli.ExitNotHeld,
+		Hint: "pglock-admin sessions" + o.Same() + " to see every session"}
+}
+
+func drawSessionToBreak(w *cli.Page, o *cli.Options, s lockadmin.Session) {
+	fmt.Fprintf(w, "at %s\n", o.At.Now())
+	state := string(s.Life)
+	switch s.Life {
+	case lockadmin.LifeAlive:
+		state += ": it will go on, without these leases, and queue again"
+	case lockadmin.LifeUnknown, lockadmin.LifeSilent:
+		state += ": if it lives, it goes on, without these leases, and queues again"
+	}
+	cli.DrawFields(w, [][2]string{
+		{"session", s.ID},
+		{"holder", cli.Printable(s.Holder)},
+		{"state", state},
+		{"heartbeat", cli.Age(s.Silent) + " ago"},
+		{"leases", fmt.Sprint(s.Leases)},
+		{"tickets", fmt.Sprint(s.Tickets)},
+	})
+}
+
+func drawBrokenSession(w *cli.Page, v breakSessionView) {
+	leases := 0
+	var rows [][]string
+	for _, b := range v.Broken {
+		what, next := fmt.Sprintf("ticket %d", b.Ticket), "-"
+		if b.Token != 0 {
+			leases++
+			what, next = fmt.Sprintf("token %d", int64(b.Token)), fmt.Sprint(int64(b.NewToken))
+		}
+		rows = append(rows, []string{cli.ShellName(b.Name), what, next, cli.Printable(b.Holder)})
+	}
+	fmt.Fprintf(w, "broke %s and %s of session %s\n\n", counted(leases, "lease"),
+		counted(len(v.Broken)-leases, "ticket"), v.Session)
+	cli.DrawTable(w, []string{"LOCK", "ENDED", "NEW TOKEN", "HOLDER"}, rows, 2)
+	fmt.Fprintf(w, "\n%s\n", cli.Wrapped(stillRuns, cli.TextWidth(w)))
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,357 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// GuardView is a guarded table in JSON.
+type GuardView struct {
+	Table    string `json:"table"`
+	Resource string `json:"resource,omitempty"`
+	Key      string `json:"key,omitempty"`     // the column by which each row has its own resource
+	Covered  int    `json:"covered"`           // tables: itself, its partitions and its children
+	Problem  string `json:"problem,omitempty"` // what is wrong with the guard
+}
+
+type GuardsView struct {
+	Guards []GuardView `json:"guards"`
+}
+
+// GuardedView is what guard add has found or made.
+type GuardedView struct {
+	GuardView
+	Changed bool `json:"changed"`        // false: it was guarded in this way already
+	Part    bool `json:"part,omitempty"` // a partition or a child of a guarded table, which has the rest
+
+	mended bool // the guard was there, and lacked something
+}
+
+func NewGuard(o *cli.Options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "guard",
+		Short: "Guard tables: nobody writes to them without passing their fence",
+		Long: `Guard tables. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of a guarded table fails with SQLSTATE LK011
+unless its transaction has passed the fence of the table's resource, whatever program sends it. So the database
+refuses a writer that forgets the fence.`,
+		Example: `  pglock-admin guard add public.accounts --key id
+  pglock-admin guard list
+  pglock-admin guard drop public.accounts --yes`,
+		Args: cli.NoArguments,
+		RunE: cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(newGuardAdd(o), newGuardDrop(o), newGuardList(o))
+	return cmd
+}
+
+func newGuardAdd(o *cli.Options) *cobra.Command {
+	var resource, key string
+	var patience time.Duration
+	cmd := &cobra.Command{
+		Use:   "add TABLE",
+		Short: "Guard a table, its partitions and its children",
+		Long: `Guard a table, its partitions and its children. Write the name as in SQL: public.accounts, or with capitals
+'public."Accounts"'. From then on a transaction must pass the fence of the table's resource before it can write to the
+table. So first make all its writers pass that fence.
+
+The resource is the table's name without its schema, unless --resource names another. With --key each row has its own
+resource: the table's, a slash, and the value of that column, as in accounts/42. The column must be of an integer
+type, numeric, text, varchar, uuid, bool, date or an enum. A row whose key is NULL cannot be written.
+
+guard add waits until the open transactions that have written to the table have ended, for --lock-timeout at most for
+each table that it covers. Others who want to write meanwhile wait behind it. Run it again with the same resource and
+key to add what the guard lacks, such as TRUNCATE of newer partitions.
+
+You need the role pglock_user, and you must own the table. Nobody else may have the privilege TRIGGER on it, which GRANT
+ALL gives too: guard add refuses, and names the REVOKE.`,
+		Example: `  pglock-admin guard add public.accounts
+  pglock-admin guard add public.accounts --key id
+  pglock-admin guard add reports --resource nightly-report --lock-timeout 1s`,
+		Args:        oneTable,
+		Annotations: cli.UsesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts := []fencedstore.TableOption{fencedstore.WithSchema(o.Schema)}
+			if cmd.Flags().Changed("resource") {
+				opts = append(opts, fencedstore.WithTableResource(resource))
+			}
+			if cmd.Flags().Changed("key") {
+				opts = append(opts, fencedstore.WithTableKey(key))
+			}
+			var view GuardedView
+			err := changeGuards(o, cmd, args[0], patience, func(ctx context.Context, tx pgx.Tx) (err error) {
+				view, err = addGuard(ctx, tx, args[0], opts)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return o.Changed(cmd, view, func(w *cli.Page) { drawGuarded(w, o, view) })
+		},
+	}
+	cmd.Flags().StringVar(&resource, "resource", "", "`name` of the resource whose fence writers must pass (default "+
+		"the table's name, without its schema)")
+	cmd.Flags().StringVar(&key, "key", "", "`column` by which each row has its own resource")
+	patienceFlag(cmd, &patience)
+	return cmd
+}
+
+func newGuardDrop(o *cli.Options) *cobra.Command {
+	var patience time.Duration
+	yes := false
+	cmd := &cobra.Command{
+		Use:   "drop TABLE --yes",
+		Short: "Remove the guard of a table",
+		Long: `Remove the guard of a table, of its partitions and of its children. From then on everybody who has the rights to write
+to the table may do so without a fence, even a holder that has lost its lease. The history does not
+record it; the server's log does, if it logs all statements (log_statement = 'all').
+
+For a single repair, leave the guard in place: the SQL function bypass_guards lets one transaction write past it.
+
+guard drop waits until the open transactions that have read or written the table have ended, for --lock-timeout at
+most for each table that it covers. Others who want to read or write meanwhile wait behind it.
+
+You need the role pglock_user, and you must own the table.`,
+		Example:     `  pglock-admin guard drop public.accounts --yes`,
+		Args:        oneTable,
+		Annotations: cli.UsesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !yes {
+				return cli.UsageErrorf(fmt.Sprintf("pglock-admin guard drop %s --yes%s, after a look at pglock-admin "+
+					"guard list%[2]s", cli.ShellQuote(args[0]), o.Same()),
+					"guard drop lets everybody write to table %s without a fence, even a holder that has lost its "+
+						"lease: it needs --yes", cli.Printable(args[0]))
+			}
+			var view GuardView
+			err := changeGuards(o, cmd, args[0], patience, func(ctx context.Context, tx pgx.Tx) (err error) {
+				view, err = dropGuard(ctx, tx, args[0], o)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return o.Changed(cmd, view, func(w *cli.Page) { drawUnguarded(w, o, view) })
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm that everybody may write to the table without a fence")
+	patienceFlag(cmd, &patience)
+	return cmd
+}
+
+func newGuardList(o *cli.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "Show the guarded tables and what their guards lack",
+		Long: `Show the guarded tables of the database. RESOURCE is what writers must pass the fence of; it ends in /<column> when
+each row has its own. COVERS is how many tables the guard covers: the table, its partitions and its children. PROBLEM
+is what the guard lacks, for instance after a partition was made or a trigger was disabled, and who may switch it off.`,
+		Example: `  pglock-admin guard list
+  pglock-admin guard list -o json | jq '.guards[] | select(.problem)'`,
+		Args:        cli.NoArguments,
+		Annotations: cli.UsesDatabase,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+				return o.LookOnPool(ctx, pool, func(ctx context.Context, _ *lockadmin.Admin) error {
+					guards, err := readGuards(ctx, pool, fencedstore.WithSchema(o.Schema))
+					if err != nil {
+						return err
+					}
+					view := GuardsView{Guards: guards}
+					return o.Show(cmd, view, func(w *cli.Page) { drawGuards(w, o, view) })
+				})
+			})
+		},
+	}
+}
+
+// defaultPatience is the default of --lock-timeout, unless half of --timeout is less: --lock-timeout must end first, so
+// that the error names the right one.
+const defaultPatience = 5 * time.Second
+
+func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
+	*patience = defaultPatience
+	cli.DurationVar(cmd.Flags(), patience, "lock-timeout", "`duration` to wait for others to let go of the table, "+
+		"but no longer than half of --timeout by default")
+}
+
+// oneTable checks the arguments of commands about one table.
+func oneTable(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return cli.UsageErrorf("pglock-admin guard "+cmd.Use, "guard %s takes the name of one table, not %d arguments",
+			cmd.Name(), len(args))
+	}
+	return nil
+}
+
+// The two statements that only this program needs, and the library does not have.
+const (
+	waitNoLonger = `SELECT pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true)`
+	fullName     = `SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
+		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+		WHERE c.oid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.regclass::pg_catalog.oid`
+)
+
+// changeGuards runs f in one transaction and commits it. The transaction waits for each lock for patience at most.
+func changeGuards(o *cli.Options, cmd *cobra.Command, table string, patience time.Duration,
+	f func(context.Context, pgx.Tx) error) error {
+	if !cmd.Flags().Changed("lock-timeout") {
+		patience = max(time.Millisecond, min(defaultPatience, o.Timeout/2))
+	}
+	if patience < time.Millisecond || patience >= o.Timeout || patience > 24*time.Hour {
+		return cli.UsageErrorf("--lock-timeout 1s, or a longer --timeout too",
+			"--lock-timeout is %s: it must be from 1ms to 1d, and shorter than --timeout, which is %s",
+			cli.DurationText(patience), cli.DurationText(o.Timeout))
+	}
+	return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+		return o.OnPool(ctx, pool, func(ctx context.Context, _ *lockadmin.Admin) error {
+			err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, waitNoLonger, fmt.Sprint(patience.Milliseconds())); err != nil {
+					return err
+				}
+				return f(ctx, tx)
+			})
+			return explainGuard(o, err, table, patience)
+		})
+	})
+}
+
+func addGuard(ctx context.Context, tx pgx.Tx, table string, opts []fencedstore.TableOption) (GuardedView, error) {
+	before, err := readGuards(ctx, tx, opts...)
+	if err != nil {
+		return GuardedView{}, err
+	}
+	if err := fencedstore.GuardTable(ctx, tx, table, opts...); err != nil {
+		return GuardedView{}, err
+	}
+	name, after, err := afterwards(ctx, tx, table, opts...)
+	if err != nil {
+		return GuardedView{}, err
+	}
+	was, had := guardOf(before, name)
+	now, found := guardOf(after, name)
+	if !found {
+		return GuardedView{GuardView: GuardView{Table: name}, Part: true, Changed: !slices.Equal(before, after)}, nil
+	}
+	return GuardedView{GuardView: now, Changed: !had || was != now, mended: had}, nil
+}
+
+func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *cli.Options) (GuardView, error) {
+	before, err := readGuards(ctx, tx, fencedstore.WithSchema(o.Schema))
+	if err != nil {
+		return GuardView{}, err
+	}
+	if err := fencedstore.UnguardTable(ctx, tx, table, fencedstore.WithSchema(o.Schema)); err != nil {
+		var pgErr *pgconn.PgError
+		// TableName is the guarded table that this one is a part of
+		if errors.As(err, &pgErr) && pgErr.Code == "42809" && pgErr.TableName != "" {
+			err = &cli.Advised{Code: cli.ExitUsage, Err: err,
+				Hint: fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
+					cli.ShellQuote(pgErr.TableName), o.Same(), table)}
+		}
+		return GuardView{}, err
+	}
+	name, after, err := afterwards(ctx, tx, table, fencedstore.WithSchema(o.Schema))
+	if err != nil {
+		return GuardView{}, err
+	}
+	if was, found := guardOf(before, name); found {
+		return was, nil
+	}
+	return GuardView{}, partOfAnother(name, before, after, o)
+}
+
+// partOfAnother refuses to leave a gap in the guard of another table. That is the table whose guard now lacks more.
+func partOfAnother(name string, before, after []GuardView, o *cli.Options) error {
+	whole, hint := "another table", "pglock-admin guard list"+o.Same()+", and drop the guard of the whole"
+	for _, g := range after {
+		if was, found := guardOf(before, g.Table); found && was.Problem != g.Problem {
+			whole, hint = "table "+
+				g.Table, fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
+				cli.ShellQuote(g.Table), o.Same(), name)
+		}
+	}
+	return &cli.Advised{Code: cli.ExitUsage, Hint: hint,
+		Text: fmt.Sprintf("table %s is guarded as a part of %s, and dropping its guard would leave a gap there; "+
+			"nothing was changed", name, whole)}
+}
+
+// afterwards gives the table's full name, and all guards as they are now.
+func afterwards(ctx context.Context, tx pgx.Tx, table string, opts ...fencedstore.TableOption) (name string,
+	guards []GuardView, err error) {
+	if err := tx.QueryRow(ctx, fullName, table).Scan(&name); err != nil {
+		return "", nil, err
+	}
+	guards, err = readGuards(ctx, tx, opts...)
+	return name, guards, err
+}
+
+func readGuards(ctx context.Context, db fencedstore.DB, opts ...fencedstore.TableOption) ([]GuardView, error) {
+	guards, err := fencedstore.TableGuards(ctx, db, opts...)
+	views := []GuardView{}
+	for _, g := range guards {
+		views = append(views, GuardView(g))
+	}
+	return views, err
+}
+
+func guardOf(guards []GuardView, table string) (GuardView, bool) {
+	i := slices.IndexFunc(guards, func(g GuardView) bool { return g.Table == table })
+	if i < 0 {
+		return GuardView{}, false
+	}
+	return guards[i], true
+}
+
+// explainGuard gives advice for the errors of guards.
+func explainGuard(o *cli.Options, err error, table string, patience time.Duration) error {
+	state := cli.StateOf(err)
+	argument, list := cli.ShellQuote(table), "pglock-admin guard list"+o.Same()
+	switch {
+	case cli.Lost(err):
+		return &cli.Advised{Text: "it is unknown whether it was done", Err: err, Code: cli.ExitUnreachable, Hint: list +
+			", to see whether it was done"}
+	case state == "55P03":
+		literal := "'" + strings.ReplaceAll(table, "'", "''") + "'"
+		return &cli.Advised{Code: cli.ExitFailure,
+			Text: fmt.Sprintf("table %s was in use for longer than %s; nothing was "+
+				"changed", table, cli.DurationText(patience)),
+			Hint: "a quieter time, or a longer --lock-timeout; others who want the table wait behind this command. " +
+				"Who uses it now:\n  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n" +
+				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
+				"  WHERE a.datname = current_database() AND l.relation = " + literal + "::regclass"}
+	case errors.Is(err, fencedstore.ErrOtherGuard):
+		return &cli.Advised{Code: cli.ExitUsage, Err: err,
+			Hint: fmt.Sprintf("%s, and then the --resource and --key that it shows; or first pglock-admin guard drop "+
+				"%s --yes%s", list, argument, o.Same())}
+	case errors.Is(err, fencedstore.ErrTriggerRight):
+		hint := "take the right away"
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) && cli.AllPrint(pgErr.Hint) {
+			hint = fmt.Sprintf("as the table's owner %s; then the same command", pgErr.Hint)
+		}
+		return &cli.Advised{Code: cli.ExitFailure, Err: err, Hint: hint}
+	case errors.Is(err, fencedstore.ErrNotGuarded):
+		return &cli.Advised{Code: cli.ExitNotHeld, Err: err, Hint: list + " to see which tables are guarded"}
+	case errors.Is(err, pglock.ErrPermission), state == "42501":
+		return &cli.Advised{Code: cli.ExitPermission, Err: err, Hint: "run it as the table's owner, or a member of " +
+			"that role; that user must be a member of pglock_user too"}
+	// no such table, no such schema, no name at all
+	case state == "42P01", state == "3F000", state == "42602", state == "42601", state == "0A000":
+		return &cli.Advised{Code: cli.ExitUsage, Err: err,
+			Hint: `the table's name with its schema, as in SQL: public.accounts, or with capitals 'public."Accounts"'`}
+	}
+	return err
+}

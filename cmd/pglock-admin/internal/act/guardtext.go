@@ -1,0 +1,121 @@
+package act
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+)
+
+// resourceText is a guard's resource, with /<column> if each row has its own.
+func resourceText(g GuardView) string {
+	if g.Key == "" {
+		return cli.Printable(g.Resource)
+	}
+	return cli.Printable(g.Resource + "/<" + g.Key + ">")
+}
+
+func coveredText(g GuardView) string {
+	if g.Covered == 1 {
+		return "itself alone"
+	}
+	return fmt.Sprintf("%d tables: itself, its partitions and its children", g.Covered)
+}
+
+// addAgain is the command that makes a guard, and that adds what it lacks.
+func addAgain(g GuardView, o *cli.Options) string {
+	s := fmt.Sprintf("pglock-admin guard add %s --resource %s", cli.ShellQuote(g.Table), cli.ShellQuote(g.Resource))
+	if g.Key != "" {
+		s += " --key " + cli.ShellQuote(g.Key)
+	}
+	if !cli.AllPrint(s) {
+		return "the same pglock-admin guard add as before"
+	}
+	return s + o.Same()
+}
+
+func drawGuarded(w *cli.Page, o *cli.Options, v GuardedView) {
+	state := "is guarded from now on"
+	switch {
+	case !v.Changed:
+		state = "was guarded in this way already"
+	case v.mended:
+		state = "was guarded already; the missing parts were added"
+	}
+	fmt.Fprintf(w, "table %s %s\n\n", cli.Printable(v.Table), state)
+	if v.Part {
+		fmt.Fprintln(w, "It is a part of another table, whose guard it is under: pglock-admin guard list"+o.Same())
+		return
+	}
+	one := v.Resource
+	if v.Key != "" {
+		one += "/…"
+	}
+	cli.DrawFields(w, [][2]string{
+		{"resource", resourceText(v.GuardView)}, {"covers", coveredText(v.GuardView)},
+		{"in Go", cli.Printable("fencedstore.WithResource(" + strconv.Quote(one) + ")")},
+		{"in SQL", cli.Printable("fence(name, token, grant_id, p_resource => '" + strings.ReplaceAll(one, "'", "''") +
+			"')")},
+	})
+	fmt.Fprint(w, `
+Whoever writes to the table must pass the fence of that resource first, in the
+same transaction; other writes fail with SQLSTATE LK011. A lock that has the
+resource's name needs no WithResource and no p_resource.
+`)
+	if v.Key != "" {
+		fmt.Fprintf(w, "… is the value of column %s; TRUNCATE needs the fence of %s.\n", cli.Printable(v.Key),
+			cli.Printable(v.Resource))
+	}
+	if v.Covered > 1 {
+		fmt.Fprint(w, `A partition that is made later guards its rows by itself. Against TRUNCATE, and
+for the rows of a child, run this command again.
+`)
+	}
+}
+
+func drawUnguarded(w *cli.Page, o *cli.Options, v GuardView) {
+	fmt.Fprintf(w, "table %s is not guarded any more\n\n", cli.Printable(v.Table))
+	cli.DrawFields(w, [][2]string{{"resource was", resourceText(v)}, {"covered", coveredText(v)}})
+	fmt.Fprintf(w, `
+Whoever has the rights to write to it may now do so without a fence, even a
+holder that has lost its lease. To guard it again as it was:
+%s
+`, addAgain(v, o))
+}
+
+// problemWidth is the width to which a problem is wrapped.
+const problemWidth = 36
+
+func drawGuards(w *cli.Page, o *cli.Options, v GuardsView) {
+	if len(v.Guards) == 0 {
+		fmt.Fprintln(w, "no table is under guard")
+		return
+	}
+	var rows [][]string
+	var gaps []GuardView
+	for _, g := range v.Guards {
+		problem := "-"
+		if g.Problem != "" {
+			problem = cli.Wrapped(cli.Printable(g.Problem), problemWidth)
+			gaps = append(gaps, g)
+		}
+		rows = append(rows, []string{cli.Printable(g.Table), resourceText(g), strconv.Itoa(g.Covered), problem})
+	}
+	cli.DrawTable(w, []string{"TABLE", "RESOURCE", "COVERS", "PROBLEM"}, rows, 2)
+	if len(gaps) > 0 {
+		fmt.Fprintf(w, "\nincomplete: %d of %d. The same guard again mends what is its own:\n", len(gaps),
+			len(v.Guards))
+		for _, g := range gaps {
+			fmt.Fprintln(w, addAgain(g, o))
+		}
+		if slices.ContainsFunc(gaps, func(g GuardView) bool { return strings.Contains(g.Problem, "REVOKE TRIGGER ") }) {
+			fmt.Fprint(w, "\nWhere others may make triggers, run the REVOKE first, as the table's owner.\n")
+		}
+		if slices.ContainsFunc(gaps, func(g GuardView) bool { return strings.Contains(g.Problem, "column ") }) {
+			fmt.Fprint(w, "\nWhere a key column is gone or has a type that cannot be a key, replace the\nguard: "+
+				"guard drop, then guard add.\n")
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// PruneView tells what prune has removed.
+type PruneView struct {
+	Locks     int64 `json:"locks"`
+	Events    int64 `json:"events"`
+	Leftovers int64 `json:"leftovers"` // rows that sweep() removes
+	Idle      int64 `json:"idle_ms"`
+	Older     int64 `json:"events_older_than_ms"`
+	Waits     int   `json:"waits"` // how often the table of locks was in use
+}
+
+func NewPrune(o *cli.Options) *cobra.Command {
+	idle, older := lockadmin.DefaultIdle, time.Duration(0)
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove idle locks, old events and leftovers",
+		Long: `Remove what nobody needs any more: locks that have been free for longer than --idle and that nobody waits for, events
+that are older than the history is kept (pglock-admin record), and leftovers. Leftovers are tickets and sessions that have been dead for a minute, notes of
+requests that were given up an hour ago, receipts of fenced writes that are a week old, and keys of work done once
+whose time is over. Every program that holds a lock also removes some leftovers, about once a minute. Held locks and
+fences are never removed. Tokens never go back: when a lock that was pruned is used again, its token is greater than
+ever before.
+
+prune removes a thousand locks at a time. For each thousand it has the table to itself for about ten milliseconds,
+while grants and renewals wait. While others use the table, prune tries again until --timeout. What it has removed by
+then stays removed, and the next run goes on from there.
+
+You need the role pglock_admin.`,
+		Example: `  pglock-admin prune
+  pglock-admin prune --idle 1w --events 365d -o json
+  pglock-admin prune --timeout 10m                   the first time, or when much has piled up`,
+		Args:        cli.NoArguments,
+		Annotations: cli.ForOperators,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if idle < 0 {
+				return cli.UsageErrorf("--idle 1d", "--idle is %s: it must not be negative", cli.DurationText(idle))
+			}
+			if older < 0 {
+				return cli.UsageErrorf("--events 90d", "--events is %s: it must not be negative",
+					cli.DurationText(older))
+			}
+			opts := []lockadmin.PruneOption{lockadmin.WithIdle(idle), lockadmin.WithOnInUse(func() {
+				if o.Output == cli.OutputTable {
+					fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting up to "+
+						"--timeout (%s) for whoever writes to it\n", cli.DurationText(o.Timeout))
+				}
+			})}
+			if cmd.Flags().Changed("events") {
+				opts = append(opts, lockadmin.WithEventAge(older))
+			}
+			return o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				done, err := admin.Prune(ctx, opts...)
+				view := PruneView{Locks: done.Locks, Events: done.Events, Leftovers: done.Leftovers, Waits: done.Waits,
+					Idle: idle.Milliseconds(), Older: done.EventAge.Milliseconds()}
+				if err != nil {
+					return explainPrune(ctx, o, view, err)
+				}
+				return o.Changed(cmd, view, func(w *cli.Page) { drawPruned(w, view, idle, done.EventAge) })
+			})
+		},
+	}
+	cli.DurationVar(cmd.Flags(), &idle, "idle", "remove locks that have been free for longer than this `duration`")
+	cli.DurationVar(cmd.Flags(), &older, "events", "remove events older than this `duration` (default: as long as the "+
+		"history is kept)")
+	return cmd
+}
+
+// outOfTime reports whether --timeout ended a statement, rather than an administrator.
+func outOfTime(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && time.Until(deadline) < 100*time.Millisecond
+}
+
+// explainPrune says what prune has removed before the error, and gives advice.
+func explainPrune(ctx context.Context, o *cli.Options, v PruneView, err error) error {
+	late := cli.StateOf(err) == "57014" && outOfTime(ctx) || errors.Is(ctx.Err(), context.DeadlineExceeded)
+	switch {
+	case errors.Is(err, lockadmin.ErrInUse):
+		return &cli.Advised{Code: cli.ExitFailure, Text: fmt.Sprintf("the table of locks is in use; %s, after %s",
+			v.removed(),
+			cli.Count(int64(v.Waits), "wait")),
+			Hint: "a quieter time, or a longer --timeout. prune waits for VACUUM, and for open transactions that " +
+				"have acquired,\n  renewed or released a lock. Who they are:\n" +
+				writersOfLocks(o)}
+	case late:
+		return &cli.Advised{Code: cli.ExitFailure,
+			Text: fmt.Sprintf("%s (--timeout) was too short to remove everything; %s",
+				cli.DurationText(o.Timeout), v.removed()),
+			Hint: cli.Again + ", which goes on from there, or a longer --timeout"}
+	case ctx.Err() != nil: // interrupted
+		return &cli.Advised{Code: cli.ExitInterrupted, Text: "interrupted; " + v.removed(), Hint: cli.Again +
+			", which goes on from there"}
+	case v.Locks+v.Leftovers+v.Events > 0:
+		code, hint := o.Advice(ctx, err)
+		return &cli.Advised{Code: code, Text: v.removed(), Err: err, Hint: hint}
+	}
+	return err
+}
+
+// writersOfLocks is the SQL that finds who keeps the table of locks in use.
+func writersOfLocks(o *cli.Options) string {
+	return "  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, l.mode, a.query\n" +
+		"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
+		"  WHERE l.relation = '" + strings.ReplaceAll(pgx.Identifier{o.Schema, "locks"}.Sanitize(), "'", "''") +
+		"'::regclass AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())\n" +
+		"  AND l.granted AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')"
+}
+
+func (v PruneView) removed() string {
+	return fmt.Sprintf("removed %s, %s and %s", cli.Count(v.Locks, "lock"), cli.Count(v.Leftovers, "leftover"),
+		cli.Count(v.Events, "event"))
+}
+
+func drawPruned(w *cli.Page, v PruneView, idle, older time.Duration) {
+	fmt.Fprintln(w, "removed")
+	cli.DrawFields(w, [][2]string{
+		{"  locks", fmt.Sprintf("%d, free for longer than %s", v.Locks, cli.Age(idle))},
+		{"  events", fmt.Sprintf("%d, older than %s", v.Events, cli.Age(older))},
+		{"  leftovers", fmt.Sprintf("%d, of dead sessions, old requests and work done once", v.Leftovers)},
+	})
+}

@@ -1,0 +1,96 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+func NewRecord(o *cli.Options) *cobra.Command {
+	var level, by string
+	keep := time.Duration(0)
+	cmd := &cobra.Command{
+		Use:   "record",
+		Short: "Show or set what the history records, and for how long",
+		Long: `Show which tenures the history has and for how long it is kept. With --level or --keep, set it for every program that
+uses these locks.
+
+  losses  leases that ended without their holder: taken over, broken, or expired and pruned. This
+          is the default, and costs nothing where locks are acquired and released.
+  all     also releases and hand-overs: every tenure. Each release then writes one more row.
+
+A change of the level needs the table of locks for a moment. While others use the table, record tries again until
+--timeout; none of them waits for longer than a tenth of a second.
+
+Events older than --keep are removed a thousand at a time: by every program that holds a lock, about once a minute, and
+by pglock-admin prune, which removes all of them.
+
+You need the role pglock_admin.`,
+		Example: `  pglock-admin record
+  pglock-admin record --level all --keep 30d`,
+		Args:        cli.NoArguments,
+		Annotations: cli.ForOperators,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts := []lockadmin.HistoryOption{lockadmin.WithChanger(cli.Actor())}
+			if by != "" {
+				opts[0] = lockadmin.WithChanger(by)
+			}
+			if cmd.Flags().Changed("level") {
+				if l := lockadmin.HistoryLevel(level); l != lockadmin.HistoryLosses && l != lockadmin.HistoryAll {
+					return cli.UsageErrorf("--level all", "--level is %s: it must be losses or all",
+						cli.ShellQuote(cli.EscapeText(level)))
+				}
+				opts = append(opts, lockadmin.WithLevel(lockadmin.HistoryLevel(level)))
+			}
+			if cmd.Flags().Changed("keep") {
+				if keep < lockadmin.MinKeep || keep > lockadmin.MaxKeep {
+					return cli.UsageErrorf("--keep 30d", "--keep is %s: it must be from %s to %s",
+						cli.DurationText(keep),
+						cli.DurationText(lockadmin.MinKeep), cli.DurationText(lockadmin.MaxKeep))
+				}
+				opts = append(opts, lockadmin.WithKeep(keep))
+			}
+			return o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				if len(opts) == 1 {
+					s, err := admin.HistorySettings(ctx)
+					if err != nil {
+						return err
+					}
+					return o.Show(cmd, look.RecordViewOf(s), func(w *cli.Page) { drawRecord(w, s) })
+				}
+				s, err := admin.SetHistory(ctx, opts...)
+				if errors.Is(err, lockadmin.ErrInUse) {
+					return &cli.Advised{Code: cli.ExitFailure,
+						Text: fmt.Sprintf("nothing was changed within %s (--timeout): open transactions have written "+
+							"to the table of locks", cli.DurationText(o.Timeout)),
+						Hint: "a quieter time, or a longer --timeout. Who they are:\n" + writersOfLocks(o)}
+				}
+				if err != nil {
+					return err
+				}
+				return o.Changed(cmd, look.RecordViewOf(s), func(w *cli.Page) { drawRecord(w, s) })
+			})
+		},
+	}
+	cmd.Flags().StringVar(&level, "level", "", "`level` to set: losses or all")
+	cli.DurationVar(cmd.Flags(), &keep, "keep", "`duration` for which to keep the history, from 1d to 36525d; 90d at "+
+		"first")
+	cmd.Flags().StringVar(&by, "by", "", "`name` of whoever does it, for the history (default user@host)")
+	return cmd
+}
+
+func drawRecord(w *cli.Page, s lockadmin.HistorySettings) {
+	level, since := "losses: leases that were taken over or broken, or that expired and were pruned", ""
+	if s.Level == lockadmin.HistoryAll {
+		level, since = "all: every tenure", cli.Moment(s.Since)
+	}
+	cli.DrawFields(w, [][2]string{{"level", level}, {"since", since}, {"kept for", cli.DurationText(s.Keep)},
+		{"pruned up to", cli.Moment(s.Pruned)}})
+}

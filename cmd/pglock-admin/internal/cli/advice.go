@@ -1,0 +1,224 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+const Again = "the same command again"
+
+// Advice gives the exit code of an error, and the next step.
+func (o *Options) Advice(ctx context.Context, err error) (code int, hint string) {
+	var own *Advised
+	var step *migrations.StepError
+	switch {
+	case errors.As(err, &own):
+		return own.Code, own.Hint
+	case ctx.Err() != nil && errors.As(err, &step) && !step.Unknown:
+		return ExitInterrupted, Again + ", which goes on from there"
+	case ctx.Err() != nil:
+		return ExitInterrupted, Again + "; the interrupted step may or may not be done"
+	case !o.Started:
+		return ExitUsage, "pglock-admin --help"
+	}
+	if code, hint := o.migrationAdvice(ctx, err); hint != "" {
+		return code, hint
+	}
+	var schema *pglock.SchemaError
+	switch {
+	case errors.As(err, &schema):
+		return ExitSchema, o.Migrate(ctx, schema.Have)
+	case errors.Is(err, pglock.ErrSchema):
+		return ExitSchema, "do what the message says, as the schema's owner"
+	case errors.Is(err, lockadmin.ErrNotHeld):
+		return ExitNotHeld, "pglock-admin list" + o.Same() + " to see what is held, and with which token"
+	case errors.Is(err, lockadmin.ErrNotFound):
+		return ExitNotHeld, "pglock-admin list --all" + o.Same() + " to see every name"
+	case errors.Is(err, pglock.ErrInvalid):
+		return ExitUsage, ValidInstead(err)
+	case errors.Is(err, pglock.ErrReadOnly):
+		return ExitUnreachable, primary
+	}
+	return serverAdvice(err)
+}
+
+// ValidInstead describes an argument that is valid.
+func ValidInstead(err error) string {
+	var argument *pglock.ArgumentError
+	if !errors.As(err, &argument) {
+		return "pglock-admin --help"
+	}
+	return PieceOfAdvice(argument.Field, argument.Rule)
+}
+
+// PieceOfAdvice turns the rule "have 1 to 512 bytes" into "a name of 1 to 512 bytes".
+func PieceOfAdvice(field, rule string) string {
+	article := "a "
+	if strings.ContainsRune("aeiou", rune(strings.ToLower(field)[0])) {
+		article = "an "
+	}
+	for _, way := range [][2]string{{"have no ", " without a "}, {"have ", " of "}, {"be valid ", " in valid "},
+		{"be from ", " from "}, {"be ", " that is "}} {
+		if rest, found := strings.CutPrefix(rule, way[0]); found {
+			return article + field + way[1] + rest
+		}
+	}
+	return "another " + field
+}
+
+const primary = "the primary's address, or target_session_attrs=read-write in the connection string"
+
+// Migrate tells how to bring the schema to the version that this program needs. It checks first, so that it never
+// advises something that the server would refuse.
+func (o *Options) Migrate(ctx context.Context, have int) string {
+	up := "pglock-admin migrate up" + o.Same()
+	switch {
+	case have > pglock.SchemaVersion:
+		return fmt.Sprintf("a newer pglock-admin: this one knows version %d", pglock.SchemaVersion)
+	case strings.HasPrefix(o.Schema, "pg_"):
+		return "the --schema of the locks: this one belongs to PostgreSQL"
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	refused := migrations.Check(ctx, o.Config.ConnConfig, migrations.WithSchema(o.Schema))
+	var right *migrations.RightError
+	var dirty *migrations.DirtyError
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(refused, &right) && right.Owner == "":
+		return makeRoles + "; then " + up
+	case errors.As(refused, &right) && right.Role == "":
+		return fmt.Sprintf("%s, as user %s or a superuser", up, Named(right.Owner))
+	case errors.As(refused, &dirty):
+		return fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then %s",
+			dirty.Before, o.Same(), up)
+	case errors.Is(refused, migrations.ErrForeign):
+		return otherTool
+	case errors.As(refused, &pgErr) && pgErr.Hint != "":
+		return fmt.Sprintf("%s; then %s", strings.TrimRight(pgErr.Hint, ".;"), up)
+	}
+	return up
+}
+
+const (
+	makeRoles = "let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE " +
+		"pglock_user"
+	otherTool = "the migration tool that made the schema, with the files of this release"
+)
+
+func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hint string) {
+	var right *migrations.RightError
+	var dirty *migrations.DirtyError
+	var step *migrations.StepError
+	var late timeUp
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(err, &right) && right.Role != "":
+		return ExitPermission, fmt.Sprintf("let an administrator run: GRANT %s TO %s", right.Role,
+			pgx.Identifier{right.User}.Sanitize())
+	case errors.As(err, &right):
+		return ExitPermission, fmt.Sprintf("%s as user %s, or as a superuser", Again, Named(right.Owner))
+	case errors.As(err, &dirty):
+		return ExitSchema, fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then "+
+			"%s", dirty.Before, o.Same(), Again)
+	case errors.Is(err, migrations.ErrNewer):
+		return ExitSchema, o.Migrate(ctx, pglock.SchemaVersion+1)
+	case errors.Is(err, migrations.ErrForeign):
+		return ExitSchema, otherTool
+	case errors.Is(err, migrations.ErrGuarded):
+		return ExitFailure, "pglock-admin guard drop TABLE --yes" + o.Same() + " for each table, once no program " +
+			"relies on its guard"
+	case errors.Is(err, migrations.ErrBusy):
+		return ExitUnreachable, Again + " after the other program is done, or with a longer --timeout"
+	case errors.As(err, &step) && errors.As(err, &late):
+		return ExitUnreachable, Again + " with a longer --timeout: somebody is using the tables"
+	case errors.As(err, &step) && step.Unknown:
+		return ExitUnreachable, Again + ": it checks how far the last one came, and goes on from there"
+	case errors.As(err, &step) && errors.As(err, &pgErr):
+		code, _ = serverAdvice(err)
+		switch {
+		case pgErr.Hint != "":
+			return code, fmt.Sprintf("%s; then %s", strings.TrimRight(pgErr.Hint, ".;"), Again)
+		case code == ExitFailure:
+			return code, "fix what the message names, then " + Again
+		}
+	}
+	return 0, ""
+}
+
+// serverAdvice is advice for errors of the server and of the connection.
+func serverAdvice(err error) (code int, hint string) {
+	var connect *pgconn.ConnectError
+	var file *fs.PathError
+	state := StateOf(err)
+	var lack *lacking
+	var late timeUp
+	switch {
+	case errors.As(err, &file):
+		return ExitFailure, "send the output where it can be written"
+	case errors.As(err, &lack):
+		return ExitPermission, lack.hint
+	case state == "42501" && errors.As(err, &connect):
+		return ExitPermission, fmt.Sprintf("let an administrator run: GRANT CONNECT ON DATABASE %s TO %s",
+			pgx.Identifier{databaseOf(connect.Config)}.Sanitize(), pgx.Identifier{connect.Config.User}.Sanitize())
+	case state == "28P01", state == "28000":
+		return ExitPermission, "another user or password: --database-url, DATABASE_URL, or PGUSER and PGPASSWORD"
+	case errors.Is(err, pglock.ErrPermission), state == "42501":
+		return ExitPermission, "run it as a user who has the right that the message names"
+	case state == "3D000":
+		return ExitUnreachable, "create the database with createdb, or name an existing one in --database-url or " +
+			"PGDATABASE"
+	case state == "25006":
+		return ExitUnreachable, primary
+	case errors.As(err, &late):
+		return ExitUnreachable, "a longer --timeout; pglock-admin why says whether somebody keeps pglock's tables, " +
+			"and psql -c 'SELECT 1' whether the server hangs"
+	case state == "53300", state == "57P03": // too many connections; the server starts or stops
+		return ExitUnreachable, Again + " in a moment"
+	case errors.As(err, &connect) && state != "" && !strings.HasPrefix(state, "57"):
+		return ExitUsage, "other settings in the connection string or PGOPTIONS: the server refuses these"
+	case errors.As(err, &connect):
+		return ExitUnreachable, "check that the server runs and that the address is right: --database-url, " +
+			"DATABASE_URL, or PGHOST and PGPORT"
+	case Lost(err), errors.Is(err, context.DeadlineExceeded):
+		return ExitUnreachable, Again + " once the server is back: the connection was lost"
+	}
+	return ExitFailure, Again + "; if the error stays, look at the server's log"
+}
+
+// Lost reports whether the connection ended during a statement.
+func Lost(err error) bool {
+	state := StateOf(err)
+	var connect *pgconn.ConnectError
+	var network net.Error
+	var file *fs.PathError // a file that cannot be written looks like a network error
+	if errors.As(err, &connect) || errors.As(err, &file) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, pgconn.ErrConnClosed} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") || errors.As(err, &network)
+}
+
+func databaseOf(c *pgconn.Config) string {
+	if c.Database == "" {
+		return c.User
+	}
+	return c.Database
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// NeedsSubcommand refuses a command that only groups others.
+func NeedsSubcommand(cmd *cobra.Command, _ []string) error {
+	return UsageErrorf(cmd.CommandPath()+" --help", "%s needs a command", cmd.CommandPath())
+}
+
+// OneName checks the arguments of commands about one lock.
+func OneName(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return UsageErrorf("pglock-admin "+cmd.Use+`; a name with spaces needs quotes`, "%s takes the name of one "+
+			"lock, not %d arguments", cmd.Name(), len(args))
+	}
+	return nil
+}
+
+// UpToOneName checks commands that take the name of a lock or none.
+func UpToOneName(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return OneName(cmd, args)
+}
+
+// NoArguments checks commands that take only flags, and commands that only group others.
+func NoArguments(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case cmd.HasSubCommands():
+		text := "there is no command " + strings.TrimSpace(strings.TrimPrefix(cmd.CommandPath(), "pglock-admin")+" "+
+			ShellQuote(EscapeText(args[0])))
+		cmd.SuggestionsMinimumDistance = 2
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			return UsageErrorf(cmd.CommandPath()+" "+strings.Join(near, ", or "+cmd.CommandPath()+" "), "%s", text)
+		}
+		return UsageErrorf(cmd.CommandPath()+" --help", "%s", text)
+	}
+	return UsageErrorf(cmd.CommandPath()+" --help", "%s takes no arguments, and got %q", cmd.CommandPath(), args)
+}
+
+// FlagError names the flag, its value and the rule.
+func FlagError(cmd *cobra.Command, err error) error {
+	help := cmd.CommandPath() + " --help"
+	var invalid *pflag.InvalidValueError
+	var missing *pflag.ValueRequiredError
+	switch {
+	case errors.As(err, &missing):
+		return UsageErrorf(help, "--%s needs a value: %s", missing.GetFlag().Name, kindOf(missing.GetFlag()))
+	case errors.As(err, &invalid):
+		rule := "it must be " + kindOf(invalid.GetFlag())
+		switch invalid.GetFlag().Value.(type) {
+		case DurationFlag, wordFlag:
+			rule = errors.Unwrap(invalid).Error()
+		}
+		return UsageErrorf(help, "--%s is %q: %s", invalid.GetFlag().Name, invalid.GetValue(), rule)
+	}
+	return UsageErrorf(help, "%v", err)
+}
+
+// kindOf names the kind of a flag's value.
+func kindOf(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "int", "int64":
+		return "a whole number"
+	case "uint64":
+		return "a whole number from 0"
+	case "bool":
+		return "true or false"
+	case "string":
+		return "a text"
+	case "word":
+		return f.Value.(wordFlag).rule()
+	}
+	return "a " + f.Value.Type()
+}
+
+// OptionalName reads the name of a lock that a command may have.
+func OptionalName(cmd *cobra.Command, args []string) (string, error) {
+	if len(args) == 0 {
+		return "", nil
+	}
+	return NameOf(cmd, args, 0)
+}
+
+// AtMostOneName checks the arguments of commands about one lock or all.
+func AtMostOneName(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 || len(args) == 1 && args[0] == "" {
+		return UsageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes", "%s takes the name of one "+
+			"lock or none, not %q", cmd.Name(), args)
+	}
+	return nil
+}

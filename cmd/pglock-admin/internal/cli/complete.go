@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// What the shell waits for at most when it completes a word, and how many words it gets.
+const (
+	completing = time.Second
+	Completed  = 300
+)
+
+// Completes lets the shell complete the names of locks, wherever a command takes one, and the formats of the output.
+func (o *Options) Completes(root *cobra.Command) {
+	// fails only if the flag is missing
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(Outputs, cobra.ShellCompDirectiveNoFileComp))
+	for _, c := range withItsCommands(root) {
+		words := strings.Fields(c.Use)
+		if len(words) < 2 || strings.Trim(words[1], "[]") != "NAME" || c.ValidArgsFunction != nil {
+			if c.ValidArgsFunction == nil && !c.HasSubCommands() {
+				c.ValidArgsFunction = cobra.NoFileCompletions
+			}
+			continue
+		}
+		free := c.Name() != "break" && c.Name() != "waiters"
+		c.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+			cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				if cmd.Name() == "run" {
+					return nil, cobra.ShellCompDirectiveDefault
+				}
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return o.names(cmd, word, free)
+		}
+	}
+}
+
+// withItsCommands gives a command and all below it.
+func withItsCommands(c *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{c}
+	for _, sub := range c.Commands() {
+		all = append(all, withItsCommands(sub)...)
+	}
+	return all
+}
+
+// CompleteFlags lets the shell complete the flags of a list that name a lock or a session.
+func (o *Options) CompleteFlags(cmd *cobra.Command) {
+	complete := func(flag string, f cobra.CompletionFunc) {
+		if cmd.Flags().Lookup(flag) != nil {
+			_ = cmd.RegisterFlagCompletionFunc(flag, f) // fails only if the flag is missing
+		}
+	}
+	names := func(cmd *cobra.Command, _ []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return o.names(cmd, word, true)
+	}
+	complete("session", o.sessionIDs)
+	switch cmd.Name() {
+	case "sessions":
+		complete("after", o.sessionIDs)
+	case "list", "waiters":
+		complete("after", names)
+		complete("prefix", names)
+	}
+}
+
+// names gives the names of locks that a word may become. A shell quotes what it inserts, so a name stands here as NAME
+// arguments are read, without the shell's quotes. Whatever fails, there is just nothing to complete.
+func (o *Options) names(cmd *cobra.Command, word string, free bool) (found []cobra.Completion,
+	directive cobra.ShellCompDirective) {
+	o.complete(cmd, func(ctx context.Context, admin *lockadmin.Admin) {
+		opts := []lockadmin.ListOption{lockadmin.WithPageSize(Completed)}
+		if free {
+			opts = append(opts, lockadmin.WithFree())
+		}
+		if word != "" && !strings.HasPrefix(word, `"`) {
+			opts = append(opts, lockadmin.WithPrefix(word))
+		}
+		last := ""
+		for lock, err := range admin.Locks(ctx, opts...) {
+			if err != nil || len(found) == Completed {
+				return
+			}
+			if lock.Name == last {
+				continue
+			}
+			last = lock.Name
+			holder := "free"
+			if lock.Held {
+				holder = short(Printable(lock.Holder))
+			}
+			found = append(found, cobra.CompletionWithDesc(argumentOf(lock.Name), holder))
+		}
+	})
+	return startingWith(found, word), cobra.ShellCompDirectiveNoFileComp
+}
+
+// sessionIDs gives the sessions that a word may become.
+func (o *Options) sessionIDs(cmd *cobra.Command, _ []string, word string) (found []cobra.Completion,
+	directive cobra.ShellCompDirective) {
+	o.complete(cmd, func(ctx context.Context, admin *lockadmin.Admin) {
+		for s, err := range admin.Sessions(ctx, lockadmin.WithLimit(Completed)) {
+			if err != nil {
+				return
+			}
+			found = append(found, cobra.CompletionWithDesc(s.ID, short(Printable(s.Holder))))
+		}
+	})
+	return startingWith(found, word), cobra.ShellCompDirectiveNoFileComp
+}
+
+// complete runs f with a lockadmin.Admin for as long as a person would wait for a completion.
+func (o *Options) complete(cmd *cobra.Command, f func(context.Context, *lockadmin.Admin)) {
+	if o.Aim(cmd) != nil {
+		return
+	}
+	o.Timeout = completing
+	// a shell has no place for an error
+	_ = o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+		f(ctx, admin)
+		return nil
+	})
+}
+
+func startingWith(all []cobra.Completion, word string) []cobra.Completion {
+	return slices.DeleteFunc(all, func(c cobra.Completion) bool { return !strings.HasPrefix(c, word) })
+}
+
+// argumentOf writes a name as NAME arguments are read.
+func argumentOf(name string) string {
+	if pasted := ShellName(name); strings.HasPrefix(pasted, `'"`) {
+		return strings.Trim(pasted, "'")
+	}
+	return name
+}
+
+// short cuts a description to one that fits beside a name.
+func short(s string) string {
+	const most = 40
+	if r := []rune(s); len(r) > most {
+		return string(r[:most-1]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/pglock-dev/pglock/migrations"
+)
+
+// The exit codes, which scripts may rely on.
+const (
+	ExitOK          = 0
+	ExitFailure     = 1
+	ExitUsage       = 2
+	ExitNotHeld     = 3
+	ExitUnreachable = 4
+	ExitSchema      = 5
+	ExitPermission  = 6
+	ExitAttention   = 7
+	ExitInterrupted = 130
+)
+
+const ExitCodesHelp = `Exit codes:
+    0  done
+    1  failed
+    2  the command line or an argument is wrong; nothing was done
+    3  the lock does not exist or is not held, or the table is not guarded
+    4  the server cannot be reached, does not answer in time, has no such database, or is a standby
+    5  the schema is missing, older or newer than this program needs, or marked dirty
+    6  the database refuses the user, or the user lacks a right
+    7  doctor --strict or verify found something that needs attention
+  130  interrupted
+
+Errors go to standard error: the message, the server and database it is about, and what to try next. With -o json
+or yaml an error is an object {"error", "code", "hint", "at"}. run has other exit codes: pglock-admin run --help.`
+
+// problem is an error as the user sees it.
+type Problem struct {
+	Message string `json:"error"`
+	Code    int    `json:"code"`
+	Hint    string `json:"hint"`
+	At      *Where `json:"at,omitempty"` // nil if no server is involved
+}
+
+func (p Problem) Print(w io.Writer, format string) {
+	if format != OutputTable {
+		_ = WriteData(w, format, p) // if this fails, there is nowhere else to write
+		return
+	}
+	fmt.Fprintf(w, "pglock-admin: %s\n", EscapeText(p.Message))
+	if p.At != nil {
+		fmt.Fprintf(w, "at: %s\n", *p.At)
+	}
+	fmt.Fprintf(w, "try: %s\n", EscapeText(p.Hint))
+}
+
+// advised is an error with its text, its exit code and the next step.
+type Advised struct {
+	Text string // without that of the cause
+	Err  error  // the cause, if there is one
+	Code int
+	Hint string
+
+	Final bool // run leaves the code as it is
+}
+
+func (e *Advised) Error() string {
+	switch {
+	case e.Err == nil:
+		return e.Text
+	case e.Text == "":
+		return Message(e.Err)
+	}
+	return e.Text + ": " + Message(e.Err)
+}
+
+func (e *Advised) Unwrap() error { return e.Err }
+
+func UsageErrorf(hint, format string, args ...any) error {
+	return &Advised{Text: fmt.Sprintf(format, args...), Code: ExitUsage, Hint: hint}
+}
+
+// Diagnose turns an error into what the user sees.
+func (o *Options) Diagnose(ctx context.Context, err error) Problem {
+	p := Problem{Message: Message(err)}
+	p.Code, p.Hint = o.Advice(ctx, err)
+	var own *Advised
+	var step *migrations.StepError
+	switch {
+	case p.Code != ExitInterrupted || errors.As(err, &own) || errors.As(err, &step):
+	case errors.Is(err, context.Canceled):
+		p.Message = "interrupted"
+	default:
+		p.Message = "interrupted: " + p.Message
+	}
+	if o.At != nil {
+		at := o.At.Now()
+		p.At = &at
+	}
+	return p
+}
+
+// Wanted looks for the format in a command line that could not be parsed.
+func Wanted(args []string) string {
+	for i, a := range args {
+		value := ""
+		switch {
+		case a == "--":
+			return OutputTable
+		case (a == "-o" || a == "--output") && i+1 < len(args):
+			value = args[i+1]
+		case strings.HasPrefix(a, "--output="):
+			value = strings.TrimPrefix(a, "--output=")
+		case strings.HasPrefix(a, "-o"):
+			value = strings.TrimPrefix(a[len("-o"):], "=")
+		}
+		if slices.Contains(Outputs, value) {
+			return value
+		}
+	}
+	return OutputTable
+}
+
+// WriteData writes v, which is an object, as JSON or YAML. It escapes everything that could control a terminal, of
+// which the formats themselves escape only a part.
+func WriteData(w io.Writer, format string, v any) error {
+	if format == outputYAML {
+		return writeYAML(w, v)
+	}
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, escapeJSON(string(b))+"\n")
+	return err
+}
+
+// silent is an exit code about which there is nothing to say.
+type Silent int
+
+func (c Silent) Error() string { return fmt.Sprintf("exit code %d", int(c)) }

@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// options has the flags of every command.
+type Options struct {
+	DatabaseURL string
+	Schema      string
+	Output      string
+	Timeout     time.Duration
+
+	Getenv  func(string) string
+	Started bool               // the command line is valid: a later error is not one of usage
+	Config  *pgxpool.Config    // of a command that connects to a database
+	At      *Target            // the server and database
+	Role    string             // that the command needs; empty: pglock_user
+	Standby *lockadmin.Standby // of a command that only reads; nil: the server is none
+}
+
+const DefaultSchema = "pglock"
+
+// Check refuses what no command can work with.
+func (o *Options) Check() error {
+	switch {
+	case !slices.Contains(Outputs, o.Output):
+		value := o.Output
+		o.Output = OutputTable
+		return UsageErrorf("-o table, -o json or -o yaml", "--output is %q: it must be table, json or yaml", value)
+	case o.Timeout <= 0:
+		return UsageErrorf("--timeout 10s", "--timeout is %s: it must be greater than 0", DurationText(o.Timeout))
+	}
+	return nil
+}

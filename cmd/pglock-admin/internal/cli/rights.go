@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+const OperatorRole = "pglock_admin"
+
+// lacking is a refusal of the server, with advice on the right that the user lacks.
+type lacking struct {
+	err  error
+	hint string
+}
+
+func (e *lacking) Error() string { return e.err.Error() }
+func (e *lacking) Unwrap() error { return e.err }
+
+const standing = `SELECT current_user,
+	EXISTS (SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+		WHERE n.nspname = $1 AND p.proname = 'start_client'),
+	EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'pglock_user') AND EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'pglock_admin'),
+	coalesce((SELECT pg_catalog.pg_has_role(oid, 'USAGE') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_user'), false),
+	coalesce((SELECT pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_user'), false),
+	coalesce((SELECT pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_admin'), false)`
+
+// WithRights finds out which right the user lacks, if err is a refusal. It does not suggest roles that do not exist.
+func (o *Options) WithRights(ctx context.Context, pool *pgxpool.Pool, err error) error {
+	var own *Advised
+	var connect *pgconn.ConnectError
+	if StateOf(err) != "42501" && !errors.Is(err, pglock.ErrPermission) || errors.As(err, &own) ||
+		errors.As(err, &connect) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var user string
+	var made, roles, mayUse, member, operator bool
+	lookErr := pool.QueryRow(ctx, standing, pgx.QueryExecModeExec, o.Schema).Scan(&user, &made, &roles, &mayUse,
+		&member, &operator)
+	if lookErr != nil {
+		return err
+	}
+	role := "pglock_user"
+	if mayUse || o.Role == OperatorRole {
+		role = OperatorRole
+	}
+	hint := fmt.Sprintf("let an administrator run: GRANT %s TO %s", role, pgx.Identifier{user}.Sanitize())
+	switch {
+	case !made: // nobody could use such a schema
+		return &pglock.SchemaError{Schema: o.Schema, Need: pglock.SchemaVersion}
+	case !roles:
+		hint = "let the owner of the schema make the roles pglock_user and pglock_admin again, with their rights: " +
+			"restore them with pg_dumpall --roles-only"
+	case !mayUse && member || mayUse && operator: // a member, but with NOINHERIT
+		hint = fmt.Sprintf("PGOPTIONS='-c role=%s': the user is a member of that role, but does not inherit its rights",
+			role)
+	}
+	return &lacking{err, hint}
+}

@@ -1,0 +1,120 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+type DoctorView struct {
+	Findings  []lockadmin.Finding `json:"findings"`
+	Attention []string            `json:"attention"` // the items that are not ok
+}
+
+func NewDoctor(o *cli.Options) *cobra.Command {
+	strict := false
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check what the server can do for the locks",
+		Long: `Check what the server can do for the locks, and explain each finding: the version of the schema, whether tokens
+survive a failover, settings that cost durability, transactions that block others, and every guarded table. doctor
+changes nothing, and also works when programs refuse to start.
+
+A finding is marked "ok", "attention", or "–" when it depends on what you want. Some cannot be changed, such as a
+setting that this version of PostgreSQL lacks. So the exit code is 0 whatever doctor finds; with --strict it is 7 when
+anything needs attention. A schema that is missing or of another version is an error with exit code 5.
+
+You need the role pglock_user.`,
+		Example: `  pglock-admin doctor
+  pglock-admin doctor --strict
+  pglock-admin doctor -o json | jq '.findings[] | select(.level == "attention")'`,
+		Args:        cli.NoArguments,
+		Annotations: cli.UsesDatabase,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+				findings, err := lockadmin.Diagnose(ctx, pool, lockadmin.WithSchema(o.Schema))
+				if findings == nil {
+					return err
+				}
+				view := DoctorView{Findings: findings, Attention: attention(findings)}
+				if writeErr := o.Show(cmd, view, func(w *cli.Page) {
+					drawDoctor(w, view)
+				}); writeErr != nil || err != nil {
+					return errors.Join(writeErr, err)
+				}
+				if strict && len(view.Attention) > 0 {
+					return &cli.Advised{Code: cli.ExitAttention, Text: cli.Count(int64(len(view.Attention)),
+						"finding") +
+						" marked attention (--strict)", Hint: "follow the explanation of each, or leave --strict out"}
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 7 when anything needs attention")
+	return cmd
+}
+
+func (v DoctorView) summary() string {
+	if len(v.Attention) == 0 {
+		return "nothing needs attention"
+	}
+	return fmt.Sprintf("attention: %d of %d: %s", len(v.Attention), len(v.Findings), strings.Join(v.Attention, ", "))
+}
+
+func attention(findings []lockadmin.Finding) []string {
+	items := []string{}
+	for _, f := range findings {
+		if f.Level == lockadmin.FindingAttention {
+			items = append(items, f.Item)
+		}
+	}
+	return items
+}
+
+// The columns of a finding: its mark, its item and its value. The meaning goes below them.
+const (
+	markWidth = len("attention") + 2
+	itemMost  = 40
+)
+
+func drawDoctor(w *cli.Page, v DoctorView) {
+	most, width := cli.TerminalWidth, 0
+	if w.Width > 0 {
+		most = max(min(most, w.Width), cli.LeastWidth)
+	}
+	for _, f := range v.Findings {
+		if n := utf8.RuneCountInString(cli.Printable(f.Item)); n <= itemMost {
+			width = max(width, n)
+		}
+	}
+	for _, f := range v.Findings {
+		mark := string(f.Level)
+		if f.Level == lockadmin.FindingDepends {
+			mark = "–"
+		}
+		item, value := cli.Printable(f.Item), cli.Printable(f.Value)
+		if start := markWidth + width + 2; utf8.RuneCountInString(item) <= width && start+
+			utf8.RuneCountInString(value) <= most {
+			fmt.Fprintf(w, "%-*s%-*s  %s\n", markWidth, mark, width, item, value)
+		} else {
+			fmt.Fprintf(w, "%-*s%s\n%s\n", markWidth, mark, indented(item, most), strings.Repeat(" ", markWidth)+
+				indented(value, most))
+		}
+		fmt.Fprintf(w, "%*s%s\n", markWidth, "", indented(cli.Printable(f.Meaning), most))
+	}
+	fmt.Fprintf(w, "\n%s\n", cli.Wrapped(cli.Printable(v.summary()), most))
+}
+
+// indented wraps a text for the column of the items.
+func indented(s string, most int) string {
+	return strings.ReplaceAll(cli.Wrapped(s, most-markWidth), "\n", "\n"+strings.Repeat(" ", markWidth))
+}

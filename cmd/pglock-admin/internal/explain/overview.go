@@ -1,0 +1,122 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// overviewView is an overview in JSON, with the commands as they are pasted.
+type overviewView struct {
+	lockadmin.Overview
+	Locks []summaryView `json:"locks"`
+}
+
+type summaryView struct {
+	lockadmin.Summary
+	Next whyStep `json:"next,omitzero"`
+	Why  string  `json:"why,omitempty"` // the command that says more
+}
+
+// overview is why without a name.
+func overview(o *cli.Options, cmd *cobra.Command, limit int) error {
+	return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+		all, err := admin.Overview(ctx, limit)
+		if err != nil {
+			return err
+		}
+		view := overviewView{all, []summaryView{}}
+		for _, s := range all.Locks {
+			v := summaryView{Summary: s}
+			if s.Next != (lockadmin.Step{}) {
+				v.Next = pasteableStep(o, s.Next)
+			}
+			if s.Lock != "" {
+				v.Why = command(o, lockadmin.Step{Run: lockadmin.RunAdmin, Command: "why " + cli.ShellName(s.Lock)})
+			}
+			view.Locks = append(view.Locks, v)
+		}
+		return o.Show(cmd, view, func(w *cli.Page) { drawOverview(w, o, view, limit) })
+	})
+}
+
+func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
+	if len(view.Locks) > 0 {
+		titles := []string{"VERDICT", "LOCK", "FOR", "WAITING", "WHAT", "WHO", "NEXT"}
+		var rows [][]string
+		for _, s := range view.Locks {
+			lock, since := cli.ShellName(s.Lock), "-"
+			if s.Lock == "" {
+				lock = "(all)"
+			}
+			if !s.Since.IsZero() {
+				since = cli.Age(max(0, view.At.Sub(s.Since)).Round(time.Millisecond))
+			}
+			next := s.Next.Paste
+			if next == "" {
+				next = s.Why
+			}
+			rows = append(rows, []string{cli.Mark(s.Severity), lock, since, strconv.Itoa(s.Waiting), s.Text, s.Who,
+				next})
+		}
+		for _, title := range []string{"NEXT", "WAITING"} {
+			if !w.Fits(cli.TableOf(titles, rows)) {
+				titles, rows = look.Without(title, titles, rows)
+			}
+		}
+		cli.DrawTable(w, titles, rows, look.PlacesOf([]string{"FOR", "WAITING"}, titles)...)
+		if first := view.Locks[0]; first.Why != "" {
+			fmt.Fprintf(w, "\nWhat to do: %s\n", first.Why)
+		} else {
+			fmt.Fprintf(w, "\nWhat to do: %s\n", strings.TrimSpace(first.Next.Do+" "+first.Next.Paste))
+		}
+		if o.LeavesOut(view.Locks[0].Why + view.Locks[0].Next.Paste) {
+			fmt.Fprintf(w, "The commands leave out the password: %s.\n", passwordFirst)
+		}
+	}
+	for _, line := range overviewRest(view.Overview, limit) {
+		fmt.Fprintln(w, line)
+	}
+}
+
+// overviewRest tells of the locks that are well, and of those that nobody has looked at.
+func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
+	if len(all.Locks) > 0 && all.Locks[0].Lock == "" {
+		return nil
+	}
+	counts := fmt.Sprintf("%s in use, %d held", cli.Count(int64(all.Known), "lock"), all.Held)
+	well, others := "All is well", "All others are well"
+	if all.Known > 1000 { // Overview counts no further, and does not look at all
+		counts, well, others = "more than 1,000 locks in use", "No trouble was found", "No other trouble was found"
+	}
+	if all.Standby {
+		return []string{fmt.Sprintf("The primary alone knows how the locks are. Here: %s.", counts)}
+	}
+	if all.Busy > 0 {
+		counts += fmt.Sprintf(", %d BUSY (somebody waits, and the holder lives)", all.Busy)
+	}
+	switch {
+	case all.More > 0:
+		lines = append(lines, fmt.Sprintf("%d more may not be well: --limit %d looks at them too. Here: %s.",
+			all.More, min(1000, limit+all.More), counts))
+	case len(all.Locks) > 0:
+		lines = append(lines, fmt.Sprintf("%s. Here: %s.", others, counts))
+	default:
+		lines = append(lines, fmt.Sprintf("OK  %s. Here: %s.", well, counts))
+	}
+	for _, u := range all.Unseen {
+		lines = append(lines, "Not seen: "+u)
+	}
+	if all.Partly {
+		lines = append(lines, "So much waits here, or is silent, that some was not looked at.")
+	}
+	return lines
+}

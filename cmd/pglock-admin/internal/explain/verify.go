@@ -1,0 +1,194 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+type violationView struct {
+	lockadmin.Violation
+	By int64 `json:"by_us"`
+}
+
+type verifyView struct {
+	lockadmin.Verification
+	OK         bool            `json:"ok"` // nothing needs attention
+	Violations []violationView `json:"violations"`
+	Clock      []violationView `json:"clock"`
+	Settings   look.RecordView `json:"history"`
+}
+
+func NewVerify(o *cli.Options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "verify [NAME]",
+		Short: "Check the history for overlaps and for tokens that went back",
+		Long: `Replay the history of one lock, or of all, together with the present leases, and report
+
+  overlap  two tenures that exclude each other ran at the same time
+  limit    more tenures ran at the same time than the limit allows
+  token    a later grant has a token that is not greater than all before
+  clock    the times of tenures contradict each other, and the history shows that the server's clock was set back
+  gaps     tenures that are missing from the history, and why
+
+The exit code is 7 if verify finds anything but gaps that the level of the history or pruning explains. verify cannot
+check what the history lacks: at level losses that is most of it (see pglock-admin record). The page docs/history.md
+says what the answer proves.
+
+verify reads a page at a time, and holds up nobody. A million tenures take some seconds: mind --timeout.
+
+You need the role pglock_admin.`,
+		Example: `  pglock-admin verify
+  pglock-admin verify nightly-report -o json
+  pglock-admin verify --timeout 10m`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && args[0] == "" {
+				return cli.UsageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes",
+					"verify takes the name of one lock or none, not %q", args)
+			}
+			return nil
+		},
+		Annotations: cli.ForOperators,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			name := ""
+			if len(args) == 1 {
+				if name, err = cli.NameOf(cmd, args, 0); err != nil {
+					return err
+				}
+			}
+			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				v, err := admin.Verify(ctx, name)
+				if err == nil && name != "" && v.Tenures == 0 && v.GapCount == 0 {
+					_, err = admin.Get(ctx, name)
+				}
+				if err != nil {
+					return look.NoSuchLock(o, name, err)
+				}
+				view := verifyView{Verification: v, OK: v.ViolationCount+v.ClockCount+v.MissingUnknown == 0,
+					Violations: violationViews(v.Violations), Clock: violationViews(v.Clock),
+					Settings: look.RecordViewOf(v.Settings)}
+				if view.Gaps == nil {
+					view.Gaps = []lockadmin.Gap{}
+				}
+				if err := o.Show(cmd, view, func(w *cli.Page) { drawVerify(w, v) }); err != nil || view.OK {
+					return err
+				}
+				return &cli.Advised{Code: cli.ExitAttention, Text: summary(v), Hint: "docs/history.md says what each " +
+					"finding means, and what to do"}
+			})
+		},
+	}
+	return cmd
+}
+
+func violationViews(all []lockadmin.Violation) []violationView {
+	views := []violationView{}
+	for _, v := range all {
+		views = append(views, violationView{Violation: v, By: v.By.Microseconds()})
+	}
+	return views
+}
+
+// summary is the verdict in one sentence.
+func summary(v lockadmin.Verification) string {
+	var found []string
+	if v.ViolationCount > 0 {
+		found = append(found, cli.Count(v.ViolationCount, "violation"))
+	}
+	if v.ClockCount > 0 {
+		found = append(found, cli.Count(v.ClockCount, "contradiction")+" of a clock that was set back")
+	}
+	if v.MissingUnknown > 0 {
+		found = append(found, cli.Count(v.MissingUnknown, "tenure")+" missing without a known cause")
+	}
+	if len(found) == 0 {
+		return "nothing wrong"
+	}
+	return strings.Join(found, ", ")
+}
+
+func drawVerify(w *cli.Page, v lockadmin.Verification) {
+	checked := fmt.Sprintf("%s of %s", cli.Count(v.Tenures, "tenure"), cli.Count(v.Locks, "lock"))
+	missing := "none"
+	if v.Missing > 0 {
+		missing = fmt.Sprintf("%d, which were not checked", v.Missing)
+	}
+	span := ""
+	if !v.From.IsZero() {
+		span = cli.Moment(v.From) + " to " + cli.Moment(v.To)
+	}
+	cli.DrawFields(w, [][2]string{{"found", summary(v)}, {"checked", checked}, {"from", span}, {"missing", missing},
+		{"history", fmt.Sprintf("level %s, kept for %s", v.Settings.Level, cli.DurationText(v.Settings.Keep))}})
+	drawFound := func(title string, some []lockadmin.Violation, all int64) {
+		if all == 0 {
+			return
+		}
+		fmt.Fprintf(w, "\n%s\n", title)
+		for _, one := range some {
+			fmt.Fprintf(w, "  %s: %s\n", cli.ShellName(one.Lock), cli.EscapeText(one.Detail))
+			fmt.Fprintf(w, "    %s\n", tenureText(one.First))
+			if one.Second != one.First {
+				fmt.Fprintf(w, "    %s\n", tenureText(one.Second))
+			}
+		}
+		if more := all - int64(len(some)); more > 0 {
+			fmt.Fprintf(w, "  and %d more\n", more)
+		}
+	}
+	drawFound("VIOLATIONS", v.Violations, v.ViolationCount)
+	drawFound("THE SERVER'S CLOCK WAS SET BACK", v.Clock, v.ClockCount)
+	drawGaps(w, v)
+}
+
+func tenureText(t lockadmin.Tenure) string {
+	text := fmt.Sprintf("token %d", t.Token)
+	if t.Holder != "" {
+		text += " of " + cli.Printable(t.Holder)
+	}
+	if t.Mode != "" {
+		text += ", " + look.ModeText(t.Mode, t.Limit)
+	}
+	text += ", from " + cli.Exactly(t.GrantedAt)
+	if !t.EndedAt.IsZero() {
+		text += " to " + cli.Exactly(t.EndedAt)
+	}
+	if t.Kind != "" {
+		text += ", " + string(t.Kind)
+	}
+	return text
+}
+
+var gapTexts = map[lockadmin.GapCause]string{
+	lockadmin.GapPruned:  "older than the history was kept",
+	lockadmin.GapLevel:   "the level may not have been all when they ended",
+	lockadmin.GapUnknown: "UNKNOWN: they should be there",
+}
+
+func drawGaps(w *cli.Page, v lockadmin.Verification) {
+	if v.GapCount == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nGAPS\n\n")
+	token := func(t int64) string {
+		if t == 0 {
+			return "–"
+		}
+		return strconv.FormatInt(t, 10)
+	}
+	var rows [][]string
+	for _, g := range v.Gaps {
+		rows = append(rows, []string{cli.ShellName(g.Lock), strconv.Itoa(g.Slot), strconv.FormatInt(g.Missing, 10),
+			token(int64(g.After)), token(int64(g.Before)), gapTexts[g.Cause]})
+	}
+	cli.DrawTable(w, []string{"LOCK", "SLOT", "MISSING", "AFTER TOKEN", "BEFORE TOKEN", "WHY"}, rows, 1, 2, 3, 4)
+	if more := v.GapCount - int64(len(v.Gaps)); more > 0 {
+		fmt.Fprintf(w, "and %d more gaps\n", more)
+	}
+}

@@ -1,0 +1,160 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func NewWhy(o *cli.Options) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "why [NAME]",
+		Short: "Say what is wrong, and what to do next",
+		Long: `Without a name, show the locks of the database that are not well, the worst first: who is the cause and since when, and
+the first thing to do. The words are those of VERDICT in list: STUCK, somebody waits in vain, or soon will; WARNING,
+something is wrong, and nobody waits in vain yet; NOTE; BUSY, somebody waits, and the holder lives; OK.
+
+Of more than 1,000 locks it does not read all, so it is quick however many there are: it finds those that somebody waits
+for, that open transactions keep, or whose holders have given signs of life and give none now. Then it does not find a
+dead holder that nobody waits for, if its lease ends within half a minute.
+
+With a name, explain one lock in plain words: who holds it and whether that program is alive, who waits and for how long, what the
+holder itself waits for, what blocks it in PostgreSQL, and what happened to the lock before. At the end it says what to do
+next, as commands to paste, and what each of them does and does not do.
+
+It changes nothing and waits for no row. It exits with 0 whatever it finds. If nobody has used the lock, it names similar
+locks, and other databases of the server in which pglock is in use.
+
+You need the role pglock_user. To see takeovers and breaks you also need pglock_admin, and to see what other users'
+connections do, pg_read_all_stats.`,
+		Example: `  pglock-admin why
+  pglock-admin why nightly-report`,
+		Args:        cli.UpToOneName,
+		Annotations: cli.UsesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return overview(o, cmd, limit)
+			}
+			name, err := cli.NameOf(cmd, args, 0)
+			if err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("limit") {
+				return cli.UsageErrorf("pglock-admin why", "--limit is for why without a name")
+			}
+			return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+				var e lockadmin.Explanation
+				err := o.LookOnPool(ctx, pool, func(ctx context.Context, admin *lockadmin.Admin) (err error) {
+					e, err = admin.Explain(ctx, name)
+					return err
+				})
+				if err != nil {
+					return perhapsElsewhere(ctx, o, pool, name, err)
+				}
+				return o.Show(cmd, Pasteable(o, e), func(w *cli.Page) { DrawWhy(w, o, e) })
+			})
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 20, "without a name, show at most this `number` of locks, from 1 to 1000")
+	return cmd
+}
+
+// perhapsElsewhere adds to the error about a missing schema where pglock is in use instead: otherwise somebody who
+// looks into the wrong database would hear that they should make the schema there.
+func perhapsElsewhere(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, name string, err error) error {
+	var schema *pglock.SchemaError
+	if !errors.As(err, &schema) || schema.Have != 0 {
+		return err
+	}
+	places, placesErr := lockadmin.Places(ctx, pool, lockadmin.WithSchema(o.Schema))
+	if placesErr != nil || len(places) == 0 {
+		return err
+	}
+	p := places[0]
+	step := lockadmin.Step{Run: lockadmin.RunAdmin, Command: "why " + cli.ShellName(name), Schema: p.Schema}
+	text := fmt.Sprintf("this database has no pglock in schema %s, but schema %s has it", cli.Named(o.Schema),
+		cli.Named(p.Schema))
+	if p.Schema == "" {
+		step.Database = p.Database
+		text = fmt.Sprintf("this is probably the wrong database: it has no pglock, and programs that use pglock are "+
+			"connected to database %s of the same server", cli.Named(p.Database))
+	}
+	hint := command(o, step)
+	if o.LeavesOut(hint) {
+		hint += " (" + passwordFirst + ")"
+	}
+	return &cli.Advised{Text: text, Code: cli.ExitSchema, Hint: hint}
+}
+
+// command writes what a step runs, so that somebody can paste it into a shell.
+func command(o *cli.Options, s lockadmin.Step) string {
+	switch s.Run {
+	case lockadmin.RunAdmin:
+		there := *o
+		if s.Schema != "" {
+			there.Schema = s.Schema
+		}
+		if s.Database != "" {
+			return there.Elsewhere("pglock-admin "+s.Command, s.Database)
+		}
+		return "pglock-admin " + s.Command + there.Same()
+	case lockadmin.RunSQL:
+		return o.Psql() + " -c " + quotedSQL(s.Command)
+	}
+	return s.Command
+}
+
+// quotedSQL is in double quotes if that reads better: a statement often has single quotes.
+func quotedSQL(sql string) string {
+	if strings.Contains(sql, "'") && !strings.ContainsAny(sql, "\"$`\\!") {
+		return `"` + sql + `"`
+	}
+	return cli.ShellQuote(sql)
+}
+
+// WhyView is an explanation in JSON, with the commands as they are pasted.
+type WhyView struct {
+	lockadmin.Explanation
+	Standby  *struct{}    `json:"standby,omitempty"` // every answer has it
+	Verdicts []whyVerdict `json:"verdicts"`
+}
+
+type whyVerdict struct {
+	lockadmin.Verdict
+	Steps []whyStep `json:"steps"`
+}
+
+type whyStep struct {
+	lockadmin.Step
+	Paste string `json:"paste,omitempty"` // the whole command, for a shell
+	First string `json:"first,omitempty"` // what to do before
+}
+
+func pasteableStep(o *cli.Options, s lockadmin.Step) whyStep {
+	step := whyStep{Step: s, Paste: command(o, s)}
+	if o.LeavesOut(step.Paste) {
+		step.First = passwordFirst
+	}
+	return step
+}
+
+func Pasteable(o *cli.Options, e lockadmin.Explanation) WhyView {
+	v := WhyView{Explanation: e, Verdicts: []whyVerdict{}}
+	for _, verdict := range e.Verdicts {
+		w := whyVerdict{Verdict: verdict, Steps: []whyStep{}}
+		for _, s := range verdict.Steps {
+			w.Steps = append(w.Steps, pasteableStep(o, s))
+		}
+		v.Verdicts = append(v.Verdicts, w)
+	}
+	return v
+}

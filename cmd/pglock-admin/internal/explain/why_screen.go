@@ -1,0 +1,289 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// The screen. It shows the verdicts in full, the facts in a line or two each, and the steps of the gravest verdict. If
+// there is nothing to do, it has three lines.
+
+const whyWidth = 100
+
+func DrawWhy(w *cli.Page, o *cli.Options, e lockadmin.Explanation) {
+	width := whyWidth
+	if w.Width > 0 {
+		width = max(min(whyWidth, w.Width), cli.LeastWidth)
+	}
+	if IsWell(e) {
+		drawWell(w, o, e, width)
+		return
+	}
+	first := e.Verdicts[0]
+	fmt.Fprintf(w, "\n%s\n", behind(cli.Mark(first.Severity)+"  ", first.Text, width))
+	for _, more := range [][2]string{{"", first.Because}, {"If you do nothing: ", first.IfNothing}} {
+		if more[1] != "" {
+			fmt.Fprintln(w, behind("  ", more[0]+more[1], width))
+		}
+	}
+	for _, v := range e.Verdicts[1:] {
+		also := "Also: "
+		if GoesOn(first.Severity) && !GoesOn(v.Severity) {
+			also = fmt.Sprintf("Also, a %s: ", v.Severity)
+		}
+		fmt.Fprintln(w, behind("  ", also+v.Text, width))
+	}
+	if facts := whyFacts(e); len(facts) > 0 {
+		fmt.Fprintln(w)
+		for _, f := range facts {
+			fmt.Fprintln(w, behind(fmt.Sprintf("  %-9s ", f[0]), f[1], width))
+		}
+	}
+	fmt.Fprintf(w, "\nWHAT TO DO NEXT\n")
+	leftOut := false
+	for n, s := range whySteps(e) {
+		fmt.Fprintln(w, behind(fmt.Sprintf("  %d. ", n+1), s.Do, width))
+		if s.Command != "" && !isSame(s, e.Lock) {
+			command := command(o, s)
+			fmt.Fprintf(w, "       %s\n", command)
+			leftOut = leftOut || o.LeavesOut(command)
+		}
+		effect := s.Effect
+		if s.Needs != "" {
+			effect = strings.TrimSpace(effect + " Needs " + s.Needs + ".")
+		}
+		if effect != "" {
+			fmt.Fprintln(w, behind("     ", effect, width))
+		}
+	}
+	if leftOut {
+		fmt.Fprintln(w, behind("  ", "The commands leave out the password: "+passwordFirst+".", width))
+	}
+}
+
+// IsWell reports whether there is nothing to do, and nothing to say about the queue or the past.
+func IsWell(e lockadmin.Explanation) bool {
+	v := e.Verdicts[0]
+	return len(e.Verdicts) == 1 && v.Severity == lockadmin.SeverityOK
+}
+
+// GoesOn says that the lock serves its users as it should.
+func GoesOn(s lockadmin.Severity) bool {
+	return s == lockadmin.SeverityOK || s == lockadmin.SeverityBusy
+}
+
+// drawWell leaves out what the sentences say already, and what show tells.
+func drawWell(w *cli.Page, o *cli.Options, e lockadmin.Explanation, width int) {
+	v := e.Verdicts[0]
+	fmt.Fprintf(w, "\n%s\n", behind(cli.Mark(v.Severity)+"  ", strings.TrimSpace(v.Text+" "+v.Because), width))
+	for _, f := range whyFacts(e) {
+		if f[0] == "holder" || f[0] == "before" || f[0] == "unseen" {
+			fmt.Fprintln(w, behind(fmt.Sprintf("  %-9s ", f[0]), f[1], width))
+		}
+	}
+	for _, s := range v.Steps {
+		if s.Command == "" || isSame(s, e.Lock) {
+			fmt.Fprintln(w, behind("  ", s.Do, width))
+		} else if line := "  " + strings.TrimSuffix(s.Do, ".") + ": " + command(o, s); len([]rune(line)) <= width {
+			fmt.Fprintln(w, line)
+		} else {
+			fmt.Fprintf(w, "%s\n     %s\n", behind("  ", s.Do, width), command(o, s))
+		}
+	}
+}
+
+// isSame reports whether a step is to look again, as the reader has just done.
+func isSame(s lockadmin.Step, lock string) bool {
+	return s.Run == lockadmin.RunAdmin && s.Command == "why "+cli.ShellName(lock) && s.Database == "" && s.Schema == ""
+}
+
+const passwordFirst = "set PGPASSWORD to the password first"
+
+// behind wraps a text behind a mark, and indents its other lines as far.
+func behind(mark, text string, width int) string {
+	n := len([]rune(mark))
+	if width-n < cli.LeastWidth {
+		n = min(n, 4)
+		return strings.TrimRight(mark, " ") + "\n" + strings.Repeat(" ", n) +
+			strings.ReplaceAll(cli.Wrapped(text, max(width-n, 10)), "\n", "\n"+strings.Repeat(" ", n))
+	}
+	return mark + strings.ReplaceAll(cli.Wrapped(text, width-n), "\n", "\n"+strings.Repeat(" ", n))
+}
+
+// whySteps are those of the first verdict, and of others that are as grave. If the lock is well now, what is wrong with
+// its past counts too.
+func whySteps(e lockadmin.Explanation) []lockadmin.Step {
+	steps := e.Verdicts[0].Steps
+	const most = 5
+	for _, v := range e.Verdicts[1:] {
+		grave := v.Severity == lockadmin.SeverityStuck && e.Severity == v.Severity ||
+			v.Severity == lockadmin.SeverityWarning && GoesOn(e.Severity)
+		if grave && len(steps)+len(v.Steps) <= most {
+			steps = slices.Concat(steps, v.Steps)
+		}
+	}
+	return steps
+}
+
+// whyFacts are the facts, in the order in which one asks for them.
+func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
+	add := func(name, text string) { facts = append(facts, [2]string{name, text}) }
+	const most = 3
+	for n, h := range e.Holders {
+		if n == most {
+			add("", fmt.Sprintf("and %d more holders", len(e.Holders)-most))
+			break
+		}
+		add("holder", fmt.Sprintf("%s, %s, token %d, for %s (since %s)", cli.Printable(h.Holder),
+			look.SlotText(h.LockInfo),
+			int64(h.Token), cli.Age(h.HeldFor), h.AcquiredAt.UTC().Format("15:04:05 UTC")))
+		add("lease", leaseText(h))
+	}
+	if l := e.Last; l != nil {
+		add("last", fmt.Sprintf("%s, %s, token %d", cli.Printable(l.Holder), look.SlotText(l.LockInfo), int64(l.Token)))
+	}
+	if q := e.Queue; q.Waiting > 0 {
+		add("queue", queueText(q, e.Standby == nil))
+	} else if e.State == lockadmin.LockHeld || e.State == lockadmin.LockFree {
+		add("queue", "nobody waits")
+	}
+	for n, w := range e.Waits {
+		if n == most {
+			break
+		}
+		if len(e.Circle) == 0 && w.Holds == e.Lock {
+			whose := ""
+			if !w.SameOwner {
+				whose = " (perhaps another line of its work)"
+			}
+			add("waits for", fmt.Sprintf("%s waits for lock %s of %s, for %s%s", cli.Printable(w.Waiter),
+				cli.ShellName(w.For),
+				cli.Printable(w.Holder), cli.Age(w.Waiting), whose))
+		}
+	}
+	if hidden := slices.IndexFunc(e.Holders, func(h lockadmin.HolderFacts) bool {
+		return h.Connected == nil && h.Life == lockadmin.LifeAlive
+	}); hidden >= 0 && e.Standby == nil {
+		add("server", fmt.Sprintf("no process is known for the heartbeat of %s, as behind a pooler such as PgBouncer",
+			cli.Printable(e.Holders[hidden].Holder)))
+	}
+	for n, b := range e.Processes {
+		if n == most+1 {
+			add("", fmt.Sprintf("and %d more: pglock-admin show", len(e.Processes)-n))
+			break
+		}
+		add("server", processText(b.Backend))
+	}
+	for n, ev := range e.Events {
+		if n == most {
+			break
+		}
+		add("before", cli.Age(e.At.Sub(ev.At))+" ago: "+look.Tell(ev))
+	}
+	for _, u := range e.Unseen {
+		add("unseen", u)
+	}
+	return facts
+}
+
+// leaseText tells how much of a lease is left, and how it is renewed.
+func leaseText(h lockadmin.HolderFacts) string {
+	text := fmt.Sprintf("%s %s of %s left", cli.LeaseBar(h.LockInfo.Remaining, h.TTL), cli.Age(h.LockInfo.Remaining),
+		cli.DurationText(h.TTL))
+	if h.LockInfo.Remaining > h.TTL {
+		text = fmt.Sprintf("%s %s left (extended for a long write)", cli.LeaseBar(1, 1), cli.Age(h.LockInfo.Remaining))
+	}
+	if !h.Renewed {
+		return fmt.Sprintf("%s; not renewed yet, due every %s", text, cli.Age(h.TTL/3))
+	}
+	text += fmt.Sprintf("; renewed %s ago, due every %s", cli.Age(h.SinceRenewal), cli.Age(h.TTL/3))
+	if h.SlowestRenewal > h.SinceRenewal {
+		text += fmt.Sprintf(", longest gap %s", cli.Age(h.SlowestRenewal))
+	}
+	return text
+}
+
+func queueText(q lockadmin.QueueFacts, telling bool) string {
+	alive := q.Waiting - q.Dead
+	text := fmt.Sprintf("%d wait", alive)
+	if alive == 1 {
+		text = "1 waits"
+	}
+	if q.Dead > 0 {
+		text += fmt.Sprintf(", and %d are dead", q.Dead)
+	}
+	var first []string
+	for _, w := range q.First {
+		who := cli.Printable(w.Holder) + " " + cli.Age(w.Waiter.Waiting)
+		if !w.Alive && telling {
+			who += " (dead)"
+		}
+		if first = append(first, who); len(first) == 3 {
+			break
+		}
+	}
+	return text + "; next: " + strings.Join(first, ", ")
+}
+
+// processText describes a process of the server in a line.
+func processText(b lockadmin.Backend) string {
+	who := "process " + strconv.Itoa(b.PID)
+	if b.Prepared != "" {
+		return fmt.Sprintf("prepared transaction %s of user %s, %s old: %s", cli.Printable(b.Prepared),
+			cli.Printable(b.User),
+			cli.Age(b.Transaction), useText(b))
+	}
+	if b.Application != "" {
+		who += " " + cli.Printable(b.Application)
+	}
+	text := who + ", user " + cli.Printable(b.User) + ": " + useText(b)
+	switch {
+	case b.Hidden:
+		text += "; hidden"
+	case b.State != "" && (b.Use != lockadmin.BackendHeartbeat || b.State != "idle"):
+		text += "; " + cli.Printable(b.State) + " for " + cli.Age(b.InState)
+		if b.Transaction > 0 && b.Transaction > b.InState {
+			text += ", transaction open for " + cli.Age(b.Transaction)
+		}
+	}
+	if len(b.BlockedBy) > 0 {
+		var pids []string
+		for _, p := range b.BlockedBy[:min(3, len(b.BlockedBy))] {
+			pids = append(pids, strconv.Itoa(p))
+		}
+		text += "; waits for process " + strings.Join(pids, ", ")
+	}
+	if b.BlockedByPrepared != "" {
+		text += "; waits for prepared transaction " + cli.Printable(b.BlockedByPrepared)
+	}
+	return text
+}
+
+func useText(b lockadmin.Backend) string {
+	switch b.Use {
+	case lockadmin.BackendHeartbeat:
+		return "the holder's heartbeat"
+	case lockadmin.BackendWrite:
+		return "has passed " + fenceText(b)
+	case lockadmin.BackendAtFence:
+		return "waits at " + fenceText(b)
+	case lockadmin.BackendRow:
+		return "has locked the lock's row"
+	case lockadmin.BackendAtRow:
+		return "waits for the lock's row"
+	}
+	return "blocks another"
+}
+
+func fenceText(b lockadmin.Backend) string {
+	if b.Resource == "" {
+		return "a fence that nobody had passed before"
+	}
+	return "the fence of " + cli.Printable(b.Resource)
+}

@@ -1,0 +1,2 @@
+// Package live has the screens that move: top and watch.
+package live

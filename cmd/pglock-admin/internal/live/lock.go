@@ -1,0 +1,226 @@
+package live
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// holder is the chosen holder.
+func (m *liveModel) holder() (look.LockView, bool) {
+	for _, h := range m.shot.lock.Holders {
+		if h.Token == m.token {
+			return h, true
+		}
+	}
+	return look.LockView{}, false
+}
+
+// chooseHolder chooses another holder, so many further on. If the lease of the chosen one has ended, it chooses the
+// first.
+func (m *liveModel) chooseHolder(step int) {
+	holders := m.shot.lock.Holders
+	if len(holders) == 0 {
+		m.token = 0
+		return
+	}
+	at := 0
+	for n, h := range holders {
+		if h.Token == m.token {
+			at = n + step
+		}
+	}
+	m.token = holders[(at+len(holders))%len(holders)].Token
+}
+
+// scroll moves the view of a lock.
+func (m *liveModel) scroll(key string) {
+	page := max(1, m.height-len(m.header())-len(m.bottom()))
+	switch key {
+	case "up", "k":
+		m.from--
+	case "down", "j":
+		m.from++
+	case "pgup", "ctrl+b":
+		m.from -= page
+	case "pgdown", "ctrl+f", "space":
+		m.from += page
+	case "home", "g":
+		m.from = 0
+	case "end", "G", "shift+g":
+		m.from = len(m.drawLock())
+	}
+	m.from = max(0, min(m.from, len(m.drawLock())-page))
+}
+
+// drawLock draws one lock. Lines that do not fit on the screen are scrolled.
+func (m *liveModel) drawLock() []string {
+	switch {
+	case !m.seen:
+		return []string{"", "  reading …"}
+	case m.shot.gone:
+		return append([]string{""}, folded("There is no lock of this name any more: it was pruned.", m.width, 3)...)
+	}
+	lines := m.drawHeld()
+	lines = append(lines, m.drawLine()...)
+	lines = append(lines, m.drawPast()...)
+	lines = append(lines, m.drawProcesses()...)
+	if _, old := m.old(); old {
+		for n := range lines {
+			lines[n] = liveFaint(lines[n])
+		}
+	}
+	return lines
+}
+
+func (m *liveModel) drawHeld() []string {
+	v, width := m.shot.lock, m.width
+	lines := []string{""}
+	if len(v.Holders) == 0 {
+		lines = append(lines, "○ nobody holds it")
+		ended := "its lease ran out"
+		if !v.Lock.EndedAt.IsZero() {
+			ended = "ended " + cli.Moment(v.Lock.EndedAt)
+		}
+		token := fmt.Sprintf("token %d", int64(v.Lock.Token))
+		for _, line := range flow(width-2, "last holder "+cellText(v.Lock.Holder), token, ended) {
+			lines = append(lines, "  "+line)
+		}
+		return lines
+	}
+	for _, h := range v.Holders {
+		mark, line := "● ", fit(shorten(cellText(h.Holder), width-2), width-2)
+		if len(v.Holders) > 1 && h.Token == m.token {
+			mark, line = "▶ ", liveReverse(line)
+		}
+		lines = append(lines, mark+line)
+		slot := ""
+		if h.Slot > 0 {
+			slot = fmt.Sprintf("slot %d", h.Slot)
+		}
+		rail := "  "
+		if len(v.Waiters) > 0 {
+			rail = "│ "
+		}
+		left := look.LeaseCell(h.LockInfo, m.shot.lives[keyOf(h.LockInfo)], 10) + " " + cli.Age(h.LockInfo.Remaining) +
+			" of " +
+			cli.DurationText(h.LockInfo.TTL) + " left"
+		for _, detail := range flow(width-2, left,
+			fmt.Sprintf("token %d", int64(h.Token)), "held for "+cli.Age(look.HeldFor(h.LockInfo)), slot) {
+			lines = append(lines, rail+detail)
+		}
+	}
+	return lines
+}
+
+// drawLine draws the queue below the holders, from the head to the end.
+func (m *liveModel) drawLine() (lines []string) {
+	v, width := m.shot.lock, m.width
+	if len(v.Waiters) == 0 {
+		return []string{"", "nobody waits"}
+	}
+	lines = append(lines, "│")
+	more := v.Lock.LockInfo.Waiting - len(v.Waiters)
+	places := len(strconv.Itoa(v.Waiters[len(v.Waiters)-1].Place))
+	for n, q := range v.Waiters {
+		arm, rail := "├─ ", "│  "
+		if n == len(v.Waiters)-1 && more <= 0 {
+			arm, rail = "└─ ", "   "
+		}
+		mode := ""
+		if q.Mode != v.Lock.Mode || q.Limit != v.Lock.Limit {
+			mode = look.ModeText(q.Mode, q.Limit)
+		}
+		dead := ""
+		if !q.Alive {
+			dead = look.PassedOver
+		}
+		place := fitRight(strconv.Itoa(q.Place), places) + ". "
+		pieces := []string{"waits " + cli.Age(q.Waiter.Waiting), mode, dead}
+		room := width - 3 - cells(place)
+		if room > 60 { // one line for each waiter
+			facts := flow(room, pieces...)
+			name := fit(cellText(q.Holder), min(32, room-cells(facts[0])-2))
+			lines = append(lines, arm+place+name+"  "+facts[0])
+			continue
+		}
+		lines = append(lines, arm+place+shorten(cellText(q.Holder), room))
+		for _, fact := range flow(room, pieces...) {
+			lines = append(lines, rail+fit("", cells(place))+fact)
+		}
+	}
+	if more > 0 {
+		lines = append(lines, fit(fmt.Sprintf("└─ and %d more", more), width))
+	}
+	return lines
+}
+
+func (m *liveModel) drawPast() []string {
+	v := m.shot.lock
+	lines := []string{"", liveBold(shorten("HISTORY, newest first", m.width))}
+	switch {
+	case v.Note != "":
+		return append(lines, folded(cellLine(v.Note), m.width, 3)...)
+	case len(v.Events) == 0:
+		return append(lines, "nothing is recorded")
+	}
+	for _, e := range v.Events {
+		lines = append(lines, m.drawEvent(e)...)
+	}
+	return lines
+}
+
+func (m *liveModel) drawEvent(e lockadmin.Event) (lines []string) {
+	when := e.At.UTC().Format("15:04:05")
+	if m.shot.at.Sub(e.At) > 12*time.Hour || m.width >= 80 {
+		when = e.At.UTC().Format("2006-01-02 15:04:05")
+	}
+	text := folded(cellLine(when+" "+string(e.Kind)+": "+look.Tell(e)), m.width-2, 4)
+	for n, line := range text {
+		if n > 0 {
+			line = "  " + line
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func (m *liveModel) drawProcesses() []string {
+	v := m.shot.lock
+	if v.BackendsNote == "" && len(v.Backends) == 0 {
+		return nil
+	}
+	lines := []string{"", liveBold(shorten("PROCESSES OF THE SERVER", m.width))}
+	if v.BackendsNote != "" {
+		return append(lines, folded(cellLine(v.BackendsNote), m.width, 3)...)
+	}
+	for _, b := range v.Backends {
+		state, open, client := "state hidden", "", ""
+		if !b.Hidden {
+			state = cellText(b.State) + " for " + cli.Age(b.Backend.InState)
+			if b.State == "active" && b.WaitsFor != "" {
+				state += ", waits for " + cellText(b.WaitsFor)
+			}
+			if b.Backend.Transaction > 0 {
+				open = "transaction open for " + cli.Age(b.Backend.Transaction)
+			}
+			if client = "local"; b.Client != "" {
+				client = cellText(b.Client)
+			}
+		}
+		pid, user := "pid "+look.PidText(b.Backend), "user "+cellText(b.User)
+		for n, line := range flow(m.width-2, pid, look.ShortUse(b.Backend, cellText), cellText(b.Application), user,
+			client,
+			state, open) {
+			if n > 0 {
+				line = "  " + line
+			}
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}

@@ -1,0 +1,192 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// How much of the database a screen reads at once.
+const (
+	liveLocks   = 500
+	liveWaiters = 100
+	liveEvents  = 50
+)
+
+// liveOrder is how top sorts.
+type liveOrder string
+
+const (
+	byWait liveOrder = "wait"
+	byAge  liveOrder = "age"
+	byRate liveOrder = "rate"
+)
+
+// liveWish is what the screen wants to show.
+type liveWish struct {
+	name  string // of one lock; "" for a list
+	order liveOrder
+	match string
+}
+
+// liveShot is what one refresh has read, or why it could not.
+type liveShot struct {
+	wish  liveWish
+	at    time.Time // by this machine's clock
+	next  time.Time // when the next one is due
+	locks []pglock.LockInfo
+	more  bool // there are more than liveLocks
+
+	verdicts map[string]lockadmin.Severity // of these locks, as why judges them
+	lives    map[liveKey]lockadmin.Life
+
+	lock look.ShowView
+	gone bool // there is no lock of that name
+
+	err     error
+	trouble *cli.Problem // err for people
+}
+
+// liveReader asks the database again and again, never twice at once. Its goroutine belongs to whoever calls run.
+type liveReader struct {
+	o        *cli.Options
+	pool     *pgxpool.Pool
+	admin    *lockadmin.Admin
+	interval time.Duration
+
+	mu     sync.Mutex
+	wish   liveWish
+	wished chan struct{} // holds one: the wish has changed
+}
+
+// ask changes what the next refresh reads, and hurries it.
+func (r *liveReader) ask(w liveWish) {
+	r.mu.Lock()
+	r.wish = w
+	r.mu.Unlock()
+	select {
+	case r.wished <- struct{}{}:
+	default:
+	}
+}
+
+func (r *liveReader) now() liveWish {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.wish
+}
+
+// run reads until ctx ends.
+func (r *liveReader) run(ctx context.Context, send func(liveShot)) {
+	timer := time.NewTimer(r.interval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-r.wished:
+		}
+		shot := r.read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		send(shot)
+		timer.Reset(time.Until(shot.next))
+	}
+}
+
+// liveShare says how long a refresh pauses: so many times as long as it took. A list that is hard to read, of a million
+// locks, takes a fifth of one of the server's processors at most.
+const liveShare = 4
+
+func pauseAfter(took, interval time.Duration) time.Duration {
+	return max(interval-took, liveShare*took)
+}
+
+// read refreshes once.
+func (r *liveReader) read(ctx context.Context) liveShot {
+	began := time.Now()
+	bounded, cancel := r.o.Bounded(ctx)
+	defer cancel()
+	shot := liveShot{wish: r.now()}
+	if shot.wish.name == "" {
+		if shot.locks, shot.more, shot.err = liveList(bounded, r.admin, shot.wish); shot.err == nil {
+			shot.verdicts, shot.err = verdictsOf(bounded, r.admin, shot.locks)
+		}
+		if shot.err == nil {
+			shot.lives, shot.err = livesIn(bounded, r.admin, shot.locks)
+		}
+	} else {
+		shot.lock, shot.err = look.Look(bounded, r.admin, shot.wish.name, liveEvents, liveWaiters)
+		if shot.err == nil {
+			held := make([]pglock.LockInfo, len(shot.lock.Holders))
+			for n, h := range shot.lock.Holders {
+				held[n] = h.LockInfo
+			}
+			shot.lives, shot.err = livesIn(bounded, r.admin, held)
+		}
+		if shot.gone = errors.Is(shot.err, lockadmin.ErrNotFound); shot.gone {
+			shot.err = nil
+		}
+	}
+	shot.err = cli.Because(bounded, r.o.WithRights(bounded, r.pool, shot.err))
+	shot.at = time.Now()
+	shot.next = shot.at.Add(pauseAfter(shot.at.Sub(began), r.interval))
+	if shot.err != nil {
+		p := r.o.Diagnose(ctx, shot.err)
+		shot.trouble, shot.next = &p, shot.at.Add(r.interval)
+	}
+	return shot
+}
+
+// ill says that a lock needs somebody.
+func (s *liveShot) ill(name string) bool {
+	v := s.verdicts[name]
+	return v == lockadmin.SeverityWarning || v == lockadmin.SeverityStuck
+}
+
+func verdictsOf(ctx context.Context, admin *lockadmin.Admin, locks []pglock.LockInfo) (map[string]lockadmin.Severity,
+	error) {
+	all, err := admin.Summaries(ctx, locks)
+	verdicts := make(map[string]lockadmin.Severity, len(all))
+	for _, s := range all {
+		verdicts[s.Lock] = s.Severity
+	}
+	return verdicts, err
+}
+
+// liveList reads the first locks of an order with one statement.
+func liveList(ctx context.Context, admin *lockadmin.Admin, w liveWish) ([]pglock.LockInfo, bool, error) {
+	opts := []lockadmin.ListOption{lockadmin.WithLimit(liveLocks + 1)}
+	switch w.order {
+	case byWait:
+		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderWaiting))
+	case byAge:
+		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderAge))
+	case byRate: // a lock that is granted often was granted lately, and may be free at this moment
+		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderRecent), lockadmin.WithFree())
+	}
+	if w.match != "" {
+		opts = append(opts, lockadmin.WithMatch(w.match))
+	}
+	return lockadmin.First(liveLocks, admin.Locks(ctx, opts...))
+}
+
+// livesIn says of each lock whether its holder lives, with one statement.
+func livesIn(ctx context.Context, admin *lockadmin.Admin, locks []pglock.LockInfo) (map[liveKey]lockadmin.Life, error) {
+	found, err := admin.Lives(ctx, locks)
+	lives := make(map[liveKey]lockadmin.Life, len(found))
+	for n, l := range found {
+		lives[keyOf(locks[n])] = l.Life
+	}
+	return lives, err
+}

@@ -1,0 +1,275 @@
+package live
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// liveRates counts grants between refreshes.
+type liveRates struct {
+	at     time.Time
+	grants map[liveKey]int64
+	rate   map[liveKey]float64
+}
+
+func (r *liveRates) note(s liveShot) {
+	grants, rate := map[liveKey]int64{}, map[liveKey]float64{}
+	for _, i := range s.locks {
+		k := keyOf(i)
+		grants[k] = i.Grants
+		if before, known := r.grants[k]; known && s.at.After(r.at) {
+			rate[k] = max(0, float64(i.Grants-before)/s.at.Sub(r.at).Seconds())
+		}
+	}
+	r.at, r.grants, r.rate = s.at, grants, rate
+}
+
+// text is the rate of a lock: "-" until it has been seen twice.
+func (r *liveRates) text(k liveKey) string {
+	rate, known := r.rate[k]
+	switch {
+	case !known:
+		return "-"
+	case rate == 0:
+		return "0"
+	case rate < 10 && rate != math.Trunc(rate):
+		return strconv.FormatFloat(rate, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(rate, 'f', 0, 64)
+}
+
+func (m *liveModel) sort() {
+	slices.SortStableFunc(m.shot.locks, func(a, b pglock.LockInfo) int {
+		c := 0
+		switch m.wish.order {
+		case byWait:
+			c = cmp.Compare(b.LongestWait, a.LongestWait)
+		case byAge:
+			c = cmp.Compare(look.HeldFor(b), look.HeldFor(a))
+		case byRate:
+			c = cmp.Compare(m.rates.rate[keyOf(b)], m.rates.rate[keyOf(a)])
+		}
+		return cmp.Or(c, cmp.Compare(a.Name, b.Name), cmp.Compare(a.Slot, b.Slot))
+	})
+}
+
+// follow keeps the chosen lock chosen when its place changes.
+func (m *liveModel) follow() {
+	if n := slices.IndexFunc(m.shot.locks, func(i pglock.LockInfo) bool { return keyOf(i) == m.chosen }); n >= 0 {
+		m.row = n
+	}
+	m.choose()
+}
+
+// choose notes which lock is chosen, and brings it onto the screen.
+func (m *liveModel) choose() {
+	m.row = max(0, min(m.row, len(m.shot.locks)-1))
+	if m.row < len(m.shot.locks) {
+		m.chosen = keyOf(m.shot.locks[m.row])
+	}
+	page := max(1, m.rows())
+	m.from = max(m.row-page+1, min(m.from, m.row))
+}
+
+func (m *liveModel) move(key string) {
+	switch key {
+	case "up", "k":
+		m.row--
+	case "down", "j":
+		m.row++
+	case "pgup", "ctrl+b":
+		m.row -= m.rows()
+	case "pgdown", "ctrl+f", "space":
+		m.row += m.rows()
+	case "home", "g":
+		m.row = 0
+	case "end", "G", "shift+g":
+		m.row = len(m.shot.locks) - 1
+	}
+	m.choose()
+}
+
+// liveColumn is a column of top. Those of a lower rank leave first when the terminal is narrow.
+type liveColumn struct {
+	title string
+	rank  int
+	least int
+	right bool
+	text  func(pglock.LockInfo) string
+}
+
+const (
+	lockColumn   = "LOCK"
+	holderColumn = "HOLDER"
+)
+
+func (m *liveModel) columns() []liveColumn {
+	first := func(order liveOrder, rank int) int { // the sorted one stays
+		if m.wish.order == order {
+			return 9
+		}
+		return rank
+	}
+	return []liveColumn{
+		{lockColumn, 10, 16, false, func(i pglock.LockInfo) string { return cellName(i.Name) }},
+		{"VERDICT", 9, 7, false, func(i pglock.LockInfo) string { return cli.Mark(m.shot.verdicts[i.Name]) }},
+		{"MODE", 0, 12, false, look.SlotText},
+		{holderColumn, 6, 16, false, func(i pglock.LockInfo) string { return cellText(i.Holder) }},
+		{"TOKEN", 1, 6, true, func(i pglock.LockInfo) string { return strconv.FormatInt(int64(i.Token), 10) }},
+		{"HELD", first(byAge, 5), 6, true, func(i pglock.LockInfo) string {
+			if !i.Held {
+				return "-"
+			}
+			return cli.Age(look.HeldFor(i))
+		}},
+		{"LEASE", 2, 10, false, func(i pglock.LockInfo) string {
+			if !i.Held {
+				return ""
+			}
+			return look.LeaseCell(i, m.shot.lives[keyOf(i)], 10)
+		}},
+		{"LEFT", 8, 5, true, func(i pglock.LockInfo) string {
+			if !i.Held {
+				return "FREE"
+			}
+			return cli.Age(i.Remaining)
+		}},
+		{"QUEUE", 7, 5, true, func(i pglock.LockInfo) string {
+			if i.Waiting == 0 {
+				return "-"
+			}
+			return strconv.Itoa(i.Waiting)
+		}},
+		{"WAIT", first(byWait, 3), 5, true, func(i pglock.LockInfo) string {
+			if i.Waiting == 0 {
+				return "-"
+			}
+			return cli.Age(i.LongestWait)
+		}},
+		{"RATE/s", first(byRate, 4), 6, true, func(i pglock.LockInfo) string { return m.rates.text(keyOf(i)) }},
+	}
+}
+
+const liveGap = 2
+
+// table chooses the columns that fit, and how wide each is.
+func (m *liveModel) table(width int) (columns []liveColumn, widths []int) {
+	columns = m.columns()
+	natural := map[string]int{}
+	for _, c := range columns {
+		natural[c.title] = max(c.least, cells(c.title))
+		for _, i := range m.shot.locks {
+			natural[c.title] = max(natural[c.title], cells(c.text(i)))
+		}
+	}
+	least := func(c liveColumn) int {
+		if c.title == lockColumn || c.title == holderColumn {
+			return c.least
+		}
+		return natural[c.title]
+	}
+	used := func() (n int) {
+		for _, c := range columns {
+			n += least(c) + liveGap
+		}
+		return n - liveGap
+	}
+	for used() > width && len(columns) > 1 {
+		lowest := 0
+		for n, c := range columns {
+			if c.rank < columns[lowest].rank {
+				lowest = n
+			}
+		}
+		columns = slices.Delete(columns, lowest, lowest+1)
+	}
+	rest := max(0, width-used())
+	for _, c := range columns {
+		w := min(least(c), width)
+		switch c.title {
+		case lockColumn: // two thirds of what is left, and more if the holder needs less
+			w += min(natural[c.title]-w, max(rest*2/3, rest-(natural[holderColumn]-16)))
+		case holderColumn:
+			w += min(natural[c.title]-w, rest)
+		}
+		if grown := w - min(least(c), width); grown > 0 {
+			rest -= grown
+		}
+		widths = append(widths, max(w, 0))
+	}
+	return columns, widths
+}
+
+// rows is how many rows of the list the screen has room for.
+func (m *liveModel) rows() int { return m.height - len(m.header()) - 2 - len(m.noticeLines()) }
+
+func (m *liveModel) drawTop() []string {
+	width := max(0, m.width-2)
+	if !m.seen {
+		return []string{"", "  reading …"}
+	}
+	if len(m.shot.locks) == 0 {
+		text := "no lock is held"
+		if m.wish.match != "" {
+			text = "no lock fits the filter"
+		}
+		return []string{"", fit("  "+text, m.width)}
+	}
+	columns, widths := m.table(width)
+	title, pad := "  ", ""
+	for n, c := range columns {
+		cell := fit(c.title, widths[n])
+		if c.right {
+			cell = fitRight(c.title, widths[n])
+		}
+		title += pad + cell
+		pad = "  "
+	}
+	lines := []string{liveBold(fit(title, m.width))}
+	_, old := m.old()
+	for n := m.from; n < min(len(m.shot.locks), m.from+max(1, m.rows())); n++ {
+		line, pad := "", ""
+		for c, column := range columns {
+			cell := column.text(m.shot.locks[n])
+			if column.right {
+				cell = fitRight(cell, widths[c])
+			} else {
+				cell = fit(cell, widths[c])
+			}
+			line += pad + cell
+			pad = "  "
+		}
+		switch {
+		case n == m.row:
+			line = liveReverse(fit("▶ "+line, m.width))
+		case old:
+			line = liveFaint(fit("  "+line, m.width))
+		case m.shot.ill(m.shot.locks[n].Name):
+			line = liveAlarm(fit("  "+line, m.width))
+		default:
+			line = fit("  "+line, m.width)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// count says how many rows there are.
+func (m *liveModel) count() string {
+	n := fmt.Sprint(len(m.shot.locks))
+	switch {
+	case m.shot.more:
+		return "the first " + n
+	case len(m.shot.locks) == 1:
+		return "1 row"
+	}
+	return n + " rows"
+}

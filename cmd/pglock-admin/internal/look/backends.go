@@ -1,0 +1,204 @@
+package look
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// BackendView is a process of the server in JSON: what the library tells, and its durations in milliseconds; null where
+// the server hides them.
+type BackendView struct {
+	lockadmin.Backend
+	InState     *int64 `json:"in_state_ms"`
+	Transaction *int64 `json:"transaction_ms"` // null too where no transaction is open
+	Query       *int64 `json:"query_ms"`       // since the last statement began
+}
+
+func BackendViews(backends []lockadmin.Backend) []BackendView {
+	views := []BackendView{}
+	for _, b := range backends {
+		v := BackendView{Backend: b}
+		if !b.Hidden {
+			inState, query := b.InState.Milliseconds(), b.Query.Milliseconds()
+			v.InState, v.Query = &inState, &query
+			if transaction := b.Transaction.Milliseconds(); b.Transaction > 0 {
+				v.Transaction = &transaction
+			}
+		}
+		views = append(views, v)
+	}
+	return views
+}
+
+// drawBackends tells which processes of the server work for the lock.
+func drawBackends(w *cli.Page, v ShowView) {
+	if len(v.Backends) > 0 {
+		fmt.Fprintln(w)
+		drawBackendTable(w, v.Backends)
+	}
+	var notes []string
+	if slices.ContainsFunc(v.Backends, func(b BackendView) bool { return b.Hidden }) {
+		notes = append(notes, "The server hides CLIENT, STATE and TRANSACTION from this user. "+
+			"Members of the role pg_read_all_stats see them.")
+	}
+	if v.BackendsNote != "" {
+		notes = append(notes, v.BackendsNote)
+	} else if unknown := withoutHeartbeat(v); unknown > 0 {
+		whose := "the holder"
+		if len(v.Holders) > 1 {
+			whose = fmt.Sprintf("%d of the %d holders", unknown, len(v.Holders))
+		}
+		notes = append(notes, "No server process is known for the heartbeat of "+whose+
+			". A client opens that connection "+
+			"when a lease has lasted for ten seconds, or a third of its TTL. Behind a pooler such as PgBouncer "+
+			"clients share processes, and none belongs to a holder.")
+	}
+	for _, note := range notes {
+		fmt.Fprintf(w, "\n%s\n", cli.Wrapped(note, cli.TextWidth(w)))
+	}
+}
+
+func drawBackendTable(w *cli.Page, backends []BackendView) {
+	titles := []string{"PID", "USE", "APPLICATION", "USER", "CLIENT", "STATE", "TRANSACTION"}
+	var rows [][]string
+	for _, b := range backends {
+		client, state, transaction := "hidden", "hidden", "hidden"
+		if !b.Hidden {
+			client, transaction = "local", "-"
+			if b.Client != "" {
+				client = cli.Printable(b.Client)
+			}
+			if b.Backend.Transaction > 0 {
+				transaction = cli.Age(b.Backend.Transaction)
+			}
+			state = cli.Printable(b.State) + " for " + cli.Age(b.Backend.InState)
+			if b.State == "active" && b.WaitsFor != "" {
+				state += ", waits for " + cli.Printable(b.WaitsFor)
+			}
+		}
+		rows = append(rows, []string{PidText(b.Backend), ShortUse(b.Backend, cli.Printable),
+			cli.Printable(b.Application),
+			cli.Printable(b.User),
+			client, state, transaction})
+	}
+	cli.DrawTable(w, titles, rows, 0, 6)
+}
+
+// PidText names the process; a prepared transaction has none.
+func PidText(b lockadmin.Backend) string {
+	if b.PID == 0 {
+		return "-"
+	}
+	return strconv.Itoa(b.PID)
+}
+
+// ShortUse says what a process does for the lock, or in its way. Its texts from outside are written by text.
+func ShortUse(b lockadmin.Backend, text func(string) string) string {
+	resource := text(b.Resource)
+	if b.Resource == "" {
+		resource = "a new resource" // see lockadmin.Backends
+	}
+	use := map[lockadmin.BackendUse]string{
+		lockadmin.BackendHeartbeat: "heartbeat",
+		lockadmin.BackendWrite:     "write to " + resource,
+		lockadmin.BackendAtFence:   "waits to write to " + resource,
+		lockadmin.BackendRow:       "has locked the lock's row",
+		lockadmin.BackendAtRow:     "waits for the lock's row",
+		lockadmin.BackendBlocker:   "blocks one of these",
+	}[b.Use]
+	switch {
+	case use == "":
+		use = text(string(b.Use))
+	case b.Use == lockadmin.BackendHeartbeat && b.Slot > 0:
+		use += " #" + strconv.Itoa(b.Slot)
+	}
+	if b.Prepared != "" {
+		use += ", prepared as " + text(b.Prepared)
+	}
+	return use
+}
+
+// withoutHeartbeat counts the holders whose heartbeat is not among the backends.
+func withoutHeartbeat(v ShowView) (n int) {
+	for _, h := range v.Holders {
+		if !slices.ContainsFunc(v.Backends, func(b BackendView) bool {
+			return b.Use == lockadmin.BackendHeartbeat && b.Slot == h.Slot && b.Token == h.Token
+		}) {
+			n++
+		}
+	}
+	return n
+}
+
+// drawEndings tells the ways to end a holder or an open transaction, and what each does and does not do.
+func drawEndings(w *cli.Page, o *cli.Options, v ShowView) {
+	var ways [][2]string
+	if len(v.Holders) > 0 {
+		token := strconv.FormatInt(int64(v.Holders[0].Token), 10)
+		ways = append(ways,
+			[2]string{
+				fmt.Sprintf("pglock-admin break %s --reason \"why\" --token %s%s", cli.ShellName(v.Lock.Name), token,
+					o.Same()),
+				"takes the lock away at once. The fence refuses the holder's later writes. Its program runs on. " +
+					"It needs the role pglock_admin."},
+			[2]string{"stop the program",
+				"ends the holder itself. If it cannot release the lock, the lock is free when the lease has run out."})
+	}
+	if writes := pidsOf(v.Backends, lockadmin.BackendWrite); len(writes) > 0 {
+		ways = append(ways, [2]string{terminate(writes),
+			"rolls back what this transaction has written, and lets the next holder pass the fence. " +
+				rightToEnd(v.Backends, lockadmin.BackendWrite)})
+	}
+	if beats := pidsOf(v.Backends, lockadmin.BackendHeartbeat); len(beats) > 0 {
+		ways = append(ways, [2]string{terminate(beats),
+			"does not end the holder: its client connects again, and keeps the lock. " +
+				rightToEnd(v.Backends, lockadmin.BackendHeartbeat)})
+	}
+	if slices.ContainsFunc(v.Backends, func(b BackendView) bool {
+		return b.PID == 0 || b.Use != lockadmin.BackendHeartbeat && b.Use != lockadmin.BackendWrite
+	}) {
+		ways = append(ways, [2]string{"pglock-admin why " + cli.ShellName(v.Lock.Name) + o.Same(),
+			"says who stands in the way, and how to end that."})
+	}
+	fmt.Fprintf(w, "\nHOW TO END IT\n")
+	for _, way := range ways {
+		fmt.Fprintf(w, "\n  %s\n      %s\n", way[0], strings.ReplaceAll(cli.Wrapped(way[1], cli.TextWidth(w)-6), "\n",
+			"\n      "))
+	}
+}
+
+func pidsOf(backends []BackendView, use lockadmin.BackendUse) (pids []string) {
+	for _, b := range backends {
+		if pid := strconv.Itoa(b.PID); b.Use == use && b.PID != 0 && !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func terminate(pids []string) string {
+	if len(pids) == 1 {
+		return "SELECT pg_terminate_backend(" + pids[0] + ");"
+	}
+	return "SELECT pg_terminate_backend(pid) FROM unnest(ARRAY[" + strings.Join(pids, ", ") + "]) pid;"
+}
+
+// rightToEnd says who may end the backends, or that this user may.
+func rightToEnd(backends []BackendView, use lockadmin.BackendUse) string {
+	var users []string
+	for _, b := range backends {
+		if b.Use == use && !b.MayEnd && !slices.Contains(users, cli.Named(b.User)) {
+			users = append(users, cli.Named(b.User))
+		}
+	}
+	if len(users) == 0 {
+		return "This user has the right to do that."
+	}
+	return "This user lacks the right: it needs the role " + strings.Join(users, " and ") +
+		", or of pg_signal_backend where that role is no superuser."
+}

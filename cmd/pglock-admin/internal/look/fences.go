@@ -1,0 +1,83 @@
+package look
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+type fencesView struct {
+	Fences []lockadmin.FenceInfo `json:"fences"`
+	More   bool                  `json:"more"` // --limit left some out
+}
+
+func NewFences(o *cli.Options) *cobra.Command {
+	var flags listFlags
+	cmd := &cobra.Command{
+		Use:   "fences [NAME]",
+		Short: "Show which token has written to which resource",
+		Long: `Show the fences. Each has a resource, the highest fencing token that has written to it, and the lock of that token.
+The fence refuses a write with a lower token. With a NAME the command shows the fences of that lock, and the fence of
+the resource with the same name.`,
+		Example: `  pglock-admin fences nightly-report
+  pglock-admin fences --order age --older 30d      what nobody has written to for a month`,
+		Args:        cli.AtMostOneName,
+		Annotations: cli.UsesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, opts, err := flags.read(cmd, args)
+			if err != nil {
+				return err
+			}
+			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				fences, more, err := lockadmin.First(flags.limit, admin.Fences(ctx, name, opts...))
+				if err != nil {
+					return err
+				}
+				view := fencesView{Fences: fences, More: more}
+				if fences == nil {
+					view.Fences = []lockadmin.FenceInfo{}
+				}
+				return o.Show(cmd, view, func(w *cli.Page) { drawFences(w, view, name, flags) })
+			})
+		},
+	}
+	flags.add(o, cmd, map[string]string{
+		"prefix": "show only resources whose names begin with this `text`",
+		"match":  "show only fences with this `text` in the name of resource or lock",
+		"older":  "show only fences that nobody has passed for this `duration`",
+		"after":  "begin after the resource with this `name`",
+	}, lockadmin.OrderName, lockadmin.OrderAge)
+	return cmd
+}
+
+func drawFences(w *cli.Page, view fencesView, name string, flags listFlags) {
+	if len(view.Fences) == 0 {
+		switch {
+		case flags.filtered():
+			fmt.Fprintln(w, "no fence fits these flags")
+		case name != "":
+			fmt.Fprintf(w, "no fence belongs to lock %s\n", cli.ShellName(name))
+		default:
+			fmt.Fprintln(w, "nobody has passed a fence")
+		}
+		return
+	}
+	drawFenceRows(w, view.Fences)
+	if view.More {
+		flags.more(w, len(view.Fences), view.Fences[len(view.Fences)-1].Resource)
+	}
+}
+
+func drawFenceRows(w *cli.Page, fences []lockadmin.FenceInfo) {
+	var rows [][]string
+	for _, f := range fences {
+		rows = append(rows, []string{cli.ShellName(f.Resource), strconv.FormatInt(int64(f.LastToken), 10),
+			cli.ShellName(f.Lock), cli.Moment(f.AdvancedAt)})
+	}
+	cli.DrawTable(w, []string{"FENCE OF", "LAST TOKEN", "LOCK", "ADVANCED"}, rows, 1)
+}

@@ -1,0 +1,224 @@
+package look
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// eventView is an event in JSON, with how long the tenure lasted.
+type eventView struct {
+	lockadmin.Event
+	HeldFor int64 `json:"held_for_ms,omitempty"`
+}
+
+type historyView struct {
+	Events  []eventView `json:"events"` // newest first
+	More    bool        `json:"more"`   // --limit left some out
+	History RecordView  `json:"history"`
+}
+
+func NewHistory(o *cli.Options) *cobra.Command {
+	var limit int
+	var before int64
+	var since, until time.Duration
+	var kinds []string
+	cmd := &cobra.Command{
+		Use:   "history [NAME]",
+		Short: "Show who held a lock, from when until when, and how it ended",
+		Long: `Show the history of one lock, or of all, newest first. A line is a tenure: the time for which somebody held a lease.
+The server writes the line when the tenure ends, so the present holder has none: see pglock-admin show.
+
+  takeover  the lease ran out, and the lock was granted to the next
+  break     an operator ended the lease
+  expired   the lease ran out, and prune removed the lock
+  release   the holder ended the lease
+  handover  the holder ended the lease and chose the next
+  overlap   the lock was granted before its lease was over: must never happen
+
+The history has release, handover and overlap only at level all: pglock-admin record. Other lines are what operators
+did: bypass (of a guard), epoch and level. A lease that ran out ended with its expiry, however late somebody noticed.
+
+You need the role pglock_admin.`,
+		Example: `  pglock-admin history nightly-report
+  pglock-admin history --kind takeover,break --since 1h
+  pglock-admin history nightly-report --before 4711 -o json`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && args[0] == "" {
+				return cli.UsageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes",
+					"history takes the name of one lock or none, not %q", args)
+			}
+			return nil
+		},
+		Annotations: cli.ForOperators,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			name := ""
+			if len(args) == 1 {
+				if name, err = cli.NameOf(cmd, args, 0); err != nil {
+					return err
+				}
+			}
+			opts, err := historyOptions(cmd, limit, before, since, until, kinds)
+			if err != nil {
+				return err
+			}
+			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				view, err := readHistory(ctx, admin, name, limit, opts)
+				if err != nil {
+					return err
+				}
+				return o.Show(cmd, view, func(w *cli.Page) { drawHistory(w, o, view, name) })
+			})
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 100, "show at most this `number`")
+	cmd.Flags().Int64Var(&before, "before", 0, "continue after the event with this `ID`, toward older ones")
+	cmd.Flags().StringSliceVar(&kinds, "kind", nil, "show only these `kinds`, such as takeover,break")
+	cli.DurationVar(cmd.Flags(), &since, "since", "show only what happened within this `duration`")
+	cli.DurationVar(cmd.Flags(), &until, "until", "show only what happened longer ago than this `duration`")
+	return cmd
+}
+
+// historyOptions reads the flags of history.
+func historyOptions(cmd *cobra.Command, limit int, before int64, since, until time.Duration,
+	kinds []string) ([]lockadmin.ListOption, error) {
+	if limit < 1 || limit > 9999 {
+		return nil, cli.UsageErrorf("--limit 100", "--limit is %d: it must be from 1 to 9999", limit)
+	}
+	opts := []lockadmin.ListOption{lockadmin.WithPageSize(limit + 1)}
+	if cmd.Flags().Changed("before") {
+		if before < 1 {
+			return nil, cli.UsageErrorf("--before 4711", "--before is %d: it must be the ID of an event", before)
+		}
+		opts = append(opts, lockadmin.WithBefore(before))
+	}
+	for _, ago := range []struct {
+		flag string
+		d    time.Duration
+		with func(time.Time) lockadmin.ListOption
+	}{{"since", since, lockadmin.WithSince}, {"until", until, lockadmin.WithUntil}} {
+		if !cmd.Flags().Changed(ago.flag) {
+			continue
+		}
+		if ago.d < 0 {
+			return nil, cli.UsageErrorf("--"+ago.flag+" 1h", "--%s is %s: it must not be negative", ago.flag,
+				cli.DurationText(ago.d))
+		}
+		opts = append(opts, ago.with(time.Now().Add(-ago.d)))
+	}
+	for _, k := range kinds {
+		if !slices.Contains(lockadmin.EventKinds(), lockadmin.EventKind(k)) {
+			return nil, cli.UsageErrorf("--kind takeover,break", "--kind is %s: it must be of %s",
+				cli.ShellQuote(cli.EscapeText(k)), kindsText())
+		}
+		opts = append(opts, lockadmin.WithKinds(lockadmin.EventKind(k)))
+	}
+	return opts, nil
+}
+
+func kindsText() string {
+	var all []string
+	for _, k := range lockadmin.EventKinds() {
+		all = append(all, string(k))
+	}
+	return strings.Join(all, ", ")
+}
+
+func readHistory(ctx context.Context, admin *lockadmin.Admin, name string, limit int,
+	opts []lockadmin.ListOption) (historyView, error) {
+	events, more, err := lockadmin.First(limit, admin.History(ctx, name, opts...))
+	if err != nil {
+		return historyView{}, err
+	}
+	settings, err := admin.HistorySettings(ctx)
+	view := historyView{Events: []eventView{}, More: more, History: RecordViewOf(settings)}
+	for _, e := range events {
+		view.Events = append(view.Events, eventView{Event: e, HeldFor: e.HeldFor().Milliseconds()})
+	}
+	return view, err
+}
+
+func drawHistory(w *cli.Page, o *cli.Options, view historyView, name string) {
+	if len(view.Events) == 0 {
+		fmt.Fprintln(w, "the history has no such entry")
+	} else {
+		titles, right := []string{"ENDED", "EVENT", "TOKEN", "HELD-FOR", "HOLDER", "WHAT"}, []int{2, 3}
+		if name == "" {
+			titles, right = slices.Insert(titles, 2, "LOCK"), []int{3, 4}
+		}
+		var rows [][]string
+		for _, v := range view.Events {
+			ended := v.EndedAt
+			if ended.IsZero() {
+				ended = v.At
+			}
+			row := []string{cli.Moment(ended), cli.Printable(string(v.Kind)), tokenText(v.Event), heldText(v.Event),
+				cli.Printable(v.Holder), note(v.Event)}
+			if v.Holder == "" {
+				row[4] = ""
+			}
+			if name == "" {
+				lock := ""
+				if v.Lock != "" {
+					lock = cli.ShellName(v.Lock)
+				}
+				row = slices.Insert(row, 2, lock)
+			}
+			rows = append(rows, row)
+		}
+		cli.DrawTable(w, titles, rows, right...)
+	}
+	if view.More {
+		fmt.Fprintf(w, "\nthere is more: --before %d, or a greater --limit\n", view.Events[len(view.Events)-1].ID)
+	}
+	if view.History.Level != lockadmin.HistoryAll && o.Standby == nil {
+		fmt.Fprintf(w, "\nreleases and hand-overs are not recorded; to have them too: pglock-admin record --level "+
+			"all%s\n", o.Same())
+	}
+}
+
+// tokenText is the token of a tenure.
+func tokenText(e lockadmin.Event) string {
+	if e.Token == 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(e.Token), 10)
+}
+
+func heldText(e lockadmin.Event) string {
+	if e.GrantedAt.IsZero() {
+		return ""
+	}
+	return cli.Age(e.HeldFor())
+}
+
+// note says of an event what its other columns do not.
+func note(e lockadmin.Event) string {
+	switch e.Kind {
+	case lockadmin.EventTakeover, lockadmin.EventHandover:
+		return fmt.Sprintf("next: %s, token %d", cli.Printable(e.Actor), e.NewToken)
+	case lockadmin.EventBreak:
+		return fmt.Sprintf("by %s (%s): %s", cli.Printable(e.Actor), cli.Printable(e.DBUser), cli.Printable(e.Reason))
+	case lockadmin.EventExpired, lockadmin.EventRelease:
+		return ""
+	}
+	return Tell(e)
+}
+
+// RecordView is lockadmin.HistorySettings in JSON.
+type RecordView struct {
+	lockadmin.HistorySettings
+	Keep int64 `json:"keep_ms"`
+}
+
+func RecordViewOf(s lockadmin.HistorySettings) RecordView {
+	return RecordView{HistorySettings: s, Keep: s.Keep.Milliseconds()}
+}

@@ -1,0 +1,202 @@
+package look
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// LockView is a lock in JSON: the library's LockInfo, with durations in milliseconds.
+type LockView struct {
+	pglock.LockInfo
+	TTL       int64 `json:"ttl_ms"`
+	Remaining int64 `json:"remaining_ms"`
+	HeldFor   int64 `json:"held_for_ms"`
+	Longest   int64 `json:"longest_wait_ms"`
+}
+
+// listedLock is a lock in the list, with the life of its holder: "" if it is free.
+type listedLock struct {
+	LockView
+	Life lockadmin.Life `json:"life,omitempty"`
+
+	Verdict lockadmin.Severity    `json:"verdict,omitempty"` // of the lock, as why judges it; "" if nobody has looked
+	Why     lockadmin.VerdictKind `json:"why,omitempty"`
+}
+
+func ViewOf(i pglock.LockInfo) LockView {
+	return LockView{LockInfo: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(),
+		HeldFor: HeldFor(i).Milliseconds(),
+		Longest: i.LongestWait.Milliseconds()}
+}
+
+// HeldFor uses the server's clock alone: the server looked at ExpiresAt minus Remaining.
+func HeldFor(i pglock.LockInfo) time.Duration {
+	if !i.Held {
+		return 0
+	}
+	return max(0, i.ExpiresAt.Add(-i.Remaining).Sub(i.AcquiredAt))
+}
+
+type ListView struct {
+	Locks []listedLock `json:"locks"`
+	More  bool         `json:"more"` // --limit left some out
+}
+
+func NewList(o *cli.Options) *cobra.Command {
+	var flags listFlags
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Show who holds which lock",
+		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is
+left. VERDICT is what why says of the lock, in a word: OK, BUSY (somebody waits, and the holder lives), NOTE, WARNING or
+STUCK; "?" of locks that may not be well beyond the first fifty, at which nobody has looked. LEASE shows how much of the
+lease is left; or instead that the holder is silent or dead, as pglock-admin sessions --help explains. A live holder
+renews its lease. One that has almost run out belongs to a holder that is stopped or cut off.
+
+A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the
+holder of slot 2. WAITING is how many wait for the lock, and for how long the first of them has; pglock-admin waiters
+shows them.
+
+The order is that of the names. --order age shows the lease first that is held longest, --order waiting the lock
+that somebody has waited for longest, --order expiry the lease that ends next. You can paste a name from the table
+after pglock-admin show.`,
+		Example: `  pglock-admin list
+  pglock-admin list --prefix jobs/ --all -o json
+  pglock-admin list --order age --limit 10         the ten leases that are held longest
+  pglock-admin list --queued --older 5m            somebody waits, and the last grant is five minutes old`,
+		Args:        cli.NoArguments,
+		Annotations: cli.UsesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, opts, err := flags.read(cmd, args)
+			if err != nil {
+				return err
+			}
+			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				first := lockadmin.First[pglock.LockInfo]
+				if flags.order == string(lockadmin.OrderName) {
+					first = lockadmin.FirstLocks
+				}
+				infos, more, err := first(flags.limit, admin.Locks(ctx, opts...))
+				if err != nil {
+					return err
+				}
+				lives, err := admin.Lives(ctx, infos)
+				if err != nil {
+					return err
+				}
+				verdicts, err := admin.Summaries(ctx, infos)
+				if err != nil {
+					return err
+				}
+				view := ListView{Locks: []listedLock{}, More: more}
+				for n, i := range infos {
+					view.Locks = append(view.Locks, listedLock{ViewOf(i), lives[n].Life, verdicts[n].Severity,
+						verdicts[n].Kind})
+				}
+				return o.Show(cmd, view, func(w *cli.Page) { drawList(w, view, flags) })
+			})
+		},
+	}
+	flags.add(o, cmd, map[string]string{
+		"prefix":  "show only locks whose names begin with this `text`",
+		"match":   "show only leases with this `text` in the name or in the label of the holder",
+		"holder":  "show only leases of the holder with this `label`",
+		"session": "show only leases of the session with this `ID`",
+		"mode":    "show only leases of this mode, a `word`: ",
+		"all":     "show free locks too",
+		"queued":  "show only locks for which somebody waits",
+		"older":   "show only leases that are held for longer than this `duration`",
+		"after":   "begin after the lock with this `name`",
+	}, lockadmin.OrderName, lockadmin.OrderAge, lockadmin.OrderRecent, lockadmin.OrderWaiting, lockadmin.OrderExpiry)
+	return cmd
+}
+
+func drawList(w *cli.Page, view ListView, flags listFlags) {
+	if len(view.Locks) == 0 {
+		switch {
+		case flags.filtered():
+			fmt.Fprintln(w, "no lock fits these flags")
+		case flags.all:
+			fmt.Fprintln(w, "no locks")
+		default:
+			fmt.Fprintln(w, "no lock is held (--all shows free ones too)")
+		}
+		return
+	}
+	exclusive := true
+	for _, l := range view.Locks {
+		exclusive = exclusive && l.Mode == pglock.ModeExclusive
+	}
+	titles := []string{"LOCK", "VERDICT", "MODE", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE", "WAITING"}
+	var rows [][]string
+	for _, l := range view.Locks {
+		held, expires, bar, waiting := "-", "FREE", "", "-"
+		if l.Held {
+			held, expires, bar = cli.Age(HeldFor(l.LockInfo)), cli.Age(l.LockInfo.Remaining), LeaseCell(l.LockInfo,
+				l.Life, 5)
+		}
+		if l.Waiting > 0 {
+			waiting = fmt.Sprintf("%d (%s)", l.Waiting, cli.Age(l.LongestWait))
+		}
+		rows = append(rows, []string{cli.ShellName(l.Name), cli.Mark(l.Verdict), SlotText(l.LockInfo),
+			cli.Printable(l.Holder),
+			strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
+	}
+	right := []string{"TOKEN", "HELD-FOR", "EXPIRES-IN", "WAITING"}
+	if exclusive {
+		titles, rows = Without("MODE", titles, rows)
+	}
+	for _, title := range []string{"HELD-FOR", "LEASE"} { // show has them
+		if !w.Fits(cli.TableOf(titles, rows)) {
+			titles, rows = Without(title, titles, rows)
+		}
+	}
+	cli.DrawTable(w, titles, rows, PlacesOf(right, titles)...)
+	if view.More {
+		flags.more(w, len(view.Locks), view.Locks[len(view.Locks)-1].Name)
+	}
+}
+
+// LeaseCell shows how much of a lease is left; or instead that its holder is silent or dead.
+func LeaseCell(i pglock.LockInfo, life lockadmin.Life, cells int) string {
+	if life == lockadmin.LifeSilent || life == lockadmin.LifeDead {
+		return string(life)
+	}
+	return cli.LeaseCells(i.Remaining, i.TTL, cells)
+}
+
+// Without leaves a column out.
+func Without(title string, titles []string, rows [][]string) ([]string, [][]string) {
+	n := slices.Index(titles, title)
+	for i, row := range rows {
+		rows[i] = slices.Delete(row, n, n+1)
+	}
+	return slices.Delete(titles, n, n+1), rows
+}
+
+func PlacesOf(some, titles []string) (places []int) {
+	for _, title := range some {
+		if n := slices.Index(titles, title); n >= 0 {
+			places = append(places, n)
+		}
+	}
+	return places
+}
+
+// SlotText is a lease's mode, with its slot if it has one: "exclusive", "shared #1", "limit 3 #2".
+func SlotText(i pglock.LockInfo) string {
+	mode := ModeText(i.Mode, i.Limit)
+	if i.Slot > 0 {
+		mode += fmt.Sprintf(" #%d", i.Slot)
+	}
+	return mode
+}

@@ -1,0 +1,139 @@
+package look
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// The limits of what a list shows.
+const (
+	Listed     = 1000
+	mostListed = lockadmin.MaxPageSize - 1 // one more tells whether there are more
+)
+
+// listFlags are the filters, the order and the limit of a command that lists something.
+type listFlags struct {
+	prefix, match, holder, session, mode, order, after string
+	all, queued                                        bool
+	older                                              time.Duration
+	limit                                              int
+}
+
+// add defines some of the flags, each with its usage. orders are those of the list; the first one is its default.
+func (f *listFlags) add(o *cli.Options, cmd *cobra.Command, usages map[string]string, orders ...lockadmin.Order) {
+	flags := cmd.Flags()
+	for name, to := range map[string]*string{"prefix": &f.prefix, "match": &f.match, "holder": &f.holder,
+		"session": &f.session, "after": &f.after} {
+		if usage := usages[name]; usage != "" {
+			flags.StringVar(to, name, "", usage)
+		}
+	}
+	for name, to := range map[string]*bool{"all": &f.all, "queued": &f.queued} {
+		if usage := usages[name]; usage != "" {
+			flags.BoolVar(to, name, false, usage)
+		}
+	}
+	if usage := usages["mode"]; usage != "" {
+		cli.WordVar(cmd, &f.mode, "mode", usage, string(pglock.ModeExclusive), string(pglock.ModeShared),
+			string(pglock.ModeLimit))
+	}
+	if usage := usages["older"]; usage != "" {
+		cli.DurationVar(flags, &f.older, "older", usage)
+	}
+	var words []string
+	for _, one := range orders {
+		words = append(words, string(one))
+	}
+	f.order = words[0]
+	cli.WordVar(cmd, &f.order, "order", "`word` that sorts: ", words...)
+	flags.IntVar(&f.limit, "limit", Listed, fmt.Sprintf("show at most this `number`, from 1 to %d", mostListed))
+	o.CompleteFlags(cmd)
+}
+
+// check refuses flags that do not fit, before anything is sent.
+func (f *listFlags) check(cmd *cobra.Command) error {
+	switch {
+	case f.limit < 1 || f.limit > mostListed:
+		return cli.UsageErrorf("--limit 100", "--limit is %d: it must be from 1 to %d", f.limit, mostListed)
+	case cmd.Flags().Changed("older") && f.older < time.Microsecond:
+		return cli.UsageErrorf("--older 10m", "--older is %s: it must be greater than 0", cli.DurationText(f.older))
+	case f.after != "" && f.order != string(lockadmin.OrderName):
+		return cli.UsageErrorf("--order name, or no --after", "--after goes with --order name only, not with %s",
+			f.order)
+	}
+	for name, value := range map[string]string{"prefix": f.prefix, "match": f.match, "holder": f.holder,
+		"session": f.session, "after": f.after} {
+		if value == "" && cmd.Flags().Changed(name) {
+			return cli.UsageErrorf("without --"+name, "--%s is empty: it must have at least 1 byte", name)
+		}
+	}
+	return nil
+}
+
+// options are those of the library. They read one entry more than the limit, to know whether there are more.
+func (f *listFlags) options() (opts []lockadmin.ListOption, err error) {
+	for _, given := range []struct {
+		is     bool
+		option func() lockadmin.ListOption
+	}{
+		{f.prefix != "", func() lockadmin.ListOption { return lockadmin.WithPrefix(f.prefix) }},
+		{f.match != "", func() lockadmin.ListOption { return lockadmin.WithMatch(f.match) }},
+		{f.holder != "", func() lockadmin.ListOption { return lockadmin.WithHolder(f.holder) }},
+		{f.session != "", func() lockadmin.ListOption { return lockadmin.WithSession(f.session) }},
+		{f.mode != "", func() lockadmin.ListOption { return lockadmin.WithMode(pglock.Mode(f.mode)) }},
+		{f.all, lockadmin.WithFree},
+		{f.queued, lockadmin.WithQueued},
+		{f.older > 0, func() lockadmin.ListOption { return lockadmin.WithOlder(f.older) }},
+	} {
+		if given.is {
+			opts = append(opts, given.option())
+		}
+	}
+	if f.after != "" {
+		after, err := cli.Unquoted(f.after)
+		if err != nil {
+			return nil, cli.UsageErrorf("the name as list shows it",
+				`--after is %s: a name that begins with " must be quoted as in the output of list`,
+				cli.Printable(f.after))
+		}
+		opts = append(opts, lockadmin.WithAfter(after))
+	}
+	if f.order != string(lockadmin.OrderName) {
+		return append(opts, lockadmin.WithOrder(lockadmin.Order(f.order)), lockadmin.WithLimit(f.limit+1)), nil
+	}
+	return append(opts, lockadmin.WithPageSize(f.limit+1)), nil
+}
+
+// more says that a list goes on, after its last entry.
+func (f *listFlags) more(w *cli.Page, shown int, last string) {
+	fmt.Fprintf(w, "the first %d; there are more: ", shown)
+	switch {
+	case f.order != string(lockadmin.OrderName) || last == "":
+		fmt.Fprintln(w, "raise --limit, or narrow with --match")
+	default:
+		fmt.Fprintf(w, "narrow with --match, or go on with --after %s\n", cli.ShellName(last))
+	}
+}
+
+// read reads the flags, and the name of a lock if there is one.
+func (f *listFlags) read(cmd *cobra.Command, args []string) (name string, opts []lockadmin.ListOption, err error) {
+	if err := f.check(cmd); err != nil {
+		return "", nil, err
+	}
+	if name, err = cli.OptionalName(cmd, args); err != nil {
+		return "", nil, err
+	}
+	opts, err = f.options()
+	return name, opts, err
+}
+
+// filtered says that a flag leaves something out.
+func (f *listFlags) filtered() bool {
+	return f.prefix+f.match+f.holder+f.session+f.mode+f.after != "" || f.queued || f.older > 0
+}

@@ -1,0 +1,118 @@
+package look
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// sessionView is a session in JSON: the library's Session, with its duration in milliseconds.
+type sessionView struct {
+	lockadmin.Session
+	Silent int64 `json:"silent_ms"`
+}
+
+type sessionsView struct {
+	Sessions []sessionView `json:"sessions"`
+	More     bool          `json:"more"` // --limit left some out
+}
+
+func NewSessions(o *cli.Options) *cobra.Command {
+	var flags listFlags
+	cmd := &cobra.Command{
+		Use:   "sessions",
+		Short: "Show the clients that hold locks or wait for them",
+		Long: `Show the clients: the label of each, the version of its library, how many leases and tickets it has, when the server last
+heard of it, and the process of the server that serves its heartbeat.
+
+A client that holds or waits gives a sign of life every ten seconds or more often. STATE says what follows from that:
+
+  alive    it gave a sign within 15 seconds, and its tickets count
+  silent   it gave none: it is stopped or cut off; or dead, if its connection cannot be seen, as behind a pooler
+  dead     it gave none, and its connection has ended
+  unknown  nobody can tell yet: its lease is younger than 15 seconds, or its connection has just ended; or a standby
+           has no sign of it
+  idle     it holds nothing and waits for nothing, so it gives no sign
+
+A client opens the connection of its heartbeat with its first sign of life. Before that the server does not know its
+version, and PID is empty. Behind a pooler such as PgBouncer PID stays empty.`,
+		Example: `  pglock-admin sessions
+  pglock-admin sessions --order age                          the longest silent first
+  pglock-admin break --session ID --reason "its host is gone"`,
+		Args:        cli.NoArguments,
+		Annotations: cli.UsesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, opts, err := flags.read(cmd, args)
+			if err != nil {
+				return err
+			}
+			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				sessions, more, err := lockadmin.First(flags.limit, admin.Sessions(ctx, opts...))
+				if err != nil {
+					return err
+				}
+				view := sessionsView{Sessions: []sessionView{}, More: more}
+				for _, s := range sessions {
+					view.Sessions = append(view.Sessions, sessionView{s, s.Silent.Milliseconds()})
+				}
+				return o.Show(cmd, view, func(w *cli.Page) { drawSessions(w, view, flags) })
+			})
+		},
+	}
+	flags.add(o, cmd, map[string]string{
+		"match":   "show only sessions with this `text` in their label or ID",
+		"holder":  "show only sessions with this `label`",
+		"session": "show only the session with this `ID`",
+		"older":   "show only sessions that have been silent for this `duration`",
+		"after":   "begin after the session with this `ID`",
+	}, lockadmin.OrderName, lockadmin.OrderAge, lockadmin.OrderLeases, lockadmin.OrderWaiting)
+	return cmd
+}
+
+func drawSessions(w *cli.Page, view sessionsView, flags listFlags) {
+	if len(view.Sessions) == 0 {
+		if flags.filtered() {
+			fmt.Fprintln(w, "no session fits these flags")
+		} else {
+			fmt.Fprintln(w, "nobody holds a lock or waits for one")
+		}
+		return
+	}
+	titles := []string{"SESSION", "HOLDER", "VERSION", "STATE", "LEASES", "TICKETS", "HEARTBEAT", "PID", "CLIENT",
+		"APPLICATION"}
+	var rows [][]string
+	for _, s := range view.Sessions {
+		pid, version := "-", "-"
+		if s.PID != 0 {
+			pid = strconv.Itoa(s.PID)
+		}
+		if s.Version != "" {
+			version = cli.Printable(s.Version)
+		}
+		rows = append(rows, []string{s.ID, cli.Printable(s.Holder), version, string(s.Life), strconv.Itoa(s.Leases),
+			strconv.Itoa(s.Tickets),
+			cli.Age(s.Session.Silent) + " ago", pid, orDash(s.Client), orDash(s.Application)})
+	}
+	for _, spare := range []string{"APPLICATION", "CLIENT", "VERSION"} {
+		if w.Fits(cli.TableOf(titles, rows)) {
+			break
+		}
+		titles, rows = Without(spare, titles, rows) // JSON has it
+	}
+	cli.DrawTable(w, titles, rows, PlacesOf([]string{"LEASES", "TICKETS", "HEARTBEAT", "PID"}, titles)...)
+	if view.More {
+		flags.more(w, len(view.Sessions), view.Sessions[len(view.Sessions)-1].ID)
+	}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return cli.Printable(s)
+}

@@ -1,0 +1,286 @@
+package look
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+type ShowView struct {
+	Lock     LockView              `json:"lock"`     // of several holders the one with the lowest slot
+	Holders  []LockView            `json:"holders"`  // every lease that is held
+	Backends []BackendView         `json:"backends"` // null without the right to see any, and on a standby
+	Waiters  []WaiterView          `json:"waiters"`  // the queue in order, up to --waiters; lock.waiting counts all
+	Fences   []lockadmin.FenceInfo `json:"fences"`
+	Events   []lockadmin.Event     `json:"events"`         // newest first; null without the right to read them
+	Note     string                `json:"note,omitempty"` // why there are no events
+
+	BackendsNote string `json:"backends_note,omitempty"` // why there are no backends
+}
+
+// fencesShown is how many fences of a lock are shown at most.
+const fencesShown = 1000
+
+func NewShow(o *cli.Options) *cobra.Command {
+	var events, waiters int
+	cmd := &cobra.Command{
+		Use:   "show NAME",
+		Short: "Show everything about one lock",
+		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its
+end, the fences that its tokens have passed, and its last breaks and takeovers. To see these you need the role
+pglock_admin.
+
+For a holder it also shows the processes of the server that work for it: the one of its heartbeat, and open transactions that have
+passed a fence of the lock. They lead to the program: by its address, and by its application_name, which is
+"pglock host/program[pid]" unless the program has its own. At the end it says how to end the holder.`,
+		Example:     `  pglock-admin show nightly-report`,
+		Args:        cli.OneName,
+		Annotations: cli.UsesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if events < 1 || events > 10000 {
+				return cli.UsageErrorf("--events 10", "--events is %d: it must be from 1 to 10000", events)
+			}
+			if waiters < 1 || waiters > 10000 {
+				return cli.UsageErrorf("--waiters 20", "--waiters is %d: it must be from 1 to 10000", waiters)
+			}
+			name, err := cli.NameOf(cmd, args, 0)
+			if err != nil {
+				return err
+			}
+			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				view, err := Look(ctx, admin, name, events, waiters)
+				if err != nil {
+					return NoSuchLock(o, name, err)
+				}
+				if o.Standby != nil {
+					view.Backends, view.BackendsNote = nil, "A standby does not see the server's processes of the "+
+						"primary."
+				}
+				return o.Show(cmd, view, func(w *cli.Page) { drawShow(w, o, view) })
+			})
+		},
+	}
+	cmd.Flags().IntVar(&events, "events", 10, "show at most this `number` of the last events")
+	cmd.Flags().IntVar(&waiters, "waiters", 20, "show at most this `number` of waiters")
+	return cmd
+}
+
+// NoSuchLock names the lock that does not exist. It returns other errors as they are.
+func NoSuchLock(o *cli.Options, name string, err error) error {
+	if !errors.Is(err, lockadmin.ErrNotFound) {
+		return err
+	}
+	return &cli.Advised{Text: "lock " + cli.ShellName(name) + " does not exist", Code: cli.ExitNotHeld,
+		Hint: "pglock-admin list " +
+			"--all" + o.Same() + " to see every name"}
+}
+
+func Look(ctx context.Context, admin *lockadmin.Admin, name string, events, waiters int) (ShowView, error) {
+	infos, err := admin.Holders(ctx, name)
+	if err != nil {
+		return ShowView{}, err
+	}
+	view := ShowView{Lock: ViewOf(infos[0]), Holders: HeldViews(infos)}
+	backends, err := admin.Backends(ctx, name)
+	switch {
+	case errors.Is(err, pglock.ErrPermission):
+		view.BackendsNote = "the server's processes are left out: this user may not read pg_stat_activity"
+	case err != nil:
+		return ShowView{}, err
+	default:
+		view.Backends = BackendViews(backends)
+	}
+	queue, _, err := lockadmin.First(waiters, admin.Waiters(ctx, name, lockadmin.WithPageSize(waiters)))
+	if err != nil {
+		return ShowView{}, err
+	}
+	view.Waiters = WaiterViews(queue)
+	if view.Fences, _, err = lockadmin.First(fencesShown, admin.Fences(ctx, name)); err != nil {
+		return ShowView{}, err
+	}
+	if view.Fences == nil {
+		view.Fences = []lockadmin.FenceInfo{}
+	}
+	view.Events, _, err = lockadmin.First(events, admin.History(ctx, name, lockadmin.WithPageSize(events)))
+	switch {
+	case errors.Is(err, pglock.ErrPermission):
+		view.Note = "the events are not shown: they need the role pglock_admin"
+	case err != nil:
+		return ShowView{}, err
+	case view.Events == nil:
+		view.Events = []lockadmin.Event{}
+	}
+	return view, nil
+}
+
+// HeldViews gives the leases that are held.
+func HeldViews(infos []pglock.LockInfo) []LockView {
+	views := []LockView{}
+	for _, i := range infos {
+		if i.Held {
+			views = append(views, ViewOf(i))
+		}
+	}
+	return views
+}
+
+func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
+	if len(v.Holders) > 1 || v.Lock.Slot > 0 {
+		cli.DrawFields(w, [][2]string{{"lock", cli.ShellName(v.Lock.Name)},
+			{"mode", ModeText(v.Lock.Mode, v.Lock.Limit)},
+			{"state", "held by " + strconv.Itoa(len(v.Holders))}})
+		fmt.Fprintln(w)
+		drawHolders(w, v.Holders)
+	} else {
+		drawLease(w, v.Lock.LockInfo)
+	}
+	drawBackends(w, v)
+	drawQueue(w, o, v)
+	if len(v.Fences) > 0 {
+		fmt.Fprintln(w)
+		drawFenceRows(w, v.Fences)
+	}
+	if len(v.Events) > 0 {
+		fmt.Fprintln(w)
+		var rows [][]string
+		for _, e := range v.Events {
+			rows = append(rows, []string{cli.Moment(e.At), cli.Printable(string(e.Kind)), Tell(e)})
+		}
+		cli.DrawTable(w, []string{"WHEN", "EVENT", "WHAT"}, rows)
+	}
+	if v.Note != "" {
+		fmt.Fprintf(w, "\n%s\n", v.Note)
+	}
+	if o.Standby == nil && (len(v.Backends) > 0 || len(v.Holders) > 0) {
+		drawEndings(w, o, v)
+	}
+}
+
+// drawLease draws one lease, or a free lock, with all that is known.
+func drawLease(w *cli.Page, i pglock.LockInfo) {
+	fields := [][2]string{{"lock", cli.ShellName(i.Name)}}
+	if i.Held {
+		fields = append(fields, [2]string{"state", "held for " + cli.Age(HeldFor(i))},
+			[2]string{"lease", fmt.Sprintf("%s %s of %s left", cli.LeaseBar(i.Remaining, i.TTL), cli.Age(i.Remaining),
+				cli.DurationText(i.TTL))})
+	} else {
+		fields = append(fields, [2]string{"state", "FREE"}, [2]string{"ttl", cli.DurationText(i.TTL)})
+	}
+	holder := "holder"
+	if !i.Held {
+		holder = "last holder"
+	}
+	metadata := ""
+	if len(i.Metadata) > 0 {
+		metadata = cli.Printable(string(i.Metadata))
+		if cli.AllPrint(string(i.Metadata)) {
+			metadata = string(i.Metadata)
+		}
+	}
+	fields = append(fields, [2]string{holder, cli.Printable(i.Holder)}, [2]string{"mode", ModeText(i.Mode, i.Limit)},
+		[2]string{"session", i.Session},
+		[2]string{"token", strconv.FormatInt(int64(i.Token), 10)}, [2]string{"acquired", cli.Moment(i.AcquiredAt)},
+		[2]string{"renewed", cli.Moment(i.RenewedAt)}, [2]string{"expires", cli.Moment(i.ExpiresAt)},
+		[2]string{"ended", cli.Moment(i.EndedAt)}, [2]string{"metadata", metadata})
+	cli.DrawFields(w, fields)
+}
+
+func drawHolders(w *cli.Page, holders []LockView) {
+	var rows [][]string
+	for _, h := range holders {
+		rows = append(rows, []string{strconv.Itoa(h.Slot), cli.Printable(h.Holder),
+			strconv.FormatInt(int64(h.Token), 10),
+			cli.Age(HeldFor(h.LockInfo)), cli.Age(h.LockInfo.Remaining),
+			cli.LeaseBar(h.LockInfo.Remaining, h.LockInfo.TTL)})
+	}
+	cli.DrawTable(w, []string{"SLOT", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE"}, rows, 0, 2, 3, 4)
+}
+
+// drawQueue draws the queue, from the holder of the lock to the last waiter.
+func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
+	if len(v.Waiters) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nQUEUE, next first\n\n")
+	if len(v.Holders) == 0 {
+		fmt.Fprintln(w, "○ nobody holds it")
+	}
+	for _, h := range v.Holders {
+		fmt.Fprintf(w, "● %s has token %d\n", cli.Printable(h.Holder), int64(h.Token))
+	}
+	fmt.Fprintln(w, "│")
+	more := v.Lock.LockInfo.Waiting - len(v.Waiters)
+	var rows [][4]string
+	var width [4]int
+	for _, q := range v.Waiters {
+		row := [4]string{strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), ModeText(q.Mode, q.Limit),
+			cli.Age(q.Waiter.Waiting)}
+		for i, cell := range row {
+			width[i] = max(width[i], len(cell))
+		}
+		rows = append(rows, row)
+	}
+	for n, q := range v.Waiters {
+		arm, dead := "├─", ""
+		if n == len(v.Waiters)-1 && more <= 0 {
+			arm = "└─"
+		}
+		if !q.Alive {
+			dead = "  (" + passedOver(o) + ")"
+		}
+		r := rows[n]
+		fmt.Fprintf(w, "%s %*s. ticket %-*s  %-*s  %*s  %s%s\n", arm, width[0], r[0], width[1], r[1], width[2], r[2],
+			width[3], r[3],
+			cli.Printable(q.Holder), dead)
+	}
+	if more > 0 {
+		fmt.Fprintf(w, "└─ and %d more: pglock-admin waiters %s%s\n", more, cli.ShellName(v.Lock.Name), o.Same())
+	}
+}
+
+// Tell writes an event in words.
+func Tell(e lockadmin.Event) string {
+	switch e.Kind {
+	case lockadmin.EventBreak:
+		return fmt.Sprintf("%s (user %s) broke the lease of %s with token %d: %s (the next token is greater than %d)",
+			cli.Printable(e.Actor), cli.Printable(e.DBUser), cli.Printable(e.Holder), e.Token, cli.Printable(e.Reason),
+			e.NewToken)
+	case lockadmin.EventTakeover:
+		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, cli.Printable(e.Holder),
+			cli.Printable(e.Actor),
+			e.NewToken)
+	case lockadmin.EventExpired:
+		return fmt.Sprintf("token %d of %s expired; nobody asked for the lock until it was pruned", e.Token,
+			cli.Printable(e.Holder))
+	case lockadmin.EventRelease:
+		return fmt.Sprintf("token %d of %s released after %s", e.Token, cli.Printable(e.Holder), cli.Age(e.HeldFor()))
+	case lockadmin.EventHandover:
+		return fmt.Sprintf("token %d of %s handed over after %s; %s has token %d", e.Token, cli.Printable(e.Holder),
+			cli.Age(e.HeldFor()), cli.Printable(e.Actor), e.NewToken)
+	case lockadmin.EventOverlap:
+		return fmt.Sprintf("token %d was granted to %s before the lease of %s with token %d was over, which must "+
+			"never happen", e.NewToken, cli.Printable(e.Actor), cli.Printable(e.Holder), e.Token)
+	case lockadmin.EventLevel:
+		return fmt.Sprintf("%s (user %s) set the history to %s", cli.Printable(e.Actor), cli.Printable(e.DBUser),
+			cli.Printable(e.Reason))
+	case lockadmin.EventEpoch:
+		return fmt.Sprintf("%s (user %s) made every token from then on greater than %d: %s", cli.Printable(e.Actor),
+			cli.Printable(e.DBUser), e.Token, cli.Printable(e.Reason))
+	case lockadmin.EventBypass:
+		tables := "no guarded table"
+		if e.Resource != "" {
+			tables = cli.Printable(e.Resource)
+		}
+		return fmt.Sprintf("%s (user %s) wrote past the guards, to %s: %s", cli.Printable(e.Actor),
+			cli.Printable(e.DBUser),
+			tables, cli.Printable(e.Reason))
+	}
+	return fmt.Sprintf("token %d, new token %d", e.Token, e.NewToken)
+}

@@ -1,0 +1,142 @@
+package look
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// WaiterView is a waiter in JSON: the library's Waiter, with durations in milliseconds.
+type WaiterView struct {
+	lockadmin.Waiter
+	TTL     int64 `json:"ttl_ms"`
+	Waiting int64 `json:"waiting_ms"`
+}
+
+type WaitersView struct {
+	Waiters []WaiterView `json:"waiters"`
+	More    bool         `json:"more"` // --limit left some out
+}
+
+const PassedOver = "dead session: the queue will pass over it"
+
+func NewWaiters(o *cli.Options) *cobra.Command {
+	var flags listFlags
+	cmd := &cobra.Command{
+		Use:   "waiters [NAME]",
+		Short: "Show who waits for which lock, in order",
+		Long: `Show who waits for one lock, or for all. A line has the place in the queue, the ticket, the mode (exclusive, shared or
+limit), the waiter, how long it has waited, and what it waits for: the holder, or the waiter before it. A waiter whose
+session gives no sign of life is marked; the queue will pass over it. --order age shows those first who have waited
+longest.`,
+		Example: `  pglock-admin waiters
+  pglock-admin waiters nightly-report -o json
+  pglock-admin waiters --order age --limit 10      the ten who have waited longest`,
+		Args:        cli.AtMostOneName,
+		Annotations: cli.UsesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, opts, err := flags.read(cmd, args)
+			if err != nil {
+				return err
+			}
+			if name != "" && flags.after != "" {
+				return cli.UsageErrorf("no --after", "--after does not go with a NAME")
+			}
+			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				waiters, more, err := lockadmin.First(flags.limit, admin.Waiters(ctx, name, opts...))
+				if err == nil && len(waiters) == 0 && name != "" {
+					_, err = admin.Get(ctx, name) // tells an empty queue from a lock that does not exist
+				}
+				if err != nil {
+					return NoSuchLock(o, name, err)
+				}
+				view := WaitersView{Waiters: WaiterViews(waiters), More: more}
+				return o.Show(cmd, view, func(w *cli.Page) { drawWaiters(w, view, name, flags, passedOver(o)) })
+			})
+		},
+	}
+	flags.add(o, cmd, map[string]string{
+		"prefix":  "show only the queues of locks whose names begin with this `text`",
+		"match":   "show only waiters with this `text` in the name of the lock or in their label",
+		"holder":  "show only waiters with this `label`",
+		"session": "show only waiters of the session with this `ID`",
+		"mode":    "show only waiters of this mode, a `word`: ",
+		"older":   "show only those who have waited for longer than this `duration`",
+		"after":   "begin after the queue of the lock with this `name`",
+	}, lockadmin.OrderName, lockadmin.OrderAge)
+	return cmd
+}
+
+func WaiterViews(waiters []lockadmin.Waiter) []WaiterView {
+	views := []WaiterView{}
+	for _, w := range waiters {
+		views = append(views, WaiterView{Waiter: w, TTL: w.TTL.Milliseconds(), Waiting: w.Waiting.Milliseconds()})
+	}
+	return views
+}
+
+func drawWaiters(w *cli.Page, view WaitersView, name string, flags listFlags, silent string) {
+	if len(view.Waiters) == 0 {
+		switch {
+		case flags.filtered():
+			fmt.Fprintln(w, "no waiter fits these flags")
+		case name == "":
+			fmt.Fprintln(w, "nobody waits for a lock")
+		default:
+			fmt.Fprintf(w, "nobody waits for lock %s\n", cli.ShellName(name))
+		}
+		return
+	}
+	titles := []string{"LOCK", "PLACE", "TICKET", "MODE", "HOLDER", "WAITING", "WAITS-FOR"}
+	right := []int{1, 2, 5}
+	first := 0
+	if name != "" {
+		titles, right, first = titles[1:], []int{0, 1, 4}, 1
+	}
+	var rows [][]string
+	for _, q := range view.Waiters {
+		row := []string{cli.ShellName(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10),
+			ModeText(q.Mode, q.Limit),
+			cli.Printable(q.Holder), cli.Age(q.Waiter.Waiting), waitsFor(q.Waiter, silent)}
+		rows = append(rows, row[first:])
+	}
+	cli.DrawTable(w, titles, rows, right...)
+	if view.More {
+		flags.more(w, len(view.Waiters), "") // it may end in the middle of a queue
+	}
+}
+
+// passedOver says of a waiter that its session gives no sign of life. A standby may not have the sign yet.
+func passedOver(o *cli.Options) string {
+	if o.Standby != nil {
+		return "unknown: no sign of life has arrived on this standby"
+	}
+	return PassedOver
+}
+
+// waitsFor tells what a waiter waits for, or silent.
+func waitsFor(q lockadmin.Waiter, silent string) string {
+	switch {
+	case !q.Alive:
+		return silent
+	case q.Before != 0:
+		return fmt.Sprintf("ticket %d %s", q.Before, cli.Printable(q.Behind))
+	case q.Behind != "":
+		return "holder " + cli.Printable(q.Behind)
+	}
+	return "nobody: its turn has come"
+}
+
+// ModeText writes a mode in words: "exclusive", "shared", "limit 3".
+func ModeText(m pglock.Mode, limit int) string {
+	if m == pglock.ModeLimit {
+		return fmt.Sprintf("limit %d", limit)
+	}
+	return string(m)
+}

@@ -1,0 +1,17 @@
+//go:build !unix
+
+package run
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+)
+
+func runUnderLock(*cli.Options, *cobra.Command, *errand) error {
+	return &cli.Advised{Code: cli.ExitFailure, Hint: "run it on Linux or macOS, or in a container",
+		Text: "run needs a Unix system: only there can it end a command with everything that the command has started"}
+}
+
+// NewMinder is a command that Unix systems have.
+func NewMinder() *cobra.Command { return &cobra.Command{Use: "run-minder", Hidden: true} }

@@ -1,0 +1,219 @@
+package serve
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// The environment variables with people and tokens, and the size of such a list.
+const (
+	PasswordVariable = "PGLOCK_SERVE_BASIC_AUTH"
+	tokenVariable    = "PGLOCK_SERVE_TOKENS"
+	CredentialBytes  = 1 << 20
+)
+
+// credentials is where the names of people, and their secrets, come from.
+type credentials struct {
+	passwordFile, tokenFile string
+	options                 []dashboard.Option
+}
+
+func (c *credentials) any() bool { return len(c.options) > 0 }
+
+// read reads the files and the variables.
+func (c *credentials) read(getenv func(string) string) error {
+	for _, source := range []struct {
+		flag, file, variable, kind string
+		option                     func(name, secret string) dashboard.Option
+	}{
+		{"--basic-auth-file", c.passwordFile, PasswordVariable, "PASSWORD", dashboard.WithBasicAuth},
+		{"--token-file", c.tokenFile, tokenVariable, "TOKEN", dashboard.WithToken},
+	} {
+		before := len(c.options)
+		if source.file != "" {
+			text, err := readShort(source.file)
+			if err != nil {
+				return cli.UsageErrorf("a file that this user can read", "%s: %s", source.flag, cli.Innermost(err))
+			}
+			if err := c.add(source.flag, source.kind, text, source.option); err != nil {
+				return err
+			}
+			if len(c.options) == before {
+				return cli.UsageErrorf("a line NAME:"+source.kind, "%s: the file names nobody", source.flag)
+			}
+		}
+		if err := c.add("$"+source.variable, source.kind, getenv(source.variable), source.option); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add reads lines. No message repeats what may be a secret.
+func (c *credentials) add(from, kind, text string, option func(name, secret string) dashboard.Option) error {
+	number := 0
+	for line := range strings.Lines(text) {
+		number++
+		line = strings.TrimRight(line, "\r\n")
+		if strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		name, secret, found := strings.Cut(line, ":")
+		if !found || name == "" || secret == "" {
+			return cli.UsageErrorf("NAME:"+kind, "%s, line %d: it must be NAME:%s", from, number, kind)
+		}
+		one := option(name, secret)
+		if err := try(one); err != nil {
+			return cli.UsageErrorf(cli.ValidInstead(err), "%s, line %d: %s", from, number, cli.Message(err))
+		}
+		c.options = append(c.options, one)
+	}
+	return nil
+}
+
+// try tells what is wrong with options, before anything is done: a Dashboard asks its Admin nothing until somebody
+// looks.
+func try(opts ...dashboard.Option) error {
+	trial, err := dashboard.New(new(lockadmin.Admin), opts...)
+	if err == nil {
+		trial.Close()
+	}
+	return err
+}
+
+func readShort(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, CredentialBytes+1))
+	if err == nil && len(text) > CredentialBytes {
+		err = fmt.Errorf("the file has more than %d bytes", CredentialBytes)
+	}
+	return string(text), err
+}
+
+// check reads the flags, before anything is done. It returns the options of the page.
+func (s *serving) check(o *cli.Options) ([]dashboard.Option, error) {
+	if err := s.people.read(o.Getenv); err != nil {
+		return nil, err
+	}
+	host, _, err := net.SplitHostPort(s.listen)
+	if err != nil {
+		return nil, cli.UsageErrorf("--listen 127.0.0.1:8080", "--listen is %q: it must be HOST:PORT", s.listen)
+	}
+	switch {
+	case s.people.any() && s.withoutAuth:
+		return nil, cli.UsageErrorf("one of the two", "--without-auth lets everybody in, and names and passwords are "+
+			"given")
+	case !s.people.any() && !s.withoutAuth && !isLoopback(host):
+		return nil, cli.UsageErrorf("--basic-auth-file or --token-file; or --without-auth, if everybody there may see "+
+			"the locks",
+			"others than this machine can reach %s: say who may see the page", s.listen)
+	case !s.people.any() && s.enableBreak && !isLoopback(host):
+		return nil, cli.UsageErrorf("--basic-auth-file or --token-file as well",
+			"others than this machine can reach %s: say who may break locks", s.listen)
+	case s.named < 0 || s.named > lockadmin.MaxTop:
+		return nil, cli.UsageErrorf(fmt.Sprintf("a number from 0 to %d", lockadmin.MaxTop), "--metrics-locks is %d",
+			s.named)
+	case (s.cert == "") != (s.key == ""):
+		return nil, cli.UsageErrorf("--tls-cert and --tls-key", "https needs both a certificate and its key")
+	}
+	for _, host := range s.hosts {
+		if host == "" || strings.ContainsAny(host, ":/@ ") {
+			return nil, cli.UsageErrorf("--host locks.example.com", "--host is %q: it must be a name without a port",
+				host)
+		}
+	}
+	opts := append([]dashboard.Option{dashboard.WithMaxStreams(s.streams)}, s.people.options...)
+	if s.title != "" {
+		opts = append(opts, dashboard.WithTitle(s.title))
+	}
+	if s.enableBreak {
+		opts = append(opts, dashboard.WithBreaks())
+		if !s.people.any() { // whoever uses this machine, in the name of whoever runs this
+			opts = append(opts, dashboard.WithAuth(func(*http.Request) (dashboard.Identity, error) {
+				return dashboard.Identity{Name: cli.Actor(), MayBreak: true}, nil
+			}))
+		}
+	}
+	if err := try(opts...); err != nil {
+		return nil, cli.UsageErrorf(cli.ValidInstead(err), "%s", cli.Message(err))
+	}
+	return opts, nil
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// certificates reads the files for https; nil means http.
+func (s *serving) certificates() (*tls.Config, error) {
+	if s.cert == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(s.cert, s.key)
+	if err != nil {
+		return nil, cli.UsageErrorf("a certificate and its key in PEM", "--tls-cert and --tls-key: %s",
+			cli.Innermost(err))
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"}}, nil
+}
+
+// url is the address of the page for a browser on this machine.
+func (s *serving) url(at net.Addr) string {
+	scheme := "http"
+	if s.cert != "" {
+		scheme = "https"
+	}
+	host, port, err := net.SplitHostPort(at.String())
+	if err != nil {
+		return at.String()
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	if len(s.hosts) > 0 {
+		host = s.hosts[0]
+	}
+	return scheme + "://" + net.JoinHostPort(host, port) + "/"
+}
+
+// guarded refuses requests that name this server in a way that it does not know. Without that any site could point a
+// name of its own to this address, and have its visitors' browsers read the page. Credentials do not travel to such a
+// name, so a page that asks for them needs the check only where it is asked for.
+func (s *serving) guarded(next http.Handler) http.Handler {
+	host, _, _ := net.SplitHostPort(s.listen)
+	if s.people.any() && !isLoopback(host) && len(s.hosts) == 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := r.Host
+		if host, _, err := net.SplitHostPort(name); err == nil {
+			name = host
+		}
+		name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
+		if net.ParseIP(name) == nil && name != "localhost" && !slices.ContainsFunc(s.hosts, func(h string) bool {
+			return strings.EqualFold(h, name)
+		}) {
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			http.Error(w, "This name does not belong to this server. Whoever runs it can allow it with --host.",
+				http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,60 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A client that sends its headers slowly is cut off.
+func TestServeCutsOffSlowHeaders(t *testing.T) {
+	t.Parallel()
+	server := newServer(http.NotFoundHandler(), nil, &complaints{w: io.Discard})
+	if server.ReadHeaderTimeout != serveHeadersIn || server.IdleTimeout == 0 || server.MaxHeaderBytes != serveHeaders {
+		t.Errorf("%+v", server)
+	}
+	server.ReadHeaderTimeout = 100 * time.Millisecond
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = server.Serve(listener) }()
+	defer func() { server.Close(); <-ended }()
+	for _, begin := range []string{"GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\nX-A: "} {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, begin)
+		if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(conn)
+		if errors.Is(err, os.ErrDeadlineExceeded) { // a connection may also be reset, if the text came too late
+			t.Errorf("%q is not cut off: %q, %v", begin, answer, err)
+		}
+	}
+}
+
+func TestComplaintsAreEscapedAndNotRepeated(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	c := &complaints{w: &out}
+	for range 3 {
+		fmt.Fprintf(c, "one \x1b[2J\n")
+	}
+	for n := range 3 * complaintsKept {
+		fmt.Fprintf(c, "number %d\n", n)
+	}
+	if strings.Count(out.String(), "one") != 1 || strings.Contains(out.String(), "\x1b") || len(c.at) > complaintsKept {
+		t.Errorf("%d kept: %q", len(c.at), out.String())
+	}
+}
