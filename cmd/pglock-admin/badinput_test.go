@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -127,7 +128,7 @@ func TestNoNameReachesTheTerminalAsItIs(t *testing.T) {
 			}
 			a := in(t, db.URL(), append([]string{"-o", cli.Outputs[i%len(cli.Outputs)]}, line...)...)
 			for _, r := range a.stdout + a.stderr {
-				if r != '\n' && !cli.AllPrint(string(r)) {
+				if r != '\n' && !shown.AllPrint(string(r)) {
 					t.Fatalf("%q writes %U:\n%q\n%q", line, r, a.stdout, a.stderr)
 				}
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // badName is a name that would clear the screen, turn the rest of the line around and be bold in a page.
@@ -172,10 +173,10 @@ func TestEveryCommandWritesWhatItsFileHas(t *testing.T) {
 
 func quoted(args []string) (all []string) {
 	for _, a := range args {
-		if cli.AllPrint(a) {
-			all = append(all, cli.ShellQuote(a))
+		if shown.AllPrint(a) {
+			all = append(all, shown.Argument(a))
 		} else {
-			all = append(all, cli.ShellName(a))
+			all = append(all, shown.Name(a))
 		}
 	}
 	return all

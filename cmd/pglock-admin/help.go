@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // The widths of a help text: when the terminal's is unknown, and the greatest that still reads well.
@@ -79,7 +80,7 @@ func newHelp() *cobra.Command {
 			found, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
 				return cli.UsageErrorf("pglock-admin --help", "there is no command %s",
-					cli.EscapeText(strings.Join(args, " ")))
+					shown.Lines(strings.Join(args, " ")))
 			}
 			found.InitDefaultHelpFlag()
 			return found.Help()

@@ -15,6 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -63,7 +64,7 @@ func read(words ...string) (name string, err error) {
 
 func safe(s string) bool {
 	for _, r := range s {
-		if r < ' ' || r >= 0x7f && r < 0xa0 || !cli.AllPrint(string(r)) {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || !shown.AllPrint(string(r)) {
 			return false
 		}
 	}
@@ -80,7 +81,7 @@ func TestANameThatIsShownCanBePastedIntoAnyShell(t *testing.T) {
 	}
 	var script strings.Builder
 	for _, name := range names {
-		shown := cli.ShellName(name)
+		shown := shown.Name(name)
 		if !safe(shown) {
 			t.Errorf("%q is shown as %q, which a terminal would not show so", name, shown)
 		}
@@ -105,7 +106,7 @@ func TestANameThatIsShownCanBePastedIntoAnyShell(t *testing.T) {
 		for i, word := range words {
 			if name, err := read(word); err != nil || name != names[i] {
 				t.Errorf("seed %d: %q is shown as %s, from which %s gives %q, which is read as %q, %v", seed, names[i],
-					cli.ShellName(names[i]), shell, word, name, err)
+					shown.Name(names[i]), shell, word, name, err)
 			}
 		}
 		if left, _ := os.ReadDir(dir); len(left) > 0 {
@@ -176,7 +177,7 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 			}
 		}
 	}
-	odd := cli.ShellName("a\x1b[2J\nb")
+	odd := shown.Name("a\x1b[2J\nb")
 	if shown := in(t, db.URL(), "show", "--", "a\x1b[2J\nb").want(t, cli.ExitOK); !strings.Contains(shown.stdout,
 		"\nlock      "+odd+"\n") {
 		t.Errorf("show does not name the lock as %s:\n%s", odd, shown.stdout)

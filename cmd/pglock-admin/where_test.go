@@ -12,6 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // everyCommand is every command that speaks to a database, with what it needs to succeed once the lock and the table
@@ -135,7 +136,7 @@ func TestASuggestedCommandGoesToTheSameDatabase(t *testing.T) {
 	}
 	u.User = url.User(u.User.Username())
 	admin(t, "list", "--database-url", db.URL(), "--schema", "my locks").want(t, cli.ExitSchema,
-		"try: pglock-admin migrate up --schema 'my locks' --database-url "+cli.ShellQuote(u.String())+"\n")
+		"try: pglock-admin migrate up --schema 'my locks' --database-url "+shown.Argument(u.String())+"\n")
 }
 
 func TestTheEnvironmentIsReadWhereNoFlagIsGiven(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
 	"github.com/pglock-dev/pglock/internal/dev/troubles"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -336,7 +337,7 @@ func steady(e *lockadmin.Explanation) {
 			if took == 0 {
 				took = time.Second
 			}
-			return cli.Age(rounded(took))
+			return shown.Age(rounded(took))
 		})
 	}
 	at := time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)

@@ -176,3 +176,15 @@ func shortened(s string) string {
 	}
 	return s
 }
+
+// Lines escapes what does not print in a text of several lines.
+func Lines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		if !AllPrint(strings.ReplaceAll(line, "\t", " ")) {
+			q := Quote(line)
+			lines[i] = strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
+		}
+	}
+	return strings.Join(lines, "\n")
+}

@@ -446,8 +446,8 @@ var ofWhatIsSaid = []mutant{
 			"\t\tif true {\n\t\t\tcontinue\n\t\t}\n\t\tmark := string(f.Level)\n"},
 	}, explaining, "^TestDoctorFits"},
 	{"doctor: what it means runs over the edge", []edit{
-		{"cmd/pglock-admin/internal/explain/doctor.go", "markWidth, \"\", indented(cli.Printable(f.Meaning), most))",
-			"markWidth, \"\", cli.Printable(f.Meaning))"},
+		{"cmd/pglock-admin/internal/explain/doctor.go", "markWidth, \"\", indented(shown.Text(f.Meaning), most))",
+			"markWidth, \"\", shown.Text(f.Meaning))"},
 	}, explaining, "^TestDoctorFits"},
 	{"help shows the address of the database", []edit{
 		{"cmd/pglock-admin/root.go", "\"database-url\", \"\", \"connection",

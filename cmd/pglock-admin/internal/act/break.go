@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -61,12 +62,12 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 		},
 		Annotations: cli.ForOperators,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			what := "--session " + cli.ShellQuote(cli.EscapeText(b.session))
+			what := "--session " + shown.Argument(shown.Lines(b.session))
 			if !cmd.Flags().Changed("session") {
 				if b.name, err = cli.NameOf(cmd, args, 0); err != nil {
 					return err
 				}
-				what = cli.ShellName(b.name)
+				what = shown.Name(b.name)
 			}
 			if strings.TrimSpace(b.reason) == "" {
 				return cli.UsageErrorf(fmt.Sprintf("pglock-admin break %s --reason \"why\"%s", what, o.Same()),
@@ -147,7 +148,7 @@ func breakFailed(o *cli.Options, err error, why, see string) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), cli.StateOf(err) == "57014":
 		return &cli.Advised{Code: cli.ExitFailure, Text: fmt.Sprintf("nothing was broken within %s (--timeout): a "+
-			"transaction keeps the lease from being broken until it ends", cli.DurationText(o.Timeout)),
+			"transaction keeps the lease from being broken until it ends", shown.Duration(o.Timeout)),
 			Hint: why + ", which names that transaction's process and how to end it\n" +
 				"  If it names none: psql -c 'SELECT 1' shows whether the server hangs"}
 	case UnknownOutcome(err):
@@ -163,11 +164,11 @@ func UnknownBreak(err error, see string) error {
 
 // lockFailed is breakFailed for one lock.
 func lockFailed(o *cli.Options, err error, name string) error {
-	return breakFailed(o, err, "pglock-admin why "+cli.ShellName(name)+o.Same(), SeeWhether(o, name))
+	return breakFailed(o, err, "pglock-admin why "+shown.Name(name)+o.Same(), SeeWhether(o, name))
 }
 
 func SeeWhether(o *cli.Options, name string) string {
-	return "pglock-admin show " + cli.ShellName(name) + o.Same() + ", to see whether it was broken"
+	return "pglock-admin show " + shown.Name(name) + o.Same() + ", to see whether it was broken"
 }
 
 // toBreak is the lease that a break would end.
@@ -201,11 +202,11 @@ func drawToBreak(w *cli.Page, o *cli.Options, l look.LockView) {
 		waiting = fmt.Sprint(l.LockInfo.Waiting)
 	}
 	cli.DrawFields(w, [][2]string{
-		{"lock", cli.ShellName(l.Name)},
-		{"holder", cli.Printable(l.Holder)},
+		{"lock", shown.Name(l.Name)},
+		{"holder", shown.Text(l.Holder)},
 		{"token", fmt.Sprint(int64(l.Token))},
-		{"held for", cli.Age(look.HeldFor(l.LockInfo))},
-		{"lease", fmt.Sprintf("%s of %s left", cli.Age(l.LockInfo.Remaining), cli.DurationText(l.LockInfo.TTL))},
+		{"held for", shown.Age(look.HeldFor(l.LockInfo))},
+		{"lease", fmt.Sprintf("%s of %s left", shown.Age(l.LockInfo.Remaining), shown.Duration(l.LockInfo.TTL))},
 		{"waiting", waiting},
 	})
 }
@@ -222,22 +223,22 @@ func nameOneOf(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, name
 	}
 	const most = 10
 	var tokens []string
-	hint := fmt.Sprintf("pglock-admin break %s --reason %s%s", cli.ShellName(name), cli.ShellQuote(reason), o.Same())
+	hint := fmt.Sprintf("pglock-admin break %s --reason %s%s", shown.Name(name), shown.Argument(reason), o.Same())
 	for n, h := range holders[:min(most, len(holders))] {
 		if n > 0 {
 			hint += "\n  or"
 		}
 		tokens = append(tokens, fmt.Sprint(int64(h.Token)))
-		hint += fmt.Sprintf(" --token %d  # %s", int64(h.Token), cli.Printable(h.Holder))
+		hint += fmt.Sprintf(" --token %d  # %s", int64(h.Token), shown.Text(h.Holder))
 	}
 	if len(holders) > most {
 		tokens = append(tokens, "…")
-		hint += fmt.Sprintf("\n  or another: pglock-admin show %s%s", cli.ShellName(name), o.Same())
+		hint += fmt.Sprintf("\n  or another: pglock-admin show %s%s", shown.Name(name), o.Same())
 	}
 	return &cli.Advised{Code: cli.ExitUsage, Hint: hint,
 		Text: fmt.Sprintf("lock %s has %d holders, with the tokens %s: name "+
 			"the one to break with --token; nothing was broken",
-			cli.ShellName(name), len(holders), strings.Join(tokens, ", "))}
+			shown.Name(name), len(holders), strings.Join(tokens, ", "))}
 }
 
 // Unbroken explains why a break of the lease with that token has failed; 0 stands for any.
@@ -257,23 +258,23 @@ func nothingBroken(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, 
 	if err != nil {
 		return look.NoSuchLock(o, name, err)
 	}
-	text, why := fmt.Sprintf("lock %s is not held", cli.ShellName(name)), "what became of it"
+	text, why := fmt.Sprintf("lock %s is not held", shown.Name(name)), "what became of it"
 	if holders := look.HeldViews(infos); len(holders) > 0 && token != 0 {
-		text, why = fmt.Sprintf("lock %s is held with another token than %d", cli.ShellName(name),
+		text, why = fmt.Sprintf("lock %s is held with another token than %d", shown.Name(name),
 			token), "who holds it, and with which token"
 	}
 	return &cli.Advised{Text: text + "; nothing was broken", Code: cli.ExitNotHeld, Hint: "pglock-admin show " +
-		cli.ShellName(name) + o.Same() + " to see " + why}
+		shown.Name(name) + o.Same() + " to see " + why}
 }
 
 func drawBroken(w *cli.Page, o *cli.Options, v BreakView) {
-	fmt.Fprintf(w, "broke the lease of lock %s\n\n", cli.ShellName(v.Name))
+	fmt.Fprintf(w, "broke the lease of lock %s\n\n", shown.Name(v.Name))
 	cli.DrawFields(w, [][2]string{
-		{"holder", cli.Printable(v.Holder)},
+		{"holder", shown.Text(v.Holder)},
 		{"old token", fmt.Sprint(int64(v.Token))},
 		{"new token", fmt.Sprint(int64(v.NewToken))},
 		{"would have ended", cli.Moment(v.Broken.ExpiresAt)},
-		{"broken by", cli.Printable(v.By)},
+		{"broken by", shown.Text(v.By)},
 	})
 	switch {
 	case v.Now == nil:
@@ -286,7 +287,7 @@ func drawBroken(w *cli.Page, o *cli.Options, v BreakView) {
 		fmt.Fprintln(w)
 	}
 	fmt.Fprintf(w, "%s\nThe history has it: pglock-admin history %s%s\n", cli.Wrapped(stillRuns, cli.TextWidth(w)),
-		cli.ShellName(v.Name), o.Same())
+		shown.Name(v.Name), o.Same())
 }
 
 const stillRuns = "The old holder's next fenced write, renewal and release fail. What it writes without a fence is " +
@@ -299,6 +300,6 @@ func drawHeldNow(w *cli.Page, v BreakView) {
 		if h.Token > v.NewToken {
 			since = "was next in the queue"
 		}
-		fmt.Fprintf(w, "● %s has token %d (%s)\n", cli.Printable(h.Holder), int64(h.Token), since)
+		fmt.Fprintf(w, "● %s has token %d (%s)\n", shown.Text(h.Holder), int64(h.Token), since)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -57,7 +58,7 @@ func breakSession(o *cli.Options, cmd *cobra.Command, b breaking) error {
 }
 
 func noSuchSession(o *cli.Options, id string) error {
-	return &cli.Advised{Text: "session " + cli.Printable(id) + " holds nothing and waits for nothing; nothing was " +
+	return &cli.Advised{Text: "session " + shown.Text(id) + " holds nothing and waits for nothing; nothing was " +
 		"broken",
 		Code: cli.ExitNotHeld,
 		Hint: "pglock-admin sessions" + o.Same() + " to see every session"}
@@ -74,9 +75,9 @@ func drawSessionToBreak(w *cli.Page, o *cli.Options, s lockadmin.Session) {
 	}
 	cli.DrawFields(w, [][2]string{
 		{"session", s.ID},
-		{"holder", cli.Printable(s.Holder)},
+		{"holder", shown.Text(s.Holder)},
 		{"state", state},
-		{"heartbeat", cli.Age(s.Silent) + " ago"},
+		{"heartbeat", shown.Age(s.Silent) + " ago"},
 		{"leases", fmt.Sprint(s.Leases)},
 		{"tickets", fmt.Sprint(s.Tickets)},
 	})
@@ -91,7 +92,7 @@ func drawBrokenSession(w *cli.Page, v breakSessionView) {
 			leases++
 			what, next = fmt.Sprintf("token %d", int64(b.Token)), fmt.Sprint(int64(b.NewToken))
 		}
-		rows = append(rows, []string{cli.ShellName(b.Name), what, next, cli.Printable(b.Holder)})
+		rows = append(rows, []string{shown.Name(b.Name), what, next, shown.Text(b.Holder)})
 	}
 	fmt.Fprintf(w, "broke %s and %s of session %s\n\n", counted(leases, "lease"),
 		counted(len(v.Broken)-leases, "ticket"), v.Session)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -131,9 +132,9 @@ You need the role pglock_user, and you must own the table.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !yes {
 				return cli.UsageErrorf(fmt.Sprintf("pglock-admin guard drop %s --yes%s, after a look at pglock-admin "+
-					"guard list%[2]s", cli.ShellQuote(args[0]), o.Same()),
+					"guard list%[2]s", shown.Argument(args[0]), o.Same()),
 					"guard drop lets everybody write to table %s without a fence, even a holder that has lost its "+
-						"lease: it needs --yes", cli.Printable(args[0]))
+						"lease: it needs --yes", shown.Text(args[0]))
 			}
 			var view GuardView
 			err := changeGuards(o, cmd, args[0], patience, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -213,7 +214,7 @@ func changeGuards(o *cli.Options, cmd *cobra.Command, table string, patience tim
 	if patience < time.Millisecond || patience >= o.Timeout || patience > 24*time.Hour {
 		return cli.UsageErrorf("--lock-timeout 1s, or a longer --timeout too",
 			"--lock-timeout is %s: it must be from 1ms to 1d, and shorter than --timeout, which is %s",
-			cli.DurationText(patience), cli.DurationText(o.Timeout))
+			shown.Duration(patience), shown.Duration(o.Timeout))
 	}
 	return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 		return o.OnPool(ctx, pool, func(ctx context.Context, _ *lockadmin.Admin) error {
@@ -259,7 +260,7 @@ func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *cli.Options) (Gu
 		if errors.As(err, &pgErr) && pgErr.Code == "42809" && pgErr.TableName != "" {
 			err = &cli.Advised{Code: cli.ExitUsage, Err: err,
 				Hint: fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
-					cli.ShellQuote(pgErr.TableName), o.Same(), table)}
+					shown.Argument(pgErr.TableName), o.Same(), table)}
 		}
 		return GuardView{}, err
 	}
@@ -280,7 +281,7 @@ func partOfAnother(name string, before, after []GuardView, o *cli.Options) error
 		if was, found := guardOf(before, g.Table); found && was.Problem != g.Problem {
 			whole, hint = "table "+
 				g.Table, fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
-				cli.ShellQuote(g.Table), o.Same(), name)
+				shown.Argument(g.Table), o.Same(), name)
 		}
 	}
 	return &cli.Advised{Code: cli.ExitUsage, Hint: hint,
@@ -318,7 +319,7 @@ func guardOf(guards []GuardView, table string) (GuardView, bool) {
 // explainGuard gives advice for the errors of guards.
 func explainGuard(o *cli.Options, err error, table string, patience time.Duration) error {
 	state := cli.StateOf(err)
-	argument, list := cli.ShellQuote(table), "pglock-admin guard list"+o.Same()
+	argument, list := shown.Argument(table), "pglock-admin guard list"+o.Same()
 	switch {
 	case cli.Lost(err):
 		return &cli.Advised{Text: "it is unknown whether it was done", Err: err, Code: cli.ExitUnreachable, Hint: list +
@@ -327,7 +328,7 @@ func explainGuard(o *cli.Options, err error, table string, patience time.Duratio
 		literal := "'" + strings.ReplaceAll(table, "'", "''") + "'"
 		return &cli.Advised{Code: cli.ExitFailure,
 			Text: fmt.Sprintf("table %s was in use for longer than %s; nothing was "+
-				"changed", table, cli.DurationText(patience)),
+				"changed", table, shown.Duration(patience)),
 			Hint: "a quieter time, or a longer --lock-timeout; others who want the table wait behind this command. " +
 				"Who uses it now:\n  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n" +
 				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
@@ -339,7 +340,7 @@ func explainGuard(o *cli.Options, err error, table string, patience time.Duratio
 	case errors.Is(err, fencedstore.ErrTriggerRight):
 		hint := "take the right away"
 		var pgErr *pgconn.PgError
-		if errors.As(err, &pgErr) && cli.AllPrint(pgErr.Hint) {
+		if errors.As(err, &pgErr) && shown.AllPrint(pgErr.Hint) {
 			hint = fmt.Sprintf("as the table's owner %s; then the same command", pgErr.Hint)
 		}
 		return &cli.Advised{Code: cli.ExitFailure, Err: err, Hint: hint}

@@ -7,14 +7,15 @@ import (
 	"strings"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // resourceText is a guard's resource, with /<column> if each row has its own.
 func resourceText(g GuardView) string {
 	if g.Key == "" {
-		return cli.Printable(g.Resource)
+		return shown.Text(g.Resource)
 	}
-	return cli.Printable(g.Resource + "/<" + g.Key + ">")
+	return shown.Text(g.Resource + "/<" + g.Key + ">")
 }
 
 func coveredText(g GuardView) string {
@@ -26,11 +27,11 @@ func coveredText(g GuardView) string {
 
 // addAgain is the command that makes a guard, and that adds what it lacks.
 func addAgain(g GuardView, o *cli.Options) string {
-	s := fmt.Sprintf("pglock-admin guard add %s --resource %s", cli.ShellQuote(g.Table), cli.ShellQuote(g.Resource))
+	s := fmt.Sprintf("pglock-admin guard add %s --resource %s", shown.Argument(g.Table), shown.Argument(g.Resource))
 	if g.Key != "" {
-		s += " --key " + cli.ShellQuote(g.Key)
+		s += " --key " + shown.Argument(g.Key)
 	}
-	if !cli.AllPrint(s) {
+	if !shown.AllPrint(s) {
 		return "the same pglock-admin guard add as before"
 	}
 	return s + o.Same()
@@ -44,7 +45,7 @@ func drawGuarded(w *cli.Page, o *cli.Options, v GuardedView) {
 	case v.mended:
 		state = "was guarded already; the missing parts were added"
 	}
-	fmt.Fprintf(w, "table %s %s\n\n", cli.Printable(v.Table), state)
+	fmt.Fprintf(w, "table %s %s\n\n", shown.Text(v.Table), state)
 	if v.Part {
 		fmt.Fprintln(w, "It is a part of another table, whose guard it is under: pglock-admin guard list"+o.Same())
 		return
@@ -55,8 +56,8 @@ func drawGuarded(w *cli.Page, o *cli.Options, v GuardedView) {
 	}
 	cli.DrawFields(w, [][2]string{
 		{"resource", resourceText(v.GuardView)}, {"covers", coveredText(v.GuardView)},
-		{"in Go", cli.Printable("fencedstore.WithResource(" + strconv.Quote(one) + ")")},
-		{"in SQL", cli.Printable("fence(name, token, grant_id, p_resource => '" + strings.ReplaceAll(one, "'", "''") +
+		{"in Go", shown.Text("fencedstore.WithResource(" + strconv.Quote(one) + ")")},
+		{"in SQL", shown.Text("fence(name, token, grant_id, p_resource => '" + strings.ReplaceAll(one, "'", "''") +
 			"')")},
 	})
 	fmt.Fprint(w, `
@@ -65,8 +66,8 @@ same transaction; other writes fail with SQLSTATE LK011. A lock that has the
 resource's name needs no WithResource and no p_resource.
 `)
 	if v.Key != "" {
-		fmt.Fprintf(w, "… is the value of column %s; TRUNCATE needs the fence of %s.\n", cli.Printable(v.Key),
-			cli.Printable(v.Resource))
+		fmt.Fprintf(w, "… is the value of column %s; TRUNCATE needs the fence of %s.\n", shown.Text(v.Key),
+			shown.Text(v.Resource))
 	}
 	if v.Covered > 1 {
 		fmt.Fprint(w, `A partition that is made later guards its rows by itself. Against TRUNCATE, and
@@ -76,7 +77,7 @@ for the rows of a child, run this command again.
 }
 
 func drawUnguarded(w *cli.Page, o *cli.Options, v GuardView) {
-	fmt.Fprintf(w, "table %s is not guarded any more\n\n", cli.Printable(v.Table))
+	fmt.Fprintf(w, "table %s is not guarded any more\n\n", shown.Text(v.Table))
 	cli.DrawFields(w, [][2]string{{"resource was", resourceText(v)}, {"covered", coveredText(v)}})
 	fmt.Fprintf(w, `
 Whoever has the rights to write to it may now do so without a fence, even a
@@ -98,10 +99,10 @@ func drawGuards(w *cli.Page, o *cli.Options, v GuardsView) {
 	for _, g := range v.Guards {
 		problem := "-"
 		if g.Problem != "" {
-			problem = cli.Wrapped(cli.Printable(g.Problem), problemWidth)
+			problem = cli.Wrapped(shown.Text(g.Problem), problemWidth)
 			gaps = append(gaps, g)
 		}
-		rows = append(rows, []string{cli.Printable(g.Table), resourceText(g), strconv.Itoa(g.Covered), problem})
+		rows = append(rows, []string{shown.Text(g.Table), resourceText(g), strconv.Itoa(g.Covered), problem})
 	}
 	cli.DrawTable(w, []string{"TABLE", "RESOURCE", "COVERS", "PROBLEM"}, rows, 2)
 	if len(gaps) > 0 {

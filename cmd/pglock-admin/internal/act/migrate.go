@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -42,7 +43,7 @@ schema is missing, or when golang-migrate has recorded another version than the 
 				return cli.UsageErrorf("pglock-admin migrate down --yes"+o.Same()+", after a look at pglock-admin list"+
 					o.Same(),
 					"migrate down deletes every lock, every fence and the history of schema %s: it needs --yes",
-					cli.Named(o.Schema))
+					shown.Word(o.Schema))
 			}
 			return migration(o, cmd, migrations.Down)
 		},
@@ -162,7 +163,7 @@ func fits(ctx context.Context, o *cli.Options, v VersionView) error {
 }
 
 func drawVersion(w *cli.Page, v VersionView) {
-	fmt.Fprintf(w, "schema %s: %s", cli.Named(v.Schema), cli.VersionText(v.Version))
+	fmt.Fprintf(w, "schema %s: %s", shown.Word(v.Schema), cli.VersionText(v.Version))
 	if v.Dirty {
 		fmt.Fprint(w, ", marked dirty")
 	}

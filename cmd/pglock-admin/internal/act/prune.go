@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -48,16 +49,16 @@ You need the role pglock_admin.`,
 		Annotations: cli.ForOperators,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if idle < 0 {
-				return cli.UsageErrorf("--idle 1d", "--idle is %s: it must not be negative", cli.DurationText(idle))
+				return cli.UsageErrorf("--idle 1d", "--idle is %s: it must not be negative", shown.Duration(idle))
 			}
 			if older < 0 {
 				return cli.UsageErrorf("--events 90d", "--events is %s: it must not be negative",
-					cli.DurationText(older))
+					shown.Duration(older))
 			}
 			opts := []lockadmin.PruneOption{lockadmin.WithIdle(idle), lockadmin.WithOnInUse(func() {
 				if o.Output == cli.OutputTable {
 					fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting up to "+
-						"--timeout (%s) for whoever writes to it\n", cli.DurationText(o.Timeout))
+						"--timeout (%s) for whoever writes to it\n", shown.Duration(o.Timeout))
 				}
 			})}
 			if cmd.Flags().Changed("events") {
@@ -100,7 +101,7 @@ func explainPrune(ctx context.Context, o *cli.Options, v PruneView, err error) e
 	case late:
 		return &cli.Advised{Code: cli.ExitFailure,
 			Text: fmt.Sprintf("%s (--timeout) was too short to remove everything; %s",
-				cli.DurationText(o.Timeout), v.removed()),
+				shown.Duration(o.Timeout), v.removed()),
 			Hint: cli.Again + ", which goes on from there, or a longer --timeout"}
 	case ctx.Err() != nil: // interrupted
 		return &cli.Advised{Code: cli.ExitInterrupted, Text: "interrupted; " + v.removed(), Hint: cli.Again +
@@ -129,8 +130,8 @@ func (v PruneView) removed() string {
 func drawPruned(w *cli.Page, v PruneView, idle, older time.Duration) {
 	fmt.Fprintln(w, "removed")
 	cli.DrawFields(w, [][2]string{
-		{"  locks", fmt.Sprintf("%d, free for longer than %s", v.Locks, cli.Age(idle))},
-		{"  events", fmt.Sprintf("%d, older than %s", v.Events, cli.Age(older))},
+		{"  locks", fmt.Sprintf("%d, free for longer than %s", v.Locks, shown.Age(idle))},
+		{"  events", fmt.Sprintf("%d, older than %s", v.Events, shown.Age(older))},
 		{"  leftovers", fmt.Sprintf("%d, of dead sessions, old requests and work done once", v.Leftovers)},
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -45,15 +46,15 @@ You need the role pglock_admin.`,
 			if cmd.Flags().Changed("level") {
 				if l := lockadmin.HistoryLevel(level); l != lockadmin.HistoryLosses && l != lockadmin.HistoryAll {
 					return cli.UsageErrorf("--level all", "--level is %s: it must be losses or all",
-						cli.ShellQuote(cli.EscapeText(level)))
+						shown.Argument(shown.Lines(level)))
 				}
 				opts = append(opts, lockadmin.WithLevel(lockadmin.HistoryLevel(level)))
 			}
 			if cmd.Flags().Changed("keep") {
 				if keep < lockadmin.MinKeep || keep > lockadmin.MaxKeep {
 					return cli.UsageErrorf("--keep 30d", "--keep is %s: it must be from %s to %s",
-						cli.DurationText(keep),
-						cli.DurationText(lockadmin.MinKeep), cli.DurationText(lockadmin.MaxKeep))
+						shown.Duration(keep),
+						shown.Duration(lockadmin.MinKeep), shown.Duration(lockadmin.MaxKeep))
 				}
 				opts = append(opts, lockadmin.WithKeep(keep))
 			}
@@ -69,7 +70,7 @@ You need the role pglock_admin.`,
 				if errors.Is(err, lockadmin.ErrInUse) {
 					return &cli.Advised{Code: cli.ExitFailure,
 						Text: fmt.Sprintf("nothing was changed within %s (--timeout): open transactions have written "+
-							"to the table of locks", cli.DurationText(o.Timeout)),
+							"to the table of locks", shown.Duration(o.Timeout)),
 						Hint: "a quieter time, or a longer --timeout. Who they are:\n" + writersOfLocks(o)}
 				}
 				if err != nil {
@@ -91,6 +92,6 @@ func drawRecord(w *cli.Page, s lockadmin.HistorySettings) {
 	if s.Level == lockadmin.HistoryAll {
 		level, since = "all: every tenure", cli.Moment(s.Since)
 	}
-	cli.DrawFields(w, [][2]string{{"level", level}, {"since", since}, {"kept for", cli.DurationText(s.Keep)},
+	cli.DrawFields(w, [][2]string{{"level", level}, {"since", since}, {"kept for", shown.Duration(s.Keep)},
 		{"pruned up to", cli.Moment(s.Pruned)}})
 }

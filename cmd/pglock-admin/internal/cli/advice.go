@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -101,7 +102,7 @@ func (o *Options) Migrate(ctx context.Context, have int) string {
 	case errors.As(refused, &right) && right.Owner == "":
 		return makeRoles + "; then " + up
 	case errors.As(refused, &right) && right.Role == "":
-		return fmt.Sprintf("%s, as user %s or a superuser", up, Named(right.Owner))
+		return fmt.Sprintf("%s, as user %s or a superuser", up, shown.Word(right.Owner))
 	case errors.As(refused, &dirty):
 		return fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then %s",
 			dirty.Before, o.Same(), up)
@@ -130,7 +131,7 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 		return ExitPermission, fmt.Sprintf("let an administrator run: GRANT %s TO %s", right.Role,
 			pgx.Identifier{right.User}.Sanitize())
 	case errors.As(err, &right):
-		return ExitPermission, fmt.Sprintf("%s as user %s, or as a superuser", Again, Named(right.Owner))
+		return ExitPermission, fmt.Sprintf("%s as user %s, or as a superuser", Again, shown.Word(right.Owner))
 	case errors.As(err, &dirty):
 		return ExitSchema, fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then "+
 			"%s", dirty.Before, o.Same(), Again)

@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // NeedsSubcommand refuses a command that only groups others.
@@ -37,7 +39,7 @@ func NoArguments(cmd *cobra.Command, args []string) error {
 		return nil
 	case cmd.HasSubCommands():
 		text := "there is no command " + strings.TrimSpace(strings.TrimPrefix(cmd.CommandPath(), "pglock-admin")+" "+
-			ShellQuote(EscapeText(args[0])))
+			shown.Argument(shown.Lines(args[0])))
 		cmd.SuggestionsMinimumDistance = 2
 		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 			return UsageErrorf(cmd.CommandPath()+" "+strings.Join(near, ", or "+cmd.CommandPath()+" "), "%s", text)

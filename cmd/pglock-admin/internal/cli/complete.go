@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -95,7 +96,7 @@ func (o *Options) names(cmd *cobra.Command, word string, free bool) (found []cob
 			last = lock.Name
 			holder := "free"
 			if lock.Held {
-				holder = short(Printable(lock.Holder))
+				holder = short(shown.Text(lock.Holder))
 			}
 			found = append(found, cobra.CompletionWithDesc(argumentOf(lock.Name), holder))
 		}
@@ -111,7 +112,7 @@ func (o *Options) sessionIDs(cmd *cobra.Command, _ []string, word string) (found
 			if err != nil {
 				return
 			}
-			found = append(found, cobra.CompletionWithDesc(s.ID, short(Printable(s.Holder))))
+			found = append(found, cobra.CompletionWithDesc(s.ID, short(shown.Text(s.Holder))))
 		}
 	})
 	return startingWith(found, word), cobra.ShellCompDirectiveNoFileComp
@@ -136,7 +137,7 @@ func startingWith(all []cobra.Completion, word string) []cobra.Completion {
 
 // argumentOf writes a name as NAME arguments are read.
 func argumentOf(name string) string {
-	if pasted := ShellName(name); strings.HasPrefix(pasted, `'"`) {
+	if pasted := shown.Name(name); strings.HasPrefix(pasted, `'"`) {
 		return strings.Trim(pasted, "'")
 	}
 	return name

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -78,7 +79,7 @@ func (e timeUp) Error() string { return fmt.Sprintf("no answer within %s (--time
 
 // Bounded ends the context after --timeout.
 func (o *Options) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, o.Timeout, timeUp{DurationText(o.Timeout)})
+	return context.WithTimeoutCause(ctx, o.Timeout, timeUp{shown.Duration(o.Timeout)})
 }
 
 // Because adds to err why ctx ended, if the end of ctx caused err.

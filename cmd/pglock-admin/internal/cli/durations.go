@@ -20,7 +20,7 @@ func (f DurationFlag) String() string {
 	if f.d == nil {
 		return ""
 	}
-	return DurationText(*f.d)
+	return shown.Duration(*f.d)
 }
 
 func (f DurationFlag) Set(s string) (err error) {
@@ -76,6 +76,3 @@ func parseDuration(s string) (time.Duration, error) {
 	}
 	return d, nil
 }
-
-// DurationText writes a duration as parseDuration reads it.
-func DurationText(d time.Duration) string { return shown.Duration(d) }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 func TestDurationsHaveDaysAndWeeks(t *testing.T) {
@@ -35,14 +37,14 @@ func TestDurationsAreWrittenAsTheyAreRead(t *testing.T) {
 		"1d12h": 36 * time.Hour, "22h": 22 * time.Hour, "10s": 10 * time.Second,
 		"1m": time.Minute, "1m30s": 90 * time.Second, "1h0m5s": time.Hour + 5*time.Second, "0s": 0,
 		"250ms": 250 * time.Millisecond, "1d30m": 24*time.Hour + 30*time.Minute} {
-		if got := DurationText(d); got != text {
+		if got := shown.Duration(d); got != text {
 			t.Errorf("%v is written %s, want %s", d, got, text)
 		}
 	}
 	for range 1000 {
 		d := time.Duration(rand.Int64N(int64(200 * 24 * time.Hour))) //nolint:gosec // not a secret
-		if got, err := parseDuration(DurationText(d)); err != nil || got != d {
-			t.Errorf("%v is written %s, which is read as %v, %v", d, DurationText(d), got, err)
+		if got, err := parseDuration(shown.Duration(d)); err != nil || got != d {
+			t.Errorf("%v is written %s, which is read as %v, %v", d, shown.Duration(d), got, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/migrations"
 )
 
@@ -52,11 +53,11 @@ func (p Problem) Print(w io.Writer, format string) {
 		_ = WriteData(w, format, p) // if this fails, there is nowhere else to write
 		return
 	}
-	fmt.Fprintf(w, "pglock-admin: %s\n", EscapeText(p.Message))
+	fmt.Fprintf(w, "pglock-admin: %s\n", shown.Lines(p.Message))
 	if p.At != nil {
 		fmt.Fprintf(w, "at: %s\n", *p.At)
 	}
-	fmt.Fprintf(w, "try: %s\n", EscapeText(p.Hint))
+	fmt.Fprintf(w, "try: %s\n", shown.Lines(p.Hint))
 }
 
 // advised is an error with its text, its exit code and the next step.

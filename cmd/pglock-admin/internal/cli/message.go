@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -31,27 +32,28 @@ func Message(err error) string {
 	case errors.As(err, &own):
 		return own.Error()
 	case errors.As(err, &step) && step.Unknown:
-		return fmt.Sprintf("it is unknown whether schema %s went from %s to %s: %s", Named(step.Schema),
+		return fmt.Sprintf("it is unknown whether schema %s went from %s to %s: %s", shown.Word(step.Schema),
 			VersionText(step.From), VersionText(step.To), ended(err, step.Err))
 	case errors.As(err, &step):
-		return fmt.Sprintf("schema %s stays %s, because the step to %s was rolled back: %s", Named(step.Schema),
+		return fmt.Sprintf("schema %s stays %s, because the step to %s was rolled back: %s", shown.Word(step.Schema),
 			VersionText(step.From), VersionText(step.To), ended(err, step.Err))
 	case errors.Is(err, migrations.ErrBusy):
 		return "another program is migrating this schema: " + ended(err, err)
 	case errors.As(err, &late):
 		return late.Error()
 	case errors.As(err, &connect):
-		return fmt.Sprintf("cannot connect as user %s: %s", Named(connect.Config.User), refusals(connect.Unwrap()))
+		return fmt.Sprintf("cannot connect as user %s: %s", shown.Word(connect.Config.User), refusals(connect.Unwrap()))
 	case errors.As(err, &right) && right.Have < 0:
-		return fmt.Sprintf("user %s cannot read schema %s: it lacks %s", Named(right.User), Named(right.Schema),
+		return fmt.Sprintf("user %s cannot read schema %s: it lacks %s", shown.Word(right.User),
+			shown.Word(right.Schema),
 			right.Lacks)
 	case errors.As(err, &right):
-		return fmt.Sprintf("schema %s is %s, and user %s cannot change it: it lacks %s", Named(right.Schema),
-			VersionText(right.Have), Named(right.User), right.Lacks)
+		return fmt.Sprintf("schema %s is %s, and user %s cannot change it: it lacks %s", shown.Word(right.Schema),
+			VersionText(right.Have), shown.Word(right.User), right.Lacks)
 	case errors.As(err, &dirty):
 		return fmt.Sprintf("schema %s is %s, and golang-migrate has recorded %s for it: one of them was changed by "+
 			"hand",
-			Named(dirty.Schema), VersionText(dirty.Before), VersionText(max(dirty.Version, 0)))
+			shown.Word(dirty.Schema), VersionText(dirty.Before), VersionText(max(dirty.Version, 0)))
 	case errors.As(err, &guarded):
 		return "tables are guarded: " + guarded.Tables
 	case errors.Is(err, migrations.ErrForeign):
@@ -93,9 +95,9 @@ func VersionText(version int) string {
 
 func schemaText(e *pglock.SchemaError) string {
 	if e.Have == 0 {
-		return fmt.Sprintf("schema %s is missing, or does not contain pglock", Named(e.Schema))
+		return fmt.Sprintf("schema %s is missing, or does not contain pglock", shown.Word(e.Schema))
 	}
-	return fmt.Sprintf("schema %s has version %d, this program needs %d", Named(e.Schema), e.Have, e.Need)
+	return fmt.Sprintf("schema %s has version %d, this program needs %d", shown.Word(e.Schema), e.Have, e.Need)
 }
 
 // serverText is what the server said. Its hint is advice.

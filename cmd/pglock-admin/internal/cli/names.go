@@ -16,9 +16,6 @@ After -- a NAME is taken as it is, which is what scripts need:
 
     pglock-admin show -- "$name"`
 
-// ShellName writes a lock's name so that somebody can paste it into a shell as a NAME.
-func ShellName(name string) string { return shown.Name(name) }
-
 // NameOf reads the nth argument of a command as the name of a lock.
 func NameOf(cmd *cobra.Command, args []string, n int) (string, error) {
 	arg := args[n]
@@ -28,7 +25,7 @@ func NameOf(cmd *cobra.Command, args []string, n int) (string, error) {
 	name, err := Unquoted(arg)
 	if err != nil {
 		return "", UsageErrorf(fmt.Sprintf("%s -- %s, for a name that really begins so", cmd.CommandPath(),
-			ShellQuote(EscapeText(arg))),
+			shown.Argument(shown.Lines(arg))),
 			`NAME is %s: a name that begins with " must be quoted as in the output of list`, shown.Quoted(arg))
 	}
 	return name, nil
@@ -41,6 +38,3 @@ func Unquoted(name string) (string, error) {
 	}
 	return strconv.Unquote(name)
 }
-
-// ShellQuote quotes an argument for a command that the advice suggests.
-func ShellQuote(s string) string { return shown.Argument(s) }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -34,7 +35,7 @@ func (o *Options) Check() error {
 		o.Output = OutputTable
 		return UsageErrorf("-o table, -o json or -o yaml", "--output is %q: it must be table, json or yaml", value)
 	case o.Timeout <= 0:
-		return UsageErrorf("--timeout 10s", "--timeout is %s: it must be greater than 0", DurationText(o.Timeout))
+		return UsageErrorf("--timeout 10s", "--timeout is %s: it must be greater than 0", shown.Duration(o.Timeout))
 	}
 	return nil
 }

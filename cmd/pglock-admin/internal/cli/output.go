@@ -84,7 +84,7 @@ func (o *Options) Changed(cmd *cobra.Command, v any, draw func(*Page)) error {
 }
 
 // DrawTable draws rows under their titles. If the terminal is too narrow, it draws each row as a list of fields. A cell
-// with a text from outside must have gone through printable or ShellName.
+// with a text from outside must have gone through shown.Text or shown.Name.
 func DrawTable(w *Page, titles []string, rows [][]string, right ...int) {
 	if drawn := TableOf(titles, rows, right...); w.Fits(drawn) {
 		fmt.Fprintln(w, drawn)
@@ -150,26 +150,6 @@ func DrawFields(w *Page, fields [][2]string) {
 	}
 }
 
-// Printable makes a text from outside safe to show.
-func Printable(s string) string { return shown.Text(s) }
-
-// Named writes a name within a sentence, in quotes if it could be read as a part of the sentence.
-func Named(s string) string { return shown.Word(s) }
-
-func AllPrint(s string) bool { return shown.AllPrint(s) }
-
-// EscapeText escapes what does not print in a text, line by line.
-func EscapeText(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, line := range lines {
-		if !AllPrint(strings.ReplaceAll(line, "\t", " ")) {
-			q := shown.Quote(line)
-			lines[i] = strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
-		}
-	}
-	return strings.Join(lines, "\n")
-}
-
 // escapeJSON escapes what does not print in a JSON text. Outside of strings there is no such thing.
 func escapeJSON(s string) string {
 	var b strings.Builder
@@ -197,9 +177,6 @@ func LeaseCells(remaining, ttl time.Duration, cells int) string {
 	}
 	return strings.Repeat("█", full) + strings.Repeat("░", cells-full)
 }
-
-// Age rounds a duration for people.
-func Age(d time.Duration) string { return shown.Age(d) }
 
 // Exactly is moment with all that the server knows of the time.
 func Exactly(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000000 UTC") }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // Same gives the flags that a suggested command needs to reach the same schema of the same database, without a
@@ -15,10 +17,10 @@ import (
 func (o *Options) Same() string {
 	s := ""
 	if o.Schema != "" && o.Schema != DefaultSchema {
-		s = " --schema " + ShellQuote(o.Schema)
+		s = " --schema " + shown.Argument(o.Schema)
 	}
 	if o.DatabaseURL != "" && o.Config != nil {
-		s += " --database-url " + ShellQuote(withoutPassword(o.DatabaseURL, o.Config.ConnConfig))
+		s += " --database-url " + shown.Argument(withoutPassword(o.DatabaseURL, o.Config.ConnConfig))
 	}
 	return s
 }
@@ -74,7 +76,7 @@ func (o *Options) sameBut(database string) string {
 	there := Options{Schema: o.Schema, Config: o.Config}
 	s := there.Same()
 	if o.url() == "" {
-		return s + " --database-url " + ShellQuote("dbname="+valueText(database))
+		return s + " --database-url " + shown.Argument("dbname="+valueText(database))
 	}
 	if u, err := url.Parse(withoutPassword(o.url(), o.Config.ConnConfig)); err == nil &&
 		strings.HasPrefix(u.Scheme, "postgres") {
@@ -83,9 +85,9 @@ func (o *Options) sameBut(database string) string {
 		query.Del("dbname")
 		query.Del("database")
 		u.RawQuery = query.Encode()
-		return s + " --database-url " + ShellQuote(u.String())
+		return s + " --database-url " + shown.Argument(u.String())
 	}
-	return s + " --database-url " + ShellQuote(plainest(&c))
+	return s + " --database-url " + shown.Argument(plainest(&c))
 }
 
 // Psql is the command that leads to the same database.
@@ -97,13 +99,13 @@ func (o *Options) Psql() string {
 	for _, own := range []string{"pool_", "default_query_exec_mode", "statement_cache_capacity",
 		"description_cache_capacity"} {
 		if strings.Contains(given, own) { // of this library alone: psql refuses it
-			return "psql " + ShellQuote(plainest(o.Config.ConnConfig))
+			return "psql " + shown.Argument(plainest(o.Config.ConnConfig))
 		}
 	}
 	if o.DatabaseURL == "" {
 		return `psql "$DATABASE_URL"`
 	}
-	return "psql " + ShellQuote(withoutPassword(o.DatabaseURL, o.Config.ConnConfig))
+	return "psql " + shown.Argument(withoutPassword(o.DatabaseURL, o.Config.ConnConfig))
 }
 
 // passwords matches the passwords in a connection string of keywords and values.

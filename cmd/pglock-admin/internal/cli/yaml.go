@@ -79,7 +79,7 @@ var taken = regexp.MustCompile(`^(?i:y|yes|n|no|on|off|true|false|~|null|=|<<|[-
 // yamlText puts a text in double quotes if escapeYAML changes it, or if a reader could take it for something else.
 func yamlText(s string) *yaml.Node {
 	node := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
-	if !AllPrint(s) || taken.MatchString(s) {
+	if !shown.AllPrint(s) || taken.MatchString(s) {
 		node.Style = yaml.DoubleQuotedStyle
 	}
 	return node

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -92,7 +93,7 @@ func drawDoctor(w *cli.Page, v DoctorView) {
 		most = max(min(most, w.Width), cli.LeastWidth)
 	}
 	for _, f := range v.Findings {
-		if n := utf8.RuneCountInString(cli.Printable(f.Item)); n <= itemMost {
+		if n := utf8.RuneCountInString(shown.Text(f.Item)); n <= itemMost {
 			width = max(width, n)
 		}
 	}
@@ -101,7 +102,7 @@ func drawDoctor(w *cli.Page, v DoctorView) {
 		if f.Level == lockadmin.FindingDepends {
 			mark = "–"
 		}
-		item, value := cli.Printable(f.Item), cli.Printable(f.Value)
+		item, value := shown.Text(f.Item), shown.Text(f.Value)
 		if start := markWidth + width + 2; utf8.RuneCountInString(item) <= width && start+
 			utf8.RuneCountInString(value) <= most {
 			fmt.Fprintf(w, "%-*s%-*s  %s\n", markWidth, mark, width, item, value)
@@ -109,9 +110,9 @@ func drawDoctor(w *cli.Page, v DoctorView) {
 			fmt.Fprintf(w, "%-*s%s\n%s\n", markWidth, mark, indented(item, most), strings.Repeat(" ", markWidth)+
 				indented(value, most))
 		}
-		fmt.Fprintf(w, "%*s%s\n", markWidth, "", indented(cli.Printable(f.Meaning), most))
+		fmt.Fprintf(w, "%*s%s\n", markWidth, "", indented(shown.Text(f.Meaning), most))
 	}
-	fmt.Fprintf(w, "\n%s\n", cli.Wrapped(cli.Printable(v.summary()), most))
+	fmt.Fprintf(w, "\n%s\n", cli.Wrapped(shown.Text(v.summary()), most))
 }
 
 // indented wraps a text for the column of the items.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -40,7 +41,7 @@ func overview(o *cli.Options, cmd *cobra.Command, limit int) error {
 				v.Next = pasteableStep(o, s.Next)
 			}
 			if s.Lock != "" {
-				v.Why = command(o, lockadmin.Step{Run: lockadmin.RunAdmin, Command: "why " + cli.ShellName(s.Lock)})
+				v.Why = command(o, lockadmin.Step{Run: lockadmin.RunAdmin, Command: "why " + shown.Name(s.Lock)})
 			}
 			view.Locks = append(view.Locks, v)
 		}
@@ -53,12 +54,12 @@ func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
 		titles := []string{"VERDICT", "LOCK", "FOR", "WAITING", "WHAT", "WHO", "NEXT"}
 		var rows [][]string
 		for _, s := range view.Locks {
-			lock, since := cli.ShellName(s.Lock), "-"
+			lock, since := shown.Name(s.Lock), "-"
 			if s.Lock == "" {
 				lock = "(all)"
 			}
 			if !s.Since.IsZero() {
-				since = cli.Age(max(0, view.At.Sub(s.Since)).Round(time.Millisecond))
+				since = shown.Age(max(0, view.At.Sub(s.Since)).Round(time.Millisecond))
 			}
 			next := s.Next.Paste
 			if next == "" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -125,14 +126,14 @@ func drawVerify(w *cli.Page, v lockadmin.Verification) {
 		span = cli.Moment(v.From) + " to " + cli.Moment(v.To)
 	}
 	cli.DrawFields(w, [][2]string{{"found", summary(v)}, {"checked", checked}, {"from", span}, {"missing", missing},
-		{"history", fmt.Sprintf("level %s, kept for %s", v.Settings.Level, cli.DurationText(v.Settings.Keep))}})
+		{"history", fmt.Sprintf("level %s, kept for %s", v.Settings.Level, shown.Duration(v.Settings.Keep))}})
 	drawFound := func(title string, some []lockadmin.Violation, all int64) {
 		if all == 0 {
 			return
 		}
 		fmt.Fprintf(w, "\n%s\n", title)
 		for _, one := range some {
-			fmt.Fprintf(w, "  %s: %s\n", cli.ShellName(one.Lock), cli.EscapeText(one.Detail))
+			fmt.Fprintf(w, "  %s: %s\n", shown.Name(one.Lock), shown.Lines(one.Detail))
 			fmt.Fprintf(w, "    %s\n", tenureText(one.First))
 			if one.Second != one.First {
 				fmt.Fprintf(w, "    %s\n", tenureText(one.Second))
@@ -150,7 +151,7 @@ func drawVerify(w *cli.Page, v lockadmin.Verification) {
 func tenureText(t lockadmin.Tenure) string {
 	text := fmt.Sprintf("token %d", t.Token)
 	if t.Holder != "" {
-		text += " of " + cli.Printable(t.Holder)
+		text += " of " + shown.Text(t.Holder)
 	}
 	if t.Mode != "" {
 		text += ", " + look.ModeText(t.Mode, t.Limit)
@@ -184,7 +185,7 @@ func drawGaps(w *cli.Page, v lockadmin.Verification) {
 	}
 	var rows [][]string
 	for _, g := range v.Gaps {
-		rows = append(rows, []string{cli.ShellName(g.Lock), strconv.Itoa(g.Slot), strconv.FormatInt(g.Missing, 10),
+		rows = append(rows, []string{shown.Name(g.Lock), strconv.Itoa(g.Slot), strconv.FormatInt(g.Missing, 10),
 			token(int64(g.After)), token(int64(g.Before)), gapTexts[g.Cause]})
 	}
 	cli.DrawTable(w, []string{"LOCK", "SLOT", "MISSING", "AFTER TOKEN", "BEFORE TOKEN", "WHY"}, rows, 1, 2, 3, 4)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -80,13 +81,13 @@ func perhapsElsewhere(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, n
 		return err
 	}
 	p := places[0]
-	step := lockadmin.Step{Run: lockadmin.RunAdmin, Command: "why " + cli.ShellName(name), Schema: p.Schema}
-	text := fmt.Sprintf("this database has no pglock in schema %s, but schema %s has it", cli.Named(o.Schema),
-		cli.Named(p.Schema))
+	step := lockadmin.Step{Run: lockadmin.RunAdmin, Command: "why " + shown.Name(name), Schema: p.Schema}
+	text := fmt.Sprintf("this database has no pglock in schema %s, but schema %s has it", shown.Word(o.Schema),
+		shown.Word(p.Schema))
 	if p.Schema == "" {
 		step.Database = p.Database
 		text = fmt.Sprintf("this is probably the wrong database: it has no pglock, and programs that use pglock are "+
-			"connected to database %s of the same server", cli.Named(p.Database))
+			"connected to database %s of the same server", shown.Word(p.Database))
 	}
 	hint := command(o, step)
 	if o.LeavesOut(hint) {
@@ -118,7 +119,7 @@ func quotedSQL(sql string) string {
 	if strings.Contains(sql, "'") && !strings.ContainsAny(sql, "\"$`\\!") {
 		return `"` + sql + `"`
 	}
-	return cli.ShellQuote(sql)
+	return shown.Argument(sql)
 }
 
 // WhyView is an explanation in JSON, with the commands as they are pasted.

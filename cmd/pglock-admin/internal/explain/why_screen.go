@@ -8,6 +8,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -100,7 +101,7 @@ func drawWell(w *cli.Page, o *cli.Options, e lockadmin.Explanation, width int) {
 
 // isSame reports whether a step is to look again, as the reader has just done.
 func isSame(s lockadmin.Step, lock string) bool {
-	return s.Run == lockadmin.RunAdmin && s.Command == "why "+cli.ShellName(lock) && s.Database == "" && s.Schema == ""
+	return s.Run == lockadmin.RunAdmin && s.Command == "why "+shown.Name(lock) && s.Database == "" && s.Schema == ""
 }
 
 const passwordFirst = "set PGPASSWORD to the password first"
@@ -140,13 +141,13 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			add("", fmt.Sprintf("and %d more holders", len(e.Holders)-most))
 			break
 		}
-		add("holder", fmt.Sprintf("%s, %s, token %d, for %s (since %s)", cli.Printable(h.Holder),
+		add("holder", fmt.Sprintf("%s, %s, token %d, for %s (since %s)", shown.Text(h.Holder),
 			look.SlotText(h.LockInfo),
-			int64(h.Token), cli.Age(h.HeldFor), h.AcquiredAt.UTC().Format("15:04:05 UTC")))
+			int64(h.Token), shown.Age(h.HeldFor), h.AcquiredAt.UTC().Format("15:04:05 UTC")))
 		add("lease", leaseText(h))
 	}
 	if l := e.Last; l != nil {
-		add("last", fmt.Sprintf("%s, %s, token %d", cli.Printable(l.Holder), look.SlotText(l.LockInfo), int64(l.Token)))
+		add("last", fmt.Sprintf("%s, %s, token %d", shown.Text(l.Holder), look.SlotText(l.LockInfo), int64(l.Token)))
 	}
 	if q := e.Queue; q.Waiting > 0 {
 		add("queue", queueText(q, e.Standby == nil))
@@ -162,16 +163,16 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			if !w.SameOwner {
 				whose = " (perhaps another line of its work)"
 			}
-			add("waits for", fmt.Sprintf("%s waits for lock %s of %s, for %s%s", cli.Printable(w.Waiter),
-				cli.ShellName(w.For),
-				cli.Printable(w.Holder), cli.Age(w.Waiting), whose))
+			add("waits for", fmt.Sprintf("%s waits for lock %s of %s, for %s%s", shown.Text(w.Waiter),
+				shown.Name(w.For),
+				shown.Text(w.Holder), shown.Age(w.Waiting), whose))
 		}
 	}
 	if hidden := slices.IndexFunc(e.Holders, func(h lockadmin.HolderFacts) bool {
 		return h.Connected == nil && h.Life == lockadmin.LifeAlive
 	}); hidden >= 0 && e.Standby == nil {
 		add("server", fmt.Sprintf("no process is known for the heartbeat of %s, as behind a pooler such as PgBouncer",
-			cli.Printable(e.Holders[hidden].Holder)))
+			shown.Text(e.Holders[hidden].Holder)))
 	}
 	for n, b := range e.Processes {
 		if n == most+1 {
@@ -184,7 +185,7 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 		if n == most {
 			break
 		}
-		add("before", cli.Age(e.At.Sub(ev.At))+" ago: "+look.Tell(ev))
+		add("before", shown.Age(e.At.Sub(ev.At))+" ago: "+look.Tell(ev))
 	}
 	for _, u := range e.Unseen {
 		add("unseen", u)
@@ -194,17 +195,18 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 
 // leaseText tells how much of a lease is left, and how it is renewed.
 func leaseText(h lockadmin.HolderFacts) string {
-	text := fmt.Sprintf("%s %s of %s left", cli.LeaseBar(h.LockInfo.Remaining, h.TTL), cli.Age(h.LockInfo.Remaining),
-		cli.DurationText(h.TTL))
+	text := fmt.Sprintf("%s %s of %s left", cli.LeaseBar(h.LockInfo.Remaining, h.TTL), shown.Age(h.LockInfo.Remaining),
+		shown.Duration(h.TTL))
 	if h.LockInfo.Remaining > h.TTL {
-		text = fmt.Sprintf("%s %s left (extended for a long write)", cli.LeaseBar(1, 1), cli.Age(h.LockInfo.Remaining))
+		text = fmt.Sprintf("%s %s left (extended for a long write)", cli.LeaseBar(1, 1),
+			shown.Age(h.LockInfo.Remaining))
 	}
 	if !h.Renewed {
-		return fmt.Sprintf("%s; not renewed yet, due every %s", text, cli.Age(h.TTL/3))
+		return fmt.Sprintf("%s; not renewed yet, due every %s", text, shown.Age(h.TTL/3))
 	}
-	text += fmt.Sprintf("; renewed %s ago, due every %s", cli.Age(h.SinceRenewal), cli.Age(h.TTL/3))
+	text += fmt.Sprintf("; renewed %s ago, due every %s", shown.Age(h.SinceRenewal), shown.Age(h.TTL/3))
 	if h.SlowestRenewal > h.SinceRenewal {
-		text += fmt.Sprintf(", longest gap %s", cli.Age(h.SlowestRenewal))
+		text += fmt.Sprintf(", longest gap %s", shown.Age(h.SlowestRenewal))
 	}
 	return text
 }
@@ -220,7 +222,7 @@ func queueText(q lockadmin.QueueFacts, telling bool) string {
 	}
 	var first []string
 	for _, w := range q.First {
-		who := cli.Printable(w.Holder) + " " + cli.Age(w.Waiter.Waiting)
+		who := shown.Text(w.Holder) + " " + shown.Age(w.Waiter.Waiting)
 		if !w.Alive && telling {
 			who += " (dead)"
 		}
@@ -235,21 +237,21 @@ func queueText(q lockadmin.QueueFacts, telling bool) string {
 func processText(b lockadmin.Backend) string {
 	who := "process " + strconv.Itoa(b.PID)
 	if b.Prepared != "" {
-		return fmt.Sprintf("prepared transaction %s of user %s, %s old: %s", cli.Printable(b.Prepared),
-			cli.Printable(b.User),
-			cli.Age(b.Transaction), useText(b))
+		return fmt.Sprintf("prepared transaction %s of user %s, %s old: %s", shown.Text(b.Prepared),
+			shown.Text(b.User),
+			shown.Age(b.Transaction), useText(b))
 	}
 	if b.Application != "" {
-		who += " " + cli.Printable(b.Application)
+		who += " " + shown.Text(b.Application)
 	}
-	text := who + ", user " + cli.Printable(b.User) + ": " + useText(b)
+	text := who + ", user " + shown.Text(b.User) + ": " + useText(b)
 	switch {
 	case b.Hidden:
 		text += "; hidden"
 	case b.State != "" && (b.Use != lockadmin.BackendHeartbeat || b.State != "idle"):
-		text += "; " + cli.Printable(b.State) + " for " + cli.Age(b.InState)
+		text += "; " + shown.Text(b.State) + " for " + shown.Age(b.InState)
 		if b.Transaction > 0 && b.Transaction > b.InState {
-			text += ", transaction open for " + cli.Age(b.Transaction)
+			text += ", transaction open for " + shown.Age(b.Transaction)
 		}
 	}
 	if len(b.BlockedBy) > 0 {
@@ -260,7 +262,7 @@ func processText(b lockadmin.Backend) string {
 		text += "; waits for process " + strings.Join(pids, ", ")
 	}
 	if b.BlockedByPrepared != "" {
-		text += "; waits for prepared transaction " + cli.Printable(b.BlockedByPrepared)
+		text += "; waits for prepared transaction " + shown.Text(b.BlockedByPrepared)
 	}
 	return text
 }
@@ -285,5 +287,5 @@ func fenceText(b lockadmin.Backend) string {
 	if b.Resource == "" {
 		return "a fence that nobody had passed before"
 	}
-	return "the fence of " + cli.Printable(b.Resource)
+	return "the fence of " + shown.Text(b.Resource)
 }

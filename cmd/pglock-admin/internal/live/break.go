@@ -8,6 +8,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/act"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -129,7 +130,7 @@ func (b liveBroken) told() string {
 	case b.failed == nil:
 		return fmt.Sprintf("Broke token %d of %s. Every later token is above %d. "+
 			"Its program may still run: what it writes without a fence arrives.",
-			int64(b.broken.Token), cli.Printable(b.broken.Holder), int64(b.broken.NewToken))
+			int64(b.broken.Token), shown.Text(b.broken.Holder), int64(b.broken.NewToken))
 	case b.unknown:
 		return fmt.Sprintf("Token %d: %s. Try: %s", int64(b.asked.token), b.failed.Message, b.failed.Hint)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -34,7 +35,7 @@ func checkLive(o *cli.Options, cmd *cobra.Command, interval time.Duration, inste
 		return cli.UsageErrorf(instead+" -o "+o.Output, "--output %s means nothing to a screen that moves", o.Output)
 	case interval < liveLeastInterval || interval > liveMostInterval:
 		return cli.UsageErrorf("--interval 1s", "--interval is %s: it must be from %s to %s",
-			cli.DurationText(interval), cli.DurationText(liveLeastInterval), cli.DurationText(liveMostInterval))
+			shown.Duration(interval), shown.Duration(liveLeastInterval), shown.Duration(liveMostInterval))
 	}
 	return checkTerminal(o, cli.IsTerminal(cmd.OutOrStdout()) && cli.IsTerminal(cmd.InOrStdin()), instead)
 }

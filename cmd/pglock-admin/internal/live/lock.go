@@ -7,6 +7,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -106,11 +107,12 @@ func (m *liveModel) drawHeld() []string {
 		if len(v.Waiters) > 0 {
 			rail = "│ "
 		}
-		left := look.LeaseCell(h.LockInfo, m.shot.lives[keyOf(h.LockInfo)], 10) + " " + cli.Age(h.LockInfo.Remaining) +
+		left := look.LeaseCell(h.LockInfo, m.shot.lives[keyOf(h.LockInfo)], 10) + " " +
+			shown.Age(h.LockInfo.Remaining) +
 			" of " +
-			cli.DurationText(h.LockInfo.TTL) + " left"
+			shown.Duration(h.LockInfo.TTL) + " left"
 		for _, detail := range flow(width-2, left,
-			fmt.Sprintf("token %d", int64(h.Token)), "held for "+cli.Age(look.HeldFor(h.LockInfo)), slot) {
+			fmt.Sprintf("token %d", int64(h.Token)), "held for "+shown.Age(look.HeldFor(h.LockInfo)), slot) {
 			lines = append(lines, rail+detail)
 		}
 	}
@@ -140,7 +142,7 @@ func (m *liveModel) drawLine() (lines []string) {
 			dead = look.PassedOver
 		}
 		place := fitRight(strconv.Itoa(q.Place), places) + ". "
-		pieces := []string{"waits " + cli.Age(q.Waiter.Waiting), mode, dead}
+		pieces := []string{"waits " + shown.Age(q.Waiter.Waiting), mode, dead}
 		room := width - 3 - cells(place)
 		if room > 60 { // one line for each waiter
 			facts := flow(room, pieces...)
@@ -201,12 +203,12 @@ func (m *liveModel) drawProcesses() []string {
 	for _, b := range v.Backends {
 		state, open, client := "state hidden", "", ""
 		if !b.Hidden {
-			state = cellText(b.State) + " for " + cli.Age(b.Backend.InState)
+			state = cellText(b.State) + " for " + shown.Age(b.Backend.InState)
 			if b.State == "active" && b.WaitsFor != "" {
 				state += ", waits for " + cellText(b.WaitsFor)
 			}
 			if b.Backend.Transaction > 0 {
-				open = "transaction open for " + cli.Age(b.Backend.Transaction)
+				open = "transaction open for " + shown.Age(b.Backend.Transaction)
 			}
 			if client = "local"; b.Client != "" {
 				client = cellText(b.Client)

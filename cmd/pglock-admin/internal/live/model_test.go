@@ -12,6 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -88,7 +89,7 @@ func TestNamesOnTheScreenCanBePasted(t *testing.T) {
 			if err != nil || back != name {
 				t.Errorf("%q is shown as %s, which is read as %q, %v", name, shows, back, err)
 			}
-		} else if shows != cli.ShellName(name) {
+		} else if shows != shown.Name(name) {
 			t.Errorf("%q is shown as %s", name, shows)
 		}
 	}

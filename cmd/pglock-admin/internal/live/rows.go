@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -128,7 +129,7 @@ func (m *liveModel) columns() []liveColumn {
 			if !i.Held {
 				return "-"
 			}
-			return cli.Age(look.HeldFor(i))
+			return shown.Age(look.HeldFor(i))
 		}},
 		{"LEASE", 2, 10, false, func(i pglock.LockInfo) string {
 			if !i.Held {
@@ -140,7 +141,7 @@ func (m *liveModel) columns() []liveColumn {
 			if !i.Held {
 				return "FREE"
 			}
-			return cli.Age(i.Remaining)
+			return shown.Age(i.Remaining)
 		}},
 		{"QUEUE", 7, 5, true, func(i pglock.LockInfo) string {
 			if i.Waiting == 0 {
@@ -152,7 +153,7 @@ func (m *liveModel) columns() []liveColumn {
 			if i.Waiting == 0 {
 				return "-"
 			}
-			return cli.Age(i.LongestWait)
+			return shown.Age(i.LongestWait)
 		}},
 		{"RATE/s", first(byRate, 4), 6, true, func(i pglock.LockInfo) string { return m.rates.text(keyOf(i)) }},
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/shown"
 )
 
@@ -18,7 +17,7 @@ import (
 
 // cellText is printable for the screen.
 func cellText(s string) string {
-	text := cli.Printable(s)
+	text := shown.Text(s)
 	even, same := evenCells(text)
 	if !same && text == s {
 		even, _ = evenCells(strconv.Quote(s))
@@ -26,9 +25,9 @@ func cellText(s string) string {
 	return even
 }
 
-// cellName is ShellName for the screen.
+// cellName is shown.Name for the screen.
 func cellName(name string) string {
-	text := cli.ShellName(name)
+	text := shown.Name(name)
 	even, same := evenCells(text)
 	if !same && !strings.HasPrefix(text, `'"`) {
 		even, _ = evenCells("'" + shown.Quoted(name) + "'")
@@ -38,7 +37,7 @@ func cellName(name string) string {
 
 // cellLine makes one line of a text such as an error.
 func cellLine(s string) string {
-	even, _ := evenCells(cli.EscapeText(strings.Join(strings.Fields(s), " ")))
+	even, _ := evenCells(shown.Lines(strings.Join(strings.Fields(s), " ")))
 	return even
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 const liveHelp = `The screen looks again every --interval, with one statement at a time. If a look takes long, the screen pauses four
@@ -60,7 +61,7 @@ one.
 			if err != nil {
 				return err
 			}
-			if err := checkLive(o, cmd, interval, "pglock-admin show "+cli.ShellName(name)+o.Same()); err != nil {
+			if err := checkLive(o, cmd, interval, "pglock-admin show "+shown.Name(name)+o.Same()); err != nil {
 				return err
 			}
 			return live(o, cmd, liveWish{name: name, order: byWait}, interval)

@@ -8,8 +8,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // choose gives the longest text that fits.
@@ -122,7 +122,7 @@ func (m *liveModel) state() []string {
 	}
 	fresh := ""
 	if m.seen {
-		fresh = "every " + cli.DurationText(max(m.interval, m.shot.next.Sub(m.shot.at).Round(time.Second)))
+		fresh = "every " + shown.Duration(max(m.interval, m.shot.next.Sub(m.shot.at).Round(time.Second)))
 	}
 	if room := m.width - cells(fresh) - 1; fresh != "" && cells(what) <= room {
 		return []string{fit(what, room) + " " + fresh}
@@ -160,7 +160,7 @@ func (m *liveModel) what() string {
 	return what
 }
 
-func ago(d time.Duration) string { return cli.DurationText(d.Round(time.Second)) }
+func ago(d time.Duration) string { return shown.Duration(d.Round(time.Second)) }
 
 // bottom has the keys, or what somebody is asked.
 func (m *liveModel) bottom() []string {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -71,19 +72,19 @@ func drawBackendTable(w *cli.Page, backends []BackendView) {
 		if !b.Hidden {
 			client, transaction = "local", "-"
 			if b.Client != "" {
-				client = cli.Printable(b.Client)
+				client = shown.Text(b.Client)
 			}
 			if b.Backend.Transaction > 0 {
-				transaction = cli.Age(b.Backend.Transaction)
+				transaction = shown.Age(b.Backend.Transaction)
 			}
-			state = cli.Printable(b.State) + " for " + cli.Age(b.Backend.InState)
+			state = shown.Text(b.State) + " for " + shown.Age(b.Backend.InState)
 			if b.State == "active" && b.WaitsFor != "" {
-				state += ", waits for " + cli.Printable(b.WaitsFor)
+				state += ", waits for " + shown.Text(b.WaitsFor)
 			}
 		}
-		rows = append(rows, []string{PidText(b.Backend), ShortUse(b.Backend, cli.Printable),
-			cli.Printable(b.Application),
-			cli.Printable(b.User),
+		rows = append(rows, []string{PidText(b.Backend), ShortUse(b.Backend, shown.Text),
+			shown.Text(b.Application),
+			shown.Text(b.User),
 			client, state, transaction})
 	}
 	cli.DrawTable(w, titles, rows, 0, 6)
@@ -142,7 +143,7 @@ func drawEndings(w *cli.Page, o *cli.Options, v ShowView) {
 		token := strconv.FormatInt(int64(v.Holders[0].Token), 10)
 		ways = append(ways,
 			[2]string{
-				fmt.Sprintf("pglock-admin break %s --reason \"why\" --token %s%s", cli.ShellName(v.Lock.Name), token,
+				fmt.Sprintf("pglock-admin break %s --reason \"why\" --token %s%s", shown.Name(v.Lock.Name), token,
 					o.Same()),
 				"takes the lock away at once. The fence refuses the holder's later writes. Its program runs on. " +
 					"It needs the role pglock_admin."},
@@ -162,7 +163,7 @@ func drawEndings(w *cli.Page, o *cli.Options, v ShowView) {
 	if slices.ContainsFunc(v.Backends, func(b BackendView) bool {
 		return b.PID == 0 || b.Use != lockadmin.BackendHeartbeat && b.Use != lockadmin.BackendWrite
 	}) {
-		ways = append(ways, [2]string{"pglock-admin why " + cli.ShellName(v.Lock.Name) + o.Same(),
+		ways = append(ways, [2]string{"pglock-admin why " + shown.Name(v.Lock.Name) + o.Same(),
 			"says who stands in the way, and how to end that."})
 	}
 	fmt.Fprintf(w, "\nHOW TO END IT\n")
@@ -192,8 +193,8 @@ func terminate(pids []string) string {
 func rightToEnd(backends []BackendView, use lockadmin.BackendUse) string {
 	var users []string
 	for _, b := range backends {
-		if b.Use == use && !b.MayEnd && !slices.Contains(users, cli.Named(b.User)) {
-			users = append(users, cli.Named(b.User))
+		if b.Use == use && !b.MayEnd && !slices.Contains(users, shown.Word(b.User)) {
+			users = append(users, shown.Word(b.User))
 		}
 	}
 	if len(users) == 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -61,7 +62,7 @@ func drawFences(w *cli.Page, view fencesView, name string, flags listFlags) {
 		case flags.filtered():
 			fmt.Fprintln(w, "no fence fits these flags")
 		case name != "":
-			fmt.Fprintf(w, "no fence belongs to lock %s\n", cli.ShellName(name))
+			fmt.Fprintf(w, "no fence belongs to lock %s\n", shown.Name(name))
 		default:
 			fmt.Fprintln(w, "nobody has passed a fence")
 		}
@@ -76,8 +77,8 @@ func drawFences(w *cli.Page, view fencesView, name string, flags listFlags) {
 func drawFenceRows(w *cli.Page, fences []lockadmin.FenceInfo) {
 	var rows [][]string
 	for _, f := range fences {
-		rows = append(rows, []string{cli.ShellName(f.Resource), strconv.FormatInt(int64(f.LastToken), 10),
-			cli.ShellName(f.Lock), cli.Moment(f.AdvancedAt)})
+		rows = append(rows, []string{shown.Name(f.Resource), strconv.FormatInt(int64(f.LastToken), 10),
+			shown.Name(f.Lock), cli.Moment(f.AdvancedAt)})
 	}
 	cli.DrawTable(w, []string{"FENCE OF", "LAST TOKEN", "LOCK", "ADVANCED"}, rows, 1)
 }

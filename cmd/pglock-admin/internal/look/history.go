@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -110,14 +111,14 @@ func historyOptions(cmd *cobra.Command, limit int, before int64, since, until ti
 		}
 		if ago.d < 0 {
 			return nil, cli.UsageErrorf("--"+ago.flag+" 1h", "--%s is %s: it must not be negative", ago.flag,
-				cli.DurationText(ago.d))
+				shown.Duration(ago.d))
 		}
 		opts = append(opts, ago.with(time.Now().Add(-ago.d)))
 	}
 	for _, k := range kinds {
 		if !slices.Contains(lockadmin.EventKinds(), lockadmin.EventKind(k)) {
 			return nil, cli.UsageErrorf("--kind takeover,break", "--kind is %s: it must be of %s",
-				cli.ShellQuote(cli.EscapeText(k)), kindsText())
+				shown.Argument(shown.Lines(k)), kindsText())
 		}
 		opts = append(opts, lockadmin.WithKinds(lockadmin.EventKind(k)))
 	}
@@ -160,15 +161,15 @@ func drawHistory(w *cli.Page, o *cli.Options, view historyView, name string) {
 			if ended.IsZero() {
 				ended = v.At
 			}
-			row := []string{cli.Moment(ended), cli.Printable(string(v.Kind)), tokenText(v.Event), heldText(v.Event),
-				cli.Printable(v.Holder), note(v.Event)}
+			row := []string{cli.Moment(ended), shown.Text(string(v.Kind)), tokenText(v.Event), heldText(v.Event),
+				shown.Text(v.Holder), note(v.Event)}
 			if v.Holder == "" {
 				row[4] = ""
 			}
 			if name == "" {
 				lock := ""
 				if v.Lock != "" {
-					lock = cli.ShellName(v.Lock)
+					lock = shown.Name(v.Lock)
 				}
 				row = slices.Insert(row, 2, lock)
 			}
@@ -197,16 +198,16 @@ func heldText(e lockadmin.Event) string {
 	if e.GrantedAt.IsZero() {
 		return ""
 	}
-	return cli.Age(e.HeldFor())
+	return shown.Age(e.HeldFor())
 }
 
 // note says of an event what its other columns do not.
 func note(e lockadmin.Event) string {
 	switch e.Kind {
 	case lockadmin.EventTakeover, lockadmin.EventHandover:
-		return fmt.Sprintf("next: %s, token %d", cli.Printable(e.Actor), e.NewToken)
+		return fmt.Sprintf("next: %s, token %d", shown.Text(e.Actor), e.NewToken)
 	case lockadmin.EventBreak:
-		return fmt.Sprintf("by %s (%s): %s", cli.Printable(e.Actor), cli.Printable(e.DBUser), cli.Printable(e.Reason))
+		return fmt.Sprintf("by %s (%s): %s", shown.Text(e.Actor), shown.Text(e.DBUser), shown.Text(e.Reason))
 	case lockadmin.EventExpired, lockadmin.EventRelease:
 		return ""
 	}

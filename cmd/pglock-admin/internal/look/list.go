@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -141,14 +142,14 @@ func drawList(w *cli.Page, view ListView, flags listFlags) {
 	for _, l := range view.Locks {
 		held, expires, bar, waiting := "-", "FREE", "", "-"
 		if l.Held {
-			held, expires, bar = cli.Age(HeldFor(l.LockInfo)), cli.Age(l.LockInfo.Remaining), LeaseCell(l.LockInfo,
+			held, expires, bar = shown.Age(HeldFor(l.LockInfo)), shown.Age(l.LockInfo.Remaining), LeaseCell(l.LockInfo,
 				l.Life, 5)
 		}
 		if l.Waiting > 0 {
-			waiting = fmt.Sprintf("%d (%s)", l.Waiting, cli.Age(l.LongestWait))
+			waiting = fmt.Sprintf("%d (%s)", l.Waiting, shown.Age(l.LongestWait))
 		}
-		rows = append(rows, []string{cli.ShellName(l.Name), cli.Mark(l.Verdict), SlotText(l.LockInfo),
-			cli.Printable(l.Holder),
+		rows = append(rows, []string{shown.Name(l.Name), cli.Mark(l.Verdict), SlotText(l.LockInfo),
+			shown.Text(l.Holder),
 			strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
 	}
 	right := []string{"TOKEN", "HELD-FOR", "EXPIRES-IN", "WAITING"}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -62,7 +63,7 @@ func (f *listFlags) check(cmd *cobra.Command) error {
 	case f.limit < 1 || f.limit > mostListed:
 		return cli.UsageErrorf("--limit 100", "--limit is %d: it must be from 1 to %d", f.limit, mostListed)
 	case cmd.Flags().Changed("older") && f.older < time.Microsecond:
-		return cli.UsageErrorf("--older 10m", "--older is %s: it must be greater than 0", cli.DurationText(f.older))
+		return cli.UsageErrorf("--older 10m", "--older is %s: it must be greater than 0", shown.Duration(f.older))
 	case f.after != "" && f.order != string(lockadmin.OrderName):
 		return cli.UsageErrorf("--order name, or no --after", "--after goes with --order name only, not with %s",
 			f.order)
@@ -100,7 +101,7 @@ func (f *listFlags) options() (opts []lockadmin.ListOption, err error) {
 		if err != nil {
 			return nil, cli.UsageErrorf("the name as list shows it",
 				`--after is %s: a name that begins with " must be quoted as in the output of list`,
-				cli.Printable(f.after))
+				shown.Text(f.after))
 		}
 		opts = append(opts, lockadmin.WithAfter(after))
 	}
@@ -111,13 +112,13 @@ func (f *listFlags) options() (opts []lockadmin.ListOption, err error) {
 }
 
 // more says that a list goes on, after its last entry.
-func (f *listFlags) more(w *cli.Page, shown int, last string) {
-	fmt.Fprintf(w, "the first %d; there are more: ", shown)
+func (f *listFlags) more(w *cli.Page, n int, last string) {
+	fmt.Fprintf(w, "the first %d; there are more: ", n)
 	switch {
 	case f.order != string(lockadmin.OrderName) || last == "":
 		fmt.Fprintln(w, "raise --limit, or narrow with --match")
 	default:
-		fmt.Fprintf(w, "narrow with --match, or go on with --after %s\n", cli.ShellName(last))
+		fmt.Fprintf(w, "narrow with --match, or go on with --after %s\n", shown.Name(last))
 	}
 }
 

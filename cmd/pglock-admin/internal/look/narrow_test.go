@@ -7,6 +7,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/screens"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -57,8 +58,8 @@ func TestNameOfAnApplicationCannotWriteToTheTerminal(t *testing.T) {
 	if strings.ContainsAny(said, "\x1b") {
 		t.Errorf("%q", said)
 	}
-	for _, text := range []string{"7", cli.Printable("a\x1b[2Jb"), cli.Printable("u\nx"), cli.Printable("c\x1b"),
-		cli.Printable("s\x1b")} {
+	for _, text := range []string{"7", shown.Text("a\x1b[2Jb"), shown.Text("u\nx"), shown.Text("c\x1b"),
+		shown.Text("s\x1b")} {
 		if !strings.Contains(said, text) {
 			t.Errorf("%q is missing in\n%s", text, said)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -92,11 +93,11 @@ func drawSessions(w *cli.Page, view sessionsView, flags listFlags) {
 			pid = strconv.Itoa(s.PID)
 		}
 		if s.Version != "" {
-			version = cli.Printable(s.Version)
+			version = shown.Text(s.Version)
 		}
-		rows = append(rows, []string{s.ID, cli.Printable(s.Holder), version, string(s.Life), strconv.Itoa(s.Leases),
+		rows = append(rows, []string{s.ID, shown.Text(s.Holder), version, string(s.Life), strconv.Itoa(s.Leases),
 			strconv.Itoa(s.Tickets),
-			cli.Age(s.Session.Silent) + " ago", pid, orDash(s.Client), orDash(s.Application)})
+			shown.Age(s.Session.Silent) + " ago", pid, orDash(s.Client), orDash(s.Application)})
 	}
 	for _, spare := range []string{"APPLICATION", "CLIENT", "VERSION"} {
 		if w.Fits(cli.TableOf(titles, rows)) {
@@ -114,5 +115,5 @@ func orDash(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return cli.Printable(s)
+	return shown.Text(s)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -77,7 +78,7 @@ func NoSuchLock(o *cli.Options, name string, err error) error {
 	if !errors.Is(err, lockadmin.ErrNotFound) {
 		return err
 	}
-	return &cli.Advised{Text: "lock " + cli.ShellName(name) + " does not exist", Code: cli.ExitNotHeld,
+	return &cli.Advised{Text: "lock " + shown.Name(name) + " does not exist", Code: cli.ExitNotHeld,
 		Hint: "pglock-admin list " +
 			"--all" + o.Same() + " to see every name"}
 }
@@ -133,7 +134,7 @@ func HeldViews(infos []pglock.LockInfo) []LockView {
 
 func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
 	if len(v.Holders) > 1 || v.Lock.Slot > 0 {
-		cli.DrawFields(w, [][2]string{{"lock", cli.ShellName(v.Lock.Name)},
+		cli.DrawFields(w, [][2]string{{"lock", shown.Name(v.Lock.Name)},
 			{"mode", ModeText(v.Lock.Mode, v.Lock.Limit)},
 			{"state", "held by " + strconv.Itoa(len(v.Holders))}})
 		fmt.Fprintln(w)
@@ -151,7 +152,7 @@ func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
 		fmt.Fprintln(w)
 		var rows [][]string
 		for _, e := range v.Events {
-			rows = append(rows, []string{cli.Moment(e.At), cli.Printable(string(e.Kind)), Tell(e)})
+			rows = append(rows, []string{cli.Moment(e.At), shown.Text(string(e.Kind)), Tell(e)})
 		}
 		cli.DrawTable(w, []string{"WHEN", "EVENT", "WHAT"}, rows)
 	}
@@ -165,13 +166,13 @@ func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
 
 // drawLease draws one lease, or a free lock, with all that is known.
 func drawLease(w *cli.Page, i pglock.LockInfo) {
-	fields := [][2]string{{"lock", cli.ShellName(i.Name)}}
+	fields := [][2]string{{"lock", shown.Name(i.Name)}}
 	if i.Held {
-		fields = append(fields, [2]string{"state", "held for " + cli.Age(HeldFor(i))},
-			[2]string{"lease", fmt.Sprintf("%s %s of %s left", cli.LeaseBar(i.Remaining, i.TTL), cli.Age(i.Remaining),
-				cli.DurationText(i.TTL))})
+		fields = append(fields, [2]string{"state", "held for " + shown.Age(HeldFor(i))},
+			[2]string{"lease", fmt.Sprintf("%s %s of %s left", cli.LeaseBar(i.Remaining, i.TTL), shown.Age(i.Remaining),
+				shown.Duration(i.TTL))})
 	} else {
-		fields = append(fields, [2]string{"state", "FREE"}, [2]string{"ttl", cli.DurationText(i.TTL)})
+		fields = append(fields, [2]string{"state", "FREE"}, [2]string{"ttl", shown.Duration(i.TTL)})
 	}
 	holder := "holder"
 	if !i.Held {
@@ -179,12 +180,12 @@ func drawLease(w *cli.Page, i pglock.LockInfo) {
 	}
 	metadata := ""
 	if len(i.Metadata) > 0 {
-		metadata = cli.Printable(string(i.Metadata))
-		if cli.AllPrint(string(i.Metadata)) {
+		metadata = shown.Text(string(i.Metadata))
+		if shown.AllPrint(string(i.Metadata)) {
 			metadata = string(i.Metadata)
 		}
 	}
-	fields = append(fields, [2]string{holder, cli.Printable(i.Holder)}, [2]string{"mode", ModeText(i.Mode, i.Limit)},
+	fields = append(fields, [2]string{holder, shown.Text(i.Holder)}, [2]string{"mode", ModeText(i.Mode, i.Limit)},
 		[2]string{"session", i.Session},
 		[2]string{"token", strconv.FormatInt(int64(i.Token), 10)}, [2]string{"acquired", cli.Moment(i.AcquiredAt)},
 		[2]string{"renewed", cli.Moment(i.RenewedAt)}, [2]string{"expires", cli.Moment(i.ExpiresAt)},
@@ -195,9 +196,9 @@ func drawLease(w *cli.Page, i pglock.LockInfo) {
 func drawHolders(w *cli.Page, holders []LockView) {
 	var rows [][]string
 	for _, h := range holders {
-		rows = append(rows, []string{strconv.Itoa(h.Slot), cli.Printable(h.Holder),
+		rows = append(rows, []string{strconv.Itoa(h.Slot), shown.Text(h.Holder),
 			strconv.FormatInt(int64(h.Token), 10),
-			cli.Age(HeldFor(h.LockInfo)), cli.Age(h.LockInfo.Remaining),
+			shown.Age(HeldFor(h.LockInfo)), shown.Age(h.LockInfo.Remaining),
 			cli.LeaseBar(h.LockInfo.Remaining, h.LockInfo.TTL)})
 	}
 	cli.DrawTable(w, []string{"SLOT", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE"}, rows, 0, 2, 3, 4)
@@ -213,7 +214,7 @@ func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
 		fmt.Fprintln(w, "○ nobody holds it")
 	}
 	for _, h := range v.Holders {
-		fmt.Fprintf(w, "● %s has token %d\n", cli.Printable(h.Holder), int64(h.Token))
+		fmt.Fprintf(w, "● %s has token %d\n", shown.Text(h.Holder), int64(h.Token))
 	}
 	fmt.Fprintln(w, "│")
 	more := v.Lock.LockInfo.Waiting - len(v.Waiters)
@@ -221,7 +222,7 @@ func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
 	var width [4]int
 	for _, q := range v.Waiters {
 		row := [4]string{strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), ModeText(q.Mode, q.Limit),
-			cli.Age(q.Waiter.Waiting)}
+			shown.Age(q.Waiter.Waiting)}
 		for i, cell := range row {
 			width[i] = max(width[i], len(cell))
 		}
@@ -238,10 +239,10 @@ func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
 		r := rows[n]
 		fmt.Fprintf(w, "%s %*s. ticket %-*s  %-*s  %*s  %s%s\n", arm, width[0], r[0], width[1], r[1], width[2], r[2],
 			width[3], r[3],
-			cli.Printable(q.Holder), dead)
+			shown.Text(q.Holder), dead)
 	}
 	if more > 0 {
-		fmt.Fprintf(w, "└─ and %d more: pglock-admin waiters %s%s\n", more, cli.ShellName(v.Lock.Name), o.Same())
+		fmt.Fprintf(w, "└─ and %d more: pglock-admin waiters %s%s\n", more, shown.Name(v.Lock.Name), o.Same())
 	}
 }
 
@@ -250,37 +251,37 @@ func Tell(e lockadmin.Event) string {
 	switch e.Kind {
 	case lockadmin.EventBreak:
 		return fmt.Sprintf("%s (user %s) broke the lease of %s with token %d: %s (the next token is greater than %d)",
-			cli.Printable(e.Actor), cli.Printable(e.DBUser), cli.Printable(e.Holder), e.Token, cli.Printable(e.Reason),
+			shown.Text(e.Actor), shown.Text(e.DBUser), shown.Text(e.Holder), e.Token, shown.Text(e.Reason),
 			e.NewToken)
 	case lockadmin.EventTakeover:
-		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, cli.Printable(e.Holder),
-			cli.Printable(e.Actor),
+		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, shown.Text(e.Holder),
+			shown.Text(e.Actor),
 			e.NewToken)
 	case lockadmin.EventExpired:
 		return fmt.Sprintf("token %d of %s expired; nobody asked for the lock until it was pruned", e.Token,
-			cli.Printable(e.Holder))
+			shown.Text(e.Holder))
 	case lockadmin.EventRelease:
-		return fmt.Sprintf("token %d of %s released after %s", e.Token, cli.Printable(e.Holder), cli.Age(e.HeldFor()))
+		return fmt.Sprintf("token %d of %s released after %s", e.Token, shown.Text(e.Holder), shown.Age(e.HeldFor()))
 	case lockadmin.EventHandover:
-		return fmt.Sprintf("token %d of %s handed over after %s; %s has token %d", e.Token, cli.Printable(e.Holder),
-			cli.Age(e.HeldFor()), cli.Printable(e.Actor), e.NewToken)
+		return fmt.Sprintf("token %d of %s handed over after %s; %s has token %d", e.Token, shown.Text(e.Holder),
+			shown.Age(e.HeldFor()), shown.Text(e.Actor), e.NewToken)
 	case lockadmin.EventOverlap:
 		return fmt.Sprintf("token %d was granted to %s before the lease of %s with token %d was over, which must "+
-			"never happen", e.NewToken, cli.Printable(e.Actor), cli.Printable(e.Holder), e.Token)
+			"never happen", e.NewToken, shown.Text(e.Actor), shown.Text(e.Holder), e.Token)
 	case lockadmin.EventLevel:
-		return fmt.Sprintf("%s (user %s) set the history to %s", cli.Printable(e.Actor), cli.Printable(e.DBUser),
-			cli.Printable(e.Reason))
+		return fmt.Sprintf("%s (user %s) set the history to %s", shown.Text(e.Actor), shown.Text(e.DBUser),
+			shown.Text(e.Reason))
 	case lockadmin.EventEpoch:
-		return fmt.Sprintf("%s (user %s) made every token from then on greater than %d: %s", cli.Printable(e.Actor),
-			cli.Printable(e.DBUser), e.Token, cli.Printable(e.Reason))
+		return fmt.Sprintf("%s (user %s) made every token from then on greater than %d: %s", shown.Text(e.Actor),
+			shown.Text(e.DBUser), e.Token, shown.Text(e.Reason))
 	case lockadmin.EventBypass:
 		tables := "no guarded table"
 		if e.Resource != "" {
-			tables = cli.Printable(e.Resource)
+			tables = shown.Text(e.Resource)
 		}
-		return fmt.Sprintf("%s (user %s) wrote past the guards, to %s: %s", cli.Printable(e.Actor),
-			cli.Printable(e.DBUser),
-			tables, cli.Printable(e.Reason))
+		return fmt.Sprintf("%s (user %s) wrote past the guards, to %s: %s", shown.Text(e.Actor),
+			shown.Text(e.DBUser),
+			tables, shown.Text(e.Reason))
 	}
 	return fmt.Sprintf("token %d, new token %d", e.Token, e.NewToken)
 }

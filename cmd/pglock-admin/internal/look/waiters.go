@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -89,7 +90,7 @@ func drawWaiters(w *cli.Page, view WaitersView, name string, flags listFlags, si
 		case name == "":
 			fmt.Fprintln(w, "nobody waits for a lock")
 		default:
-			fmt.Fprintf(w, "nobody waits for lock %s\n", cli.ShellName(name))
+			fmt.Fprintf(w, "nobody waits for lock %s\n", shown.Name(name))
 		}
 		return
 	}
@@ -101,9 +102,9 @@ func drawWaiters(w *cli.Page, view WaitersView, name string, flags listFlags, si
 	}
 	var rows [][]string
 	for _, q := range view.Waiters {
-		row := []string{cli.ShellName(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10),
+		row := []string{shown.Name(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10),
 			ModeText(q.Mode, q.Limit),
-			cli.Printable(q.Holder), cli.Age(q.Waiter.Waiting), waitsFor(q.Waiter, silent)}
+			shown.Text(q.Holder), shown.Age(q.Waiter.Waiting), waitsFor(q.Waiter, silent)}
 		rows = append(rows, row[first:])
 	}
 	cli.DrawTable(w, titles, rows, right...)
@@ -126,9 +127,9 @@ func waitsFor(q lockadmin.Waiter, silent string) string {
 	case !q.Alive:
 		return silent
 	case q.Before != 0:
-		return fmt.Sprintf("ticket %d %s", q.Before, cli.Printable(q.Behind))
+		return fmt.Sprintf("ticket %d %s", q.Before, shown.Text(q.Behind))
 	case q.Behind != "":
-		return "holder " + cli.Printable(q.Behind)
+		return "holder " + shown.Text(q.Behind)
 	}
 	return "nobody: its turn has come"
 }

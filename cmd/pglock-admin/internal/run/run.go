@@ -12,6 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -177,7 +178,7 @@ func (e *errand) read(cmd *cobra.Command, args []string) error {
 			"others who share it could run COMMAND for the same KEY at the same time")
 	case e.waits && e.wait < 0:
 		return cli.UsageErrorf("--wait 10m, or --try", "--wait is %s: it must not be negative",
-			cli.DurationText(e.wait))
+			shown.Duration(e.wait))
 	case !e.marks && (e.keeps || e.ofGiven || given("done-exit-code")):
 		return cli.UsageErrorf("--once KEY as well", "--keep, --of and --done-exit-code belong to --once")
 	}
@@ -201,7 +202,7 @@ const mostKillAfter = 10 * time.Second
 func (e *errand) readLease() error {
 	if e.ttl < pglock.MinTTL || e.ttl > pglock.MaxTTL {
 		return cli.UsageErrorf("--ttl 30s", "--ttl is %s: it must be from %s to %s",
-			cli.DurationText(e.ttl), cli.DurationText(pglock.MinTTL), cli.DurationText(pglock.MaxTTL))
+			shown.Duration(e.ttl), shown.Duration(pglock.MinTTL), shown.Duration(pglock.MaxTTL))
 	}
 	third := e.ttl / 3 // a renewal at a third of the TTL has as long again before TERM
 	if !e.ends {
@@ -210,10 +211,10 @@ func (e *errand) readLease() error {
 	switch {
 	case e.killAfter < 0:
 		return cli.UsageErrorf("--kill-after 5s", "--kill-after is %s: it must not be negative",
-			cli.DurationText(e.killAfter))
+			shown.Duration(e.killAfter))
 	case e.killAfter > third:
-		return cli.UsageErrorf("--ttl "+cli.DurationText((3*e.killAfter+time.Second-1).Truncate(time.Second)),
-			"--kill-after is %s: it must be at most a third of --ttl, here %s", cli.DurationText(e.killAfter), third)
+		return cli.UsageErrorf("--ttl "+shown.Duration((3*e.killAfter+time.Second-1).Truncate(time.Second)),
+			"--kill-after is %s: it must be at most a third of --ttl, here %s", shown.Duration(e.killAfter), third)
 	}
 	e.opts = append(e.opts, pglock.WithTTL(e.ttl))
 	if e.shared {
@@ -260,7 +261,7 @@ func (e *errand) readKey() error {
 		return nil
 	}
 	if e.keep < time.Second {
-		return cli.UsageErrorf("--keep 90d", "--keep is %s: it must be at least 1s", cli.DurationText(e.keep))
+		return cli.UsageErrorf("--keep 90d", "--keep is %s: it must be at least 1s", shown.Duration(e.keep))
 	}
 	if !e.ofGiven {
 		e.of = e.key

@@ -25,6 +25,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/minder"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -69,7 +70,7 @@ func runUnderLock(o *cli.Options, cmd *cobra.Command, e *errand) (err error) {
 	r := &runner{
 		options: o, errand: e, path: path, lease: lease, store: fencedstore.New(pool), signals: signals,
 		note: func(format string, args ...any) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: %s\n", cli.EscapeText(fmt.Sprintf(format, args...)))
+			fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: %s\n", shown.Lines(fmt.Sprintf(format, args...)))
 		},
 	}
 	defer func() { err = r.release(ctx, client, err) }()
@@ -88,7 +89,7 @@ func lookUp(o *cli.Options, command string) (string, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
 		o.At = nil // no server has a part in it
 		return "", ending(ExitNoCommand, "the path of an executable file; or sh -c '…', for words of a shell",
-			"%s was not found", cli.Named(command))
+			"%s was not found", shown.Word(command))
 	}
 	return "", cannotExecute(o, command, err)
 }
@@ -100,7 +101,7 @@ func cannotExecute(o *cli.Options, command string, err error) error {
 	}
 	o.At = nil
 	return ending(ExitCannotExec, "chmod +x for a file, or a first line such as #!/bin/sh for a script",
-		"%s cannot be executed: %v", cli.Named(command), err)
+		"%s cannot be executed: %v", shown.Word(command), err)
 }
 
 // signalled is a signal that came before the command was started.
@@ -157,10 +158,10 @@ func acquire(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, e *errand,
 	case errors.Is(err, pglock.ErrHeld) && !errors.Is(err, context.Canceled):
 		err = heldByOthers(o, e, err)
 	case errors.Is(err, pglock.ErrLimit):
-		err = ending(ExitRunBase+cli.ExitUsage, "the same --limit everywhere; pglock-admin show "+cli.ShellName(e.name)+
+		err = ending(ExitRunBase+cli.ExitUsage, "the same --limit everywhere; pglock-admin show "+shown.Name(e.name)+
 			o.Same()+" tells more",
 			"--limit is %d, but lock %s is in use with another limit; COMMAND has not run", e.limit,
-			cli.ShellName(e.name))
+			shown.Name(e.name))
 	}
 	return client, lease, err
 }
@@ -179,20 +180,20 @@ func heldByOthers(o *cli.Options, e *errand, err error) error {
 	if e.quiet {
 		return cli.Silent(e.heldCode)
 	}
-	text := fmt.Sprintf("lock %s is held", cli.ShellName(e.name))
+	text := fmt.Sprintf("lock %s is held", shown.Name(e.name))
 	var held *pglock.HeldError
 	switch {
 	case !errors.As(err, &held):
 	case held.Grace:
-		text = fmt.Sprintf("lock %s is not granted yet, because of a failover", cli.ShellName(e.name))
+		text = fmt.Sprintf("lock %s is not granted yet, because of a failover", shown.Name(e.name))
 	case held.Holder != "":
-		text += fmt.Sprintf(" by %s with token %d", cli.Printable(held.Holder), int64(held.Token))
+		text += fmt.Sprintf(" by %s with token %d", shown.Text(held.Holder), int64(held.Token))
 	}
 	hint := "--wait with a longer duration"
 	if e.try || e.wait == 0 {
 		hint = "--wait 10m, to wait for it"
 	}
-	return ending(e.heldCode, hint+"; pglock-admin show "+cli.ShellName(e.name)+o.Same()+" tells more",
+	return ending(e.heldCode, hint+"; pglock-admin show "+shown.Name(e.name)+o.Same()+" tells more",
 		"%s; COMMAND has not run", text)
 }
 
@@ -242,11 +243,11 @@ func (r *runner) isDone(ctx context.Context) error {
 	case errors.As(err, &done):
 		return ending(r.errand.doneCode, "another KEY; or --done-exit-code 0, if this is not an error for you",
 			"%s was done at %s, under token %d of lock %s; COMMAND has not run",
-			cli.Named(done.Key), cli.Moment(done.At), int64(done.Token), cli.ShellName(done.Lock))
+			shown.Word(done.Key), cli.Moment(done.At), int64(done.Token), shown.Name(done.Lock))
 	case errors.Is(err, fencedstore.ErrKeyTooOld):
 		return ending(ExitRunBase+cli.ExitUsage, "a newer KEY, or a longer --keep everywhere",
 			"%s is older than --keep %s; nobody knows any more whether it is done, so COMMAND has not run",
-			cli.Named(r.errand.record), cli.DurationText(r.errand.keep))
+			shown.Word(r.errand.record), shown.Duration(r.errand.keep))
 	}
 	return cli.Because(ctx, err)
 }
@@ -271,10 +272,10 @@ func (r *runner) mark(ctx context.Context) error {
 			return nil
 		}
 	}
-	text := fmt.Sprintf("COMMAND has succeeded, but %s is not recorded as done", cli.Named(r.errand.record))
+	text := fmt.Sprintf("COMMAND has succeeded, but %s is not recorded as done", shown.Word(r.errand.record))
 	if errors.Is(err, pglock.ErrOutcomeUnknown) {
 		text = fmt.Sprintf("COMMAND has succeeded, but nobody knows whether %s is recorded as done",
-			cli.Named(r.errand.record))
+			shown.Word(r.errand.record))
 	}
 	return &cli.Advised{Text: text, Err: cli.Because(ctx, err), Code: ExitUnmarked, Final: true,
 		Hint: "look at what COMMAND has done: the next run may run it again"}
@@ -294,7 +295,7 @@ func (r *runner) release(ctx context.Context, client *pglock.Client, err error) 
 		return r.lost(released)
 	case released != nil && !errors.Is(released, pglock.ErrLost):
 		r.note("it is unknown whether lock %s was released: %s; it is free in %s at the latest",
-			cli.ShellName(r.errand.name), cli.Message(released), cli.DurationText(r.errand.ttl))
+			shown.Name(r.errand.name), cli.Message(released), shown.Duration(r.errand.ttl))
 	case closed != nil && released == nil:
 		r.note("the server was not told all: %s", cli.Message(closed))
 	}
@@ -303,14 +304,14 @@ func (r *runner) release(ctx context.Context, client *pglock.Client, err error) 
 
 // lost is the end of a run whose lease was lost.
 func (r *runner) lost(err error) error {
-	show := "pglock-admin show " + cli.ShellName(r.errand.name) + r.options.Same()
+	show := "pglock-admin show " + shown.Name(r.errand.name) + r.options.Same()
 	return ending(ExitLost, cli.Again+", if the work can be repeated; "+show+" tells who holds the lock now",
 		"%s; %s", r.loss(err), r.fate())
 }
 
 // loss says how the lease was lost.
 func (r *runner) loss(err error) string {
-	name := cli.ShellName(r.errand.name)
+	name := shown.Name(r.errand.name)
 	var e *pglock.LostError
 	if !errors.As(err, &e) {
 		return "the lease of lock " + name + " was not renewed in time"

@@ -14,6 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/minder"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -141,7 +142,7 @@ func (r *runner) learn(event minder.Event) error {
 	case minder.Ending:
 		if !r.overdue {
 			r.note("the lease of lock %s has not been renewed, and ends soon; COMMAND gets TERM, and KILL in %s",
-				cli.ShellName(r.errand.name), r.errand.killAfter)
+				shown.Name(r.errand.name), r.errand.killAfter)
 		}
 		r.overdue = true
 	case minder.Killed:

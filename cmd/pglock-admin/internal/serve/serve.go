@@ -19,6 +19,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/dashboard"
 	"github.com/pglock-dev/pglock/internal/metrics"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -117,7 +118,7 @@ func serve(o *cli.Options, cmd *cobra.Command, s *serving) error {
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.listen)
 	if err != nil {
-		return &cli.Advised{Text: "cannot listen on " + cli.Printable(s.listen), Err: cli.Innermost(err),
+		return &cli.Advised{Text: "cannot listen on " + shown.Text(s.listen), Err: cli.Innermost(err),
 			Code: cli.ExitFailure,
 			Hint: "--listen 127.0.0.1:0 takes a free port"}
 	}
@@ -249,5 +250,5 @@ func (c *complaints) print(text string) {
 	} else {
 		c.at[text] = now
 	}
-	fmt.Fprintf(c.w, "pglock-admin: %s\n", cli.EscapeText(text))
+	fmt.Fprintf(c.w, "pglock-admin: %s\n", shown.Lines(text))
 }
