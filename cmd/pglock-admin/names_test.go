@@ -157,7 +157,7 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 		hold(t, db, "holder", name)
 		await(t, db, "waiter", name, pglock.ModeExclusive, 0)
 	}
-	shown := func(command string) (texts []string) {
+	words := func(command string) (texts []string) {
 		for line := range strings.Lines(in(t, db.URL(), command).want(t, cli.ExitOK).stdout) {
 			if text, rest, found := strings.Cut(line, "  "); found && !strings.HasPrefix(line, "LOCK") &&
 				strings.Contains(rest, "holder") {
@@ -168,7 +168,7 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 	}
 	for _, command := range []string{"list", "waiters"} {
 		seen := map[string]bool{}
-		for _, text := range shown(command) {
+		for _, text := range words(command) {
 			seen[decode[look.ShowView](t, shell(`"$PROGRAM" show -o json `+text)).Lock.Name] = true
 		}
 		for _, name := range names {
@@ -178,9 +178,9 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 		}
 	}
 	odd := shown.Name("a\x1b[2J\nb")
-	if shown := in(t, db.URL(), "show", "--", "a\x1b[2J\nb").want(t, cli.ExitOK); !strings.Contains(shown.stdout,
+	if a := in(t, db.URL(), "show", "--", "a\x1b[2J\nb").want(t, cli.ExitOK); !strings.Contains(a.stdout,
 		"\nlock      "+odd+"\n") {
-		t.Errorf("show does not name the lock as %s:\n%s", odd, shown.stdout)
+		t.Errorf("show does not name the lock as %s:\n%s", odd, a.stdout)
 	}
 	broken := shell(`"$PROGRAM" break --reason r ` + odd)
 	if !strings.Contains(broken, "broke the lease of lock "+odd+"\n") ||
