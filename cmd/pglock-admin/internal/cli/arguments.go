@@ -24,14 +24,6 @@ func OneName(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// UpToOneName checks commands that take the name of a lock or none.
-func UpToOneName(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	return OneName(cmd, args)
-}
-
 // NoArguments checks commands that take only flags, and commands that only group others.
 func NoArguments(cmd *cobra.Command, args []string) error {
 	switch {

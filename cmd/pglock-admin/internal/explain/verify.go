@@ -49,20 +49,12 @@ You need the role pglock_admin.`,
 		Example: `  pglock-admin verify
   pglock-admin verify nightly-report -o json
   pglock-admin verify --timeout 10m`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 1 && args[0] == "" {
-				return cli.UsageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes",
-					"verify takes the name of one lock or none, not %q", args)
-			}
-			return nil
-		},
+		Args:        cli.AtMostOneName,
 		Annotations: cli.ForOperators,
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			name := ""
-			if len(args) == 1 {
-				if name, err = cli.NameOf(cmd, args, 0); err != nil {
-					return err
-				}
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := cli.OptionalName(cmd, args)
+			if err != nil {
+				return err
 			}
 			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				v, err := admin.Verify(ctx, name)

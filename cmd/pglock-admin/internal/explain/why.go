@@ -39,7 +39,7 @@ You need the role pglock_user. To see takeovers and breaks you also need pglock_
 connections do, pg_read_all_stats.`,
 		Example: `  pglock-admin why
   pglock-admin why nightly-report`,
-		Args:        cli.UpToOneName,
+		Args:        cli.AtMostOneName,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

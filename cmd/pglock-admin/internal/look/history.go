@@ -52,20 +52,12 @@ You need the role pglock_admin.`,
 		Example: `  pglock-admin history nightly-report
   pglock-admin history --kind takeover,break --since 1h
   pglock-admin history nightly-report --before 4711 -o json`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 1 && args[0] == "" {
-				return cli.UsageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes",
-					"history takes the name of one lock or none, not %q", args)
-			}
-			return nil
-		},
+		Args:        cli.AtMostOneName,
 		Annotations: cli.ForOperators,
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			name := ""
-			if len(args) == 1 {
-				if name, err = cli.NameOf(cmd, args, 0); err != nil {
-					return err
-				}
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := cli.OptionalName(cmd, args)
+			if err != nil {
+				return err
 			}
 			opts, err := historyOptions(cmd, limit, before, since, until, kinds)
 			if err != nil {
