@@ -250,7 +250,7 @@ func TestI9_ATicketThatIsBeingTakenBackIsPassedOver(t *testing.T) {
 					t.Errorf("I8: %s: a look tells whoever was passed over %+v", name, s)
 				}
 				shown := one[int](t, p, `SELECT coalesce(max(waiting), 0)::int * 100
-						+ (SELECT count(*)::int FROM pglock.rank_waiters(1000, $1))
+						+ (SELECT count(*)::int FROM pglock.list_waiters($1, p_order => 'age'))
 					FROM pglock.get_lock($1)`, name)
 				if shown != 101 {
 					t.Errorf("%s: %d are shown to wait, and %d listed; want one", name, shown/100, shown%100)

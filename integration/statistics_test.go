@@ -255,9 +255,9 @@ func TestWhatReadsEverythingSuitsTablesThatWereEmpty(t *testing.T) {
 	// where a fifth of a second is right, and each row with each takes more than twenty
 	p.exec(t, `SET statement_timeout = '10s'`)
 	for _, sql := range []string{
-		`list_sessions(1000)`, `list_sessions(1000, p_order => 'leases')`, `rank_locks('waiting', 100)`,
-		`rank_locks('age', 100, p_free => true)`,
-		`rank_locks('expiry', 100, p_queued => true)`, `rank_waiters(100)`, `rank_fences(100)`, `statistics(10)`,
+		`list_sessions(1000)`, `list_sessions(1000, p_order => 'leases')`, `list_locks(p_order => 'waiting')`,
+		`list_locks(p_order => 'age', p_free => true)`, `list_locks(p_order => 'expiry', p_queued => true)`,
+		`list_waiters(p_order => 'age')`, `list_fences(p_order => 'age')`, `statistics(10)`,
 		`list_locks()`, `list_waiters('')`,
 		`list_history('')`, `diagnose()`, `sweep()`, `break_session(gen_random_uuid(), 'test', 'test')`,
 	} {

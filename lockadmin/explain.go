@@ -202,7 +202,7 @@ func (l *look) readQueue(r reader, q *protocol.Queries, waiting int) error {
 	if waiting == 0 {
 		return nil
 	}
-	queue, err := rows(r, q.Waiters, []any{l.name, waitersRead, "", int64(0), nil, "", "", "", nil, "", nil},
+	queue, err := rows(r, q.Waiters, []any{l.name, waitersRead, "", int64(0), nil, "", "", "", nil, "", nil, "name"},
 		scanWaiter)
 	l.Queue.Read = len(queue)
 	l.Queue.Waiting = max(waiting, len(queue))

@@ -56,7 +56,8 @@ const (
 func (l *look) readNeighbours(r reader, a *Admin) error {
 	var found []string
 	list := func(prefix string, limit int) error {
-		infos, err := rows(r, a.db.Queries.List, []any{prefix, true, "", limit, "", "", nil, "", false, nil}, scanLock)
+		infos, err := rows(r, a.db.Queries.List,
+			[]any{prefix, true, "", limit, "", "", nil, "", false, nil, "name"}, scanLock)
 		for _, i := range infos {
 			found = append(found, i.Name)
 		}

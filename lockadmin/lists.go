@@ -52,12 +52,9 @@ type FenceInfo struct {
 func (a *Admin) Locks(ctx context.Context, opts ...ListOption) iter.Seq2[pglock.LockInfo, error] {
 	l, err := newListing(ofLocks, "", opts)
 	return pages(l, err, func(last pglock.LockInfo, size int) ([]pglock.LockInfo, error) {
-		statement, args := a.db.Queries.List, []any{l.prefix, l.free, cmp.Or(last.Name, l.after), size}
-		if l.ranked() {
-			statement, args = a.db.Queries.RankLocks, []any{string(l.order), size, l.prefix, l.free}
-		}
-		args = append(args, l.match, l.holder, l.session, string(l.mode), l.queued, l.older)
-		infos, err := server.List(ctx, a.db, statement, args, scanLock)
+		args := []any{l.prefix, l.free, cmp.Or(last.Name, l.after), size, l.match, l.holder, l.session, string(l.mode),
+			l.queued, l.older, string(l.order)}
+		infos, err := server.List(ctx, a.db, a.db.Queries.List, args, scanLock)
 		if err != nil {
 			return nil, failed(ctx, "list locks", err)
 		}
@@ -70,19 +67,16 @@ func (a *Admin) Locks(ctx context.Context, opts ...ListOption) iter.Seq2[pglock.
 func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) iter.Seq2[Waiter, error] {
 	l, err := newListing(ofWaiters, name, opts)
 	return pages(l, err, func(last Waiter, size int) ([]Waiter, error) {
-		statement, args := a.db.Queries.RankWaiters, []any{size, name}
-		if !l.ranked() {
-			after, ticket, place := last.Lock, last.Ticket, &last.Place
-			if after == "" {
-				place = nil
-			}
-			if after == "" && l.after != "" {
-				after, ticket = l.after, math.MaxInt64
-			}
-			statement, args = a.db.Queries.Waiters, []any{name, size, after, ticket, place}
+		after, ticket, place := last.Lock, last.Ticket, &last.Place
+		if after == "" {
+			place = nil
 		}
-		args = append(args, l.prefix, l.match, l.holder, l.session, string(l.mode), l.older)
-		waiters, err := server.List(ctx, a.db, statement, args, scanWaiter)
+		if after == "" && l.after != "" {
+			after, ticket = l.after, math.MaxInt64
+		}
+		args := []any{name, size, after, ticket, place, l.prefix, l.match, l.holder, l.session, string(l.mode), l.older,
+			string(l.order)}
+		waiters, err := server.List(ctx, a.db, a.db.Queries.Waiters, args, scanWaiter)
 		if err != nil {
 			return nil, failed(ctx, "list waiters", err)
 		}
@@ -95,11 +89,8 @@ func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) it
 func (a *Admin) Fences(ctx context.Context, name string, opts ...ListOption) iter.Seq2[FenceInfo, error] {
 	l, err := newListing(ofFences, name, opts)
 	return pages(l, err, func(last FenceInfo, size int) ([]FenceInfo, error) {
-		statement, args := a.db.Queries.Fences, []any{name, size, cmp.Or(last.Resource, l.after)}
-		if l.ranked() {
-			statement, args = a.db.Queries.RankFences, []any{size, name}
-		}
-		fences, err := server.List(ctx, a.db, statement, append(args, l.prefix, l.match, l.older), scanFence)
+		args := []any{name, size, cmp.Or(last.Resource, l.after), l.prefix, l.match, l.older, string(l.order)}
+		fences, err := server.List(ctx, a.db, a.db.Queries.Fences, args, scanFence)
 		if err != nil {
 			return nil, failed(ctx, "list fences", err)
 		}

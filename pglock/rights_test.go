@@ -187,7 +187,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 		"list_guards", "list_locks",
 		"list_sessions", "list_suspects", "list_waiters", "list_waits", "look", "made_triggers", "mark_connection",
 		"once", "outcome", "own_tickets",
-		"rank_fences", "rank_locks", "rank_waiters", "recent_events", "release_lease", "release_leases", "renew_leases",
+		"recent_events", "release_lease", "release_leases", "renew_leases",
 		"schema_version", "seal", "session_rows",
 		"start_client", "statistics", "suspects", "sweep", "timeline", "unguard_table", "watch", "wrong_rights"}
 	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "clock_steps",
@@ -376,7 +376,7 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 		queued, owned)
 	for _, sql := range []string{
 		"SELECT x::text FROM pglock.list_locks('', true) x", "SELECT x::text FROM pglock.get_lock('report') x",
-		"SELECT x::text FROM pglock.rank_locks('age', 10) x", "SELECT x::text FROM pglock.rank_waiters(10) x",
+		"SELECT x::text FROM pglock.list_locks(p_order => 'age') x", "SELECT x::text FROM pglock.list_waiters(p_order => 'age') x",
 		"SELECT x::text FROM pglock.list_sessions() x",
 		"SELECT x::text FROM pglock.holder_lives('{report}', '{0}') x",
 		"SELECT x::text FROM pglock.list_waiters() x", "SELECT x::text FROM pglock.watch('report', '1 s') x",

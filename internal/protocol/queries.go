@@ -20,8 +20,7 @@ type Queries struct {
 
 	// The results of these are for people, and are read where they are shown.
 	Start, Watch, Get, BrokenGuards, Diagnose, Statistics, RecentEvents string
-	List, RankLocks, Waiters, RankWaiters                               string
-	Fences, RankFences, Sessions, HolderLives, Backends, Waits          string
+	List, Waiters, Fences, Sessions, HolderLives, Backends, Waits       string
 	BreakLock, BreakSession                                             string
 	GrantedTicket, HandOvers, Suspects                                  string
 	History, HistorySettings, SetHistory, Replay                        string
@@ -111,15 +110,10 @@ func NewQueries(schema string) *Queries {
 			FROM {{schema}}.history_settings()`),
 		List: in(`SELECT {{info}} FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4,
 				$5::pg_catalog.text, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid, $8::pg_catalog.text, $9::pg_catalog.bool,
-				$10::pg_catalog.text::pg_catalog.interval)`),
-		RankLocks: in(`SELECT {{info}} FROM {{schema}}.rank_locks($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.bool,
-				$5::pg_catalog.text, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid, $8::pg_catalog.text, $9::pg_catalog.bool,
-				$10::pg_catalog.text::pg_catalog.interval)`),
+				$10::pg_catalog.text::pg_catalog.interval, $11::pg_catalog.text)`),
 		Waiters: in(`SELECT {{waiter}} FROM {{schema}}.list_waiters($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.int8,
 				$5::pg_catalog.int8, $6::pg_catalog.text, $7::pg_catalog.text, $8::pg_catalog.text, $9::pg_catalog.text::pg_catalog.uuid,
-				$10::pg_catalog.text, $11::pg_catalog.text::pg_catalog.interval)`),
-		RankWaiters: in(`SELECT {{waiter}} FROM {{schema}}.rank_waiters($1::pg_catalog.int4, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text,
-				$5::pg_catalog.text, $6::pg_catalog.text::pg_catalog.uuid, $7::pg_catalog.text, $8::pg_catalog.text::pg_catalog.interval)`),
+				$10::pg_catalog.text, $11::pg_catalog.text::pg_catalog.interval, $12::pg_catalog.text)`),
 		Sessions: in(`SELECT session_id::pg_catalog.text, holder, version, life, {{at seen_at}}, silent_us, leases, tickets, pid,
 				db_user, application_name, client_addr, state
 			FROM {{schema}}.list_sessions($1::pg_catalog.int4, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text::pg_catalog.uuid,
@@ -146,10 +140,7 @@ func NewQueries(schema string) *Queries {
 				$5::pg_catalog.text)`),
 		Fences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}}
 			FROM {{schema}}.list_fences($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.text, $5::pg_catalog.text,
-				$6::pg_catalog.text::pg_catalog.interval)`),
-		RankFences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}}
-			FROM {{schema}}.rank_fences($1::pg_catalog.int4, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text,
-				$5::pg_catalog.text::pg_catalog.interval)`),
+				$6::pg_catalog.text::pg_catalog.interval, $7::pg_catalog.text)`),
 		Backends: in(`SELECT slot, token, holder, use, resource, pid, db_user, application_name, hidden, client_addr, {{at started_at}}, state,
 				state_us, transaction_us, query_us, waits_for, may_end, query, gid, blocked_by, blocked_by_gid, blocked_at
 			FROM {{schema}}.list_backends($1::pg_catalog.text)`),

@@ -1,15 +1,26 @@
 -- Lists, for people. They lock nothing. A list in the order of names walks an index from p_after on, and stops after
--- p_limit rows, however long the table is: so each page costs the same. Any other order reads the whole table once for
--- its p_limit first rows, and has no next page. Of the filters '' and NULL mean none; p_match is a text that a name or
--- a holder's label contains.
+-- p_limit rows, however long the table is: so each page costs the same. Any other p_order reads the whole table once
+-- for its p_limit first rows, and has no next page. Of the filters '' and NULL mean none; p_match is a text that a name
+-- or a holder's label contains, p_older leaves out what is more recent.
 
--- is_listed says whether a row fits the filters that locks and waiters have in common.
-CREATE FUNCTION is_listed(
-  p_name text, p_in_holder text, p_in_session uuid, p_in_mode text, p_since timestamptz,
-  p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval) RETURNS boolean
+-- is_listing refuses what no list can be. p_orders are its orders, as the message names them.
+CREATE FUNCTION is_listing(p_order text, p_orders text, p_limit bigint, p_older interval) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT (p_match = '' OR strpos(p_name, p_match) > 0 OR strpos(p_in_holder, p_match) > 0)
+  SELECT CASE WHEN p_order = 'name' THEN is_length(p_limit)
+              WHEN p_order = ANY (regexp_split_to_array(p_orders, ', | or ')) THEN is_count('limit', p_limit, 1, 10000)
+              ELSE refuse('order', quote_literal(p_order), 'be ' || p_orders) END
+    AND (p_older IS NULL OR is_age('older', p_older))
+$$;
+
+-- is_listed says whether a row fits the filters that lists have in common.
+CREATE FUNCTION is_listed(
+  p_name text, p_in_holder text, p_in_session uuid, p_in_mode text, p_since timestamptz,
+  p_prefix text, p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT (p_prefix = '' OR starts_with(p_name, p_prefix))
+    AND (p_match = '' OR strpos(p_name, p_match) > 0 OR strpos(p_in_holder, p_match) > 0)
     AND (p_holder = '' OR p_in_holder = p_holder)
     AND (p_session_id IS NULL OR p_in_session = p_session_id)
     AND (p_mode = '' OR p_in_mode = p_mode)
@@ -22,70 +33,57 @@ CREATE FUNCTION last_with(p_prefix text) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT CASE getdatabaseencoding() WHEN 'UTF8' THEN p_prefix || repeat(chr(1114111), 128) END $$;
 
+-- walks_index lets the planner walk an index and nothing else, for a page in the order of names: a plan for a page of
+-- unknown size would read and sort the whole table. It holds until the end of the function that calls it, which has SET
+-- all of these, makes a plan for each call, and so has one for each order.
+CREATE FUNCTION walks_index() RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT set_config('enable_seqscan', 'off', true) || set_config('enable_bitmapscan', 'off', true)
+    || set_config('enable_sort', 'off', true) || set_config('enable_nestloop', 'on', true) <> ''
+$$;
+
 -- list_locks lists the leases of held locks in the byte order of the locks' names, p_limit of them after the lock
 -- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued
--- it has the locks for which somebody waits, free ones too; with p_older it leaves out the leases that were granted
--- more recently. It walks the index: a plan for a page of unknown size would read and sort the whole table.
+-- it has the locks for which somebody waits, free ones too. By age the oldest lease comes first; by recent the last
+-- grant; by waiting the queue that somebody has waited in for longest, also those of free locks; by expiry the lease
+-- that ends next.
 CREATE FUNCTION list_locks(
   p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000,
   p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
-  p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
+  p_queued boolean DEFAULT false, p_older interval DEFAULT NULL, p_order text DEFAULT 'name')
 RETURNS SETOF described
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
-AS $$
-  SELECT is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older));
-  SELECT * FROM (
-    SELECT d.* FROM described d
-    WHERE d.name > p_after AND d.name >= p_prefix
-      AND d.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m))
-      AND starts_with(d.name, p_prefix)
-      AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
-                    p_match, p_holder, p_session_id, p_mode, p_older)
-      AND (NOT p_queued OR d.waiting > 0)
-      AND (d.held OR (p_free OR p_queued) AND NOT EXISTS (
-        SELECT FROM locks o WHERE o.name = d.name AND (is_running(o.expires_at, o.ended_at) OR o.token > d.token)))
-    ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
-  ORDER BY page.name, page.slot
-$$;
-
--- rank_locks gives the first p_limit leases of list_locks in another order (by waiting also free locks that somebody
--- waits for): by age, the oldest lease first; by recent,
--- the last grant first; by waiting, the queue that somebody has waited in for longest; by expiry, the lease that ends
--- next first. It reads the whole table.
-CREATE FUNCTION rank_locks(
-  p_order text, p_limit int, p_prefix text DEFAULT '', p_free boolean DEFAULT false,
-  p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
-  p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
-RETURNS SETOF described
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET plan_cache_mode = force_custom_plan SET jit = off SET enable_nestloop = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = on SET enable_bitmapscan = on SET enable_sort = on SET enable_nestloop = off SET jit = off
 AS $$
 DECLARE
-  ok boolean := (p_order IN ('age', 'recent', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
-      'be age, recent, waiting or expiry'))
-    AND is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
-  k  record;
+  ok boolean := is_listing(p_order, 'name, age, recent, waiting or expiry', p_limit, p_older)
+    AND (p_order <> 'name' OR walks_index());
 BEGIN
-  FOR k IN
-    SELECT l.name, l.slot FROM locks l
-      LEFT JOIN (
+  RETURN QUERY SELECT d.* FROM (
+      SELECT l.name, l.slot,
+             CASE p_order WHEN 'waiting' THEN w.since WHEN 'age' THEN l.acquired_at
+                          WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END AS least,
+             CASE p_order WHEN 'recent' THEN l.acquired_at END AS most
+      FROM locks l LEFT JOIN (
         SELECT q.name, min(q.enqueued_at) AS since FROM queue q WHERE p_order = 'waiting' OR p_queued
         GROUP BY q.name) w ON w.name = l.name
-    WHERE starts_with(l.name, p_prefix)
-      AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
-                    p_match, p_holder, p_session_id, p_mode, p_older)
-      AND (NOT p_queued OR w.name IS NOT NULL)
-      AND (is_running(l.expires_at, l.ended_at) OR (p_free OR w.name IS NOT NULL) AND NOT EXISTS (
-        SELECT FROM locks o WHERE o.name = l.name AND (is_running(o.expires_at, o.ended_at) OR o.token > l.token)))
-    ORDER BY CASE p_order WHEN 'waiting' THEN w.since
-                          WHEN 'age' THEN l.acquired_at
-                          WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END,
-             CASE p_order WHEN 'recent' THEN l.acquired_at END DESC, l.name, l.slot
-    LIMIT p_limit
-  LOOP
-    RETURN QUERY SELECT d.* FROM described d WHERE d.name = k.name AND d.slot = k.slot;
-  END LOOP;
+      WHERE (p_after = '' OR l.name > p_after) AND (p_prefix = '' OR l.name >= p_prefix
+          AND l.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m)))
+        AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
+                      p_prefix, p_match, p_holder, p_session_id, p_mode, p_older)
+        AND (NOT p_queued OR CASE p_order WHEN 'name' THEN (         -- then w is not there
+          SELECT q.ticket FROM waiters q WHERE q.name = l.name AND q.ticket > CASE l.slot WHEN 0 THEN l.served
+            ELSE (SELECT h.served FROM locks h WHERE h.name = l.name AND h.slot = 0) END
+          ORDER BY q.ticket LIMIT 1) IS NOT NULL ELSE w.name IS NOT NULL END)
+        AND (is_running(l.expires_at, l.ended_at)
+          OR (p_free OR p_queued OR p_order = 'waiting' AND w.name IS NOT NULL) AND NOT EXISTS (
+            SELECT FROM locks o WHERE o.name = l.name AND (is_running(o.expires_at, o.ended_at) OR o.token > l.token)))
+      ORDER BY least, most DESC, l.name, CASE WHEN p_order <> 'name' THEN l.slot END
+      FETCH FIRST p_limit ROWS WITH TIES) k
+    CROSS JOIN LATERAL (SELECT * FROM described o WHERE o.name = k.name AND o.slot = k.slot OFFSET 0) d
+  ORDER BY CASE WHEN p_order <> 'name' THEN k.least END, CASE p_order WHEN 'recent' THEN k.most END DESC,
+           k.name, k.slot;
 END $$;
 
 -- first_of is where a list of waiters begins: after the given ticket, and at one lock after those that count no more,
@@ -99,14 +97,32 @@ AS $$
   ORDER BY v.name COLLATE "C" DESC NULLS LAST, v.ticket DESC NULLS LAST LIMIT 1
 $$;
 
+-- oldest_waiters picks the p_limit waiters that have waited longest, for list_waiters.
+CREATE FUNCTION oldest_waiters(
+  p_limit int, p_name text, p_prefix text, p_match text, p_holder text, p_session_id uuid, p_mode text,
+  p_older interval)
+RETURNS TABLE (name text, ticket bigint, served bigint, place bigint)
+LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = on SET enable_bitmapscan = on SET enable_sort = on
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY SELECT a.name, a.ticket, a.served, a.place FROM (
+      SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) AS place FROM queue w
+      WHERE p_name = '' OR w.name = p_name) a
+    WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
+                    p_prefix, p_match, p_holder, p_session_id, p_mode, p_older)
+    ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit;
+END $$;
+
 -- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
--- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. The first one whose session
--- is alive waits for the holder, the others for the waiter before them. p_older leaves out those that came more
--- recently.
+-- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. By age those come first that
+-- have waited longest. The first one whose session is alive waits for the holder, the others for the waiter before
+-- them. It keeps a plan for all calls, and so names what it picks by age only by their keys.
 CREATE FUNCTION list_waiters(
   p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0,
   p_after_place bigint DEFAULT NULL, p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
-  p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '', p_older interval DEFAULT NULL)
+  p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '', p_older interval DEFAULT NULL, p_order text DEFAULT 'name')
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
                behind_holder text, metadata jsonb)
@@ -115,7 +131,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older))
+  ok boolean := is_listing(p_order, 'name or age', p_limit, p_older)
     AND (p_after_place IS NULL OR is_count('after_place', p_after_place, 0, 1000000000000));
 BEGIN
   RETURN QUERY SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
@@ -126,7 +142,7 @@ BEGIN
            SELECT l.holder FROM locks l WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
            ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
   FROM (
-    SELECT * FROM (
+    (SELECT * FROM (
       SELECT w.*, h.served, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) + CASE WHEN w.name = p_after
                THEN coalesce(p_after_place, (SELECT count(*) FROM waiters e
                  WHERE e.name = p_after AND e.ticket > h.served AND e.ticket <= p_after_ticket))
@@ -135,100 +151,48 @@ BEGIN
         SELECT o.served FROM locks o WHERE o.name = w.name AND o.slot = 0 OFFSET 0) h
       WHERE w.ticket > h.served AND w.name >= p_prefix
         AND w.name <= coalesce(nullif(p_name, ''), last_with(p_prefix), (SELECT max(m.name) FROM waiters m))
-        AND starts_with(w.name, p_prefix)
         AND (w.name, w.ticket) > (SELECT s.name, s.ticket FROM first_of(p_name, p_after, p_after_ticket) s)) a
-    WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
-                    p_match, p_holder, p_session_id, p_mode, p_older)
-    ORDER BY a.name, a.ticket LIMIT p_limit) q
+    WHERE p_order = 'name' AND is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
+                                         p_prefix, p_match, p_holder, p_session_id, p_mode, p_older)
+    ORDER BY a.name, a.ticket LIMIT p_limit)
+    UNION ALL
+    SELECT w.*, o.served, o.place
+    FROM oldest_waiters(p_limit, p_name, p_prefix, p_match, p_holder, p_session_id, p_mode, p_older) o
+      CROSS JOIN LATERAL (SELECT * FROM waiters i WHERE i.name = o.name AND i.ticket = o.ticket OFFSET 0) w
+    WHERE p_order = 'age') q
   LEFT JOIN LATERAL (
     SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
     ORDER BY p.ticket DESC LIMIT 1) b ON true
-  ORDER BY q.name, q.ticket;
-END $$;
-
--- rank_waiters gives the p_limit waiters of list_waiters that have waited longest, the longest first. It reads every
--- waiter.
-CREATE FUNCTION rank_waiters(
-  p_limit int, p_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
-  p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '', p_older interval DEFAULT NULL)
-RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
-               alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
-               behind_holder text, metadata jsonb)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET plan_cache_mode = force_custom_plan SET jit = off
-AS $$
-#variable_conflict use_column
-DECLARE
-  ok boolean := is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
-BEGIN
-  RETURN QUERY
-    SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
-           (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
-           (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
-           GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
-           b.ticket, coalesce(b.holder, (
-             SELECT l.holder FROM locks l WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
-             ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
-    FROM (
-      SELECT * FROM (
-        SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) AS place FROM queue w
-        WHERE (p_name = '' OR w.name = p_name) AND starts_with(w.name, p_prefix)) a
-      WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
-                      p_match, p_holder, p_session_id, p_mode, p_older)
-      ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit) q
-    LEFT JOIN LATERAL (
-      SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
-        AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
-      ORDER BY p.ticket DESC LIMIT 1) b ON true
-    ORDER BY q.enqueued_at, q.name, q.ticket;
+  ORDER BY CASE p_order WHEN 'age' THEN q.enqueued_at END, q.name, q.ticket;
 END $$;
 
 -- list_fences lists the fences that a lock's tokens have passed, and that of the resource with its name; '' lists
--- every fence. They come in byte order of the resources, p_limit of them after p_after. p_match is contained in a
--- resource or in the name of its lock; p_older leaves out fences that somebody has passed more recently.
+-- every fence. They come in byte order of the resources, p_limit of them after p_after; by age those first that nobody
+-- has passed for the longest time. p_match is contained in a resource or in the name of its lock.
 CREATE FUNCTION list_fences(
   p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_prefix text DEFAULT '',
-  p_match text DEFAULT '', p_older interval DEFAULT NULL)
+  p_match text DEFAULT '', p_older interval DEFAULT NULL, p_order text DEFAULT 'name')
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = on SET enable_bitmapscan = on SET enable_sort = on SET enable_nestloop = on SET jit = off
 AS $$
-  SELECT is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older));
-  SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
-    (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
-       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m))
-       AND starts_with(o.resource, p_prefix)
-       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
-     ORDER BY o.resource LIMIT p_limit)
+#variable_conflict use_column
+DECLARE
+  ok boolean := is_listing(p_order, 'name or age', p_limit, p_older) AND (p_order <> 'name' OR walks_index());
+BEGIN
+  RETURN QUERY SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
+    (SELECT * FROM fences o
+     WHERE (p_lock_name = '' OR o.lock_name = p_lock_name) AND (p_after = '' OR o.resource > p_after)
+       AND (p_prefix = '' OR o.resource >= p_prefix
+         AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)))
+       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_prefix, p_match, '', NULL, '', p_older)
+     ORDER BY CASE p_order WHEN 'age' THEN o.advanced_at END, o.resource LIMIT p_limit)
     UNION
-    SELECT * FROM fences o WHERE o.resource = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
-      AND starts_with(o.resource, p_prefix)
-      AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
-    UNION
-    (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after AND o.resource >= p_prefix
-       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m))
-       AND starts_with(o.resource, p_prefix)
-       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
-     ORDER BY o.resource LIMIT p_limit)) f
-  ORDER BY f.resource LIMIT p_limit
-$$;
-
--- rank_fences gives the p_limit fences of list_fences that nobody has passed for the longest time. It reads every
--- fence.
-CREATE FUNCTION rank_fences(
-  p_limit int, p_lock_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '',
-  p_older interval DEFAULT NULL)
-RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
-AS $$
-  SELECT is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
-  SELECT o.resource, o.last_token, o.lock_name, o.advanced_at FROM fences o
-  WHERE (p_lock_name = '' OR o.lock_name = p_lock_name OR o.resource = p_lock_name)
-    AND starts_with(o.resource, p_prefix)
-    AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
-  ORDER BY o.advanced_at, o.resource LIMIT p_limit
-$$;
+    SELECT * FROM fences o WHERE o.resource = p_lock_name AND (p_after = '' OR o.resource > p_after)
+      AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_prefix, p_match, '', NULL, '', p_older)) f
+  ORDER BY CASE p_order WHEN 'age' THEN f.advanced_at END, f.resource LIMIT p_limit;
+END $$;
 
 -- session_rows tells what the tables know of each session: clients that hold or wait, whose marked connection is open,
 -- or that gave a sign of life within a minute; of others nobody knows whether they live, and nothing is theirs. A
@@ -245,9 +209,8 @@ SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := (p_order IN ('name', 'age', 'leases', 'waiting') IS TRUE OR refuse('order', quote_literal(p_order),
-      'be name, age, leases or waiting'))
-    AND is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
+  ok boolean := is_listing(p_order, 'name, age, leases or waiting', p_limit, p_older)
+    AND is_count('limit', p_limit, 1, 10000);
 BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
@@ -275,7 +238,7 @@ BEGIN
            e.seen_at, e.leases, e.tickets, k.pid
     FROM (
       SELECT * FROM every o
-      WHERE is_listed(o.session_id::text, o.holder, NULL, '', o.seen_at, p_match, p_holder, NULL, '', p_older)
+      WHERE is_listed(o.session_id::text, o.holder, NULL, '', o.seen_at, '', p_match, p_holder, NULL, '', p_older)
         AND (o.leases + o.tickets > 0 OR o.seen_at > clock_timestamp() - interval '1 min'
           OR o.mark IN (SELECT m.mark FROM marked_pids() m))
         AND (p_after IS NULL OR (o.holder, o.session_id) > (
