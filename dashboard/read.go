@@ -41,21 +41,10 @@ func (d *Dashboard) reading(ctx context.Context, f func(context.Context) error) 
 // readLocks reads one page of the list. The holders of a lock stay together, so it may have more than the limit.
 func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err error) {
 	v = locksView{At: time.Now().UTC(), Locks: []lockView{}}
-	opts := []lockadmin.ListOption{lockadmin.WithOrder(lockadmin.Order(q.order))}
-	switch {
-	case q.order != orders[0]: // there is one page, and an entry more tells whether it is all
-		opts = append(opts, lockadmin.WithLimit(min(q.limit+1, lockadmin.MaxPageSize)))
-	default:
-		opts = append(opts, lockadmin.WithPageSize(min(q.limit+1, pageRows)))
-	}
-	if q.match != "" {
-		opts = append(opts, lockadmin.WithMatch(q.match))
-	}
-	if q.free {
-		opts = append(opts, lockadmin.WithFree())
-	}
-	if q.after != "" {
-		opts = append(opts, lockadmin.WithAfter(q.after))
+	list := lockadmin.LocksQuery{Match: q.match, Free: q.free, Order: lockadmin.Order(q.order), After: q.after,
+		PageSize: min(q.limit+1, pageRows)}
+	if q.order != orders[0] { // there is one page, and an entry more tells whether it is all
+		list.Limit = min(q.limit+1, lockadmin.MaxPageSize)
 	}
 	var infos []pglock.LockInfo
 	err = d.reading(ctx, func(ctx context.Context) error {
@@ -65,7 +54,7 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 			return err
 		}
 		size := 0
-		for i, err := range d.admin.Locks(ctx, opts...) {
+		for i, err := range d.admin.Locks(ctx, list) {
 			if err != nil {
 				return err
 			}
@@ -135,16 +124,10 @@ func (d *Dashboard) readWhy(ctx context.Context, name string) (v *whyView) {
 // readSessions reads one page of the clients.
 func (d *Dashboard) readSessions(ctx context.Context, match, after string, limit int) (v sessionsView, err error) {
 	v = sessionsView{At: time.Now().UTC()}
-	opts := []lockadmin.ListOption{lockadmin.WithLimit(limit + 1),
-		lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))}
-	if match != "" {
-		opts = append(opts, lockadmin.WithMatch(match))
-	}
-	if after != "" {
-		opts = append(opts, lockadmin.WithAfter(after))
-	}
+	q := lockadmin.SessionsQuery{Match: match, After: after, Limit: limit + 1,
+		PageSize: min(limit+1, lockadmin.MaxPageSize)}
 	err = d.reading(ctx, func(ctx context.Context) error {
-		v.Sessions, v.More, err = first(limit, d.admin.Sessions(ctx, opts...), viewSession)
+		v.Sessions, v.More, err = first(limit, d.admin.Sessions(ctx, q), viewSession)
 		return err
 	})
 	return v, err
@@ -164,11 +147,11 @@ func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err e
 				v.Holders = append(v.Holders, viewLock(i))
 			}
 		}
-		waiters := d.admin.Waiters(ctx, name, lockadmin.WithPageSize(waitersShown+1))
+		waiters := d.admin.Waiters(ctx, lockadmin.WaitersQuery{Lock: name, Limit: waitersShown + 1})
 		if v.Waiters, v.MoreWaiters, err = first(waitersShown, waiters, viewWaiter); err != nil {
 			return err
 		}
-		fences := d.admin.Fences(ctx, name, lockadmin.WithPageSize(fencesShown+1))
+		fences := d.admin.Fences(ctx, lockadmin.FencesQuery{Lock: name, Limit: fencesShown + 1})
 		v.Fences, v.MoreFences, err = first(fencesShown, fences, viewFence)
 		return err
 	})
@@ -178,12 +161,9 @@ func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err e
 // readHistory reads what happened to one lock, or to all, newest first, and what the history has at all.
 func (d *Dashboard) readHistory(ctx context.Context, name string, before int64, limit int) (v historyView, err error) {
 	v = historyView{At: time.Now().UTC()}
-	opts := []lockadmin.ListOption{lockadmin.WithPageSize(min(limit+1, pageRows)), lockadmin.WithLimit(limit + 1)}
-	if before > 0 {
-		opts = append(opts, lockadmin.WithBefore(before))
-	}
+	q := lockadmin.HistoryQuery{Lock: name, Before: before, Limit: limit + 1, PageSize: min(limit+1, pageRows)}
 	err = d.reading(ctx, func(ctx context.Context) error {
-		if v.Events, v.More, err = first(limit, d.admin.History(ctx, name, opts...), viewEvent); err != nil {
+		if v.Events, v.More, err = first(limit, d.admin.History(ctx, q), viewEvent); err != nil {
 			return err
 		}
 		settings, err := d.admin.HistorySettings(ctx)

@@ -44,8 +44,8 @@ type lockView struct {
 	Longest    int64           `json:"longest_wait_ms"`
 	Metadata   json.RawMessage `json:"metadata"`
 
-	Verdict lockadmin.Severity    `json:"verdict,omitempty"` // of the lock, as why judges it; "": nobody has looked
-	Kind    lockadmin.VerdictKind `json:"kind,omitempty"`
+	Verdict lockadmin.Severity `json:"verdict,omitempty"` // of the lock, as why judges it; "": nobody has looked
+	Kind    string             `json:"kind,omitempty"`
 }
 
 func viewLock(i pglock.LockInfo) lockView {
@@ -229,7 +229,7 @@ type eventView struct {
 	Resource  string              `json:"resource"`
 }
 
-func viewEvent(e lockadmin.Event) eventView {
+func viewEvent(e lockadmin.HistoryEntry) eventView {
 	return eventView{ID: strconv.FormatInt(e.ID, 10), Kind: e.Kind, Lock: e.Lock, Slot: e.Slot, Mode: e.Mode,
 		Limit: e.Limit,
 		Token: token(e.Token), NewToken: token(e.NewToken), Holder: e.Holder, Session: e.Session,

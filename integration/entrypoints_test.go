@@ -271,12 +271,20 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 		"Admin.Ping":             func(ctx context.Context) error { return s.admin.Ping(ctx) },
 		"Admin.Get":              func(ctx context.Context) error { return first(s.admin.Get(ctx, "none")) },
 		"Admin.Holders":          func(ctx context.Context) error { return first(s.admin.Holders(ctx, "none")) },
-		"Admin.Locks":            func(ctx context.Context) error { return last(s.admin.Locks(ctx)) },
-		"Admin.Waiters":          func(ctx context.Context) error { return last(s.admin.Waiters(ctx, "")) },
-		"Admin.Fences":           func(ctx context.Context) error { return last(s.admin.Fences(ctx, "")) },
-		"Admin.Sessions":         func(ctx context.Context) error { return last(s.admin.Sessions(ctx)) },
-		"Admin.History":          func(ctx context.Context) error { return last(s.admin.History(ctx, "")) },
-		"Admin.Backends":         func(ctx context.Context) error { return first(s.admin.Backends(ctx, "a")) },
+		"Admin.Locks": func(ctx context.Context) error {
+			return last(s.admin.Locks(ctx, lockadmin.LocksQuery{}))
+		},
+		"Admin.Waiters": func(ctx context.Context) error {
+			return last(s.admin.Waiters(ctx, lockadmin.WaitersQuery{}))
+		},
+		"Admin.Fences": func(ctx context.Context) error { return last(s.admin.Fences(ctx, lockadmin.FencesQuery{})) },
+		"Admin.Sessions": func(ctx context.Context) error {
+			return last(s.admin.Sessions(ctx, lockadmin.SessionsQuery{}))
+		},
+		"Admin.History": func(ctx context.Context) error {
+			return last(s.admin.History(ctx, lockadmin.HistoryQuery{}))
+		},
+		"Admin.Backends": func(ctx context.Context) error { return first(s.admin.Backends(ctx, "a")) },
 		"Admin.Break": func(ctx context.Context) error {
 			return first(s.admin.Break(ctx, "none", "a test"))
 		},
@@ -291,8 +299,8 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 		"Admin.SetHistory": func(ctx context.Context) error {
 			return first(s.admin.SetHistory(ctx, lockadmin.WithKeep(lockadmin.MinKeep)))
 		},
-		"Admin.RecentEvents": func(ctx context.Context) error {
-			_, _, err := s.admin.RecentEvents(ctx, 0)
+		"Admin.RecentHistory": func(ctx context.Context) error {
+			_, _, err := s.admin.RecentHistory(ctx, 0)
 			return err
 		},
 		"migrations.Up": func(ctx context.Context) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -355,7 +356,7 @@ func TestTrap9_StormOfCancelledCallsLeavesNoLockHeld(t *testing.T) {
 	}
 	wg.Wait()
 	pgtest.Eventually(t, "every lock to be free", func() bool {
-		held, err := lockadmin.Collect(admin.Locks(t.Context()))
+		held, err := lists.All(admin.Locks(t.Context(), lockadmin.LocksQuery{}))
 		return err == nil && len(held) == 0
 	})
 	if grants.Load() < 50 {

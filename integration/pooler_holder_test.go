@@ -59,7 +59,7 @@ func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 				t.Errorf("%+v, %v; want it alive by its renewals, and no connection known", lives, err)
 			}
 			e, err := admin.Explain(t.Context(), "report")
-			if err != nil || e.Verdicts[0].Kind != lockadmin.WhyHeld {
+			if err != nil || e.Verdicts[0].Kind != "held" {
 				t.Errorf("%+v, %v; want it held by somebody who lives", e.Verdicts, err)
 			}
 			locks := one[int](t, look, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'

@@ -12,6 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -248,11 +249,12 @@ func (s pooled) watchAndBreak() {
 	if _, err := l.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Errorf("check after the break: %v, want ErrLost", err)
 	}
-	if events, err := lockadmin.Collect(s.admin.History(t.Context(), "seen")); err != nil || len(events) != 1 {
+	if events, err := lists.All(s.admin.History(t.Context(), lockadmin.HistoryQuery{Lock: "seen"})); err != nil ||
+		len(events) != 1 {
 		t.Errorf("events: %+v, %v", events, err)
 	}
-	if locks, err := lockadmin.Collect(s.admin.Locks(t.Context(), lockadmin.WithPrefix("seen"),
-		lockadmin.WithFree())); err != nil || len(locks) != 1 {
+	if locks, err := lists.All(s.admin.Locks(t.Context(),
+		lockadmin.LocksQuery{Prefix: "seen", Free: true})); err != nil || len(locks) != 1 {
 		t.Errorf("list: %+v, %v", locks, err)
 	}
 }

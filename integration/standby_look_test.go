@@ -214,7 +214,7 @@ func methodsLook(t *testing.T, here commandOf) {
 	if _, err := admin.Backends(t.Context(), "gone"); err != nil {
 		t.Error(err)
 	}
-	if events, _, err := admin.RecentEvents(t.Context(), 0); err != nil || len(events) != 1 {
+	if events, _, err := admin.RecentHistory(t.Context(), 0); err != nil || len(events) != 1 {
 		t.Errorf("the events of a standby: %+v, %v", events, err)
 	}
 	if _, err := admin.Diagnose(t.Context()); err != nil {

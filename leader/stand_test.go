@@ -133,7 +133,7 @@ func (e *election) queue(labels ...string) (members []*member) {
 
 func (e *election) waiting() (n int) {
 	e.t.Helper()
-	for _, err := range e.admin.Waiters(e.t.Context(), "x") {
+	for _, err := range e.admin.Waiters(e.t.Context(), lockadmin.WaitersQuery{Lock: "x"}) {
 		if err != nil {
 			e.t.Fatal(err)
 		}

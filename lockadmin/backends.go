@@ -2,6 +2,7 @@ package lockadmin
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -55,6 +56,25 @@ type Backend struct {
 	BlockedBy         []int  `json:"blocked_by,omitempty"`          // the PIDs that it waits for
 	BlockedByPrepared string `json:"blocked_by_prepared,omitempty"` // the prepared transaction that it waits for
 	BlockedAt         string `json:"blocked_at,omitempty"`          // where, as in "a row of public.accounts"
+}
+
+// MarshalJSON writes durations in milliseconds; null where the server hides them, and where no transaction is open.
+func (b Backend) MarshalJSON() ([]byte, error) {
+	var inState, transaction, query *int64
+	ms := func(d time.Duration) *int64 { n := d.Milliseconds(); return &n }
+	if !b.Hidden {
+		inState, query = ms(b.InState), ms(b.Query)
+		if b.Transaction > 0 {
+			transaction = ms(b.Transaction)
+		}
+	}
+	type plain Backend
+	return json.Marshal(struct {
+		plain
+		InState     *int64 `json:"in_state_ms"`
+		Transaction *int64 `json:"transaction_ms"`
+		Query       *int64 `json:"query_ms"`
+	}{plain(b), inState, transaction, query})
 }
 
 // Backends tells which processes of the server work for a lock, so that people find the program that holds it: the

@@ -476,7 +476,9 @@ func TestI5_NobodyPosesAsTheHeartbeatOfAnother(t *testing.T) {
 		if err != nil || !slices.Equal(got, pids) {
 			t.Errorf("%s: processes %v, %v; want %v", when, got, err, pids)
 		}
-		sessions := texts(t, admin.Sessions(t.Context()), func(s lockadmin.Session) string { return fmt.Sprint(s.PID) })
+		sessions := texts(t, admin.Sessions(t.Context(), lockadmin.SessionsQuery{}), func(s lockadmin.Session) string {
+			return fmt.Sprint(s.PID)
+		})
 		if want := fmt.Sprint(append(pids, 0)[0]); len(sessions) != 1 || sessions[0] != want {
 			t.Errorf("%s: the session has the process %v, want %s", when, sessions, want)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -52,23 +53,23 @@ func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
 	if want := "a#0 false, b#0 true, readers#1 false, readers#2 false"; strings.Join(got, ", ") != want {
 		t.Errorf("broke %q, want %q", got, want)
 	}
-	held := texts(t, admin.Locks(t.Context()), func(l pglock.LockInfo) string {
+	held := texts(t, admin.Locks(t.Context(), lockadmin.LocksQuery{}), func(l pglock.LockInfo) string {
 		return fmt.Sprint(l.Name, "#", l.Slot, " ", l.Holder)
 	})
 	if want := "a#0 next of a, b#0 other, readers#3 other"; strings.Join(held, ", ") != want {
 		t.Errorf("held now: %q, want %q", held, want)
 	}
-	if queue := texts(t, admin.Waiters(t.Context(), ""), func(w lockadmin.Waiter) string {
+	if queue := texts(t, admin.Waiters(t.Context(), lockadmin.WaitersQuery{}), func(w lockadmin.Waiter) string {
 		return w.Holder
 	}); fmt.Sprint(queue) != "[next of b]" {
 		t.Errorf("the queue has %q", queue)
 	}
-	if left := texts(t, admin.Sessions(t.Context()), func(s lockadmin.Session) string {
+	if left := texts(t, admin.Sessions(t.Context(), lockadmin.SessionsQuery{}), func(s lockadmin.Session) string {
 		return s.Holder
 	}); len(left) != 1 {
 		t.Errorf("sessions left: %q", left)
 	}
-	audit := texts(t, admin.History(t.Context(), ""), func(e lockadmin.Event) string {
+	audit := texts(t, admin.History(t.Context(), lockadmin.HistoryQuery{}), func(e lockadmin.HistoryEntry) string {
 		return fmt.Sprint(e.Lock, " ", e.Kind, " ", e.Actor, " ", e.Reason)
 	})
 	if len(audit) != 3 || audit[0] != "readers break ada its host is gone" {
@@ -126,7 +127,7 @@ func TestBreakSessionOfALiveClientTellsItAndLetsItsCallsQueueAgain(t *testing.T)
 		got <- err
 	}()
 	pgtest.Eventually(t, "a waiter", func() bool {
-		all, err := lockadmin.Collect(admin.Waiters(t.Context(), "busy"))
+		all, err := lists.All(admin.Waiters(t.Context(), lockadmin.WaitersQuery{Lock: "busy"}))
 		return err == nil && len(all) == 1
 	})
 	info, err := admin.Get(t.Context(), "mine")
@@ -189,7 +190,9 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if held := texts(t, admin.Locks(t.Context()), func(l pglock.LockInfo) string { return l.Name }); len(held) != 3 {
+	if held := texts(t, admin.Locks(t.Context(), lockadmin.LocksQuery{}), func(l pglock.LockInfo) string {
+		return l.Name
+	}); len(held) != 3 {
 		t.Errorf("%q are held, want all", held)
 	}
 }

@@ -5,7 +5,7 @@
 //	if err != nil {
 //		return err
 //	}
-//	for lock, err := range admin.Locks(ctx) {    // who holds what
+//	for lock, err := range admin.Locks(ctx, LocksQuery{}) {    // who holds what
 //		…
 //	}
 //	broken, err := admin.Break(ctx, "report", "its host is gone", lockadmin.WithToken(42))
@@ -14,9 +14,9 @@
 //
 // # Lists
 //
-// Locks, Waiters, History and Fences are iterators. They read one page per statement, when the loop comes to it, and
-// stop with the loop. A page is the server's state at one moment; the next page may be of a later state. An error
-// ends the loop. In all lists the name "" means all locks, and WithPageSize sets the size of a page.
+// Locks, Waiters, Fences, Sessions and History are iterators, each with a query that chooses what it yields. They read
+// one page per statement, when the loop comes to it, and stop with the loop. A page is the server's state at one
+// moment; the next page may be of a later state. An error ends the loop. The zero value of a query chooses everything.
 //
 // # From a lock to its program
 //

@@ -43,7 +43,7 @@ func Example() {
 		return
 	}
 	var token pglock.Token
-	for lock, err := range admin.Locks(ctx, lockadmin.WithPrefix("jobs/")) {
+	for lock, err := range admin.Locks(ctx, lockadmin.LocksQuery{Prefix: "jobs/"}) {
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -58,7 +58,7 @@ func Example() {
 		return
 	}
 	fmt.Println("broke the lease of", broken.Holder, broken.NewToken > broken.Token)
-	for event, err := range admin.History(ctx, "jobs/report", lockadmin.WithPageSize(1)) {
+	for event, err := range admin.History(ctx, lockadmin.HistoryQuery{Lock: "jobs/report", PageSize: 1}) {
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -92,7 +92,7 @@ func ExampleAdmin_Waiters() {
 		fmt.Println(err)
 		return
 	}
-	for waiter, err := range admin.Waiters(ctx, "nobody waits for this") {
+	for waiter, err := range admin.Waiters(ctx, lockadmin.WaitersQuery{Lock: "nobody waits for this"}) {
 		if err != nil {
 			fmt.Println(err)
 			return

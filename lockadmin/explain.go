@@ -60,8 +60,8 @@ type look struct {
 
 func (a *Admin) look(name string) *look {
 	l := &look{name: name, schema: a.schema,
-		Explanation: Explanation{Lock: name, Waits: []Wait{}, Holders: []HolderFacts{}, Processes: []ProcessFacts{}}}
-	l.Queue.First = []WaiterFacts{}
+		Explanation: Explanation{Lock: name, Waits: []Wait{}, Holders: []HolderFacts{}, Processes: []Backend{}}}
+	l.Queue.First = []Waiter{}
 	return l
 }
 
@@ -167,7 +167,7 @@ func (l *look) factsOf(i pglock.LockInfo) HolderFacts {
 // sort puts the processes into groups by what they do for the lock.
 func (l *look) sort() {
 	for _, b := range l.processes {
-		l.Processes = append(l.Processes, ProcessFacts{b})
+		l.Processes = append(l.Processes, b)
 		group := map[BackendUse]*[]Backend{BackendHeartbeat: &l.heartbeats, BackendWrite: &l.writes,
 			BackendAtFence: &l.atFence,
 			BackendRow:     &l.onRow, BackendAtRow: &l.atRow, BackendBlocker: &l.blockers}[b.Use]
@@ -212,12 +212,12 @@ func (l *look) readQueue(r reader, q *protocol.Queries, waiting int) error {
 		case !w.Alive:
 			l.Queue.Dead++
 		case l.Queue.Alive == nil:
-			l.Queue.Alive = &WaiterFacts{w}
+			l.Queue.Alive = &w
 		case w.Mode == pglock.ModeShared:
 			l.readers++
 		}
 		if len(l.Queue.First) < waitersShown {
-			l.Queue.First = append(l.Queue.First, WaiterFacts{w})
+			l.Queue.First = append(l.Queue.First, w)
 		}
 	}
 	return err
@@ -272,13 +272,13 @@ func (l *look) readEvents(r reader, q *protocol.Queries) error {
 	}
 	defer done()
 	l.Events, err = rows(r, q.History,
-		[]any{l.name, eventsRead, nil, texts([]EventKind{EventTakeover, EventBreak}), nil, nil}, scanEvent)
+		[]any{l.name, eventsRead, nil, texts([]EventKind{EventTakeover, EventBreak}), nil, nil}, scanEntry)
 	if protocol.State(err) == "42501" {
 		l.Unseen = append(l.Unseen, "the history of takeovers and breaks: you need the role pglock_admin")
 		return nil
 	}
 	if err == nil && l.Events == nil {
-		l.Events = []Event{}
+		l.Events = []HistoryEntry{}
 	}
 	return err
 }

@@ -214,7 +214,7 @@ func (l *look) unknownVerdicts() {
 		here = fmt.Sprintf("%s in use here", map[bool]string{true: "1 other name is",
 			false: fmt.Sprintf("%d other names are", l.names)}[l.names == 1])
 	}
-	v := Verdict{Kind: WhyUnknown, Severity: SeverityWarning,
+	v := Verdict{Kind: whyUnknown, Severity: SeverityWarning,
 		Text: fmt.Sprintf("Nobody has used a lock named %s in schema %s of this database; %s.", l.lock(),
 			shown.Word(l.schema), here),
 		Because: "Sure, unless the lock has been free for long and prune has removed it."}
@@ -234,7 +234,7 @@ func (l *look) unknownVerdicts() {
 	}
 	for _, e := range schemas {
 		if e.Holds {
-			v.Kind = WhyAnotherSchema
+			v.Kind = whyAnotherSchema
 			v.Text = fmt.Sprintf("This is the wrong schema: nobody has used %s in schema %s, and schema %s of this "+
 				"database has a lock of that name.", l.lock(), shown.Word(l.schema), shown.Word(e.Schema))
 			v.Because = "Sure: it was found there."
@@ -248,14 +248,14 @@ func (l *look) unknownVerdicts() {
 			Command: "why " + l.lock(), Database: e.Database})
 	}
 	switch {
-	case v.Kind == WhyUnknown && len(l.Similar) > 0:
+	case v.Kind == whyUnknown && len(l.Similar) > 0:
 		v.Text += fmt.Sprintf(" Similar to it: %s.", strings.Join(names(l.Similar), ", "))
 		v.Because = "Sure that this very name is unknown here. Probably it is misspelt, or the lock is in another " +
 			"database."
 		v.Steps = append(v.Steps, there...)
-	case v.Kind == WhyUnknown && len(databases) > 0:
+	case v.Kind == whyUnknown && len(databases) > 0:
 		e := databases[0]
-		v.Kind = WhyAnotherDatabase
+		v.Kind = whyAnotherDatabase
 		others := count(e.Connections, "connection")
 		if len(e.Applications) > 0 {
 			var called []string

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -41,7 +42,7 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 					grants[who] <- l
 				}()
 				pgtest.Eventually(t, "the ticket of "+who, func() bool {
-					all, err := lockadmin.Collect(admin.Waiters(t.Context(), "report"))
+					all, err := lists.All(admin.Waiters(t.Context(), lockadmin.WaitersQuery{Lock: "report"}))
 					return err == nil && len(all) == n
 				})
 			}
@@ -55,7 +56,7 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 			}
 			waits("third", 1)
 			waits("other", 2)
-			if e := explained(); e.Verdicts[0].Kind != lockadmin.WhySlow || e.Queue.HandedPast {
+			if e := explained(); e.Verdicts[0].Kind != "slow" || e.Queue.HandedPast {
 				t.Errorf("before the first hand-over: %+v", e.Verdicts[0])
 			}
 			for _, next := range []string{"other", "another"} {
@@ -68,7 +69,7 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 				lease = <-grants[next]
 			}
 			e := explained()
-			if v := e.Verdicts[0]; v.Kind != lockadmin.WhyHandedPast || v.Severity != lockadmin.SeverityNote ||
+			if v := e.Verdicts[0]; v.Kind != "handed past" || v.Severity != lockadmin.SeverityNote ||
 				!strings.Contains(v.Text, want) || strings.Contains(v.Because, "in order") {
 				t.Errorf("%s, %s: %s %s; want %q", v.Kind, v.Severity, v.Text, v.Because, want)
 			}
@@ -78,7 +79,7 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 			if third := <-grants["third"]; third == nil {
 				t.Error("the third one has no lease")
 			}
-			if e := explained(); e.Verdicts[0].Kind != lockadmin.WhyHeld {
+			if e := explained(); e.Verdicts[0].Kind != "held" {
 				t.Errorf("when the first in the queue has got it: %+v", e.Verdicts[0])
 			}
 		})
@@ -121,7 +122,7 @@ func TestWhatIsLeftOfAWritesTimeIsWhatTheServerLeavesIt(t *testing.T) {
 		}
 		v := e.Verdicts[0]
 		m := says.FindStringSubmatch(v.IfNothing)
-		if v.Kind != lockadmin.WhyBlocked || m == nil || !e.Holders[0].Renewed {
+		if v.Kind != "blocked" || m == nil || !e.Holders[0].Renewed {
 			return false
 		}
 		left, err = time.ParseDuration(m[1])

@@ -26,13 +26,13 @@ type Explanation struct {
 	Waits  []Wait `json:"waits"`
 	Circle []Wait `json:"circle,omitempty"` // the first of them that lead back to this lock
 	// of the server, and prepared transactions, that have to do with the lock
-	Processes []ProcessFacts `json:"processes"`
-	Guards    []BrokenGuard  `json:"broken_guards,omitempty"` // of tables that this lock protects
+	Processes []Backend     `json:"processes"`
+	Guards    []BrokenGuard `json:"broken_guards,omitempty"` // of tables that this lock protects
 	// the last takeovers and breaks, newest first; null without the right
-	Events    []Event     `json:"events"`
-	Similar   []string    `json:"similar,omitempty"`
-	Elsewhere []Elsewhere `json:"elsewhere,omitempty"` // of a lock that is unknown here: where clients of pglock are
-	Unseen    []string    `json:"unseen,omitempty"`    // what this user may not see, and which right it takes
+	Events    []HistoryEntry `json:"events"`
+	Similar   []string       `json:"similar,omitempty"`
+	Elsewhere []Elsewhere    `json:"elsewhere,omitempty"` // of a lock that is unknown here: where clients of pglock are
+	Unseen    []string       `json:"unseen,omitempty"`    // what this user may not see, and which right it takes
 }
 
 // LockState says whether somebody holds a lock.
@@ -61,12 +61,12 @@ const (
 
 // Verdict is one conclusion.
 type Verdict struct {
-	Kind      VerdictKind `json:"kind"`
-	Severity  Severity    `json:"severity"`
-	Text      string      `json:"text"`                 // what is so, in one or two sentences
-	Because   string      `json:"because,omitempty"`    // how sure that is, and why
-	IfNothing string      `json:"if_nothing,omitempty"` // what happens if nobody does anything
-	Steps     []Step      `json:"steps"`                // what to do, the first first
+	Kind      string   `json:"kind"` // a word for what it is about; a later version may have others
+	Severity  Severity `json:"severity"`
+	Text      string   `json:"text"`                 // what is so, in one or two sentences
+	Because   string   `json:"because,omitempty"`    // how sure that is, and why
+	IfNothing string   `json:"if_nothing,omitempty"` // what happens if nobody does anything
+	Steps     []Step   `json:"steps"`                // what to do, the first first
 
 	Who   string    `json:"who,omitempty"`  // who is the cause: a label, or a process of the server
 	Since time.Time `json:"since,omitzero"` // since when it is so, as far as the server knows
@@ -95,41 +95,38 @@ const (
 	RunShell StepKind = "shell" // of the host that Do names
 )
 
-// VerdictKind says what a Verdict is about.
-type VerdictKind string
-
 // The kinds of verdicts.
 const (
-	WhyHeld VerdictKind = "held" // its holder renews it: all is well
-	WhySlow VerdictKind = "slow" // all is well, and others wait
+	whyHeld = "held" // its holder renews it: all is well
+	whySlow = "slow" // all is well, and others wait
 	// all is well, and holders hand the lock over past those who wait
-	WhyHandedPast VerdictKind = "handed past"
-	WhyLate       VerdictKind = "late"      // a renewal is late
-	WhyGone       VerdictKind = "gone"      // the holder does not renew, and its connection is closed
-	WhyStopped    VerdictKind = "stopped"   // the holder does not renew, and its connection is open
-	WhySilent     VerdictKind = "silent"    // the holder does not renew, and nobody can see its connection
-	WhyHeartbeat  VerdictKind = "heartbeat" // a renewal hangs in the server
-	WhyRow        VerdictKind = "row"       // somebody has locked the lock's row
+	whyHandedPast = "handed past"
+	whyLate       = "late"      // a renewal is late
+	whyGone       = "gone"      // the holder does not renew, and its connection is closed
+	whyStopped    = "stopped"   // the holder does not renew, and its connection is open
+	whySilent     = "silent"    // the holder does not renew, and nobody can see its connection
+	whyHeartbeat  = "heartbeat" // a renewal hangs in the server
+	whyRow        = "row"       // somebody has locked the lock's row
 	// a prepared transaction has locked the lock's row, or its fence
-	WhyPrepared        VerdictKind = "prepared"
-	WhyBlocked         VerdictKind = "blocked"          // a write of the holder waits for somebody in PostgreSQL
-	WhyIdle            VerdictKind = "idle"             // a write of the holder is open and does nothing
-	WhyFence           VerdictKind = "fence"            // a write waits at the fence for an older one
-	WhyCircle          VerdictKind = "circle"           // holders wait for each other
-	WhyWaits           VerdictKind = "waits"            // the holder waits for another lock
-	WhyTurn            VerdictKind = "turn"             // the first in the queue does not take its turn
-	WhyDeadWaiters     VerdictKind = "dead waiters"     // some that wait are dead
-	WhyGap             VerdictKind = "gap"              // the lease has nearly run out before
-	WhyLosses          VerdictKind = "losses"           // holders lose the lock again and again
-	WhyGuard           VerdictKind = "guard"            // a table that this lock protects has a guard that is not whole
-	WhyFree            VerdictKind = "free"             // nobody holds it, and nobody waits
-	WhyBroken          VerdictKind = "broken"           // somebody broke it a moment ago
-	WhyBetween         VerdictKind = "between"          // nobody holds it, and somebody waits
-	WhyUnknown         VerdictKind = "unknown"          // nobody has used this name here
-	WhyAnotherDatabase VerdictKind = "another database" // and clients of pglock are in another database
-	WhyAnotherSchema   VerdictKind = "another schema"   // another schema has this lock
-	WhyStandby         VerdictKind = "standby"          // a standby cannot say how the lock is now
-	WhyTable           VerdictKind = "table"            // somebody has locked a whole table of pglock
+	whyPrepared        = "prepared"
+	whyBlocked         = "blocked"          // a write of the holder waits for somebody in PostgreSQL
+	whyIdle            = "idle"             // a write of the holder is open and does nothing
+	whyFence           = "fence"            // a write waits at the fence for an older one
+	whyCircle          = "circle"           // holders wait for each other
+	whyWaits           = "waits"            // the holder waits for another lock
+	whyTurn            = "turn"             // the first in the queue does not take its turn
+	whyDeadWaiters     = "dead waiters"     // some that wait are dead
+	whyGap             = "gap"              // the lease has nearly run out before
+	whyLosses          = "losses"           // holders lose the lock again and again
+	whyGuard           = "guard"            // a table that this lock protects has a guard that is not whole
+	whyFree            = "free"             // nobody holds it, and nobody waits
+	whyBroken          = "broken"           // somebody broke it a moment ago
+	whyBetween         = "between"          // nobody holds it, and somebody waits
+	whyUnknown         = "unknown"          // nobody has used this name here
+	whyAnotherDatabase = "another database" // and clients of pglock are in another database
+	whyAnotherSchema   = "another schema"   // another schema has this lock
+	whyStandby         = "standby"          // a standby cannot say how the lock is now
+	whyTable           = "table"            // somebody has locked a whole table of pglock
 )
 
 // BrokenGuard is a guarded table whose guard is not as it was made: a write without a fence may reach it.
@@ -169,49 +166,16 @@ func (h HolderFacts) MarshalJSON() ([]byte, error) {
 
 // QueueFacts is the queue of a lock.
 type QueueFacts struct {
-	Waiting int           `json:"waiting"`         // how many wait
-	Dead    int           `json:"dead"`            // how many of the first Read are dead; the queue passes over them
-	Read    int           `json:"read"`            // how many of them were looked at
-	First   []WaiterFacts `json:"first"`           // the first few
-	Alive   *WaiterFacts  `json:"alive,omitempty"` // the first that is alive
+	Waiting int      `json:"waiting"`         // how many wait
+	Dead    int      `json:"dead"`            // how many of the first Read are dead; the queue passes over them
+	Read    int      `json:"read"`            // how many of them were looked at
+	First   []Waiter `json:"first"`           // the first few
+	Alive   *Waiter  `json:"alive,omitempty"` // the first that is alive
 
 	// HandedPast: the lock was handed over past Alive (pglock.Lease.HandOver). HandOvers is how many hand-overs the
 	// history has since Alive waits, at most a thousand; null if it does not have them.
 	HandedPast bool `json:"handed_past,omitempty"`
 	HandOvers  *int `json:"hand_overs,omitempty"`
-}
-
-// WaiterFacts is a waiter in the queue.
-type WaiterFacts struct{ Waiter }
-
-// MarshalJSON writes durations in milliseconds.
-func (w WaiterFacts) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		Waiter
-		TTL     int64 `json:"ttl_ms"`
-		Waiting int64 `json:"waiting_ms"`
-	}{w.Waiter, w.TTL.Milliseconds(), w.Waiting.Milliseconds()})
-}
-
-// ProcessFacts is a process of the server, or a prepared transaction.
-type ProcessFacts struct{ Backend }
-
-// MarshalJSON writes durations in milliseconds; null where the server hides them.
-func (p ProcessFacts) MarshalJSON() ([]byte, error) {
-	var inState, transaction, query *int64
-	ms := func(d time.Duration) *int64 { n := d.Milliseconds(); return &n }
-	if !p.Hidden {
-		inState, query = ms(p.InState), ms(p.Query)
-		if p.Transaction > 0 {
-			transaction = ms(p.Transaction)
-		}
-	}
-	return json.Marshal(struct {
-		Backend
-		InState     *int64 `json:"in_state_ms"`
-		Transaction *int64 `json:"transaction_ms"`
-		Query       *int64 `json:"query_ms"`
-	}{p.Backend, inState, transaction, query})
 }
 
 // Wait is a ticket of a program that holds a lock: Waiter holds Holds, and waits for For, which Holder holds.

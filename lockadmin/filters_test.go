@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -59,55 +60,53 @@ func TestLocksAreFilteredAndOrdered(t *testing.T) {
 	t.Parallel()
 	admin, session := shop(t)
 	for name, tc := range map[string]struct {
-		opts []lockadmin.ListOption
+		q    lockadmin.LocksQuery
 		want string
 	}{
-		"all": {nil, "jobs/a jobs/b readers#1 readers#2 zebra"},
-		"free ones too": {[]lockadmin.ListOption{lockadmin.WithFree()}, "free jobs/a jobs/b readers#1 " +
+		"all": {lockadmin.LocksQuery{}, "jobs/a jobs/b readers#1 readers#2 zebra"},
+		"free ones too": {lockadmin.LocksQuery{Free: true}, "free jobs/a jobs/b readers#1 " +
 			"readers#2 zebra"},
-		"a part of a name":     {[]lockadmin.ListOption{lockadmin.WithMatch("b")}, "jobs/a jobs/b zebra"},
-		"a part of a label":    {[]lockadmin.ListOption{lockadmin.WithMatch("yd")}, "readers#2"},
-		"no pattern":           {[]lockadmin.ListOption{lockadmin.WithMatch("x%_\\y")}, "zebra"},
-		"no pattern that fits": {[]lockadmin.ListOption{lockadmin.WithMatch("%")}, "zebra"},
-		"a holder":             {[]lockadmin.ListOption{lockadmin.WithHolder("ada")}, "jobs/a readers#1"},
-		"a part of a holder":   {[]lockadmin.ListOption{lockadmin.WithHolder("ad")}, ""},
-		"a session":            {[]lockadmin.ListOption{lockadmin.WithSession(session)}, "jobs/a zebra"},
-		"a session in capitals": {[]lockadmin.ListOption{lockadmin.WithSession(strings.ToUpper(session))},
+		"a part of a name":     {lockadmin.LocksQuery{Match: "b"}, "jobs/a jobs/b zebra"},
+		"a part of a label":    {lockadmin.LocksQuery{Match: "yd"}, "readers#2"},
+		"no pattern":           {lockadmin.LocksQuery{Match: "x%_\\y"}, "zebra"},
+		"no pattern that fits": {lockadmin.LocksQuery{Match: "%"}, "zebra"},
+		"a holder":             {lockadmin.LocksQuery{Holder: "ada"}, "jobs/a readers#1"},
+		"a part of a holder":   {lockadmin.LocksQuery{Holder: "ad"}, ""},
+		"a session":            {lockadmin.LocksQuery{Session: session}, "jobs/a zebra"},
+		"a session in capitals": {lockadmin.LocksQuery{Session: strings.ToUpper(session)},
 			"jobs/a zebra"},
-		"a mode": {[]lockadmin.ListOption{lockadmin.WithMode(pglock.ModeShared)},
+		"a mode": {lockadmin.LocksQuery{Mode: pglock.ModeShared},
 			"readers#1 readers#2"},
-		"queued": {[]lockadmin.ListOption{lockadmin.WithQueued()},
+		"queued": {lockadmin.LocksQuery{Queued: true},
 			"jobs/b readers#1 readers#2 zebra"},
-		"older": {[]lockadmin.ListOption{lockadmin.WithOlder(150 * time.Minute)},
+		"older": {lockadmin.LocksQuery{Older: 150 * time.Minute},
 			"jobs/b readers#1 readers#2 zebra"},
-		"older still": {[]lockadmin.ListOption{lockadmin.WithOlder(270 * time.Minute)}, "zebra"},
-		"after": {[]lockadmin.ListOption{lockadmin.WithAfter("jobs/b")},
+		"older still": {lockadmin.LocksQuery{Older: 270 * time.Minute}, "zebra"},
+		"after": {lockadmin.LocksQuery{After: "jobs/b"},
 			"readers#1 readers#2 zebra"},
-		"after what is not there": {[]lockadmin.ListOption{lockadmin.WithAfter("jobs/aa")},
+		"after what is not there": {lockadmin.LocksQuery{After: "jobs/aa"},
 			"jobs/b readers#1 readers#2 zebra"},
-		"two": {[]lockadmin.ListOption{lockadmin.WithLimit(2)}, "jobs/a jobs/b"},
-		"three, and the rest": {[]lockadmin.ListOption{lockadmin.WithLimit(3)}, "jobs/a jobs/b readers#1 " +
+		"two": {lockadmin.LocksQuery{Limit: 2}, "jobs/a jobs/b"},
+		"three, and the rest": {lockadmin.LocksQuery{Limit: 3}, "jobs/a jobs/b readers#1 " +
 			"readers#2"},
-		"three, one at a time": {[]lockadmin.ListOption{lockadmin.WithLimit(3), lockadmin.WithPageSize(1)},
+		"three, one at a time": {lockadmin.LocksQuery{Limit: 3, PageSize: 1},
 			"jobs/a jobs/b readers#1 readers#2"},
-		"by age": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)},
+		"by age": {lockadmin.LocksQuery{Order: lockadmin.OrderAge},
 			"zebra readers#1 readers#2 jobs/b jobs/a"},
-		"by the last grant": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderRecent)},
+		"by the last grant": {lockadmin.LocksQuery{Order: lockadmin.OrderRecent},
 			"jobs/a jobs/b readers#2 readers#1 zebra"},
-		"by age, two": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge),
-			lockadmin.WithLimit(2)}, "zebra readers#1"},
-		"by waiting": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderWaiting)},
+		"by age, two": {lockadmin.LocksQuery{Order: lockadmin.OrderAge, Limit: 2}, "zebra readers#1"},
+		"by waiting": {lockadmin.LocksQuery{Order: lockadmin.OrderWaiting},
 			"readers#1 readers#2 zebra jobs/b jobs/a"},
-		"by expiry": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderExpiry)},
+		"by expiry": {lockadmin.LocksQuery{Order: lockadmin.OrderExpiry},
 			"jobs/b readers#1 jobs/a readers#2 zebra"},
-		"by expiry, free ones last": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderExpiry),
-			lockadmin.WithFree()}, "jobs/b readers#1 jobs/a readers#2 zebra free"},
-		"everything at once": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge),
-			lockadmin.WithPrefix("jobs/"), lockadmin.WithQueued(),
-			lockadmin.WithOlder(time.Hour), lockadmin.WithMatch("o"), lockadmin.WithMode(pglock.ModeExclusive)},
+		"by expiry, free ones last": {lockadmin.LocksQuery{Order: lockadmin.OrderExpiry, Free: true},
+			"jobs/b readers#1 jobs/a readers#2 zebra free"},
+		"everything at once": {lockadmin.LocksQuery{Order: lockadmin.OrderAge, Prefix: "jobs/", Queued: true,
+			Older: time.Hour, Match: "o", Mode: pglock.ModeExclusive},
 			"jobs/b"},
 	} {
-		got := texts(t, admin.Locks(t.Context(), tc.opts...), func(l pglock.LockInfo) string {
+		got := texts(t, admin.Locks(t.Context(), tc.q), func(l pglock.LockInfo) string {
 			if l.Slot > 0 {
 				return fmt.Sprint(l.Name, "#", l.Slot)
 			}
@@ -136,31 +135,30 @@ func TestWaitersAreFilteredAndOrderedAndKeepTheirPlaces(t *testing.T) {
 	t.Parallel()
 	admin, session := shop(t)
 	for name, tc := range map[string]struct {
-		lock string
-		opts []lockadmin.ListOption
+		q    lockadmin.WaitersQuery
 		want string
 	}{
-		"all":      {"", nil, "jobs/b:1:w0 jobs/b:2:w1 readers:1:w2 zebra:1:w3 zebra:2:w4 zebra:3:w5"},
-		"a lock":   {"zebra", nil, "zebra:1:w3 zebra:2:w4 zebra:3:w5"},
-		"a holder": {"", []lockadmin.ListOption{lockadmin.WithHolder("w5")}, "zebra:3:w5"},
-		"one at a time": {"", []lockadmin.ListOption{lockadmin.WithPageSize(1), lockadmin.WithSession(session)},
+		"all":      {lockadmin.WaitersQuery{}, "jobs/b:1:w0 jobs/b:2:w1 readers:1:w2 zebra:1:w3 zebra:2:w4 zebra:3:w5"},
+		"a lock":   {lockadmin.WaitersQuery{Lock: "zebra"}, "zebra:1:w3 zebra:2:w4 zebra:3:w5"},
+		"a holder": {lockadmin.WaitersQuery{Holder: "w5"}, "zebra:3:w5"},
+		"one at a time": {lockadmin.WaitersQuery{PageSize: 1, Session: session},
 			"jobs/b:1:w0 readers:1:w2 zebra:2:w4"},
-		"a part":   {"", []lockadmin.ListOption{lockadmin.WithMatch("ead")}, "readers:1:w2"},
-		"a prefix": {"", []lockadmin.ListOption{lockadmin.WithPrefix("jobs/")}, "jobs/b:1:w0 jobs/b:2:w1"},
-		"after": {"", []lockadmin.ListOption{lockadmin.WithAfter("jobs/b")}, "readers:1:w2 zebra:1:w3 " +
+		"a part":   {lockadmin.WaitersQuery{Match: "ead"}, "readers:1:w2"},
+		"a prefix": {lockadmin.WaitersQuery{Prefix: "jobs/"}, "jobs/b:1:w0 jobs/b:2:w1"},
+		"after": {lockadmin.WaitersQuery{After: "jobs/b"}, "readers:1:w2 zebra:1:w3 " +
 			"zebra:2:w4 zebra:3:w5"},
-		"older": {"", []lockadmin.ListOption{lockadmin.WithOlder(90 * time.Minute)},
+		"older": {lockadmin.WaitersQuery{Older: 90 * time.Minute},
 			"readers:1:w2 zebra:1:w3"},
-		"by age": {"", []lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithLimit(4)},
+		"by age": {lockadmin.WaitersQuery{Order: lockadmin.OrderAge, Limit: 4},
 			"readers:1:w2 zebra:1:w3 jobs/b:2:w1 zebra:3:w5"},
-		"by age, a lock": {"zebra", []lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)},
+		"by age, a lock": {lockadmin.WaitersQuery{Lock: "zebra", Order: lockadmin.OrderAge},
 			"zebra:1:w3 zebra:3:w5 zebra:2:w4"},
-		"a mode": {"", []lockadmin.ListOption{lockadmin.WithMode(pglock.ModeShared)}, ""},
-		"limit":  {"", []lockadmin.ListOption{lockadmin.WithLimit(3)}, "jobs/b:1:w0 jobs/b:2:w1 readers:1:w2"},
-		"limit and pages": {"", []lockadmin.ListOption{lockadmin.WithLimit(3), lockadmin.WithPageSize(2)},
+		"a mode": {lockadmin.WaitersQuery{Mode: pglock.ModeShared}, ""},
+		"limit":  {lockadmin.WaitersQuery{Limit: 3}, "jobs/b:1:w0 jobs/b:2:w1 readers:1:w2"},
+		"limit and pages": {lockadmin.WaitersQuery{Limit: 3, PageSize: 2},
 			"jobs/b:1:w0 jobs/b:2:w1 readers:1:w2"},
 	} {
-		got := texts(t, admin.Waiters(t.Context(), tc.lock, tc.opts...), func(w lockadmin.Waiter) string {
+		got := texts(t, admin.Waiters(t.Context(), tc.q), func(w lockadmin.Waiter) string {
 			return fmt.Sprint(w.Lock, ":", w.Place, ":", w.Holder)
 		})
 		if strings.Join(got, " ") != tc.want {
@@ -184,23 +182,22 @@ func TestFencesAreFilteredAndOrdered(t *testing.T) {
 	}
 	admin := newAdmin(t, db.Pool(t))
 	for name, tc := range map[string]struct {
-		lock string
-		opts []lockadmin.ListOption
+		q    lockadmin.FencesQuery
 		want string
 	}{
-		"all":      {"", nil, "a/2 b/1 b/3 c"},
-		"a lock":   {"l2", nil, "b/3 c"},
-		"a prefix": {"", []lockadmin.ListOption{lockadmin.WithPrefix("b/")}, "b/1 b/3"},
-		"a prefix of a lock": {"l1", []lockadmin.ListOption{lockadmin.WithPrefix("b/"), lockadmin.WithPageSize(1)},
+		"all":      {lockadmin.FencesQuery{}, "a/2 b/1 b/3 c"},
+		"a lock":   {lockadmin.FencesQuery{Lock: "l2"}, "b/3 c"},
+		"a prefix": {lockadmin.FencesQuery{Prefix: "b/"}, "b/1 b/3"},
+		"a prefix of a lock": {lockadmin.FencesQuery{Lock: "l1", Prefix: "b/", PageSize: 1},
 			"b/1"},
-		"a part":         {"", []lockadmin.ListOption{lockadmin.WithMatch("l1")}, "a/2 b/1"},
-		"older":          {"", []lockadmin.ListOption{lockadmin.WithOlder(150 * time.Minute)}, "a/2 b/1"},
-		"after":          {"", []lockadmin.ListOption{lockadmin.WithAfter("b/1")}, "b/3 c"},
-		"by age":         {"", []lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)}, "a/2 b/1 c b/3"},
-		"by age, a lock": {"l2", []lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)}, "c b/3"},
-		"one":            {"", []lockadmin.ListOption{lockadmin.WithLimit(1)}, "a/2"},
+		"a part":         {lockadmin.FencesQuery{Match: "l1"}, "a/2 b/1"},
+		"older":          {lockadmin.FencesQuery{Older: 150 * time.Minute}, "a/2 b/1"},
+		"after":          {lockadmin.FencesQuery{After: "b/1"}, "b/3 c"},
+		"by age":         {lockadmin.FencesQuery{Order: lockadmin.OrderAge}, "a/2 b/1 c b/3"},
+		"by age, a lock": {lockadmin.FencesQuery{Lock: "l2", Order: lockadmin.OrderAge}, "c b/3"},
+		"one":            {lockadmin.FencesQuery{Limit: 1}, "a/2"},
 	} {
-		got := texts(t, admin.Fences(t.Context(), tc.lock, tc.opts...), func(f lockadmin.FenceInfo) string {
+		got := texts(t, admin.Fences(t.Context(), tc.q), func(f lockadmin.FenceInfo) string {
 			return f.Resource
 		})
 		if strings.Join(got, " ") != tc.want {
@@ -214,13 +211,13 @@ func TestFirstLocksKeepsTheHoldersOfALockTogether(t *testing.T) {
 	admin, _ := shop(t)
 	for n, want := range map[int]string{0: "5 false", 1: "1 true", 2: "2 true", 3: "4 true", 4: "4 true", 5: "5 false",
 		6: "5 false"} {
-		some, more, err := lockadmin.FirstLocks(n, admin.Locks(t.Context(), lockadmin.WithPageSize(2)))
+		some, more, err := lists.FirstLocks(n, admin.Locks(t.Context(), lockadmin.LocksQuery{PageSize: 2}))
 		if got := fmt.Sprint(len(some), " ", more); got != want || err != nil {
 			t.Errorf("the first %d: %s, %v; want %s", n, got, err, want)
 		}
 	}
-	some, more, err := lockadmin.First(3, admin.Locks(t.Context(), lockadmin.WithOrder(lockadmin.OrderWaiting),
-		lockadmin.WithLimit(4)))
+	some, more, err := lists.First(3, admin.Locks(t.Context(), lockadmin.LocksQuery{Order: lockadmin.OrderWaiting,
+		Limit: 4}))
 	if err != nil || len(some) != 3 || !more {
 		t.Errorf("in another order: %+v, %v, %v; want three, and more", some, more, err)
 	}
@@ -229,53 +226,46 @@ func TestFirstLocksKeepsTheHoldersOfALockTogether(t *testing.T) {
 func TestListsRefuseWhatTheyCannotDo(t *testing.T) {
 	t.Parallel()
 	admin := newAdmin(t, pgtest.Database(t).Pool(t))
-	locks := func(o ...lockadmin.ListOption) error {
-		_, err := lockadmin.Collect(admin.Locks(t.Context(), o...))
+	locks := func(q lockadmin.LocksQuery) error {
+		_, err := lists.All(admin.Locks(t.Context(), q))
 		return err
 	}
-	waiters := func(o ...lockadmin.ListOption) error {
-		_, err := lockadmin.Collect(admin.Waiters(t.Context(), "a", o...))
+	waiters := func(q lockadmin.WaitersQuery) error {
+		_, err := lists.All(admin.Waiters(t.Context(), q))
 		return err
 	}
-	fences := func(o ...lockadmin.ListOption) error {
-		_, err := lockadmin.Collect(admin.Fences(t.Context(), "", o...))
-		return err
-	}
-	sessions := func(o ...lockadmin.ListOption) error {
-		_, err := lockadmin.Collect(admin.Sessions(t.Context(), o...))
+	sessions := func(q lockadmin.SessionsQuery) error {
+		_, err := lists.All(admin.Sessions(t.Context(), q))
 		return err
 	}
 	for name, tc := range map[string]struct {
 		err  error
 		says string
 	}{
-		"order of locks": {locks(lockadmin.WithOrder("size")),
+		"order of locks": {locks(lockadmin.LocksQuery{Order: "size"}),
 			`order is "size": it must be name, age, recent, waiting or expiry`},
-		"order of locks, sessions": {locks(lockadmin.WithOrder(lockadmin.OrderLeases)),
+		"order of locks, sessions": {locks(lockadmin.LocksQuery{Order: lockadmin.OrderLeases}),
 			`it must be name, age, recent, waiting or expiry`},
-		"order of waiters": {waiters(lockadmin.WithOrder(lockadmin.OrderExpiry)), `it must be name or age`},
-		"order of sessions": {sessions(lockadmin.WithOrder("")),
-			`order is "": it must be name, age, waiting or leases`},
-		"mode": {locks(lockadmin.WithMode("any")),
+		"order of waiters": {waiters(lockadmin.WaitersQuery{Lock: "a", Order: lockadmin.OrderExpiry}),
+			`it must be name or age`},
+		"order of sessions": {sessions(lockadmin.SessionsQuery{Order: "size"}),
+			`order is "size": it must be name, age, waiting or leases`},
+		"mode": {locks(lockadmin.LocksQuery{Mode: "any"}),
 			`mode is "any": it must be exclusive, shared or limit`},
-		"session": {locks(lockadmin.WithSession("x")), `session is "x": it must be the ID of a session`},
-		"session in braces": {locks(lockadmin.WithSession("{3b241101-e2bb-4255-8caf-4136c566a962}")),
+		"session": {locks(lockadmin.LocksQuery{Session: "x"}), `session is "x": it must be the ID of a session`},
+		"session in braces": {locks(lockadmin.LocksQuery{Session: "{3b241101-e2bb-4255-8caf-4136c566a962}"}),
 			`the ID of a session`},
-		"limit": {locks(lockadmin.WithLimit(0)), `limit is 0: it must be at least 1`},
-		"limit of an order": {locks(lockadmin.WithLimit(10_001), lockadmin.WithOrder(lockadmin.OrderAge)),
+		"limit": {locks(lockadmin.LocksQuery{Limit: -1}), `limit is -1: it must be at least 1`},
+		"limit of an order": {locks(lockadmin.LocksQuery{Limit: 10_001, Order: lockadmin.OrderAge}),
 			`limit is 10001: it must be from 1 to 10000 in the order age`},
-		"older": {locks(lockadmin.WithOlder(0)), `older is 0s: it must be from 1µs`},
-		"after in an order": {locks(lockadmin.WithAfter("a"), lockadmin.WithOrder(lockadmin.OrderAge)),
+		"older": {locks(lockadmin.LocksQuery{Older: -1}), `older is -1ns: it must be from 1µs`},
+		"after in an order": {locks(lockadmin.LocksQuery{After: "a", Order: lockadmin.OrderAge}),
 			`with the order name only`},
-		"after in a queue":  {waiters(lockadmin.WithAfter("b")), `for all locks only`},
-		"after of sessions": {sessions(lockadmin.WithAfter("a")), `after is "a": it must be the ID of a session`},
-		"free waiters":      {waiters(lockadmin.WithFree()), `WithFree is given: it must not be given to Waiters`},
-		"mode of fences": {fences(lockadmin.WithMode(pglock.ModeShared)),
-			`WithMode is given: it must not be given to Fences`},
-		"prefix of sessions": {sessions(lockadmin.WithPrefix("a")), `must not be given to Sessions`},
-		"empty match":        {locks(lockadmin.WithMatch("")), `match is empty`},
-		"NUL":                {locks(lockadmin.WithMatch("a\x00")), `have no NUL byte`},
-		"long holder":        {locks(lockadmin.WithHolder(strings.Repeat("a", 257))), `have 1 to 256 bytes`},
+		"after in a queue": {waiters(lockadmin.WaitersQuery{Lock: "a", After: "b"}), `for all locks only`},
+		"after of sessions": {sessions(lockadmin.SessionsQuery{After: "a"}),
+			`after is "a": it must be the ID of a session`},
+		"NUL":         {locks(lockadmin.LocksQuery{Match: "a\x00"}), `have no NUL byte`},
+		"long holder": {locks(lockadmin.LocksQuery{Holder: strings.Repeat("a", 257)}), `have 1 to 256 bytes`},
 	} {
 		if !errors.Is(tc.err, pglock.ErrInvalid) || !strings.Contains(tc.err.Error(), tc.says) {
 			t.Errorf("%s: %v, want %q", name, tc.err, tc.says)

@@ -1,11 +1,11 @@
 package lockadmin
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"iter"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,7 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// EventKind says what happened in an Event.
+// EventKind says what happened in a HistoryEntry.
 type EventKind string
 
 // The kinds of events. The first six end a tenure: the time for which somebody held a lease.
@@ -39,8 +39,8 @@ func EventKinds() []EventKind {
 		EventEpoch, EventLevel}
 }
 
-// Event is an entry of the history: something that the server has done. Times are the server's, in UTC.
-type Event struct {
+// HistoryEntry is something that the server has done. Times are the server's, in UTC.
+type HistoryEntry struct {
 	ID       int64        `json:"id"`
 	At       time.Time    `json:"at"` // when it was written
 	Kind     EventKind    `json:"kind"`
@@ -64,33 +64,11 @@ type Event struct {
 }
 
 // HeldFor is how long the tenure lasted; 0 for an event that ended none.
-func (e Event) HeldFor() time.Duration {
+func (e HistoryEntry) HeldFor() time.Duration {
 	if e.GrantedAt.IsZero() {
 		return 0
 	}
 	return max(0, e.EndedAt.Sub(e.GrantedAt))
-}
-
-// eventFilter has what only History takes.
-type eventFilter struct {
-	kinds        []string
-	since, until time.Time
-	before       int64
-}
-
-// WithKinds chooses kinds of events. Only History takes it.
-func WithKinds(kinds ...EventKind) ListOption {
-	return func(l *listing) error {
-		for _, k := range kinds {
-			if !slices.Contains(EventKinds(), k) {
-				return &pglock.ArgumentError{Field: "kind", Value: fmt.Sprintf("%q", string(k)), Rule: "be one of " +
-					strings.Join(texts(EventKinds()), ", ")}
-			}
-		}
-		l.given = append(l.given, "WithKinds")
-		l.events.kinds = append(l.events.kinds, texts(kinds)...)
-		return nil
-	}
 }
 
 func texts(kinds []EventKind) (all []string) {
@@ -100,52 +78,36 @@ func texts(kinds []EventKind) (all []string) {
 	return all
 }
 
-// WithSince chooses events that were written at this time or later. Only History takes it.
-func WithSince(t time.Time) ListOption {
-	return func(l *listing) error {
-		l.given = append(l.given, "WithSince")
-		l.events.since = t
-		return nil
-	}
+// MarshalJSON adds how long the tenure lasted.
+func (e HistoryEntry) MarshalJSON() ([]byte, error) {
+	type plain HistoryEntry
+	return json.Marshal(struct {
+		plain
+		HeldFor int64 `json:"held_for_ms,omitempty"`
+	}{plain(e), e.HeldFor().Milliseconds()})
 }
 
-// WithUntil chooses events that were written before this time. Only History takes it.
-func WithUntil(t time.Time) ListOption {
-	return func(l *listing) error {
-		l.given = append(l.given, "WithUntil")
-		l.events.until = t
-		return nil
-	}
-}
-
-// WithBefore continues a list after the event with this ID, toward older ones. Only History takes it.
-func WithBefore(id int64) ListOption {
-	return func(l *listing) error {
-		l.given = append(l.given, "WithBefore")
-		l.events.before = id
-		if id < 1 {
-			return &pglock.ArgumentError{Field: "before", Value: fmt.Sprint(id), Rule: "be the ID of an event"}
+// History yields what has happened, newest first. What it has depends on the level: see SetHistory. The database user
+// needs the role pglock_admin. Errors are those of Locks.
+func (a *Admin) History(ctx context.Context, q HistoryQuery) iter.Seq2[HistoryEntry, error] {
+	l := listing{lock: q.Lock, limit: q.Limit, page: q.PageSize}
+	err := l.check(OrderName)
+	for _, k := range q.Kinds {
+		if err == nil {
+			err = oneOf("kind", k, EventKinds()...)
 		}
-		return nil
 	}
-}
-
-// History yields what has happened to one lock, or with name "" to all, newest first. What it has depends on the
-// level: see SetHistory. The database user needs the role pglock_admin. Errors are those of Locks.
-func (a *Admin) History(ctx context.Context, name string, opts ...ListOption) iter.Seq2[Event, error] {
-	l, err := newListing(ofHistory, name, opts)
-	before := l.events.before
-	return pages(l, err, func(last Event, size int) ([]Event, error) {
-		if last.ID != 0 {
-			before = last.ID
-		}
-		events, err := server.List(ctx, a.db, a.db.Queries.History,
-			[]any{name, size, nullID(before), l.events.kinds, nullTime(l.events.since), nullTime(l.events.until)},
-			scanEvent)
+	if err == nil && q.Before < 0 {
+		err = &pglock.ArgumentError{Field: "before", Value: fmt.Sprint(q.Before), Rule: "be the ID of an entry"}
+	}
+	return pages(l, err, func(last HistoryEntry, size int) ([]HistoryEntry, error) {
+		args := []any{l.lock, size, nullID(cmp.Or(last.ID, q.Before)), texts(q.Kinds), nullTime(q.Since),
+			nullTime(q.Until)}
+		entries, err := server.List(ctx, a.db, a.db.Queries.History, args, scanEntry)
 		if err != nil {
 			return nil, failed(ctx, "list the history", err)
 		}
-		return events, nil
+		return entries, nil
 	})
 }
 
@@ -164,7 +126,7 @@ func nullTime(t time.Time) *string {
 	return &text
 }
 
-func scanEvent(rows pgx.Rows) (e Event, err error) {
+func scanEntry(rows pgx.Rows) (e HistoryEntry, err error) {
 	var at, grantedAt, endedAt, number *int64
 	var newToken *pglock.Token
 	var holder, actor, reason, resource, session *string

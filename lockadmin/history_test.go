@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -64,16 +65,17 @@ func setHistory(t *testing.T, admin *lockadmin.Admin, opts ...lockadmin.HistoryO
 // events are those of a lock in words, the oldest first.
 func events(t *testing.T, admin *lockadmin.Admin, name string) []string {
 	t.Helper()
-	all := texts(t, admin.History(t.Context(), name), func(e lockadmin.Event) string {
-		if e.Session == "" || e.GrantedAt.IsZero() || e.EndedAt.Before(e.GrantedAt) || e.At.Before(e.EndedAt) {
-			t.Errorf("%+v: its session is missing, or its times are not in order", e)
-		}
-		text := fmt.Sprint(e.Kind, " of ", e.Holder, " ", e.Mode, "/", e.Slot, " number ", e.Number)
-		if e.Actor != "" {
-			text += " by " + e.Actor
-		}
-		return text
-	})
+	all := texts(t, admin.History(t.Context(), lockadmin.HistoryQuery{Lock: name}),
+		func(e lockadmin.HistoryEntry) string {
+			if e.Session == "" || e.GrantedAt.IsZero() || e.EndedAt.Before(e.GrantedAt) || e.At.Before(e.EndedAt) {
+				t.Errorf("%+v: its session is missing, or its times are not in order", e)
+			}
+			text := fmt.Sprint(e.Kind, " of ", e.Holder, " ", e.Mode, "/", e.Slot, " number ", e.Number)
+			if e.Actor != "" {
+				text += " by " + e.Actor
+			}
+			return text
+		})
 	slices.Reverse(all)
 	return all
 }
@@ -188,7 +190,8 @@ func TestTheTenureOfALeaseThatRanOutEndsWithItsExpiry(t *testing.T) {
 	execute(t, conn, `SELECT pglock.prune_locks('1 d')`)
 	want := time.Date(2026, 1, 1, 11, 0, 0, 0, time.UTC)
 	for _, name := range []string{"taken", "pruned"} {
-		if all, err := lockadmin.Collect(admin.History(t.Context(), name)); err != nil || len(all) != 1 ||
+		if all, err := lists.All(admin.History(t.Context(), lockadmin.HistoryQuery{Lock: name})); err != nil ||
+			len(all) != 1 ||
 			!all[0].EndedAt.Equal(want) || !all[0].GrantedAt.Equal(want.Add(-time.Hour)) {
 			t.Errorf("%s: %+v, %v; want the end %v", name, all, err, want)
 		}
@@ -220,37 +223,36 @@ func TestHistoryIsChosenByKindTimeAndPlace(t *testing.T) {
 		SELECT timestamptz '2026-01-01 10:00 UTC' + n * interval '1 min', (ARRAY['takeover', 'break', 'release'])[1 + n % 3], (ARRAY['a', 'b'])[1 + n % 2], n FROM generate_series(1, 12) n`)
 	at := func(minute int) time.Time { return time.Date(2026, 1, 1, 10, minute, 0, 0, time.UTC) }
 	for _, tc := range []struct {
-		name string
-		opts []lockadmin.ListOption
+		q    lockadmin.HistoryQuery
 		want string
 	}{
-		{"", nil, "12 11 10 9 8 7 6 5 4 3 2 1"},
-		{"a", nil, "12 10 8 6 4 2"},
-		{"c", nil, ""},
-		{"", []lockadmin.ListOption{lockadmin.WithKinds(lockadmin.EventBreak)}, "10 7 4 1"},
-		{"b", []lockadmin.ListOption{lockadmin.WithKinds(lockadmin.EventBreak, lockadmin.EventTakeover)}, "9 7 3 1"},
-		{"", []lockadmin.ListOption{lockadmin.WithSince(at(10))}, "12 11 10"},
-		{"", []lockadmin.ListOption{lockadmin.WithUntil(at(3))}, "2 1"},
-		{"a", []lockadmin.ListOption{lockadmin.WithSince(at(4)), lockadmin.WithUntil(at(10))}, "8 6 4"},
-		{"", []lockadmin.ListOption{lockadmin.WithLimit(2)}, "12 11"},
-		{"a", []lockadmin.ListOption{lockadmin.WithBefore(9), lockadmin.WithLimit(2)}, "8 6"},
+		{lockadmin.HistoryQuery{}, "12 11 10 9 8 7 6 5 4 3 2 1"},
+		{lockadmin.HistoryQuery{Lock: "a"}, "12 10 8 6 4 2"},
+		{lockadmin.HistoryQuery{Lock: "c"}, ""},
+		{lockadmin.HistoryQuery{Kinds: []lockadmin.EventKind{lockadmin.EventBreak}}, "10 7 4 1"},
+		{lockadmin.HistoryQuery{Lock: "b", Kinds: []lockadmin.EventKind{lockadmin.EventBreak, lockadmin.EventTakeover}},
+			"9 7 3 1"},
+		{lockadmin.HistoryQuery{Since: at(10)}, "12 11 10"},
+		{lockadmin.HistoryQuery{Until: at(3)}, "2 1"},
+		{lockadmin.HistoryQuery{Lock: "a", Since: at(4), Until: at(10)}, "8 6 4"},
+		{lockadmin.HistoryQuery{Limit: 2}, "12 11"},
+		{lockadmin.HistoryQuery{Lock: "a", Before: 9, Limit: 2}, "8 6"},
 	} {
 		for _, size := range []int{1, 2, 1000} {
+			tc.q.PageSize = size
 			got := strings.Join(texts(t,
-				admin.History(t.Context(), tc.name, append(slices.Clone(tc.opts), lockadmin.WithPageSize(size))...),
-				func(e lockadmin.Event) string {
+				admin.History(t.Context(), tc.q),
+				func(e lockadmin.HistoryEntry) string {
 					return fmt.Sprint(e.ID)
 				}), " ")
 			if got != tc.want {
-				t.Errorf("%q %v, %d at a time: %q, want %q", tc.name, tc.opts, size, got, tc.want)
+				t.Errorf("%+v: %q, want %q", tc.q, got, tc.want)
 			}
 		}
 	}
 	for _, list := range []error{
-		second(lockadmin.Collect(admin.History(t.Context(), "", lockadmin.WithKinds("nothing")))),
-		second(lockadmin.Collect(admin.History(t.Context(), "", lockadmin.WithBefore(0)))),
-		second(lockadmin.Collect(admin.Locks(t.Context(), lockadmin.WithSince(at(1))))),
-		second(lockadmin.Collect(admin.Waiters(t.Context(), "", lockadmin.WithKinds(lockadmin.EventBreak)))),
+		second(lists.All(admin.History(t.Context(), lockadmin.HistoryQuery{Kinds: []lockadmin.EventKind{"nothing"}}))),
+		second(lists.All(admin.History(t.Context(), lockadmin.HistoryQuery{Before: -1}))),
 	} {
 		if !errors.Is(list, pglock.ErrInvalid) {
 			t.Errorf("%v, want ErrInvalid", list)
@@ -352,8 +354,9 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 		!s.Since.IsZero() || s.Keep != 48*time.Hour {
 		t.Errorf("%+v, want level losses", s)
 	}
-	got := texts(t, admin.History(t.Context(), "", lockadmin.WithKinds(lockadmin.EventLevel)),
-		func(e lockadmin.Event) string {
+	got := texts(t,
+		admin.History(t.Context(), lockadmin.HistoryQuery{Kinds: []lockadmin.EventKind{lockadmin.EventLevel}}),
+		func(e lockadmin.HistoryEntry) string {
 			return e.Reason
 		})
 	if want := []string{"level losses, kept for 2 days", "level all, kept for 2 days"}; !slices.Equal(got, want) {

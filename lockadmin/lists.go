@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
@@ -35,6 +36,16 @@ type Waiter struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
+// MarshalJSON writes durations in milliseconds.
+func (w Waiter) MarshalJSON() ([]byte, error) {
+	type plain Waiter
+	return json.Marshal(struct {
+		plain
+		TTL     int64 `json:"ttl_ms"`
+		Waiting int64 `json:"waiting_ms"`
+	}{plain(w), w.TTL.Milliseconds(), w.Waiting.Milliseconds()})
+}
+
 // FenceInfo describes a fence: the highest token that has written to a resource, and the lock that it belongs to.
 type FenceInfo struct {
 	Resource   string       `json:"resource"`
@@ -49,11 +60,13 @@ type FenceInfo struct {
 //
 // Errors: pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure. An error ends the
 // loop.
-func (a *Admin) Locks(ctx context.Context, opts ...ListOption) iter.Seq2[pglock.LockInfo, error] {
-	l, err := newListing(ofLocks, "", opts)
+func (a *Admin) Locks(ctx context.Context, q LocksQuery) iter.Seq2[pglock.LockInfo, error] {
+	l := listing{prefix: q.Prefix, match: q.Match, holder: q.Holder, session: q.Session, mode: q.Mode, older: q.Older,
+		order: q.Order, after: q.After, limit: q.Limit, page: q.PageSize}
+	err := l.check(OrderName, OrderAge, OrderRecent, OrderWaiting, OrderExpiry)
 	return pages(l, err, func(last pglock.LockInfo, size int) ([]pglock.LockInfo, error) {
-		args := []any{l.prefix, l.free, cmp.Or(last.Name, l.after), size, l.match, l.holder, l.session, string(l.mode),
-			l.queued, l.older, string(l.order)}
+		args := []any{l.prefix, q.Free, cmp.Or(last.Name, l.after), size, l.match, l.holder, l.ofSession(),
+			string(l.mode), q.Queued, l.since(), string(l.order)}
 		infos, err := server.List(ctx, a.db, a.db.Queries.List, args, scanLock)
 		if err != nil {
 			return nil, failed(ctx, "list locks", err)
@@ -62,10 +75,15 @@ func (a *Admin) Locks(ctx context.Context, opts ...ListOption) iter.Seq2[pglock.
 	})
 }
 
-// Waiters yields the queue of one lock in the order of service; with name "" the queues of all locks, in byte order
-// of their names. Errors are those of Locks.
-func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) iter.Seq2[Waiter, error] {
-	l, err := newListing(ofWaiters, name, opts)
+// Waiters yields queues in the order of service, in byte order of the locks' names. Errors are those of Locks.
+func (a *Admin) Waiters(ctx context.Context, q WaitersQuery) iter.Seq2[Waiter, error] {
+	l := listing{lock: q.Lock, prefix: q.Prefix, match: q.Match, holder: q.Holder, session: q.Session, mode: q.Mode,
+		older: q.Older, order: q.Order, after: q.After, limit: q.Limit, page: q.PageSize}
+	err := l.check(OrderName, OrderAge)
+	if err == nil && l.after != "" && l.lock != "" {
+		err = &pglock.ArgumentError{Field: "after", Value: argument.Shorten(l.after), Rule: "be given for all locks " +
+			"only"}
+	}
 	return pages(l, err, func(last Waiter, size int) ([]Waiter, error) {
 		after, ticket, place := last.Lock, last.Ticket, &last.Place
 		if after == "" {
@@ -74,8 +92,8 @@ func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) it
 		if after == "" && l.after != "" {
 			after, ticket = l.after, math.MaxInt64
 		}
-		args := []any{name, size, after, ticket, place, l.prefix, l.match, l.holder, l.session, string(l.mode), l.older,
-			string(l.order)}
+		args := []any{l.lock, size, after, ticket, place, l.prefix, l.match, l.holder, l.ofSession(), string(l.mode),
+			l.since(), string(l.order)}
 		waiters, err := server.List(ctx, a.db, a.db.Queries.Waiters, args, scanWaiter)
 		if err != nil {
 			return nil, failed(ctx, "list waiters", err)
@@ -84,12 +102,13 @@ func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) it
 	})
 }
 
-// Fences yields the fences that leases of the lock have passed, and the fence of the resource with the lock's name;
-// with name "" every fence. They come in byte order of the resources. Errors are those of Locks.
-func (a *Admin) Fences(ctx context.Context, name string, opts ...ListOption) iter.Seq2[FenceInfo, error] {
-	l, err := newListing(ofFences, name, opts)
+// Fences yields fences in byte order of the resources. Errors are those of Locks.
+func (a *Admin) Fences(ctx context.Context, q FencesQuery) iter.Seq2[FenceInfo, error] {
+	l := listing{lock: q.Lock, prefix: q.Prefix, match: q.Match, older: q.Older, order: q.Order, after: q.After,
+		limit: q.Limit, page: q.PageSize}
+	err := l.check(OrderName, OrderAge)
 	return pages(l, err, func(last FenceInfo, size int) ([]FenceInfo, error) {
-		args := []any{name, size, cmp.Or(last.Resource, l.after), l.prefix, l.match, l.older, string(l.order)}
+		args := []any{l.lock, size, cmp.Or(last.Resource, l.after), l.prefix, l.match, l.since(), string(l.order)}
 		fences, err := server.List(ctx, a.db, a.db.Queries.Fences, args, scanFence)
 		if err != nil {
 			return nil, failed(ctx, "list fences", err)
@@ -161,40 +180,4 @@ func scanFence(rows pgx.Rows) (f FenceInfo, err error) {
 	err = rows.Scan(&f.Resource, &f.LastToken, &f.Lock, &at)
 	f.AdvancedAt = protocol.Moment(at)
 	return f, err
-}
-
-// First reads the first n entries of a list, and reports whether there are more. 0 means all entries.
-func First[T any](n int, list iter.Seq2[T, error]) (some []T, more bool, err error) {
-	return first(n, list, func(T, T) bool { return false })
-}
-
-// FirstLocks is First for Locks in the order of names. It keeps the holders of a lock together: it also reads the other
-// holders of the last lock, so that a list WithAfter that lock leaves nobody out.
-func FirstLocks(n int, list iter.Seq2[pglock.LockInfo, error]) (some []pglock.LockInfo, more bool, err error) {
-	return first(n, list, func(last, next pglock.LockInfo) bool { return last.Name == next.Name })
-}
-
-func first[T any](n int, list iter.Seq2[T, error], together func(last, next T) bool) (some []T, more bool, err error) {
-	for one, err := range list {
-		switch {
-		case err != nil:
-			return nil, false, err
-		case n > 0 && len(some) >= n && !together(some[len(some)-1], one):
-			return some, true, nil
-		}
-		some = append(some, one)
-	}
-	return some, false, nil
-}
-
-// Collect reads a list to its end, or to its error.
-func Collect[T any](list iter.Seq2[T, error]) ([]T, error) {
-	var all []T
-	for one, err := range list {
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, one)
-	}
-	return all, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -25,7 +26,7 @@ func execute(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 // texts is a list in words.
 func texts[T any](t *testing.T, list iter.Seq2[T, error], text func(T) string) []string {
 	t.Helper()
-	all, err := lockadmin.Collect(list)
+	all, err := lists.All(list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,64 +64,75 @@ func crowded(t *testing.T) *lockadmin.Admin {
 func TestEveryListIsTheSameFromPagesOfAnySize(t *testing.T) {
 	t.Parallel()
 	admin := crowded(t)
-	lists := map[string]struct {
+	all := map[string]struct {
 		length int
-		list   func(opts ...lockadmin.ListOption) []string
+		list   func(size int) []string
 	}{
-		"locks": {6, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.Locks(t.Context(), opts...), func(l pglock.LockInfo) string {
-				return fmt.Sprint(l.Name, l.Slot, l.Token, l.Waiting)
-			})
+		"locks": {6, func(size int) []string {
+			return texts(t, admin.Locks(t.Context(), lockadmin.LocksQuery{PageSize: size}),
+				func(l pglock.LockInfo) string {
+					return fmt.Sprint(l.Name, l.Slot, l.Token, l.Waiting)
+				})
 		}},
-		"waiters": {7, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.Waiters(t.Context(), "", opts...), func(w lockadmin.Waiter) string {
-				return fmt.Sprint(w.Lock, w.Ticket, w.Place, w.Holder, w.Behind, w.Before)
-			})
+		"waiters": {7, func(size int) []string {
+			return texts(t, admin.Waiters(t.Context(), lockadmin.WaitersQuery{PageSize: size}),
+				func(w lockadmin.Waiter) string {
+					return fmt.Sprint(w.Lock, w.Ticket, w.Place, w.Holder, w.Behind, w.Before)
+				})
 		}},
-		"waiters of a lock": {4, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.Waiters(t.Context(), "a", opts...), func(w lockadmin.Waiter) string {
-				return fmt.Sprint(w.Ticket, w.Place)
-			})
+		"waiters of a lock": {4, func(size int) []string {
+			return texts(t, admin.Waiters(t.Context(), lockadmin.WaitersQuery{Lock: "a", PageSize: size}),
+				func(w lockadmin.Waiter) string {
+					return fmt.Sprint(w.Ticket, w.Place)
+				})
 		}},
-		"events": {5, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.History(t.Context(), "", opts...), func(e lockadmin.Event) string {
-				return fmt.Sprint(e.ID, e.Kind, e.Reason)
-			})
+		"events": {5, func(size int) []string {
+			return texts(t, admin.History(t.Context(), lockadmin.HistoryQuery{PageSize: size}),
+				func(e lockadmin.HistoryEntry) string {
+					return fmt.Sprint(e.ID, e.Kind, e.Reason)
+				})
 		}},
-		"events of a lock": {5, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.History(t.Context(), "c", opts...), func(e lockadmin.Event) string {
-				return fmt.Sprint(e.ID, e.Kind, e.Reason)
-			})
+		"events of a lock": {5, func(size int) []string {
+			return texts(t, admin.History(t.Context(), lockadmin.HistoryQuery{Lock: "c", PageSize: size}),
+				func(e lockadmin.HistoryEntry) string {
+					return fmt.Sprint(e.ID, e.Kind, e.Reason)
+				})
 		}},
-		"fences": {5, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.Fences(t.Context(), "", opts...), func(f lockadmin.FenceInfo) string {
-				return fmt.Sprint(f.Resource, f.LastToken, f.Lock)
-			})
+		"fences": {5, func(size int) []string {
+			return texts(t, admin.Fences(t.Context(), lockadmin.FencesQuery{PageSize: size}),
+				func(f lockadmin.FenceInfo) string {
+					return fmt.Sprint(f.Resource, f.LastToken, f.Lock)
+				})
 		}},
-		"fences of a lock": {5, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.Fences(t.Context(), "c", opts...), func(f lockadmin.FenceInfo) string {
-				return fmt.Sprint(f.Resource, f.LastToken, f.Lock)
-			})
+		"fences of a lock": {5, func(size int) []string {
+			return texts(t, admin.Fences(t.Context(), lockadmin.FencesQuery{Lock: "c", PageSize: size}),
+				func(f lockadmin.FenceInfo) string {
+					return fmt.Sprint(f.Resource, f.LastToken, f.Lock)
+				})
 		}},
 	}
-	for name, l := range lists {
-		whole := l.list()
+	for name, l := range all {
+		whole := l.list(0)
 		if len(whole) != l.length {
 			t.Errorf("%s: %q, want %d", name, whole, l.length)
 		}
 		for size := 1; size <= l.length+1; size++ {
-			if got := l.list(lockadmin.WithPageSize(size)); !slices.Equal(got, whole) {
+			if got := l.list(size); !slices.Equal(got, whole) {
 				t.Errorf("%s, %d at a time: %q, want %q", name, size, got, whole)
 			}
 		}
 	}
-	places := texts(t, admin.Waiters(t.Context(), "", lockadmin.WithPageSize(3)), func(w lockadmin.Waiter) string {
-		return fmt.Sprint(w.Lock, w.Place)
-	})
+	places := texts(t, admin.Waiters(t.Context(), lockadmin.WaitersQuery{PageSize: 3}),
+		func(w lockadmin.Waiter) string {
+			return fmt.Sprint(w.Lock, w.Place)
+		})
 	if want := []string{"a1", "a2", "a3", "a4", "b1", "b2", "b3"}; !slices.Equal(places, want) {
 		t.Errorf("places %q, want %q", places, want)
 	}
-	events := texts(t, admin.History(t.Context(), "c"), func(e lockadmin.Event) string { return e.Reason })
+	events := texts(t, admin.History(t.Context(), lockadmin.HistoryQuery{Lock: "c"}),
+		func(e lockadmin.HistoryEntry) string {
+			return e.Reason
+		})
 	if want := []string{"break 4", "break 3", "break 2", "break 1", "break 0"}; !slices.Equal(events, want) {
 		t.Errorf("events %q, want the newest first", events)
 	}
@@ -132,7 +144,7 @@ func TestALoopThatEndsEarlyReadsNoFurther(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	n := 0
-	for _, err := range admin.Locks(ctx, lockadmin.WithPageSize(2)) {
+	for _, err := range admin.Locks(ctx, lockadmin.LocksQuery{PageSize: 2}) {
 		if n++; n == 2 {
 			cancel()
 		}
@@ -143,7 +155,7 @@ func TestALoopThatEndsEarlyReadsNoFurther(t *testing.T) {
 	if n != 3 {
 		t.Errorf("%d turns of the loop, want 3", n)
 	}
-	for range admin.Locks(t.Context(), lockadmin.WithPageSize(1)) {
+	for range admin.Locks(t.Context(), lockadmin.LocksQuery{PageSize: 1}) {
 		break
 	}
 }

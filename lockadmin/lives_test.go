@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -73,13 +74,13 @@ func TestASignOfLifeKeepsNoTicket(t *testing.T) {
 	pgtest.Eventually(t, "the ticket to count no more, whatever signs", func() bool {
 		execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, pg_backend_pid(), 'waiter', 'v1.0.0', '1 h')`,
 			key)
-		waiters, err := lockadmin.Collect(admin.Waiters(t.Context(), "report"))
+		waiters, err := lists.All(admin.Waiters(t.Context(), lockadmin.WaitersQuery{Lock: "report"}))
 		if err != nil || len(waiters) != 1 {
 			t.Fatal(waiters, err)
 		}
 		return !waiters[0].Alive
 	})
-	sessions, err := lockadmin.Collect(admin.Sessions(t.Context(), lockadmin.WithHolder("waiter")))
+	sessions, err := lists.All(admin.Sessions(t.Context(), lockadmin.SessionsQuery{Holder: "waiter"}))
 	if err != nil || len(sessions) != 1 || sessions[0].Life != lockadmin.LifeSilent {
 		t.Errorf("%+v, %v; want it silent: the queue passes over its ticket", sessions, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -83,7 +84,7 @@ func life(t *testing.T, admin *lockadmin.Admin) lockadmin.Life {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sessions, err := lockadmin.Collect(admin.Sessions(t.Context(), lockadmin.WithSession(info.Session)))
+	sessions, err := lists.All(admin.Sessions(t.Context(), lockadmin.SessionsQuery{Session: info.Session}))
 	if err != nil || len(sessions) != 1 {
 		t.Fatal(sessions, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -90,62 +91,81 @@ func TestAMillionLocksAndWaitersDoNoHarm(t *testing.T) {
 	defer cancel()
 	// on a machine that does other things, too
 	const aPage, aScan, everything = 500 * time.Millisecond, 30 * time.Second, 5 * time.Minute
-	age, waiting, expiry := lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithOrder(lockadmin.OrderWaiting),
-		lockadmin.WithOrder(lockadmin.OrderExpiry)
-	leases, hundred := lockadmin.WithOrder(lockadmin.OrderLeases), lockadmin.WithLimit(100)
 	for _, tc := range []struct {
 		name  string
 		limit time.Duration
 		want  int
 		list  func(sample func()) int
 	}{
-		{"the first locks", aPage, 100, func(s func()) int { return drain(t, admin.Locks(ctx, hundred), s) }},
+		{"the first locks", aPage, 100, func(s func()) int {
+			return drain(t, admin.Locks(ctx, lockadmin.LocksQuery{Limit: 100}), s)
+		}},
 		{"locks from the middle", aPage, 100, func(s func()) int {
-			return drain(t, admin.Locks(ctx, hundred, lockadmin.WithAfter("lock/0500000")), s)
+			return drain(t, admin.Locks(ctx, lockadmin.LocksQuery{Limit: 100, After: "lock/0500000"}), s)
 		}},
 		{"locks with a prefix", aPage, 10, func(s func()) int {
-			return drain(t, admin.Locks(ctx, lockadmin.WithPrefix("lock/055555")), s)
+			return drain(t, admin.Locks(ctx, lockadmin.LocksQuery{Prefix: "lock/055555"}), s)
 		}},
-		{"the first waiters", aPage, 100, func(s func()) int { return drain(t, admin.Waiters(ctx, "", hundred), s) }},
+		{"the first waiters", aPage, 100, func(s func()) int {
+			return drain(t, admin.Waiters(ctx, lockadmin.WaitersQuery{Limit: 100}), s)
+		}},
 		{"the head of the longest queue", aPage, 100, func(s func()) int {
-			return drain(t, admin.Waiters(ctx, "lock/0000500", hundred), s)
+			return drain(t, admin.Waiters(ctx, lockadmin.WaitersQuery{Lock: "lock/0000500", Limit: 100}), s)
 		}},
 		{"waiters after the longest queue", aPage, 100, func(s func()) int {
-			return drain(t, admin.Waiters(ctx, "", hundred, lockadmin.WithAfter("lock/0000500")), s)
+			return drain(t, admin.Waiters(ctx, lockadmin.WaitersQuery{Limit: 100, After: "lock/0000500"}), s)
 		}},
-		{"the first fences", aPage, 100, func(s func()) int { return drain(t, admin.Fences(ctx, "", hundred), s) }},
+		{"the first fences", aPage, 100, func(s func()) int {
+			return drain(t, admin.Fences(ctx, lockadmin.FencesQuery{Limit: 100}), s)
+		}},
 		{"fences of a lock", aPage, 100, func(s func()) int {
-			return drain(t, admin.Fences(ctx, "lock/0000077", hundred), s)
+			return drain(t, admin.Fences(ctx, lockadmin.FencesQuery{Lock: "lock/0000077", Limit: 100}), s)
 		}},
 		{"locks that match", aScan, 1, func(s func()) int {
-			return drain(t, admin.Locks(ctx, lockadmin.WithMatch("k/0999999")), s)
+			return drain(t, admin.Locks(ctx, lockadmin.LocksQuery{Match: "k/0999999"}), s)
 		}},
 		{"locks that match nothing", aScan, 0, func(s func()) int {
-			return drain(t, admin.Locks(ctx, lockadmin.WithMatch("nothing")), s)
+			return drain(t, admin.Locks(ctx, lockadmin.LocksQuery{Match: "nothing"}), s)
 		}},
 		{"locks of a session", aScan, 100, func(s func()) int {
-			return drain(t, admin.Locks(ctx, lockadmin.WithHolder("holder 77")), s)
+			return drain(t, admin.Locks(ctx, lockadmin.LocksQuery{Holder: "holder 77"}), s)
 		}},
-		{"locks by age", aScan, 100, func(s func()) int { return drain(t, admin.Locks(ctx, age, hundred), s) }},
-		{"locks by waiting", aScan, 100, func(s func()) int { return drain(t, admin.Locks(ctx, waiting, hundred), s) }},
+		{"locks by age", aScan, 100, func(s func()) int {
+			return drain(t, admin.Locks(ctx, lockadmin.LocksQuery{Order: lockadmin.OrderAge, Limit: 100}), s)
+		}},
+		{"locks by waiting", aScan, 100, func(s func()) int {
+			return drain(t, admin.Locks(ctx, lockadmin.LocksQuery{Order: lockadmin.OrderWaiting, Limit: 100}), s)
+		}},
 		{"locks by expiry", aScan, 10_000, func(s func()) int {
-			return drain(t, admin.Locks(ctx, expiry, lockadmin.WithLimit(10_000)), s)
+			return drain(t, admin.Locks(ctx, lockadmin.LocksQuery{Order: lockadmin.OrderExpiry, Limit: 10_000}), s)
 		}},
-		{"waiters by age", aScan, 100, func(s func()) int { return drain(t, admin.Waiters(ctx, "", age, hundred), s) }},
+		{"waiters by age", aScan, 100, func(s func()) int {
+			return drain(t, admin.Waiters(ctx, lockadmin.WaitersQuery{Order: lockadmin.OrderAge, Limit: 100}), s)
+		}},
 		{"waiters that match", aScan, 100, func(s func()) int {
-			return drain(t, admin.Waiters(ctx, "", lockadmin.WithHolder("waiter 77")), s)
+			return drain(t, admin.Waiters(ctx, lockadmin.WaitersQuery{Holder: "waiter 77"}), s)
 		}},
-		{"fences by age", aScan, 100, func(s func()) int { return drain(t, admin.Fences(ctx, "", age, hundred), s) }},
+		{"fences by age", aScan, 100, func(s func()) int {
+			return drain(t, admin.Fences(ctx, lockadmin.FencesQuery{Order: lockadmin.OrderAge, Limit: 100}), s)
+		}},
 		{"fences that match", aScan, 1, func(s func()) int {
-			return drain(t, admin.Fences(ctx, "", lockadmin.WithMatch("w/0999999")), s)
+			return drain(t, admin.Fences(ctx, lockadmin.FencesQuery{Match: "w/0999999"}), s)
 		}},
-		{"sessions", aScan, 100, func(s func()) int { return drain(t, admin.Sessions(ctx, hundred), s) }},
+		{"sessions", aScan, 100, func(s func()) int {
+			return drain(t, admin.Sessions(ctx, lockadmin.SessionsQuery{Limit: 100}), s)
+		}},
 		{"sessions by leases", aScan, 100, func(s func()) int {
-			return drain(t, admin.Sessions(ctx, leases, hundred), s)
+			return drain(t, admin.Sessions(ctx, lockadmin.SessionsQuery{Order: lockadmin.OrderLeases, Limit: 100}), s)
 		}},
-		{"all locks", everything, million, func(s func()) int { return drain(t, admin.Locks(ctx), s) }},
-		{"all waiters", everything, million, func(s func()) int { return drain(t, admin.Waiters(ctx, ""), s) }},
-		{"all fences", everything, million, func(s func()) int { return drain(t, admin.Fences(ctx, ""), s) }},
+		{"all locks", everything, million, func(s func()) int {
+			return drain(t, admin.Locks(ctx, lockadmin.LocksQuery{}), s)
+		}},
+		{"all waiters", everything, million, func(s func()) int {
+			return drain(t, admin.Waiters(ctx, lockadmin.WaitersQuery{}), s)
+		}},
+		{"all fences", everything, million, func(s func()) int {
+			return drain(t, admin.Fences(ctx, lockadmin.FencesQuery{}), s)
+		}},
 	} {
 		n := 0
 		took, heap := taken(t, func(sample func()) { n = tc.list(sample) })
@@ -164,7 +184,7 @@ func TestAMillionLocksAndWaitersDoNoHarm(t *testing.T) {
 		t.Errorf("%+v, %v", infos, err)
 	}
 	var last lockadmin.Waiter
-	for w, err := range admin.Waiters(ctx, "lock/0000500") {
+	for w, err := range admin.Waiters(ctx, lockadmin.WaitersQuery{Lock: "lock/0000500"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +284,7 @@ func TestAListThatNobodyWaitsForEndsOnTheServer(t *testing.T) {
 	admin := newAdmin(t, db.Pool(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, err := lockadmin.Collect(admin.Sessions(ctx))
+	_, err := lists.All(admin.Sessions(ctx, lockadmin.SessionsQuery{}))
 	if err == nil {
 		t.Fatal("a list of a million leases was made in 300 ms")
 	}

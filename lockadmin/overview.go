@@ -17,15 +17,15 @@ import (
 
 // Summary is what Explain says of one lock, in a line.
 type Summary struct {
-	Lock     string      `json:"lock"` // "" for all locks, while somebody has locked a whole table of pglock
-	Severity Severity    `json:"severity"`
-	Kind     VerdictKind `json:"kind"`
-	Text     string      `json:"text"`            // what is so, in some words
-	Who      string      `json:"who,omitempty"`   // who is the cause: a label, or a process of the server
-	Since    time.Time   `json:"since,omitzero"`  // since when it is so
-	Waiting  int         `json:"waiting"`         // how many wait for the lock
-	Next     Step        `json:"next,omitzero"`   // the first thing to do, if a command does it from anywhere
-	Hidden   bool        `json:"hidden,omitzero"` // nobody has looked: there were too many that may not be well
+	Lock     string    `json:"lock"` // "" for all locks, while somebody has locked a whole table of pglock
+	Severity Severity  `json:"severity"`
+	Kind     string    `json:"kind"`
+	Text     string    `json:"text"`            // what is so, in some words
+	Who      string    `json:"who,omitempty"`   // who is the cause: a label, or a process of the server
+	Since    time.Time `json:"since,omitzero"`  // since when it is so
+	Waiting  int       `json:"waiting"`         // how many wait for the lock
+	Next     Step      `json:"next,omitzero"`   // the first thing to do, if a command does it from anywhere
+	Hidden   bool      `json:"hidden,omitzero"` // nobody has looked: there were too many that may not be well
 }
 
 // Overview says which locks of the database are not well.
@@ -122,13 +122,13 @@ func (o *Overview) note(l *look) {
 		}
 	}
 	s := l.summary()
-	if l.State == LockUnknown && s.Kind != WhyGuard { // it was pruned meanwhile
+	if l.State == LockUnknown && s.Kind != whyGuard { // it was pruned meanwhile
 		return
 	}
 	if s.Waiting > 0 && s.Severity != SeverityBusy {
 		o.Busy--
 	}
-	if rank[s.Severity] >= rank[SeverityNote] && s.Kind != WhyBetween {
+	if rank[s.Severity] >= rank[SeverityNote] && s.Kind != whyBetween {
 		o.Locks = append(o.Locks, s)
 	}
 }
@@ -162,7 +162,7 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 		})
 		if found.standby { // the primary alone knows
 			for _, name := range some {
-				ill[name] = Summary{Lock: name, Severity: SeverityNote, Kind: WhyStandby, Text: inWords[WhyStandby]}
+				ill[name] = Summary{Lock: name, Severity: SeverityNote, Kind: whyStandby, Text: inWords[whyStandby]}
 			}
 			continue
 		}
@@ -193,12 +193,12 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 
 // wellSummary is that of a lock that is not suspect.
 func wellSummary(l pglock.LockInfo) Summary {
-	s := Summary{Lock: l.Name, Severity: SeverityOK, Kind: WhyFree, Who: shown.Text(l.Holder), Waiting: l.Waiting}
+	s := Summary{Lock: l.Name, Severity: SeverityOK, Kind: whyFree, Who: shown.Text(l.Holder), Waiting: l.Waiting}
 	if l.Held {
-		s.Kind, s.Since = WhyHeld, l.AcquiredAt
+		s.Kind, s.Since = whyHeld, l.AcquiredAt
 	}
 	if l.Held && l.Waiting > 0 {
-		s.Severity, s.Kind, s.Since = SeverityBusy, WhySlow, l.ExpiresAt.Add(-l.Remaining-l.LongestWait)
+		s.Severity, s.Kind, s.Since = SeverityBusy, whySlow, l.ExpiresAt.Add(-l.Remaining-l.LongestWait)
 	}
 	s.Text = inWords[s.Kind]
 	return s
@@ -227,32 +227,32 @@ func (l *look) summary() Summary {
 }
 
 // inWords says what a verdict is about, for a line of a table.
-var inWords = map[VerdictKind]string{
-	WhyHeld:            "its holder lives",
-	WhySlow:            "its holder lives, others wait",
-	WhyHandedPast:      "handed over past who waits",
-	WhyLate:            "a renewal is late",
-	WhyGone:            "its holder is dead or cut off",
-	WhyStopped:         "its holder is stopped or cut off",
-	WhySilent:          "its holder gives no sign of life",
-	WhyHeartbeat:       "a renewal hangs in the server",
-	WhyRow:             "somebody has locked its row",
-	WhyPrepared:        "a prepared transaction is open",
-	WhyBlocked:         "a write is blocked",
-	WhyIdle:            "a write is open and idle",
-	WhyFence:           "a write waits at the fence",
-	WhyCircle:          "deadlock",
-	WhyWaits:           "its holder waits for another lock",
-	WhyTurn:            "the next one does not take it",
-	WhyGuard:           "the guard of a table is broken",
-	WhyFree:            "free",
-	WhyBroken:          "broken by an operator",
-	WhyBetween:         "goes to the next one",
-	WhyUnknown:         "nobody has used it",
-	WhyAnotherDatabase: "nobody has used it here",
-	WhyAnotherSchema:   "it is in another schema",
-	WhyStandby:         "the primary alone knows",
-	WhyTable:           "a table of pglock is locked",
+var inWords = map[string]string{
+	whyHeld:            "its holder lives",
+	whySlow:            "its holder lives, others wait",
+	whyHandedPast:      "handed over past who waits",
+	whyLate:            "a renewal is late",
+	whyGone:            "its holder is dead or cut off",
+	whyStopped:         "its holder is stopped or cut off",
+	whySilent:          "its holder gives no sign of life",
+	whyHeartbeat:       "a renewal hangs in the server",
+	whyRow:             "somebody has locked its row",
+	whyPrepared:        "a prepared transaction is open",
+	whyBlocked:         "a write is blocked",
+	whyIdle:            "a write is open and idle",
+	whyFence:           "a write waits at the fence",
+	whyCircle:          "deadlock",
+	whyWaits:           "its holder waits for another lock",
+	whyTurn:            "the next one does not take it",
+	whyGuard:           "the guard of a table is broken",
+	whyFree:            "free",
+	whyBroken:          "broken by an operator",
+	whyBetween:         "goes to the next one",
+	whyUnknown:         "nobody has used it",
+	whyAnotherDatabase: "nobody has used it here",
+	whyAnotherSchema:   "it is in another schema",
+	whyStandby:         "the primary alone knows",
+	whyTable:           "a table of pglock is locked",
 }
 
 // suspected are locks that may not be well.

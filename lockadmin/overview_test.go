@@ -202,7 +202,7 @@ func TestSummariesSaysWhatItHasNotLookedAt(t *testing.T) {
 	execute(t, conn,
 		`UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 min' WHERE name <> 'lock 7'`)
 	var leases []pglock.LockInfo
-	for l, err := range admin.Locks(t.Context()) {
+	for l, err := range admin.Locks(t.Context(), lockadmin.LocksQuery{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

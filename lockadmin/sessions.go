@@ -1,7 +1,9 @@
 package lockadmin
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"iter"
 	"time"
 
@@ -35,23 +37,31 @@ type Session struct {
 	State       string `json:"state,omitempty"`
 }
 
+// MarshalJSON writes durations in milliseconds.
+func (s Session) MarshalJSON() ([]byte, error) {
+	type plain Session
+	return json.Marshal(struct {
+		plain
+		Silent int64 `json:"silent_ms"`
+	}{plain(s), s.Silent.Milliseconds()})
+}
+
 // Sessions yields the clients in the order of their labels. No index leads from a session to its leases, so each page
 // reads all locks and all waiters once; the server ends a statement when ctx's time is up, or after ten seconds if ctx
 // has no deadline. Errors are those of Locks.
-func (a *Admin) Sessions(ctx context.Context, opts ...ListOption) iter.Seq2[Session, error] {
-	l, err := newListing(ofSessions, "", opts)
+func (a *Admin) Sessions(ctx context.Context, q SessionsQuery) iter.Seq2[Session, error] {
+	l := listing{match: q.Match, holder: q.Holder, session: q.Session, older: q.Older, order: q.Order, after: q.After,
+		limit: q.Limit, page: q.PageSize}
+	err := l.check(OrderName, OrderAge, OrderWaiting, OrderLeases)
+	if err == nil && l.after != "" {
+		err = checkSession("after", l.after)
+	}
 	if err == nil && l.after != "" {
 		err = checkSession("after", l.after)
 	}
 	return pages(l, err, func(last Session, size int) ([]Session, error) {
-		var after *string
-		switch {
-		case last.ID != "":
-			after = &last.ID
-		case l.after != "":
-			after = &l.after
-		}
-		args := []any{size, l.match, l.holder, l.session, l.older, string(l.order), after}
+		args := []any{size, l.match, l.holder, l.ofSession(), l.since(), string(l.order),
+			nullText(cmp.Or(last.ID, l.after))}
 		sessions, err := server.List(ctx, a.db, a.db.Queries.Sessions, args, scanSession)
 		if err != nil {
 			return nil, failed(ctx, "list sessions", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -46,7 +47,7 @@ func TestSessionsTellWhatEachClientHoldsAndWaitsFor(t *testing.T) {
 	// The process is seen as soon as the heartbeat's connection is marked, the version when that transaction has
 	// committed.
 	pgtest.Eventually(t, "two sessions with a heartbeat", func() bool {
-		if all, err = lockadmin.Collect(admin.Sessions(t.Context())); err != nil {
+		if all, err = lists.All(admin.Sessions(t.Context(), lockadmin.SessionsQuery{})); err != nil {
 			t.Fatal(err)
 		}
 		marked := func(s lockadmin.Session) bool { return s.PID != 0 && s.Version != "" }
@@ -87,7 +88,7 @@ func TestVersionIsWrittenOnceForAConnection(t *testing.T) {
 	admin := newAdmin(t, pool)
 	var first lockadmin.Session
 	pgtest.Eventually(t, "the version", func() bool {
-		all, err := lockadmin.Collect(admin.Sessions(t.Context()))
+		all, err := lists.All(admin.Sessions(t.Context(), lockadmin.SessionsQuery{}))
 		if err != nil || len(all) != 1 {
 			t.Fatal(all, err)
 		}
@@ -151,7 +152,10 @@ func TestSessionsDoNotShowWhoHasEndedAndHoldsNothing(t *testing.T) {
 	execute(t, conn, `UPDATE pglock.locks SET renewed_at = renewed_at - interval '61 s'`)
 	execute(t, conn, `UPDATE pglock.waiters SET enqueued_at = enqueued_at - interval '61 s'`)
 	execute(t, conn, `SELECT pglock.sweep()`)
-	got := texts(t, newAdmin(t, db.Pool(t)).Sessions(t.Context()), func(s lockadmin.Session) string { return s.Holder })
+	got := texts(t, newAdmin(t, db.Pool(t)).Sessions(t.Context(), lockadmin.SessionsQuery{}),
+		func(s lockadmin.Session) string {
+			return s.Holder
+		})
 	if fmt.Sprint(got) != "[holds marked waits young]" {
 		t.Errorf("%q, want all but the one that has ended", got)
 	}
@@ -189,9 +193,9 @@ func TestSessionsAreFilteredOrderedAndPaged(t *testing.T) {
 		keys[id] = key
 	}
 	admin := newAdmin(t, db.Pool(t))
-	list := func(opts ...lockadmin.ListOption) string {
+	list := func(q lockadmin.SessionsQuery) string {
 		t.Helper()
-		return strings.Join(texts(t, admin.Sessions(t.Context(), opts...), func(s lockadmin.Session) string {
+		return strings.Join(texts(t, admin.Sessions(t.Context(), q), func(s lockadmin.Session) string {
 			for id, key := range keys {
 				if key == s.ID {
 					return fmt.Sprint(id, ":", s.Leases, "+", s.Tickets)
@@ -205,26 +209,26 @@ func TestSessionsAreFilteredOrderedAndPaged(t *testing.T) {
 		one, two = two, one
 	}
 	for name, tc := range map[string]struct {
-		opts []lockadmin.ListOption
+		q    lockadmin.SessionsQuery
 		want string
 	}{
-		"all": {nil, "ada0:1+3 " + one + " " + two + " cyd3:0+2"},
-		"one at a time": {[]lockadmin.ListOption{lockadmin.WithPageSize(1)}, "ada0:1+3 " + one + " " + two +
+		"all": {lockadmin.SessionsQuery{}, "ada0:1+3 " + one + " " + two + " cyd3:0+2"},
+		"one at a time": {lockadmin.SessionsQuery{PageSize: 1}, "ada0:1+3 " + one + " " + two +
 			" cyd3:0+2"},
-		"after":        {[]lockadmin.ListOption{lockadmin.WithAfter(keys[one[:4]])}, two + " cyd3:0+2"},
-		"a holder":     {[]lockadmin.ListOption{lockadmin.WithHolder("ada")}, "ada0:1+3"},
-		"a part":       {[]lockadmin.ListOption{lockadmin.WithMatch("o")}, one + " " + two},
-		"a part of ID": {[]lockadmin.ListOption{lockadmin.WithMatch(keys["cyd3"][3:30])}, "cyd3:0+2"},
-		"a session":    {[]lockadmin.ListOption{lockadmin.WithSession(keys["bob2"])}, "bob2:2+1"},
-		"older":        {[]lockadmin.ListOption{lockadmin.WithOlder(150 * time.Minute)}, "cyd3:0+2"},
-		"by age": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)},
+		"after":        {lockadmin.SessionsQuery{After: keys[one[:4]]}, two + " cyd3:0+2"},
+		"a holder":     {lockadmin.SessionsQuery{Holder: "ada"}, "ada0:1+3"},
+		"a part":       {lockadmin.SessionsQuery{Match: "o"}, one + " " + two},
+		"a part of ID": {lockadmin.SessionsQuery{Match: keys["cyd3"][3:30]}, "cyd3:0+2"},
+		"a session":    {lockadmin.SessionsQuery{Session: keys["bob2"]}, "bob2:2+1"},
+		"older":        {lockadmin.SessionsQuery{Older: 150 * time.Minute}, "cyd3:0+2"},
+		"by age": {lockadmin.SessionsQuery{Order: lockadmin.OrderAge},
 			"cyd3:0+2 bob2:2+1 bob1:3+0 ada0:1+3"},
-		"by leases": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderLeases), lockadmin.WithLimit(2)},
+		"by leases": {lockadmin.SessionsQuery{Order: lockadmin.OrderLeases, Limit: 2},
 			"bob1:3+0 bob2:2+1"},
-		"by tickets": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderWaiting), lockadmin.WithLimit(2)},
+		"by tickets": {lockadmin.SessionsQuery{Order: lockadmin.OrderWaiting, Limit: 2},
 			"ada0:1+3 cyd3:0+2"},
 	} {
-		if got := list(tc.opts...); got != tc.want {
+		if got := list(tc.q); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}

@@ -100,7 +100,7 @@ func scanStandby(rows pgx.Rows) (s Standby, err error) {
 
 // standbyVerdict is about a lock on a standby, which cannot say how the lock is now.
 func (l *look) standbyVerdict() {
-	v := Verdict{Kind: WhyStandby, Severity: SeverityNote}
+	v := Verdict{Kind: whyStandby, Severity: SeverityNote}
 	v.Because = "A standby does not see the server's processes of the primary. So it cannot say whether a program is " +
 		"alive, nor what stands in its way."
 	switch {

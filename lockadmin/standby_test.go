@@ -60,16 +60,16 @@ func TestAStandbyProposesNothingButToAskThePrimary(t *testing.T) {
 		Explanation: Explanation{Lock: "report", State: LockHidden}}
 	for name, tc := range map[string]struct {
 		l    *look
-		kind VerdictKind
+		kind string
 		says string
 	}{
-		"a holder that does not renew": {silent, WhyStandby,
+		"a holder that does not renew": {silent, whyStandby,
 			"report is held by app-1/reporter[4711], which got it 1m ago. " +
 				"The last sign of life that has arrived here is 25s old."},
-		"a circle":               {circle, WhyCircle, "A deadlock"},
-		"a guard":                {guard, WhyGuard, "is broken"},
-		"a name that is unknown": {unknown, WhyUnknown, "Nobody has used"},
-		"a table that is locked": {closed, WhyStandby, "Nobody can read the tables of pglock here"},
+		"a circle":               {circle, whyCircle, "A deadlock"},
+		"a guard":                {guard, whyGuard, "is broken"},
+		"a name that is unknown": {unknown, whyUnknown, "Nobody has used"},
+		"a table that is locked": {closed, whyStandby, "Nobody can read the tables of pglock here"},
 	} {
 		tc.l.Standby = &Standby{}
 		tc.l.conclude()

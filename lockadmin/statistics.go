@@ -130,36 +130,31 @@ func (s *Statistics) set(of *LockStatistics, item string, value float64) {
 	}
 }
 
-// RecentEvent is an event that somebody should know of: a takeover, a break, an overlap, a bypass, or a new epoch.
-type RecentEvent struct {
-	ID   int64
-	Kind EventKind
-}
-
-// RecentEvents tells which of these events have an ID greater than after, in order of their IDs, and the greatest ID
-// that was drawn for any event; at most 100,000. Events become visible when their transactions commit. So one with a
+// RecentHistory tells of which takeovers, breaks, overlaps, bypasses and new epochs somebody should know: the ID and
+// the Kind of those with an ID greater than after, in order of their IDs, and the greatest ID that was drawn for any
+// entry; at most 100,000. Any pglock_user may ask. Entries become visible when their transactions commit. So one with a
 // lower ID may follow one with a greater ID, and somebody who counts asks again with an after of some time ago.
 //
 // Errors are those of Locks.
-func (a *Admin) RecentEvents(ctx context.Context, after int64) (events []RecentEvent, greatest int64, err error) {
+func (a *Admin) RecentHistory(ctx context.Context, after int64) (entries []HistoryEntry, greatest int64, err error) {
 	rows, err := server.Rows(ctx, a.db, a.db.Queries.RecentEvents, []any{after},
-		func(rows pgx.Rows) (e RecentEvent, err error) {
+		func(rows pgx.Rows) (e HistoryEntry, err error) {
 			var kind *EventKind
 			err = rows.Scan(&e.ID, &kind)
 			e.Kind = protocol.OrZero(kind)
 			return e, err
 		})
 	if err != nil {
-		return nil, 0, failed(ctx, "list recent events", err)
+		return nil, 0, failed(ctx, "list the recent history", err)
 	}
 	for _, e := range rows {
 		if e.Kind == "" {
 			greatest = e.ID
 			continue
 		}
-		events = append(events, e)
+		entries = append(entries, e)
 	}
-	return events, greatest, nil
+	return entries, greatest, nil
 }
 
 // Diagnose is the function Diagnose for the database and the schema of this Admin.

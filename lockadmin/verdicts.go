@@ -28,7 +28,7 @@ func (l *look) conclude() {
 		l.circleVerdict()
 		l.writeVerdicts()
 		l.waitsVerdict()
-		if !l.has(WhyRow) { // whoever has locked the row keeps the holder from renewing
+		if !l.has(whyRow) { // whoever has locked the row keeps the holder from renewing
 			for _, h := range l.Holders {
 				l.pulseVerdict(h)
 			}
@@ -59,10 +59,10 @@ func (l *look) conclude() {
 var rank = map[Severity]int{SeverityOK: 0, SeverityBusy: 1, SeverityNote: 2, SeverityWarning: 3, SeverityStuck: 4}
 
 // besides are the verdicts that are not about how the lock is now.
-var besides = map[VerdictKind]bool{WhyDeadWaiters: true, WhyGap: true, WhyLosses: true}
+var besides = map[string]bool{whyDeadWaiters: true, whyGap: true, whyLosses: true}
 
 // has reports whether there is such a verdict.
-func (l *look) has(kind VerdictKind) bool {
+func (l *look) has(kind string) bool {
 	return slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return v.Kind == kind })
 }
 
@@ -181,7 +181,7 @@ func (l *look) heldVerdict() {
 		return
 	}
 	h := l.Holders[0]
-	v := Verdict{Kind: WhyHeld, Severity: SeverityOK, Who: shown.Text(h.Holder), Since: h.AcquiredAt}
+	v := Verdict{Kind: whyHeld, Severity: SeverityOK, Who: shown.Text(h.Holder), Since: h.AcquiredAt}
 	switch {
 	case len(l.Holders) > 1:
 		v.Text = fmt.Sprintf("%s has %s, and all of them renew in time.", l.lock(), count(len(l.Holders), "holder"))
@@ -225,7 +225,7 @@ func (l *look) heldVerdict() {
 			v.Text += " The deadlock is gone: the holder no longer waits in a circle."
 		}
 		v.Text += " The break stopped no program: the old one may still be working without the lock."
-		v.Kind, v.Severity, v.Who, v.Since = WhyBroken, SeverityNote, shown.Text(b.Actor), b.At
+		v.Kind, v.Severity, v.Who, v.Since = whyBroken, SeverityNote, shown.Text(b.Actor), b.At
 		v.Steps = append(oldProgram(b.Holder), v.Steps...)
 	}
 	l.add(v)
@@ -234,7 +234,7 @@ func (l *look) heldVerdict() {
 // slow is about a lock that works, and that others wait for.
 func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	first := l.Queue.Alive
-	v.Kind, v.Severity, v.Since = WhySlow, SeverityBusy, first.Since
+	v.Kind, v.Severity, v.Since = whySlow, SeverityBusy, first.Since
 	waits := fmt.Sprintf("%d wait for it, the first of them for %s", waiting, shown.Age(first.Waiting))
 	if waiting == 1 {
 		waits = fmt.Sprintf("%s has waited for it for %s", shown.Text(first.Holder), shown.Age(first.Waiting))
@@ -283,7 +283,7 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 // handedPast is about holders that choose who comes next, past the first in the queue.
 func (l *look) handedPast(v *Verdict, h HolderFacts) {
 	first := shown.Text(l.Queue.Alive.Holder)
-	v.Kind, v.Severity = WhyHandedPast, SeverityNote
+	v.Kind, v.Severity = whyHandedPast, SeverityNote
 	if n := l.Queue.HandOvers; n != nil {
 		v.Text += fmt.Sprintf(" Since then it was handed over %s (HandOver), also past %s.", count(*n, "time"), first)
 	} else {

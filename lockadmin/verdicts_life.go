@@ -86,7 +86,7 @@ func (l *look) pulseVerdict(h HolderFacts) {
 	switch {
 	case heart >= 0 && l.heartbeats[heart].State == "active" && l.heartbeats[heart].Query > time.Second:
 		b := l.heartbeats[heart]
-		v.Kind = WhyHeartbeat
+		v.Kind = whyHeartbeat
 		v.Text = fmt.Sprintf("%s is held by %s, whose renewal hangs in the server: %s.", l.lock(), who, of)
 		v.Because = fmt.Sprintf("Sure: server process %d has worked on the renewal for %s", b.PID, shown.Age(b.Query))
 		if b.WaitsFor != "" {
@@ -102,7 +102,7 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		}
 		v.Steps = append(v.Steps, Step{Do: "See what the server is busy with.", Run: RunAdmin, Command: "doctor"}, wait)
 	case p != onTime && signedSince(h):
-		v.Kind, v.Severity = WhyLate, SeverityWarning
+		v.Kind, v.Severity = whyLate, SeverityWarning
 		v.Text = fmt.Sprintf("%s is held by %s, which is alive, and a renewal is late: %s.", l.lock(), who, of)
 		v.Because = fmt.Sprintf("Its last sign of life came %s ago. A busy machine or server can delay renewals.",
 			shown.Age(h.Silent))
@@ -111,13 +111,13 @@ func (l *look) pulseVerdict(h HolderFacts) {
 			v.Steps = append(v.Steps, l.breakStep(l.name, h.Token, h.Holder, "the holder does not renew for "+since))
 		}
 	case p == late && !quiet && !gone(h):
-		v.Kind, v.Severity = WhyLate, SeverityWarning
+		v.Kind, v.Severity = whyLate, SeverityWarning
 		v.Text = fmt.Sprintf("%s is held by %s, and a renewal is late: %s.", l.lock(), who, of)
 		v.Because = "Not sure yet: a busy machine or a slow network can delay one renewal."
 		v.Steps = []Step{again("Look again in a few seconds. If it still has not renewed, it is stopped, cut off or "+
 			"dead.", l.name)}
 	case heart >= 0:
-		v.Kind = WhyStopped
+		v.Kind = whyStopped
 		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped or cut off: %s. Its heartbeat connection "+
 			"to the server is still open.", l.lock(), who, of)
 		v.Because = sure + " A program that ends closes its connection; so this one probably exists and is paused " +
@@ -125,7 +125,7 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		v.Steps = []Step{l.find(h, ifStopped(h.Holder)), l.breakStep(l.name, h.Token, h.Holder, "the holder "+does+
 			" for "+since), wait}
 	case gone(h):
-		v.Kind = WhyGone
+		v.Kind = whyGone
 		v.Text = fmt.Sprintf("%s is held by %s, and that program is dead or cut off: %s, and its connection to the "+
 			"server has ended.", l.lock(), who, of)
 		v.Because = sure + " A program that lives opens another connection within seconds, so this one was " +
@@ -133,7 +133,7 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		v.Steps = []Step{l.find(h, ifDead(h.Holder)),
 			l.breakStep(l.name, h.Token, h.Holder, "the holder is dead: no sign of life for "+since), wait}
 	default:
-		v.Kind = WhySilent
+		v.Kind = whySilent
 		if h.SignedAt.IsZero() {
 			v.Text = fmt.Sprintf("%s is held by %s, which gives no sign of life: %s.", l.lock(), who, of)
 			v.Because = "Either it ended before its first sign of life, as when it dies while it waits for the lock, " +

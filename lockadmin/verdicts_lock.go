@@ -24,7 +24,7 @@ func (l *look) circleVerdict() {
 		links = append(links, fmt.Sprintf("%s holds %s and waits for %s, which %s holds", shown.Text(w.Waiter),
 			shown.Name(w.Holds), shown.Name(w.For), shown.Text(w.Holder)))
 	}
-	v := Verdict{Kind: WhyCircle, Severity: SeverityStuck, Who: strings.Join(programs(l.Circle), ", ")}
+	v := Verdict{Kind: whyCircle, Severity: SeverityStuck, Who: strings.Join(programs(l.Circle), ", ")}
 	for _, w := range l.Circle { // a deadlock lasts since its last wait began
 		if since := l.since(w.Waiting); since.After(v.Since) {
 			v.Since = since
@@ -95,7 +95,7 @@ func (l *look) waitsVerdict() {
 		if w.Holds != l.name || !w.SameOwner || w.Waiting < unremarkable {
 			continue
 		}
-		v := Verdict{Kind: WhyWaits, Severity: l.grave(), Who: shown.Text(w.Waiter), Since: l.since(w.Waiting)}
+		v := Verdict{Kind: whyWaits, Severity: l.grave(), Who: shown.Text(w.Waiter), Since: l.since(w.Waiting)}
 		by := ", which nobody holds at this moment"
 		if w.Holder != "" {
 			by = ", which " + shown.Text(w.Holder) + " holds"
@@ -137,7 +137,7 @@ func (l *look) freeVerdicts() {
 		return
 	}
 	last := l.Last
-	v := Verdict{Kind: WhyFree, Severity: SeverityOK, Who: shown.Text(last.Holder)}
+	v := Verdict{Kind: whyFree, Severity: SeverityOK, Who: shown.Text(last.Holder)}
 	switch ended, when := last.EndedAt, ""; {
 	case !ended.IsZero():
 		when = fmt.Sprintf(" The last holder was %s; its lease ended %s ago", shown.Text(last.Holder),
@@ -162,10 +162,10 @@ func (l *look) freeVerdicts() {
 			"fenced writes are refused, and whatever it does without a fence goes on.",
 			shown.Text(b.Reason), shown.Text(b.Holder))
 		if ago < recently {
-			v.Kind, v.Severity, v.Who, v.Since = WhyBroken, SeverityNote, shown.Text(b.Actor), b.At
+			v.Kind, v.Severity, v.Who, v.Since = whyBroken, SeverityNote, shown.Text(b.Actor), b.At
 		}
 	}
-	if v.Kind == WhyBroken {
+	if v.Kind == whyBroken {
 		v.Steps = oldProgram(l.lastBreak().Holder)
 	}
 	v.Steps = append(v.Steps, Step{Do: "If a program cannot get it, check that it uses this database and schema.",
@@ -185,7 +185,7 @@ func oldProgram(label string) []Step {
 }
 
 // lastBreak is the newest break of the history, if nothing has come after it.
-func (l *look) lastBreak() *Event {
+func (l *look) lastBreak() *HistoryEntry {
 	for _, e := range l.Events {
 		if e.Kind == EventBreak {
 			return &e
@@ -200,7 +200,7 @@ func (l *look) lastBreak() *Event {
 // betweenVerdict is about a lock that nobody holds although somebody waits for it.
 func (l *look) betweenVerdict() {
 	if slices.ContainsFunc(l.Verdicts, func(v Verdict) bool {
-		return v.Kind == WhyRow || v.Kind == WhyPrepared && len(l.onRow) > 0
+		return v.Kind == whyRow || v.Kind == whyPrepared && len(l.onRow) > 0
 	}) {
 		return // that is why
 	}
@@ -210,13 +210,13 @@ func (l *look) betweenVerdict() {
 		over = l.Last.ExpiresAt
 	}
 	since := l.At.Sub(over)
-	v := Verdict{Kind: WhyBetween, Severity: SeverityNote, Who: shown.Text(first.Holder), Since: over}
+	v := Verdict{Kind: whyBetween, Severity: SeverityNote, Who: shown.Text(first.Holder), Since: over}
 	v.Text = fmt.Sprintf("Nobody has held %s for %s, and %s for it: it goes from one holder to the next.", l.lock(),
 		shown.Age(since), waitWord(l.alive()))
 	v.Because = "That takes a moment, up to about a second after a lease that has run out."
 	v.Steps = []Step{again("Look again.", l.name)}
 	if since > 3*time.Second {
-		v.Kind, v.Severity = WhyTurn, SeverityStuck
+		v.Kind, v.Severity = whyTurn, SeverityStuck
 		v.Text = fmt.Sprintf("Nobody has held %s for %s, although %s for it. It is the turn of %s, which does not "+
 			"take it.", l.lock(), shown.Age(since), waitWord(l.alive()), shown.Text(first.Holder))
 		v.Because = "That program has shown a sign of life not long ago. Probably it was stopped or cut off since then."
@@ -245,11 +245,11 @@ func (l *look) deadVerdict() {
 	if l.Queue.Waiting > l.Queue.Read {
 		what = fmt.Sprintf("Of the first %d, %s", l.Queue.Read, what)
 	}
-	v := Verdict{Kind: WhyDeadWaiters, Severity: SeverityOK, Text: what + " dead. That does no harm: the queue " +
+	v := Verdict{Kind: whyDeadWaiters, Severity: SeverityOK, Text: what + " dead. That does no harm: the queue " +
 		"passes over them.",
 		Because: "Their programs have given no sign of life for longer than their session allows.",
 		Steps:   []Step{{Do: "Nothing to do. Do not delete them by hand."}}}
-	if l.has(WhyRow) || l.has(WhyPrepared) && len(l.onRow) > 0 {
+	if l.has(whyRow) || l.has(whyPrepared) && len(l.onRow) > 0 {
 		v.Text = fmt.Sprintf("%s not heard from. The row lock may be why.", what)
 	}
 	l.add(v)
@@ -261,7 +261,7 @@ func (l *look) guardVerdict() {
 		return
 	}
 	g := l.Guards[0]
-	v := Verdict{Kind: WhyGuard, Severity: SeverityWarning, Who: "table " + shown.Text(g.Table)}
+	v := Verdict{Kind: whyGuard, Severity: SeverityWarning, Who: "table " + shown.Text(g.Table)}
 	v.Text = fmt.Sprintf("The guard of table %s is broken: %s.", shown.Text(g.Table), shown.Text(g.Problem))
 	if n := len(l.Guards) - 1; n > 0 {
 		v.Text += fmt.Sprintf(" So %s of this lock.", map[bool]string{true: "is that of 1 more table",
@@ -292,7 +292,7 @@ func (l *look) guardVerdict() {
 func (l *look) pastVerdicts() {
 	for _, h := range l.Holders {
 		if h.SlowestRenewal > h.TTL*6/10 {
-			l.add(Verdict{Kind: WhyGap, Severity: SeverityWarning,
+			l.add(Verdict{Kind: whyGap, Severity: SeverityWarning,
 				Text: fmt.Sprintf("%s has nearly lost %s before: once it did not renew for %s, and the lease lasts %s.",
 					shown.Text(h.Holder), l.lock(),
 					shown.Age(h.SlowestRenewal), shown.Duration(h.TTL)),
@@ -313,7 +313,7 @@ func (l *look) pastVerdicts() {
 		}
 	}
 	if hour >= 3 {
-		l.add(Verdict{Kind: WhyLosses, Severity: SeverityWarning,
+		l.add(Verdict{Kind: whyLosses, Severity: SeverityWarning,
 			Text: fmt.Sprintf("%d times in the last hour a holder lost this lock because its lease ran out (%s).",
 				hour, strings.Join(holders, ", ")),
 			Because: "Sure: the history has it. Programs crash, pause for longer than the lease lasts, or cannot " +
@@ -334,7 +334,7 @@ func processes(pids []int) string {
 
 // tableVerdict is about a table that nobody can read.
 func (l *look) tableVerdict() {
-	v := Verdict{Kind: WhyTable, Severity: SeverityStuck}
+	v := Verdict{Kind: whyTable, Severity: SeverityStuck}
 	v.Text = fmt.Sprintf("Nobody can read the tables of pglock: no answer within %s.", shown.Age(patience))
 	v.Because = "The one who has locked them cannot be seen any more."
 	v.Steps = []Step{again("Look again.", l.name)}
@@ -364,7 +364,7 @@ func (l *look) tableVerdict() {
 				b.PID),
 				Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID)})
 		}
-		l.Processes = []ProcessFacts{{b}}
+		l.Processes = []Backend{b}
 	}
 	v.IfNothing = "Every grant, renewal and release waits. Holders lose their leases when these run out."
 	l.add(v)

@@ -33,7 +33,7 @@ func (l *look) preparedVerdicts() {
 				}
 			}
 		}
-		v := Verdict{Kind: WhyPrepared, Severity: l.grave(), Who: process(b), Since: l.since(b.Transaction)}
+		v := Verdict{Kind: whyPrepared, Severity: l.grave(), Who: process(b), Since: l.since(b.Transaction)}
 		if b.Use == BackendRow {
 			v.Severity = l.graveRow()
 		}
@@ -231,7 +231,7 @@ func (l *look) rowVerdicts() {
 			}) {
 			continue // a grant, a renewal or a commit takes a moment
 		}
-		v := Verdict{Kind: WhyRow, Severity: l.graveRow(), Who: process(b), Since: l.sinceOf(b, b.Transaction)}
+		v := Verdict{Kind: whyRow, Severity: l.graveRow(), Who: process(b), Since: l.sinceOf(b, b.Transaction)}
 		v.Text = fmt.Sprintf("Somebody has locked the row of lock %s in pglock's own table: %s.", l.lock(), about(b))
 		if !b.Hidden {
 			v.Text += fmt.Sprintf(" That transaction is %s old.", shown.Age(b.Transaction))

@@ -49,9 +49,9 @@ func lookAt(holders ...HolderFacts) *look {
 }
 
 func (l *look) queued(waiting time.Duration, alive bool) *look {
-	w := WaiterFacts{Waiter{Lock: "report", Ticket: 7, Place: 1, Holder: "app-2/reporter[963]", Alive: alive,
-		Waiting: waiting}}
-	l.Queue = QueueFacts{Waiting: 1, Read: 1, First: []WaiterFacts{w}}
+	w := Waiter{Lock: "report", Ticket: 7, Place: 1, Holder: "app-2/reporter[963]", Alive: alive,
+		Waiting: waiting}
+	l.Queue = QueueFacts{Waiting: 1, Read: 1, First: []Waiter{w}}
 	if alive {
 		l.Queue.Alive = &w
 	} else {
@@ -92,7 +92,7 @@ func readers(behind int) *look {
 // brokeCircle is a holder that got the lock after a break had ended a deadlock.
 func brokeCircle() *look {
 	l := lookAt(holderOf(time.Second))
-	l.Events = []Event{{Kind: EventBreak, Holder: "app-1/reporter[4711]", Actor: "alice", Token: 1,
+	l.Events = []HistoryEntry{{Kind: EventBreak, Holder: "app-1/reporter[4711]", Actor: "alice", Token: 1,
 		Reason: circleReason + "app-2", At: l.At.Add(-time.Minute)}}
 	return l
 }
@@ -115,7 +115,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 	gap.SlowestRenewal = 25 * time.Second
 	losses := lookAt(holderOf(time.Second))
 	for n := range 3 {
-		losses.Events = append(losses.Events, Event{Kind: EventTakeover, Holder: "app-3",
+		losses.Events = append(losses.Events, HistoryEntry{Kind: EventTakeover, Holder: "app-3",
 			At: losses.At.Add(-time.Duration(n) * time.Minute)})
 	}
 	free := func(since time.Duration) *look {
@@ -130,118 +130,118 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 		InState: time.Minute, Transaction: time.Minute}}
 	for name, c := range map[string]struct {
 		look     *look
-		kind     VerdictKind
+		kind     string
 		severity Severity
 		says     []string
 	}{
-		"renewed a moment ago": {lookAt(holderOf(time.Second)), WhyHeld, SeverityOK,
+		"renewed a moment ago": {lookAt(holderOf(time.Second)), whyHeld, SeverityOK,
 			[]string{"which is alive", "renewed 1s ago"}},
-		"renewed as late as is usual": {lookAt(holderOf(12 * time.Second)), WhyHeld, SeverityOK, nil},
-		"one renewal is missing": {lookAt(holderOf(13 * time.Second)), WhyLate, SeverityWarning,
+		"renewed as late as is usual": {lookAt(holderOf(12 * time.Second)), whyHeld, SeverityOK, nil},
+		"one renewal is missing": {lookAt(holderOf(13 * time.Second)), whyLate, SeverityWarning,
 			[]string{"Not sure yet"}},
-		"no renewal, connected": {lookAt(holderOf(19 * time.Second)), WhyStopped, SeverityWarning,
+		"no renewal, connected": {lookAt(holderOf(19 * time.Second)), whyStopped, SeverityWarning,
 			[]string{"for 19s", "every 10s", "kill -CONT 4711", "In 11s the lease ends; then it is free"}},
-		"no renewal, somebody waits": {lookAt(holderOf(19*time.Second)).queued(time.Second, true), WhyStopped,
+		"no renewal, somebody waits": {lookAt(holderOf(19*time.Second)).queued(time.Second, true), whyStopped,
 			SeverityStuck, []string{"then app-2/reporter[963] gets it"}},
-		"no renewal, not connected": {lookAt(gone), WhyGone, SeverityWarning,
+		"no renewal, not connected": {lookAt(gone), whyGone, SeverityWarning,
 			[]string{"its connection to the server has ended", "--token 2", "It stops no program"}},
-		"no renewal, but signs": {lookAt(signs), WhyLate, SeverityWarning,
+		"no renewal, but signs": {lookAt(signs), whyLate, SeverityWarning,
 			[]string{"which is alive, and a renewal is late", "Its last sign of life came 3s ago"}},
-		"signs between renewals": {signing(LifeAlive, 3*time.Second, &yes), WhyHeld, SeverityOK,
+		"signs between renewals": {signing(LifeAlive, 3*time.Second, &yes), whyHeld, SeverityOK,
 			[]string{"which is alive: it gave a sign of life 3s ago, as it should every 10s"}},
-		"signs behind a pooler": {signing(LifeAlive, 3*time.Second, nil), WhyHeld, SeverityOK,
+		"signs behind a pooler": {signing(LifeAlive, 3*time.Second, nil), whyHeld, SeverityOK,
 			[]string{"which is alive: it gave a sign of life 3s ago"}},
-		"no signs, connected": {signing(LifeSilent, 20*time.Second, &yes), WhyStopped, SeverityWarning,
+		"no signs, connected": {signing(LifeSilent, 20*time.Second, &yes), whyStopped, SeverityWarning,
 			[]string{"no sign of life for 20s; it should every 10s", "Sure that it gives no sign of life",
 				"still open"}},
-		"no signs, not connected": {signing(LifeDead, 20*time.Second, &no), WhyGone, SeverityWarning,
+		"no signs, not connected": {signing(LifeDead, 20*time.Second, &no), whyGone, SeverityWarning,
 			[]string{"no sign of life for 20s", "its connection to the server has ended"}},
-		"no signs behind a pooler": {signing(LifeSilent, 20*time.Second, nil), WhySilent, SeverityWarning,
+		"no signs behind a pooler": {signing(LifeSilent, 20*time.Second, nil), whySilent, SeverityWarning,
 			[]string{"stopped, dead or cut off", "as behind a pooler"}},
-		"never a sign": {signing(LifeSilent, 0, nil), WhySilent, SeverityWarning,
+		"never a sign": {signing(LifeSilent, 0, nil), whySilent, SeverityWarning,
 			[]string{"no sign of life since it got the lock 1m ago"}},
-		"its connection just ended": {signing(LifeUnknown, 2*time.Second, &no), WhyHeld, SeverityOK,
+		"its connection just ended": {signing(LifeUnknown, 2*time.Second, &no), whyHeld, SeverityOK,
 			[]string{"2s ago, and its connection has ended since"}},
 
-		"never renewed": {lookAt(never), WhySilent, SeverityWarning,
+		"never renewed": {lookAt(never), whySilent, SeverityWarning,
 			[]string{"never renewed", "dies while it waits", "STAT T", "kill -CONT 4711",
 				"No process there means that the program is dead. The break below then harms nobody."}},
 		"never renewed, of no known host": {func() *look {
 			h := never
 			h.Holder = "worker"
 			return lookAt(h)
-		}(), WhySilent, SeverityWarning, []string{"If it is dead, the break below harms nobody.",
+		}(), whySilent, SeverityWarning, []string{"If it is dead, the break below harms nobody.",
 			"kill -CONT and the number"}},
-		"just granted":         {lookAt(young), WhyHeld, SeverityOK, []string{"nothing shows yet"}},
-		"the renewal hangs":    {hangs, WhyHeartbeat, SeverityStuck, []string{"SyncRep", "standby"}},
-		"nearly lost":          {lookAt(gap), WhyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},
-		"lost again and again": {losses, WhyHeld, SeverityOK, []string{"3 times in the last hour"}},
-		"one waits": {lookAt(holderOf(time.Second)).queued(5*time.Second, true), WhySlow, SeverityBusy,
+		"just granted":         {lookAt(young), whyHeld, SeverityOK, []string{"nothing shows yet"}},
+		"the renewal hangs":    {hangs, whyHeartbeat, SeverityStuck, []string{"SyncRep", "standby"}},
+		"nearly lost":          {lookAt(gap), whyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},
+		"lost again and again": {losses, whyHeld, SeverityOK, []string{"3 times in the last hour"}},
+		"one waits": {lookAt(holderOf(time.Second)).queued(5*time.Second, true), whySlow, SeverityBusy,
 			[]string{"app-2/reporter[963] has waited for it for 5s."}},
-		"one waits for long": {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), WhySlow, SeverityBusy,
+		"one waits for long": {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), whySlow, SeverityBusy,
 			[]string{"waited for it for 2m.", "Do not break", "in up to 30s"}},
 		"one waits, and the holder for another lock": {func() *look {
 			l := lookAt(holderOf(time.Second)).queued(5*time.Second, true)
 			l.Waits = []Wait{{Holds: "report", Waiter: "app-1/reporter[4711]", For: "invoices", Holder: "app-3",
 				Waiting: 4 * time.Minute}}
 			return l
-		}(), WhySlow, SeverityBusy,
+		}(), whySlow, SeverityBusy,
 			[]string{"app-1/reporter[4711] itself has waited for lock invoices of app-3 for 4m.", "cannot be seen",
 				"why invoices"}},
-		"one waited for earlier holders": {lookAt(holderOf(time.Second)).queued(22*time.Minute, true), WhySlow,
+		"one waited for earlier holders": {lookAt(holderOf(time.Second)).queued(22*time.Minute, true), whySlow,
 			SeverityBusy, []string{"waited for it for 22m, mostly for earlier holders"}},
-		"readers, and a writer waits": {readers(1), WhySlow, SeverityBusy,
+		"readers, and a writer waits": {readers(1), whySlow, SeverityBusy,
 			[]string{"app-2/reporter[963], wants it alone: it waits for all of them. 1 reader waits behind it. " +
 				"Whoever asks to read now does not pass it either."}},
-		"just granted, one waits": {lookAt(young).queued(5*time.Second, true), WhySlow, SeverityBusy,
+		"just granted, one waits": {lookAt(young).queued(5*time.Second, true), whySlow, SeverityBusy,
 			[]string{"nothing shows yet"}},
-		"its write is idle for a second": {writing(time.Second), WhyIdle, SeverityNote,
+		"its write is idle for a second": {writing(time.Second), whyIdle, SeverityNote,
 			[]string{"idle for 1s", "Look again"}},
-		"its write is idle for longer": {writing(11 * time.Second), WhyIdle, SeverityStuck,
+		"its write is idle for longer": {writing(11 * time.Second), whyIdle, SeverityStuck,
 			[]string{"idle for 11s", "pg_terminate_backend(30002)", "in up to 30s"}},
-		"its write waits": {blockedFor(5*time.Second, 29*time.Second), WhyBlocked, SeverityStuck,
+		"its write waits": {blockedFor(5*time.Second, 29*time.Second), whyBlocked, SeverityStuck,
 			[]string{"(in 25s at the latest, unless its program has given it more time than its lease of 30s)"}},
-		"its write has waited for nearly all": {blockedFor(29*time.Second, 29*time.Second), WhyBlocked, SeverityStuck,
+		"its write has waited for nearly all": {blockedFor(29*time.Second, 29*time.Second), whyBlocked, SeverityStuck,
 			[]string{"(in 1s at the latest, unless"}},
-		"its write has waited, unrenewed": {blockedFor(5*time.Second, 2*time.Second), WhyBlocked, SeverityStuck,
+		"its write has waited, unrenewed": {blockedFor(5*time.Second, 2*time.Second), whyBlocked, SeverityStuck,
 			[]string{"(in 3s at the latest, unless"}},
-		"its write has waited for longer": {blockedFor(40*time.Second, 29*time.Second), WhyBlocked, SeverityStuck,
+		"its write has waited for longer": {blockedFor(40*time.Second, 29*time.Second), whyBlocked, SeverityStuck,
 			[]string{"at the write's time limit (which its program has set: it cannot be seen)."}},
-		"its write has waited, of an hour": {blockedFor(9*time.Second, 50*time.Minute), WhyBlocked, SeverityStuck,
+		"its write has waited, of an hour": {blockedFor(9*time.Second, 50*time.Minute), whyBlocked, SeverityStuck,
 			[]string{"(in 50m1s at the latest)."}},
-		"the write of a former holder": {blockedFor(2*time.Minute, 29*time.Second), WhyBlocked, SeverityStuck,
+		"the write of a former holder": {blockedFor(2*time.Minute, 29*time.Second), whyBlocked, SeverityStuck,
 			[]string{"A write of a former holder", "at the write's time limit."}},
 		"a dead one, or the row lock": {func() *look {
 			l := lookAt(holderOf(20*time.Second)).queued(time.Second, false)
 			l.onRow = row.onRow
 			return l
-		}(), WhyRow, SeverityStuck, []string{"1 waiter is not heard from. The row lock may be why"}},
-		"a break has ended a deadlock": {brokeCircle(), WhyBroken, SeverityNote,
+		}(), whyRow, SeverityStuck, []string{"1 waiter is not heard from. The row lock may be why"}},
+		"a break has ended a deadlock": {brokeCircle(), whyBroken, SeverityNote,
 			[]string{"alice broke the lease of app-1/reporter[4711] 1m ago. The deadlock is gone",
 				"the old one may still be working"}},
-		"a dead one waits": {lookAt(holderOf(time.Second)).queued(time.Minute, false), WhyHeld,
+		"a dead one waits": {lookAt(holderOf(time.Second)).queued(time.Minute, false), whyHeld,
 			SeverityOK, []string{"which is alive", "1 waiter is dead", "no harm"}},
-		"free": {free(time.Hour), WhyFree, SeverityOK,
+		"free": {free(time.Hour), whyFree, SeverityOK,
 			[]string{"ran out 1h ago, without a release"}},
 		"ended, and the history unseen": {func() *look {
 			l := free(time.Hour)
 			l.Last.EndedAt = l.At.Add(-time.Hour)
 			return l
-		}(), WhyFree, SeverityOK, []string{"ended 1h ago, by a release or a break"}},
-		"free, the next comes": {free(time.Second).queued(time.Minute, true), WhyBetween, SeverityNote, nil},
-		"free, the next does not come": {free(6*time.Second).queued(time.Minute, true), WhyTurn, SeverityStuck,
+		}(), whyFree, SeverityOK, []string{"ended 1h ago, by a release or a break"}},
+		"free, the next comes": {free(time.Second).queued(time.Minute, true), whyBetween, SeverityNote, nil},
+		"free, the next does not come": {free(6*time.Second).queued(time.Minute, true), whyTurn, SeverityStuck,
 			[]string{"does not take it"}},
 		"free, but the row is locked": {func() *look {
 			l := free(6*time.Second).queued(time.Minute, true)
 			l.onRow = row.onRow
 			return l
-		}(), WhyRow, SeverityStuck, []string{"Nobody gets report until"}},
-		"no renewal: the row is locked": {row, WhyRow, SeverityStuck,
+		}(), whyRow, SeverityStuck, []string{"Nobody gets report until"}},
+		"no renewal: the row is locked": {row, whyRow, SeverityStuck,
 			[]string{"cannot renew", "although its program may be well", "pg_terminate_backend(30001)"}},
-		"the tables are locked": {&look{name: "report", closed: true}, WhyTable, SeverityStuck,
+		"the tables are locked": {&look{name: "report", closed: true}, whyTable, SeverityStuck,
 			[]string{"cannot be seen any more"}},
 		"nobody has used it, and no one": {&look{name: "report", Explanation: Explanation{State: LockUnknown}},
-			WhyUnknown, SeverityWarning, []string{"no lock has been used here yet"}},
+			whyUnknown, SeverityWarning, []string{"no lock has been used here yet"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -270,7 +270,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 				t.Errorf("%+v", v)
 			}
 			for _, other := range l.Verdicts[1:] {
-				if other.Kind == WhyStopped && v.Kind == WhyRow {
+				if other.Kind == whyStopped && v.Kind == whyRow {
 					t.Errorf("whoever has locked the row keeps the holder from renewing, and not: %s", other.Text)
 				}
 			}
@@ -305,7 +305,7 @@ func TestASignOfLifeIsBelieved(t *testing.T) {
 		for _, s := range v.Steps {
 			text += " " + s.Do + " " + s.Command
 		}
-		if v.Kind != WhyHeld {
+		if v.Kind != whyHeld {
 			t.Errorf("%s: %s: %s", what, v.Kind, text)
 		}
 		for _, s := range c.says {

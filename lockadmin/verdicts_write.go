@@ -50,7 +50,7 @@ func (l *look) writer(b Backend) (who string, present bool) {
 func (l *look) blockedVerdict(b Backend) {
 	who, present := l.writer(b)
 	ends, between := l.roots(b)
-	v := Verdict{Kind: WhyBlocked, Severity: l.grave(), Who: who, Since: l.sinceOf(b, b.Query)}
+	v := Verdict{Kind: whyBlocked, Severity: l.grave(), Who: who, Since: l.sinceOf(b, b.Query)}
 	whose := fmt.Sprintf("%s is held by %s, and its write waits in PostgreSQL", l.lock(), who)
 	if !present {
 		whose = fmt.Sprintf("A write of a former holder of %s waits in PostgreSQL", l.lock())
@@ -124,7 +124,7 @@ func waitWord(n int) string {
 // idleVerdict is about a fenced transaction that is open and does nothing.
 func (l *look) idleVerdict(b Backend) {
 	who, present := l.writer(b)
-	v := Verdict{Kind: WhyIdle, Severity: SeverityWarning, Who: process(b), Since: l.sinceOf(b, b.InState)}
+	v := Verdict{Kind: whyIdle, Severity: SeverityWarning, Who: process(b), Since: l.sinceOf(b, b.InState)}
 	behind := l.behind(b)
 	if l.alive() > 0 || behind > 0 {
 		v.Severity = SeverityStuck
@@ -197,11 +197,11 @@ func (l *look) fenceVerdict(b Backend) {
 	}
 	end := ends[0]
 	for _, v := range l.Verdicts {
-		if v.Kind == WhyFence || v.Kind == WhyIdle && end.Use == BackendWrite {
+		if v.Kind == whyFence || v.Kind == whyIdle && end.Use == BackendWrite {
 			return
 		}
 	}
-	v := Verdict{Kind: WhyFence, Severity: SeverityWarning, Who: process(end), Since: l.sinceOf(b, b.Query)}
+	v := Verdict{Kind: whyFence, Severity: SeverityWarning, Who: process(end), Since: l.sinceOf(b, b.Query)}
 	v.Text = fmt.Sprintf("A write under %s waits at %s: %s has passed it earlier and is still open.", l.lock(),
 		fenceOf(b), about(end))
 	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)

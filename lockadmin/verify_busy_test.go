@@ -131,7 +131,7 @@ func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
 	kinds := map[lockadmin.EventKind]int{}
 	everything := func() bool { // has been played
 		clear(kinds)
-		for e, err := range admin.History(t.Context(), "") {
+		for e, err := range admin.History(t.Context(), lockadmin.HistoryQuery{}) {
 			if err != nil {
 				t.Fatal(err)
 			}

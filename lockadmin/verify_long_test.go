@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -51,14 +52,15 @@ func TestVerifyReadsAMillionTenuresInLittleMemory(t *testing.T) {
 	}
 	t.Logf("%v, %d MiB", took, most>>20)
 	began = time.Now()
-	page, _, err := lockadmin.First(100, admin.History(t.Context(), "lock/77", lockadmin.WithPageSize(101)))
+	page, _, err := lists.First(100, admin.History(t.Context(), lockadmin.HistoryQuery{Lock: "lock/77", PageSize: 101}))
 	if took := time.Since(began); err != nil || len(page) != 100 || took > 5*time.Second {
 		t.Errorf("a page of one lock: %d events in %v, %v", len(page), took, err)
 	}
 	t.Logf("a page of one lock in %v", time.Since(began))
 	began = time.Now()
-	if _, err := lockadmin.Collect(admin.History(t.Context(), "",
-		lockadmin.WithKinds(lockadmin.EventBreak))); err != nil || time.Since(began) > 20*time.Second {
+	if _, err := lists.All(admin.History(t.Context(),
+		lockadmin.HistoryQuery{Kinds: []lockadmin.EventKind{lockadmin.EventBreak}})); err != nil ||
+		time.Since(began) > 20*time.Second {
 		t.Errorf("breaks that are not there: %v, %v", time.Since(began), err)
 	}
 	t.Logf("no breaks in %v", time.Since(began))

@@ -14,6 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -23,7 +24,7 @@ func queueing(t *testing.T, pool *pgxpool.Pool, name string, clients []*pglock.C
 	t.Helper()
 	admin := newAdmin(t, pool)
 	waiting := func() (n int) {
-		for _, err := range admin.Waiters(t.Context(), name) {
+		for _, err := range admin.Waiters(t.Context(), lockadmin.WaitersQuery{Lock: name}) {
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -187,19 +188,20 @@ func TestLocksAreChosenByPrefixAndComeInByteOrderFromPageToPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
-		opts []lockadmin.ListOption
+		q    lockadmin.LocksQuery
 		want []string
 	}{
-		{nil, []string{"B", "a", "job%", "job/1", "job/10", "job/2", "job_", "ä"}},
-		{[]lockadmin.ListOption{lockadmin.WithFree(), lockadmin.WithPrefix("job/")},
+		{lockadmin.LocksQuery{}, []string{"B", "a", "job%", "job/1", "job/10", "job/2", "job_", "ä"}},
+		{lockadmin.LocksQuery{Free: true, Prefix: "job/"},
 			[]string{"job/1", "job/10", "job/2", "job/free"}},
-		{[]lockadmin.ListOption{lockadmin.WithPrefix("job/")}, []string{"job/1", "job/10", "job/2"}},
-		{[]lockadmin.ListOption{lockadmin.WithPrefix("job%")}, []string{"job%"}},
-		{[]lockadmin.ListOption{lockadmin.WithPrefix("job_")}, []string{"job_"}},
-		{[]lockadmin.ListOption{lockadmin.WithPrefix("nothing")}, nil},
+		{lockadmin.LocksQuery{Prefix: "job/"}, []string{"job/1", "job/10", "job/2"}},
+		{lockadmin.LocksQuery{Prefix: "job%"}, []string{"job%"}},
+		{lockadmin.LocksQuery{Prefix: "job_"}, []string{"job_"}},
+		{lockadmin.LocksQuery{Prefix: "nothing"}, nil},
 	} {
 		for size := 1; size < 10; size++ {
-			infos, err := lockadmin.Collect(admin.Locks(t.Context(), append(tc.opts, lockadmin.WithPageSize(size))...))
+			tc.q.PageSize = size
+			infos, err := lists.All(admin.Locks(t.Context(), tc.q))
 			var got []string
 			for _, i := range infos {
 				got = append(got, i.Name)
@@ -292,7 +294,7 @@ func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
 	if next := mustAcquire(t, c, "report"); next.Token() <= broken.NewToken {
 		t.Errorf("token %d after the break's %d", next.Token(), broken.NewToken)
 	}
-	events, err := lockadmin.Collect(operator.History(t.Context(), "report"))
+	events, err := lists.All(operator.History(t.Context(), lockadmin.HistoryQuery{Lock: "report"}))
 	if err != nil || len(events) != 1 {
 		t.Fatalf("%+v, %v; want the break", events, err)
 	}
@@ -311,7 +313,7 @@ func TestTakeoverOfAnExpiredLeaseIsNoted(t *testing.T) {
 	old := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
 	execute(t, db.Conn(t), "UPDATE pglock.locks SET expires_at = clock_timestamp()")
 	next := mustAcquire(t, c, "report", pglock.WithHolder("next"))
-	events, err := lockadmin.Collect(newAdmin(t, db.Pool(t)).History(t.Context(), ""))
+	events, err := lists.All(newAdmin(t, db.Pool(t)).History(t.Context(), lockadmin.HistoryQuery{}))
 	if err != nil || len(events) != 1 || events[0].Kind != lockadmin.EventTakeover || events[0].Token != old.Token() ||
 		events[0].NewToken != next.Token() || events[0].Actor != "next" {
 		t.Errorf("%+v, %v; want the takeover of token %d by %d", events, err, old.Token(), next.Token())

@@ -18,6 +18,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -191,18 +192,18 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 			}))
 		if b.name != "" {
 			all = append(all,
-				argument("Fences name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
-					return ignore(lockadmin.Collect(admin.Fences(ctx, b.name)))
+				argument("Fences lock "+b.what, "lock", b.value, b.rule, func(ctx context.Context) error {
+					return ignore(lists.All(admin.Fences(ctx, lockadmin.FencesQuery{Lock: b.name})))
 				}),
-				argument("Waiters name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
-					return ignore(lockadmin.Collect(admin.Waiters(ctx, b.name)))
+				argument("Waiters lock "+b.what, "lock", b.value, b.rule, func(ctx context.Context) error {
+					return ignore(lists.All(admin.Waiters(ctx, lockadmin.WaitersQuery{Lock: b.name})))
 				}),
-				argument("Events name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
-					return ignore(lockadmin.Collect(admin.History(ctx, b.name)))
+				argument("History lock "+b.what, "lock", b.value, b.rule, func(ctx context.Context) error {
+					return ignore(lists.All(admin.History(ctx, lockadmin.HistoryQuery{Lock: b.name})))
 				}),
 				argument("List prefix "+b.what, "prefix", b.value, b.rule,
 					func(ctx context.Context) error {
-						return ignore(lockadmin.Collect(admin.Locks(ctx, lockadmin.WithPrefix(b.name))))
+						return ignore(lists.All(admin.Locks(ctx, lockadmin.LocksQuery{Prefix: b.name})))
 					}))
 		}
 	}
@@ -245,26 +246,12 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 		}, pglock.ErrSchema, []string{`"nowhere"`, "migrate up"}},
 		argument("Locks page size", "page size", "10001", "10000",
 			func(ctx context.Context) error {
-				return ignore(lockadmin.Collect(admin.Locks(ctx, lockadmin.WithPageSize(10001))))
+				return ignore(lists.All(admin.Locks(ctx, lockadmin.LocksQuery{PageSize: 10001})))
 			}),
 		argument("Locks negative page size", "page size", "-1", "10000",
 			func(ctx context.Context) error {
-				return ignore(lockadmin.Collect(admin.Locks(ctx, lockadmin.WithPageSize(-1))))
+				return ignore(lists.All(admin.Locks(ctx, lockadmin.LocksQuery{PageSize: -1})))
 			}),
-		argument("Events page size", "page size", "0", "10000",
-			func(ctx context.Context) error {
-				return ignore(lockadmin.Collect(admin.History(ctx, "", lockadmin.WithPageSize(0))))
-			}),
-		argument("History with a prefix", "WithPrefix", "given", "not be given to History",
-			func(ctx context.Context) error {
-				return ignore(lockadmin.Collect(admin.History(ctx, "", lockadmin.WithPrefix("a"))))
-			}),
-		argument("Fences with free locks", "WithFree", "given", "not be given to Fences",
-			func(ctx context.Context) error {
-				return ignore(lockadmin.Collect(admin.Fences(ctx, "", lockadmin.WithFree())))
-			}),
-		argument("Waiters with option nil", "option", "nil", "be an option of this package",
-			func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Waiters(ctx, "", nil))) }),
 		argument("Prune idle", "idle", "-1s", "not be negative", func(ctx context.Context) error {
 			return ignore(admin.Prune(ctx, lockadmin.WithIdle(-time.Second)))
 		}),

@@ -19,6 +19,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -66,10 +67,12 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if infos, err := lockadmin.Collect(newAdmin(t, pool).Locks(t.Context())); err != nil || len(infos) != 1 {
+	if infos, err := lists.All(newAdmin(t, pool).Locks(t.Context(), lockadmin.LocksQuery{})); err != nil ||
+		len(infos) != 1 {
 		t.Errorf("List = %v, %v", infos, err)
 	}
-	if fences, err := lockadmin.Collect(newAdmin(t, pool).Fences(t.Context(), "report")); err != nil ||
+	if fences, err := lists.All(newAdmin(t, pool).Fences(t.Context(),
+		lockadmin.FencesQuery{Lock: "report"})); err != nil ||
 		len(fences) != 1 {
 		t.Errorf("Fences = %v, %v", fences, err)
 	}
@@ -103,7 +106,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 			return ignore(newAdmin(t, pool).Break(ctx, "report", "stuck"))
 		}, pglock.ErrPermission, []string{"pglock_admin"}},
 		{"Events", func(ctx context.Context) error {
-			return ignore(lockadmin.Collect(newAdmin(t, pool).History(ctx, "")))
+			return ignore(lists.All(newAdmin(t, pool).History(ctx, lockadmin.HistoryQuery{})))
 		}, pglock.ErrPermission, []string{"pglock_admin"}},
 	})
 	for _, sql := range []string{
@@ -223,7 +226,7 @@ func TestI5_NobodySpeaksForTheSessionOfAnother(t *testing.T) {
 	}()
 	var session string
 	pgtest.Eventually(t, "a ticket", func() bool {
-		waiters, err := lockadmin.Collect(admin.Waiters(t.Context(), "report"))
+		waiters, err := lists.All(admin.Waiters(t.Context(), lockadmin.WaitersQuery{Lock: "report"}))
 		if err == nil && len(waiters) == 1 {
 			session = waiters[0].Session
 		}
@@ -238,7 +241,8 @@ func TestI5_NobodySpeaksForTheSessionOfAnother(t *testing.T) {
 			t.Errorf("%s: %v, %v", sql, found, err)
 		}
 	}
-	if waiters, err := lockadmin.Collect(admin.Waiters(t.Context(), "report")); err != nil || len(waiters) != 1 ||
+	if waiters, err := lists.All(admin.Waiters(t.Context(), lockadmin.WaitersQuery{Lock: "report"})); err != nil ||
+		len(waiters) != 1 ||
 		!waiters[0].Alive {
 		t.Errorf("%+v, %v", waiters, err)
 	}
@@ -267,7 +271,7 @@ func TestOperatorBreaksAndReadsTheAudit(t *testing.T) {
 	if next := mustAcquire(t, c, "report"); next.Token() <= l.Token() {
 		t.Errorf("the next token is %d, after %d", next.Token(), l.Token())
 	}
-	if events, err := lockadmin.Collect(admin.History(t.Context(), "")); err != nil || len(events) != 1 ||
+	if events, err := lists.All(admin.History(t.Context(), lockadmin.HistoryQuery{})); err != nil || len(events) != 1 ||
 		!strings.HasPrefix(events[0].DBUser, "pglock_test_") ||
 		events[0].Kind != lockadmin.EventBreak || events[0].Token != l.Token() || events[0].Reason != "stuck" {
 		t.Errorf("Events = %+v, %v; want the break by the login user", events, err)
@@ -376,7 +380,8 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 		queued, owned)
 	for _, sql := range []string{
 		"SELECT x::text FROM pglock.list_locks('', true) x", "SELECT x::text FROM pglock.get_lock('report') x",
-		"SELECT x::text FROM pglock.list_locks(p_order => 'age') x", "SELECT x::text FROM pglock.list_waiters(p_order => 'age') x",
+		"SELECT x::text FROM pglock.list_locks(p_order => 'age') x",
+		"SELECT x::text FROM pglock.list_waiters(p_order => 'age') x",
 		"SELECT x::text FROM pglock.list_sessions() x",
 		"SELECT x::text FROM pglock.holder_lives('{report}', '{0}') x",
 		"SELECT x::text FROM pglock.list_waiters() x", "SELECT x::text FROM pglock.watch('report', '1 s') x",

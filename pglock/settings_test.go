@@ -15,6 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -94,7 +95,8 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		time.Since(info.AcquiredAt) > time.Minute {
 		t.Errorf("Get = %+v, %v", info, err)
 	}
-	if fences, err := lockadmin.Collect(admin.Fences(t.Context(), "report")); err != nil || len(fences) != 1 ||
+	if fences, err := lists.All(admin.Fences(t.Context(), lockadmin.FencesQuery{Lock: "report"})); err != nil ||
+		len(fences) != 1 ||
 		fences[0].LastToken != l.Token() {
 		t.Errorf("Fences = %+v, %v", fences, err)
 	}
@@ -113,11 +115,13 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 	if _, err := admin.Break(t.Context(), "broken", "stuck"); err != nil {
 		t.Errorf("Break: %v", err)
 	}
-	if events, err := lockadmin.Collect(admin.History(t.Context(), "broken")); err != nil || len(events) != 1 ||
+	if events, err := lists.All(admin.History(t.Context(), lockadmin.HistoryQuery{Lock: "broken"})); err != nil ||
+		len(events) != 1 ||
 		time.Since(events[0].At) > time.Minute {
 		t.Errorf("Events = %+v, %v", events, err)
 	}
-	if infos, err := lockadmin.Collect(admin.Locks(t.Context(), lockadmin.WithFree())); err != nil || len(infos) != 2 {
+	if infos, err := lists.All(admin.Locks(t.Context(), lockadmin.LocksQuery{Free: true})); err != nil ||
+		len(infos) != 2 {
 		t.Errorf("List = %+v, %v", infos, err)
 	}
 }
@@ -143,7 +147,7 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 			}, pglock.WithMetadata([]byte(`{"b": 2}`)))
 		}()
 		pgtest.Eventually(t, "a ticket", func() bool {
-			waiters, err := lockadmin.Collect(admin.Waiters(ctx, name))
+			waiters, err := lists.All(admin.Waiters(ctx, lockadmin.WaitersQuery{Lock: name}))
 			if err != nil {
 				t.Fatalf("Waiters: %v", err)
 			}
@@ -159,7 +163,7 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 		t.Errorf("a call that gives up: %v, want context.Canceled", err)
 	}
 	pgtest.Eventually(t, "the end of the other ticket", func() bool {
-		waiters, err := lockadmin.Collect(admin.Waiters(ctx, name))
+		waiters, err := lists.All(admin.Waiters(ctx, lockadmin.WaitersQuery{Lock: name}))
 		return err == nil && len(waiters) == 1
 	})
 	if err := l.Release(ctx); err != nil {

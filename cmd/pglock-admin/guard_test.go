@@ -18,6 +18,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -394,7 +395,7 @@ func TestEventsOfEveryKindAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	events, err := lockadmin.Collect(admin.History(t.Context(), ""))
+	events, err := lists.All(admin.History(t.Context(), lockadmin.HistoryQuery{}))
 	if err != nil || len(events) != 5 {
 		t.Fatalf("%+v, %v", events, err)
 	}
@@ -471,7 +472,7 @@ func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
 		e := decode[lockadmin.Explanation](t, in(t, db.URL(), "why", name, "-o", "json").want(t, cli.ExitOK).stdout)
 		if len(e.Guards) != 1 || e.Guards[0].Table != "public.jobs" ||
 			!slices.ContainsFunc(e.Verdicts, func(v lockadmin.Verdict) bool {
-				return v.Kind == lockadmin.WhyGuard
+				return v.Kind == "guard"
 			}) {
 			t.Errorf("why %s: %+v", name, e)
 		}

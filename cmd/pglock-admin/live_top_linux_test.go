@@ -128,7 +128,7 @@ func TestALeaseIsBrokenFromTheScreenWithAReason(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for e, err := range admin.History(t.Context(), "jobs/a") {
+		for e, err := range admin.History(t.Context(), lockadmin.HistoryQuery{Lock: "jobs/a"}) {
 			if err != nil || e.Kind != lockadmin.EventBreak || e.Reason != "stuck since 3:00" ||
 				e.Token != lease.Token() {
 				t.Errorf("%+v, %v", e, err)

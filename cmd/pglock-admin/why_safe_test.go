@@ -203,12 +203,12 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 	o := &cli.Options{Schema: cli.DefaultSchema, Config: config, Getenv: func(string) string { return "" }}
 	held := lockadmin.HolderFacts{LockInfo: pglock.LockInfo{Held: true, Holder: "worker", Mode: pglock.ModeExclusive,
 		Token: 1}}
-	well := lockadmin.Verdict{Kind: lockadmin.WhyHeld, Severity: lockadmin.SeverityOK,
+	well := lockadmin.Verdict{Kind: "held", Severity: lockadmin.SeverityOK,
 		Text: "report is held by worker.", Because: "Nobody waits for it."}
-	dead := lockadmin.Verdict{Kind: lockadmin.WhyDeadWaiters, Severity: lockadmin.SeverityOK, Text: "1 waiter is dead."}
+	dead := lockadmin.Verdict{Kind: "dead waiters", Severity: lockadmin.SeverityOK, Text: "1 waiter is dead."}
 	list := lockadmin.Step{Do: "Look at the list.", Run: lockadmin.RunAdmin, Command: "list"}
-	slow := lockadmin.Verdict{Kind: lockadmin.WhySlow, Severity: lockadmin.SeverityBusy, Text: "1 waits."}
-	free := lockadmin.Verdict{Kind: lockadmin.WhyFree, Severity: lockadmin.SeverityOK, Text: "report is free.",
+	slow := lockadmin.Verdict{Kind: "slow", Severity: lockadmin.SeverityBusy, Text: "1 waits."}
+	free := lockadmin.Verdict{Kind: "free", Severity: lockadmin.SeverityOK, Text: "report is free.",
 		Steps: []lockadmin.Step{
 			{Do: "Look again.", Run: lockadmin.RunAdmin, Command: "why report"}, list}}
 	for name, c := range map[string]struct {
@@ -224,7 +224,7 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 		"others wait":       {[]lockadmin.Verdict{slow}, "BUSY  1 waits.", true},
 	} {
 		e := lockadmin.Explanation{Lock: "report", State: lockadmin.LockHeld, Verdicts: c.verdicts}
-		if c.verdicts[0].Kind != lockadmin.WhyFree {
+		if c.verdicts[0].Kind != "free" {
 			e.Holders = []lockadmin.HolderFacts{held}
 		}
 		p := &cli.Page{Width: 100}

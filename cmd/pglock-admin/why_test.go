@@ -31,17 +31,17 @@ import (
 )
 
 // whys are the first verdicts about the prepared troubles.
-var whys = map[string]lockadmin.VerdictKind{
-	"crashed-holder": lockadmin.WhyGone, "stopped-holder": lockadmin.WhyStopped, "blocked-holder": lockadmin.WhyBlocked,
-	"idle-holder": lockadmin.WhyIdle, "deadlock": lockadmin.WhyCircle, "prepared-transaction": lockadmin.WhyPrepared,
-	"long-queue": lockadmin.WhySlow, "wrong-database": lockadmin.WhyAnotherDatabase,
-	"handed-past": lockadmin.WhyHandedPast, "writer-first": lockadmin.WhySlow, "stopped-early": lockadmin.WhySilent,
-	"idle-psql": lockadmin.WhyBlocked, "first-psql": lockadmin.WhyBlocked, "row-psql": lockadmin.WhyRow,
-	"fence": lockadmin.WhyIdle, "waits": lockadmin.WhyWaits, "waits-unsaid": lockadmin.WhySlow,
-	"own-queue": lockadmin.WhySlow,
-	"healthy":   lockadmin.WhyHeld, "free": lockadmin.WhyFree, "broken": lockadmin.WhyBroken,
-	"limit":   lockadmin.WhyHeld,
-	"similar": lockadmin.WhyUnknown, "pooler": lockadmin.WhyHeld, "table": lockadmin.WhyTable,
+var whys = map[string]string{
+	"crashed-holder": "gone", "stopped-holder": "stopped", "blocked-holder": "blocked",
+	"idle-holder": "idle", "deadlock": "circle", "prepared-transaction": "prepared",
+	"long-queue": "slow", "wrong-database": "another database",
+	"handed-past": "handed past", "writer-first": "slow", "stopped-early": "silent",
+	"idle-psql": "blocked", "first-psql": "blocked", "row-psql": "row",
+	"fence": "idle", "waits": "waits", "waits-unsaid": "slow",
+	"own-queue": "slow",
+	"healthy":   "held", "free": "free", "broken": "broken",
+	"limit":   "held",
+	"similar": "unknown", "pooler": "held", "table": "table",
 }
 
 // Each trouble is prepared on a real server, and its screen says what it is: at 100 columns, at 40, and in JSON.
@@ -188,7 +188,7 @@ func checkOverview(t *testing.T, admin *lockadmin.Admin, e lockadmin.Explanation
 		t.Fatal(err)
 	}
 	want, lock := e.Verdicts[0], e.Lock
-	if want.Kind == lockadmin.WhyTable {
+	if want.Kind == "table" {
 		lock = ""
 	}
 	ill := !explain.GoesOn(want.Severity) && e.State != lockadmin.LockUnknown
@@ -197,11 +197,11 @@ func checkOverview(t *testing.T, admin *lockadmin.Admin, e lockadmin.Explanation
 		all.Locks[n].Text == "" || all.Locks[n].Who == "" || all.Locks[n].Since.IsZero()) {
 		t.Errorf("why says %s, %q; the overview has %+v", want.Severity, want.Kind, all)
 	}
-	if want.Kind == lockadmin.WhyTable {
+	if want.Kind == "table" {
 		return
 	}
 	var leases []pglock.LockInfo
-	for l, err := range admin.Locks(t.Context(), lockadmin.WithFree(), lockadmin.WithPrefix(lock)) {
+	for l, err := range admin.Locks(t.Context(), lockadmin.LocksQuery{Free: true, Prefix: lock}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
@@ -63,7 +64,7 @@ func TestThePageSaysThatTheDatabaseIsAway(t *testing.T) {
 	p.gone("#banner")
 	p.text("#link", "live")
 	p.text("#said", "Connected again")
-	if _, err := lockadmin.Collect(s.admin.Locks(t.Context())); err != nil {
+	if _, err := lists.All(s.admin.Locks(t.Context(), lockadmin.LocksQuery{})); err != nil {
 		t.Fatal(err)
 	}
 }

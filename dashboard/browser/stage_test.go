@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/dashboard"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -138,7 +139,7 @@ func (s *stage) queue(holder, name string, opts ...pglock.AcquireOption) {
 	}()
 	s.t.Cleanup(func() { cancel(); <-done })
 	s.eventually(func() bool {
-		waiters, err := lockadmin.Collect(s.admin.Waiters(s.t.Context(), name))
+		waiters, err := lists.All(s.admin.Waiters(s.t.Context(), lockadmin.WaitersQuery{Lock: name}))
 		if err != nil {
 			s.t.Fatal(err)
 		}

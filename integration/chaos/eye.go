@@ -14,6 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/cluster"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/wire"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -96,11 +97,11 @@ func (e *eye) look(ctx context.Context) (l history.Look, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	l.Began = history.Now()
-	held, err := lockadmin.Collect(e.admin.Locks(ctx, lockadmin.WithPageSize(lockadmin.MaxPageSize)))
+	held, err := lists.All(e.admin.Locks(ctx, lockadmin.LocksQuery{PageSize: lockadmin.MaxPageSize}))
 	if err != nil {
 		return l, err
 	}
-	waiters, err := lockadmin.Collect(e.admin.Waiters(ctx, "", lockadmin.WithPageSize(lockadmin.MaxPageSize)))
+	waiters, err := lists.All(e.admin.Waiters(ctx, lockadmin.WaitersQuery{PageSize: lockadmin.MaxPageSize}))
 	if err != nil {
 		return l, err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/wire"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -25,7 +26,7 @@ type waiting struct {
 func inFront(h *hit) *member {
 	var chosen *member
 	h.until(time.Second, func(ctx context.Context) bool {
-		tickets, err := lockadmin.Collect(h.eye.admin.Waiters(ctx, ""))
+		tickets, err := lists.All(h.eye.admin.Waiters(ctx, lockadmin.WaitersQuery{}))
 		if err != nil {
 			return false
 		}
@@ -93,7 +94,7 @@ func lateHints(h *hit) error {
 // queuedAgain waits until the victim has another ticket for the lock than before.
 func (h *hit) queuedAgain(patience time.Duration) {
 	h.until(patience, func(ctx context.Context) bool {
-		tickets, err := lockadmin.Collect(h.eye.admin.Waiters(ctx, h.front.Lock))
+		tickets, err := lists.All(h.eye.admin.Waiters(ctx, lockadmin.WaitersQuery{Lock: h.front.Lock}))
 		return err == nil && slices.ContainsFunc(tickets, func(t lockadmin.Waiter) bool {
 			return t.Holder == h.front.Holder && t.Ticket > h.front.Ticket
 		})
@@ -129,7 +130,7 @@ func (h *hit) until(patience time.Duration, ask func(context.Context) bool) bool
 func reader(h *hit) *member {
 	brief, cancel := context.WithTimeout(h.ctx, time.Second)
 	defer cancel()
-	tickets, _ := lockadmin.Collect(h.eye.admin.Waiters(brief, ""))
+	tickets, _ := lists.All(h.eye.admin.Waiters(brief, lockadmin.WaitersQuery{}))
 	for _, t := range tickets {
 		if t.Place > 1 || t.Mode != pglock.ModeExclusive {
 			continue

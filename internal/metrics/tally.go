@@ -26,7 +26,7 @@ type mark struct {
 }
 
 type history interface {
-	RecentEvents(ctx context.Context, after int64) ([]lockadmin.RecentEvent, int64, error)
+	RecentHistory(ctx context.Context, after int64) ([]lockadmin.HistoryEntry, int64, error)
 }
 
 func newTally() tally {
@@ -44,7 +44,7 @@ func (t *tally) count(ctx context.Context, from history, now time.Time) error {
 	if !t.started {
 		after = 1<<63 - 1
 	}
-	events, greatest, err := from.RecentEvents(ctx, after)
+	events, greatest, err := from.RecentHistory(ctx, after)
 	if err != nil {
 		return err
 	}

@@ -15,11 +15,12 @@ type fake struct {
 	after    int64 // of the last question
 }
 
-func (f *fake) RecentEvents(_ context.Context, after int64) (events []lockadmin.RecentEvent, greatest int64, _ error) {
+func (f *fake) RecentHistory(_ context.Context, after int64) (events []lockadmin.HistoryEntry, greatest int64,
+	_ error) {
 	f.after = after
 	for _, id := range f.visible {
 		if id > after {
-			events = append(events, lockadmin.RecentEvent{ID: id, Kind: lockadmin.EventBreak})
+			events = append(events, lockadmin.HistoryEntry{ID: id, Kind: lockadmin.EventBreak})
 		}
 	}
 	return events, f.greatest, nil

@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -234,7 +235,7 @@ func (s *Stage) AwaitQueue(ctx context.Context, lock string, n int) error {
 		return err
 	}
 	for began := time.Now(); time.Since(began) < patience; {
-		waiters, err := lockadmin.Collect(admin.Waiters(ctx, lock))
+		waiters, err := lists.All(admin.Waiters(ctx, lockadmin.WaitersQuery{Lock: lock}))
 		if err != nil {
 			return err
 		}

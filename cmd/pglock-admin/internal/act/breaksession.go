@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -24,7 +25,7 @@ func breakSession(o *cli.Options, cmd *cobra.Command, b breaking) error {
 	if !b.yes && cli.Asks(cmd) {
 		var seen []lockadmin.Session
 		err := o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) (err error) {
-			seen, err = lockadmin.Collect(admin.Sessions(ctx, lockadmin.WithSession(b.session)))
+			seen, err = lists.All(admin.Sessions(ctx, lockadmin.SessionsQuery{Session: b.session}))
 			if err == nil && (len(seen) == 0 || seen[0].Leases+seen[0].Tickets == 0) {
 				err = noSuchSession(o, b.session)
 			}

@@ -78,15 +78,12 @@ func (o *Options) CompleteFlags(cmd *cobra.Command) {
 func (o *Options) names(cmd *cobra.Command, word string, free bool) (found []cobra.Completion,
 	directive cobra.ShellCompDirective) {
 	o.complete(cmd, func(ctx context.Context, admin *lockadmin.Admin) {
-		opts := []lockadmin.ListOption{lockadmin.WithPageSize(Completed)}
-		if free {
-			opts = append(opts, lockadmin.WithFree())
-		}
+		q := lockadmin.LocksQuery{Free: free, PageSize: Completed}
 		if word != "" && !strings.HasPrefix(word, `"`) {
-			opts = append(opts, lockadmin.WithPrefix(word))
+			q.Prefix = word
 		}
 		last := ""
-		for lock, err := range admin.Locks(ctx, opts...) {
+		for lock, err := range admin.Locks(ctx, q) {
 			if err != nil || len(found) == Completed {
 				return
 			}
@@ -108,7 +105,7 @@ func (o *Options) names(cmd *cobra.Command, word string, free bool) (found []cob
 func (o *Options) sessionIDs(cmd *cobra.Command, _ []string, word string) (found []cobra.Completion,
 	directive cobra.ShellCompDirective) {
 	o.complete(cmd, func(ctx context.Context, admin *lockadmin.Admin) {
-		for s, err := range admin.Sessions(ctx, lockadmin.WithLimit(Completed)) {
+		for s, err := range admin.Sessions(ctx, lockadmin.SessionsQuery{Limit: Completed}) {
 			if err != nil {
 				return
 			}

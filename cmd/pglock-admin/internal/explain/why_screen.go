@@ -179,7 +179,7 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			add("", fmt.Sprintf("and %d more: pglock-admin show", len(e.Processes)-n))
 			break
 		}
-		add("server", processText(b.Backend))
+		add("server", processText(b))
 	}
 	for n, ev := range e.Events {
 		if n == most {
@@ -222,7 +222,7 @@ func queueText(q lockadmin.QueueFacts, telling bool) string {
 	}
 	var first []string
 	for _, w := range q.First {
-		who := shown.Text(w.Holder) + " " + shown.Age(w.Waiter.Waiting)
+		who := shown.Text(w.Holder) + " " + shown.Age(w.Waiting)
 		if !w.Alive && telling {
 			who += " (dead)"
 		}

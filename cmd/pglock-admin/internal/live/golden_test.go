@@ -141,16 +141,16 @@ func reportShot() liveShot {
 	l := shop()[1]
 	l.Name = "nightly-report"
 	v := look.ShowView{Lock: look.ViewOf(l), Holders: []look.LockView{look.ViewOf(l)},
-		Waiters: look.WaiterViews(queueOf(3))}
-	v.Events = []lockadmin.Event{
+		Waiters: queueOf(3)}
+	v.Events = []lockadmin.HistoryEntry{
 		{At: liveNoon.Add(-11 * time.Minute), Kind: lockadmin.EventTakeover, Token: 41, NewToken: 42,
 			Holder: "app-9/reporter[12]", Actor: "app-1/reporter[4711]"},
 		{At: liveNoon.Add(-26 * time.Hour), Kind: lockadmin.EventBreak, Token: 30, NewToken: 31,
 			Holder: "app-9/reporter[7]", Actor: "alice@ops", DBUser: "alice", Reason: "stuck since 3:00, host is down"},
 	}
-	v.Backends = look.BackendViews([]lockadmin.Backend{{Use: lockadmin.BackendHeartbeat, PID: 20321, User: "app",
+	v.Backends = []lockadmin.Backend{{Use: lockadmin.BackendHeartbeat, PID: 20321, User: "app",
 		Application: "pglock app-1/reporter[4711]", Client: "10.0.0.7", State: "idle",
-		InState: 1200 * time.Millisecond}})
+		InState: 1200 * time.Millisecond}}
 	return liveShot{lock: v}
 }
 

@@ -142,7 +142,7 @@ func (m *liveModel) drawLine() (lines []string) {
 			dead = look.PassedOver
 		}
 		place := fitRight(strconv.Itoa(q.Place), places) + ". "
-		pieces := []string{"waits " + shown.Age(q.Waiter.Waiting), mode, dead}
+		pieces := []string{"waits " + shown.Age(q.Waiting), mode, dead}
 		room := width - 3 - cells(place)
 		if room > 60 { // one line for each waiter
 			facts := flow(room, pieces...)
@@ -176,7 +176,7 @@ func (m *liveModel) drawPast() []string {
 	return lines
 }
 
-func (m *liveModel) drawEvent(e lockadmin.Event) (lines []string) {
+func (m *liveModel) drawEvent(e lockadmin.HistoryEntry) (lines []string) {
 	when := e.At.UTC().Format("15:04:05")
 	if m.shot.at.Sub(e.At) > 12*time.Hour || m.width >= 80 {
 		when = e.At.UTC().Format("2006-01-02 15:04:05")
@@ -203,19 +203,19 @@ func (m *liveModel) drawProcesses() []string {
 	for _, b := range v.Backends {
 		state, open, client := "state hidden", "", ""
 		if !b.Hidden {
-			state = cellText(b.State) + " for " + shown.Age(b.Backend.InState)
+			state = cellText(b.State) + " for " + shown.Age(b.InState)
 			if b.State == "active" && b.WaitsFor != "" {
 				state += ", waits for " + cellText(b.WaitsFor)
 			}
-			if b.Backend.Transaction > 0 {
-				open = "transaction open for " + shown.Age(b.Backend.Transaction)
+			if b.Transaction > 0 {
+				open = "transaction open for " + shown.Age(b.Transaction)
 			}
 			if client = "local"; b.Client != "" {
 				client = cellText(b.Client)
 			}
 		}
-		pid, user := "pid "+look.PidText(b.Backend), "user "+cellText(b.User)
-		for n, line := range flow(m.width-2, pid, look.ShortUse(b.Backend, cellText), cellText(b.Application), user,
+		pid, user := "pid "+look.PidText(b), "user "+cellText(b.User)
+		for n, line := range flow(m.width-2, pid, look.ShortUse(b, cellText), cellText(b.Application), user,
 			client,
 			state, open) {
 			if n > 0 {

@@ -24,18 +24,19 @@ func hostileShots(text string) (list, lock liveShot) {
 	second := l
 	second.Token, second.Slot = 3, 2
 	v := look.ShowView{Lock: look.ViewOf(l), Holders: []look.LockView{look.ViewOf(l), look.ViewOf(second)},
-		Waiters: look.WaiterViews([]lockadmin.Waiter{
+		Waiters: []lockadmin.Waiter{
 			{Lock: text, Ticket: 1, Place: 1, Holder: text, Alive: true, Behind: text},
-			{Lock: text, Ticket: 2, Place: 12, Holder: text}})}
+			{Lock: text, Ticket: 2, Place: 12, Holder: text}}}
 	for _, kind := range []lockadmin.EventKind{lockadmin.EventBreak, lockadmin.EventTakeover, lockadmin.EventBypass,
 		lockadmin.EventEpoch, lockadmin.EventRelease, lockadmin.EventKind(text)} {
-		v.Events = append(v.Events, lockadmin.Event{At: liveNoon, Kind: kind, Lock: text, Holder: text, Actor: text,
+		v.Events = append(v.Events, lockadmin.HistoryEntry{At: liveNoon, Kind: kind, Lock: text, Holder: text,
+			Actor:  text,
 			DBUser: text, Reason: text, Resource: text})
 	}
-	v.Backends = look.BackendViews([]lockadmin.Backend{
+	v.Backends = []lockadmin.Backend{
 		{Use: lockadmin.BackendWrite, Resource: text, PID: 1, User: text, Application: text, Client: text,
 			State: "active", WaitsFor: text, Transaction: time.Hour},
-		{Use: lockadmin.BackendHeartbeat, PID: 2, User: text, Application: text, Client: text, State: text}})
+		{Use: lockadmin.BackendHeartbeat, PID: 2, User: text, Application: text, Client: text, State: text}}
 	return list, liveShot{lock: v}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -166,19 +167,16 @@ func verdictsOf(ctx context.Context, admin *lockadmin.Admin, locks []pglock.Lock
 
 // liveList reads the first locks of an order with one statement.
 func liveList(ctx context.Context, admin *lockadmin.Admin, w liveWish) ([]pglock.LockInfo, bool, error) {
-	opts := []lockadmin.ListOption{lockadmin.WithLimit(liveLocks + 1)}
+	q := lockadmin.LocksQuery{Match: w.match, Limit: liveLocks + 1}
 	switch w.order {
 	case byWait:
-		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderWaiting))
+		q.Order = lockadmin.OrderWaiting
 	case byAge:
-		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderAge))
+		q.Order = lockadmin.OrderAge
 	case byRate: // a lock that is granted often was granted lately, and may be free at this moment
-		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderRecent), lockadmin.WithFree())
+		q.Order, q.Free = lockadmin.OrderRecent, true
 	}
-	if w.match != "" {
-		opts = append(opts, lockadmin.WithMatch(w.match))
-	}
-	return lockadmin.First(liveLocks, admin.Locks(ctx, opts...))
+	return lists.First(liveLocks, admin.Locks(ctx, q))
 }
 
 // livesIn says of each lock whether its holder lives, with one statement.

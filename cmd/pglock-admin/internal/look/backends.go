@@ -11,31 +11,6 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// BackendView is a process of the server in JSON: what the library tells, and its durations in milliseconds; null where
-// the server hides them.
-type BackendView struct {
-	lockadmin.Backend
-	InState     *int64 `json:"in_state_ms"`
-	Transaction *int64 `json:"transaction_ms"` // null too where no transaction is open
-	Query       *int64 `json:"query_ms"`       // since the last statement began
-}
-
-func BackendViews(backends []lockadmin.Backend) []BackendView {
-	views := []BackendView{}
-	for _, b := range backends {
-		v := BackendView{Backend: b}
-		if !b.Hidden {
-			inState, query := b.InState.Milliseconds(), b.Query.Milliseconds()
-			v.InState, v.Query = &inState, &query
-			if transaction := b.Transaction.Milliseconds(); b.Transaction > 0 {
-				v.Transaction = &transaction
-			}
-		}
-		views = append(views, v)
-	}
-	return views
-}
-
 // drawBackends tells which processes of the server work for the lock.
 func drawBackends(w *cli.Page, v ShowView) {
 	if len(v.Backends) > 0 {
@@ -43,7 +18,7 @@ func drawBackends(w *cli.Page, v ShowView) {
 		drawBackendTable(w, v.Backends)
 	}
 	var notes []string
-	if slices.ContainsFunc(v.Backends, func(b BackendView) bool { return b.Hidden }) {
+	if slices.ContainsFunc(v.Backends, func(b lockadmin.Backend) bool { return b.Hidden }) {
 		notes = append(notes, "The server hides CLIENT, STATE and TRANSACTION from this user. "+
 			"Members of the role pg_read_all_stats see them.")
 	}
@@ -64,7 +39,7 @@ func drawBackends(w *cli.Page, v ShowView) {
 	}
 }
 
-func drawBackendTable(w *cli.Page, backends []BackendView) {
+func drawBackendTable(w *cli.Page, backends []lockadmin.Backend) {
 	titles := []string{"PID", "USE", "APPLICATION", "USER", "CLIENT", "STATE", "TRANSACTION"}
 	var rows [][]string
 	for _, b := range backends {
@@ -74,15 +49,15 @@ func drawBackendTable(w *cli.Page, backends []BackendView) {
 			if b.Client != "" {
 				client = shown.Text(b.Client)
 			}
-			if b.Backend.Transaction > 0 {
-				transaction = shown.Age(b.Backend.Transaction)
+			if b.Transaction > 0 {
+				transaction = shown.Age(b.Transaction)
 			}
-			state = shown.Text(b.State) + " for " + shown.Age(b.Backend.InState)
+			state = shown.Text(b.State) + " for " + shown.Age(b.InState)
 			if b.State == "active" && b.WaitsFor != "" {
 				state += ", waits for " + shown.Text(b.WaitsFor)
 			}
 		}
-		rows = append(rows, []string{PidText(b.Backend), ShortUse(b.Backend, shown.Text),
+		rows = append(rows, []string{PidText(b), ShortUse(b, shown.Text),
 			shown.Text(b.Application),
 			shown.Text(b.User),
 			client, state, transaction})
@@ -127,7 +102,7 @@ func ShortUse(b lockadmin.Backend, text func(string) string) string {
 // withoutHeartbeat counts the holders whose heartbeat is not among the backends.
 func withoutHeartbeat(v ShowView) (n int) {
 	for _, h := range v.Holders {
-		if !slices.ContainsFunc(v.Backends, func(b BackendView) bool {
+		if !slices.ContainsFunc(v.Backends, func(b lockadmin.Backend) bool {
 			return b.Use == lockadmin.BackendHeartbeat && b.Slot == h.Slot && b.Token == h.Token
 		}) {
 			n++
@@ -160,7 +135,7 @@ func drawEndings(w *cli.Page, o *cli.Options, v ShowView) {
 			"does not end the holder: its client connects again, and keeps the lock. " +
 				rightToEnd(v.Backends, lockadmin.BackendHeartbeat)})
 	}
-	if slices.ContainsFunc(v.Backends, func(b BackendView) bool {
+	if slices.ContainsFunc(v.Backends, func(b lockadmin.Backend) bool {
 		return b.PID == 0 || b.Use != lockadmin.BackendHeartbeat && b.Use != lockadmin.BackendWrite
 	}) {
 		ways = append(ways, [2]string{"pglock-admin why " + shown.Name(v.Lock.Name) + o.Same(),
@@ -173,7 +148,7 @@ func drawEndings(w *cli.Page, o *cli.Options, v ShowView) {
 	}
 }
 
-func pidsOf(backends []BackendView, use lockadmin.BackendUse) (pids []string) {
+func pidsOf(backends []lockadmin.Backend, use lockadmin.BackendUse) (pids []string) {
 	for _, b := range backends {
 		if pid := strconv.Itoa(b.PID); b.Use == use && b.PID != 0 && !slices.Contains(pids, pid) {
 			pids = append(pids, pid)
@@ -190,7 +165,7 @@ func terminate(pids []string) string {
 }
 
 // rightToEnd says who may end the backends, or that this user may.
-func rightToEnd(backends []BackendView, use lockadmin.BackendUse) string {
+func rightToEnd(backends []lockadmin.Backend, use lockadmin.BackendUse) string {
 	var users []string
 	for _, b := range backends {
 		if b.Use == use && !b.MayEnd && !slices.Contains(users, shown.Word(b.User)) {

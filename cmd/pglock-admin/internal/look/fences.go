@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -30,19 +31,19 @@ the resource with the same name.`,
 		Args:        cli.AtMostOneName,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, opts, err := flags.read(cmd, args)
+			name, err := flags.read(cmd, args)
 			if err != nil {
 				return err
 			}
+			limit, page := flags.ends()
+			q := lockadmin.FencesQuery{Lock: name, Prefix: flags.prefix, Match: flags.match, Older: flags.older,
+				Order: lockadmin.Order(flags.order), After: flags.after, Limit: limit, PageSize: page}
 			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				fences, more, err := lockadmin.First(flags.limit, admin.Fences(ctx, name, opts...))
+				fences, more, err := lists.First(flags.limit, admin.Fences(ctx, q))
 				if err != nil {
 					return err
 				}
 				view := fencesView{Fences: fences, More: more}
-				if fences == nil {
-					view.Fences = []lockadmin.FenceInfo{}
-				}
 				return o.Show(cmd, view, func(w *cli.Page) { drawFences(w, view, name, flags) })
 			})
 		},

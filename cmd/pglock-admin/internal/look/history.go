@@ -11,20 +11,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// eventView is an event in JSON, with how long the tenure lasted.
-type eventView struct {
-	lockadmin.Event
-	HeldFor int64 `json:"held_for_ms,omitempty"`
-}
-
 type historyView struct {
-	Events  []eventView `json:"events"` // newest first
-	More    bool        `json:"more"`   // --limit left some out
-	History RecordView  `json:"history"`
+	Events  []lockadmin.HistoryEntry `json:"events"` // newest first
+	More    bool                     `json:"more"`   // --limit left some out
+	History RecordView               `json:"history"`
 }
 
 func NewHistory(o *cli.Options) *cobra.Command {
@@ -59,12 +54,12 @@ You need the role pglock_admin.`,
 			if err != nil {
 				return err
 			}
-			opts, err := historyOptions(cmd, limit, before, since, until, kinds)
+			q, err := historyQuery(cmd, name, limit, before, since, until, kinds)
 			if err != nil {
 				return err
 			}
 			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				view, err := readHistory(ctx, admin, name, limit, opts)
+				view, err := readHistory(ctx, admin, q, limit)
 				if err != nil {
 					return err
 				}
@@ -80,41 +75,38 @@ You need the role pglock_admin.`,
 	return cmd
 }
 
-// historyOptions reads the flags of history.
-func historyOptions(cmd *cobra.Command, limit int, before int64, since, until time.Duration,
-	kinds []string) ([]lockadmin.ListOption, error) {
+// historyQuery reads the flags of history.
+func historyQuery(cmd *cobra.Command, name string, limit int, before int64, since, until time.Duration,
+	kinds []string) (q lockadmin.HistoryQuery, err error) {
 	if limit < 1 || limit > 9999 {
-		return nil, cli.UsageErrorf("--limit 100", "--limit is %d: it must be from 1 to 9999", limit)
+		return q, cli.UsageErrorf("--limit 100", "--limit is %d: it must be from 1 to 9999", limit)
 	}
-	opts := []lockadmin.ListOption{lockadmin.WithPageSize(limit + 1)}
-	if cmd.Flags().Changed("before") {
-		if before < 1 {
-			return nil, cli.UsageErrorf("--before 4711", "--before is %d: it must be the ID of an event", before)
-		}
-		opts = append(opts, lockadmin.WithBefore(before))
+	if cmd.Flags().Changed("before") && before < 1 {
+		return q, cli.UsageErrorf("--before 4711", "--before is %d: it must be the ID of an event", before)
 	}
+	q = lockadmin.HistoryQuery{Lock: name, Before: before, Limit: limit + 1, PageSize: limit + 1}
 	for _, ago := range []struct {
 		flag string
 		d    time.Duration
-		with func(time.Time) lockadmin.ListOption
-	}{{"since", since, lockadmin.WithSince}, {"until", until, lockadmin.WithUntil}} {
+		to   *time.Time
+	}{{"since", since, &q.Since}, {"until", until, &q.Until}} {
 		if !cmd.Flags().Changed(ago.flag) {
 			continue
 		}
 		if ago.d < 0 {
-			return nil, cli.UsageErrorf("--"+ago.flag+" 1h", "--%s is %s: it must not be negative", ago.flag,
+			return q, cli.UsageErrorf("--"+ago.flag+" 1h", "--%s is %s: it must not be negative", ago.flag,
 				shown.Duration(ago.d))
 		}
-		opts = append(opts, ago.with(time.Now().Add(-ago.d)))
+		*ago.to = time.Now().Add(-ago.d)
 	}
 	for _, k := range kinds {
 		if !slices.Contains(lockadmin.EventKinds(), lockadmin.EventKind(k)) {
-			return nil, cli.UsageErrorf("--kind takeover,break", "--kind is %s: it must be of %s",
+			return q, cli.UsageErrorf("--kind takeover,break", "--kind is %s: it must be of %s",
 				shown.Argument(shown.Lines(k)), kindsText())
 		}
-		opts = append(opts, lockadmin.WithKinds(lockadmin.EventKind(k)))
+		q.Kinds = append(q.Kinds, lockadmin.EventKind(k))
 	}
-	return opts, nil
+	return q, nil
 }
 
 func kindsText() string {
@@ -125,18 +117,14 @@ func kindsText() string {
 	return strings.Join(all, ", ")
 }
 
-func readHistory(ctx context.Context, admin *lockadmin.Admin, name string, limit int,
-	opts []lockadmin.ListOption) (historyView, error) {
-	events, more, err := lockadmin.First(limit, admin.History(ctx, name, opts...))
+func readHistory(ctx context.Context, admin *lockadmin.Admin, q lockadmin.HistoryQuery, limit int) (historyView,
+	error) {
+	events, more, err := lists.First(limit, admin.History(ctx, q))
 	if err != nil {
 		return historyView{}, err
 	}
 	settings, err := admin.HistorySettings(ctx)
-	view := historyView{Events: []eventView{}, More: more, History: RecordViewOf(settings)}
-	for _, e := range events {
-		view.Events = append(view.Events, eventView{Event: e, HeldFor: e.HeldFor().Milliseconds()})
-	}
-	return view, err
+	return historyView{Events: events, More: more, History: RecordViewOf(settings)}, err
 }
 
 func drawHistory(w *cli.Page, o *cli.Options, view historyView, name string) {
@@ -153,8 +141,8 @@ func drawHistory(w *cli.Page, o *cli.Options, view historyView, name string) {
 			if ended.IsZero() {
 				ended = v.At
 			}
-			row := []string{cli.Moment(ended), shown.Text(string(v.Kind)), tokenText(v.Event), heldText(v.Event),
-				shown.Text(v.Holder), note(v.Event)}
+			row := []string{cli.Moment(ended), shown.Text(string(v.Kind)), tokenText(v), heldText(v),
+				shown.Text(v.Holder), note(v)}
 			if v.Holder == "" {
 				row[4] = ""
 			}
@@ -179,14 +167,14 @@ func drawHistory(w *cli.Page, o *cli.Options, view historyView, name string) {
 }
 
 // tokenText is the token of a tenure.
-func tokenText(e lockadmin.Event) string {
+func tokenText(e lockadmin.HistoryEntry) string {
 	if e.Token == 0 {
 		return ""
 	}
 	return strconv.FormatInt(int64(e.Token), 10)
 }
 
-func heldText(e lockadmin.Event) string {
+func heldText(e lockadmin.HistoryEntry) string {
 	if e.GrantedAt.IsZero() {
 		return ""
 	}
@@ -194,7 +182,7 @@ func heldText(e lockadmin.Event) string {
 }
 
 // note says of an event what its other columns do not.
-func note(e lockadmin.Event) string {
+func note(e lockadmin.HistoryEntry) string {
 	switch e.Kind {
 	case lockadmin.EventTakeover, lockadmin.EventHandover:
 		return fmt.Sprintf("next: %s, token %d", shown.Text(e.Actor), e.NewToken)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -29,8 +30,8 @@ type listedLock struct {
 	LockView
 	Life lockadmin.Life `json:"life,omitempty"`
 
-	Verdict lockadmin.Severity    `json:"verdict,omitempty"` // of the lock, as why judges it; "" if nobody has looked
-	Why     lockadmin.VerdictKind `json:"why,omitempty"`
+	Verdict lockadmin.Severity `json:"verdict,omitempty"` // of the lock, as why judges it; "" if nobody has looked
+	Why     string             `json:"why,omitempty"`
 }
 
 func ViewOf(i pglock.LockInfo) LockView {
@@ -77,16 +78,20 @@ after pglock-admin show.`,
 		Args:        cli.NoArguments,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, opts, err := flags.read(cmd, args)
-			if err != nil {
+			if _, err := flags.read(cmd, args); err != nil {
 				return err
 			}
+			limit, page := flags.ends()
+			q := lockadmin.LocksQuery{Prefix: flags.prefix, Match: flags.match, Holder: flags.holder,
+				Session: flags.session, Mode: pglock.Mode(flags.mode), Older: flags.older, Free: flags.all,
+				Queued: flags.queued,
+				Order:  lockadmin.Order(flags.order), After: flags.after, Limit: limit, PageSize: page}
 			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				first := lockadmin.First[pglock.LockInfo]
+				first := lists.First[pglock.LockInfo]
 				if flags.order == string(lockadmin.OrderName) {
-					first = lockadmin.FirstLocks
+					first = lists.FirstLocks
 				}
-				infos, more, err := first(flags.limit, admin.Locks(ctx, opts...))
+				infos, more, err := first(flags.limit, admin.Locks(ctx, q))
 				if err != nil {
 					return err
 				}

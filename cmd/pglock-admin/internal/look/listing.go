@@ -77,40 +77,6 @@ func (f *listFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// options are those of the library. They read one entry more than the limit, to know whether there are more.
-func (f *listFlags) options() (opts []lockadmin.ListOption, err error) {
-	for _, given := range []struct {
-		is     bool
-		option func() lockadmin.ListOption
-	}{
-		{f.prefix != "", func() lockadmin.ListOption { return lockadmin.WithPrefix(f.prefix) }},
-		{f.match != "", func() lockadmin.ListOption { return lockadmin.WithMatch(f.match) }},
-		{f.holder != "", func() lockadmin.ListOption { return lockadmin.WithHolder(f.holder) }},
-		{f.session != "", func() lockadmin.ListOption { return lockadmin.WithSession(f.session) }},
-		{f.mode != "", func() lockadmin.ListOption { return lockadmin.WithMode(pglock.Mode(f.mode)) }},
-		{f.all, lockadmin.WithFree},
-		{f.queued, lockadmin.WithQueued},
-		{f.older > 0, func() lockadmin.ListOption { return lockadmin.WithOlder(f.older) }},
-	} {
-		if given.is {
-			opts = append(opts, given.option())
-		}
-	}
-	if f.after != "" {
-		after, err := cli.Unquoted(f.after)
-		if err != nil {
-			return nil, cli.UsageErrorf("the name as list shows it",
-				`--after is %s: a name that begins with " must be quoted as in the output of list`,
-				shown.Text(f.after))
-		}
-		opts = append(opts, lockadmin.WithAfter(after))
-	}
-	if f.order != string(lockadmin.OrderName) {
-		return append(opts, lockadmin.WithOrder(lockadmin.Order(f.order)), lockadmin.WithLimit(f.limit+1)), nil
-	}
-	return append(opts, lockadmin.WithPageSize(f.limit+1)), nil
-}
-
 // more says that a list goes on, after its last entry.
 func (f *listFlags) more(w *cli.Page, n int, last string) {
 	fmt.Fprintf(w, "the first %d; there are more: ", n)
@@ -122,16 +88,24 @@ func (f *listFlags) more(w *cli.Page, n int, last string) {
 	}
 }
 
-// read reads the flags, and the name of a lock if there is one.
-func (f *listFlags) read(cmd *cobra.Command, args []string) (name string, opts []lockadmin.ListOption, err error) {
+// read checks the flags, and reads the name of a lock if there is one.
+func (f *listFlags) read(cmd *cobra.Command, args []string) (name string, err error) {
 	if err := f.check(cmd); err != nil {
-		return "", nil, err
+		return "", err
 	}
-	if name, err = cli.OptionalName(cmd, args); err != nil {
-		return "", nil, err
+	if f.after, err = cli.Unquoted(f.after); err != nil {
+		return "", cli.UsageErrorf("the name as list shows it",
+			`--after is %s: a name that begins with " must be quoted as in the output of list`, shown.Text(f.after))
 	}
-	opts, err = f.options()
-	return name, opts, err
+	return cli.OptionalName(cmd, args)
+}
+
+// ends are the limit and the size of a page that tell whether there are more than --limit.
+func (f *listFlags) ends() (limit, page int) {
+	if f.order == string(lockadmin.OrderName) {
+		return 0, f.limit + 1
+	}
+	return f.limit + 1, 0
 }
 
 // filtered says that a flag leaves something out.

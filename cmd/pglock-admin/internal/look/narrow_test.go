@@ -51,9 +51,9 @@ func TestNameOfAnApplicationCannotWriteToTheTerminal(t *testing.T) {
 	t.Parallel()
 	p := &cli.Page{Width: 80}
 	drawBackends(p,
-		ShowView{Backends: []BackendView{{Backend: lockadmin.Backend{Use: lockadmin.BackendWrite, PID: 7,
+		ShowView{Backends: []lockadmin.Backend{{Use: lockadmin.BackendWrite, PID: 7,
 			Application: "a\x1b[2Jb", User: "u\nx",
-			Resource: "r\x1b", Client: "c\x1b", State: "s\x1b"}}}})
+			Resource: "r\x1b", Client: "c\x1b", State: "s\x1b"}}})
 	said := p.String()
 	if strings.ContainsAny(said, "\x1b") {
 		t.Errorf("%q", said)
@@ -67,8 +67,8 @@ func TestNameOfAnApplicationCannotWriteToTheTerminal(t *testing.T) {
 	for _, width := range []int{0, 40, 80} {
 		p := &cli.Page{Width: width}
 		drawEndings(p, &cli.Options{}, ShowView{Lock: heldLock("report"), Holders: []LockView{heldLock("report")},
-			Backends: []BackendView{{Backend: lockadmin.Backend{Use: lockadmin.BackendHeartbeat, PID: 7,
-				User: "app"}}}})
+			Backends: []lockadmin.Backend{{Use: lockadmin.BackendHeartbeat, PID: 7,
+				User: "app"}}})
 		if said := p.String(); !strings.Contains(said, "pglock-admin break report") ||
 			!strings.Contains(said, "pg_terminate_backend(7)") {
 			t.Errorf("at %d it does not say how to end the lease:\n%s", width, said)
@@ -86,11 +86,11 @@ func TestNameOfAnApplicationCannotWriteToTheTerminal(t *testing.T) {
 func TestShowNamesWhatEachProcessDoes(t *testing.T) {
 	t.Parallel()
 	v := ShowView{Lock: heldLock("report"), Holders: []LockView{heldLock("report")},
-		Backends: BackendViews([]lockadmin.Backend{
+		Backends: []lockadmin.Backend{
 			{Use: lockadmin.BackendRow, PID: 7, User: "alice"},
 			{Use: lockadmin.BackendBlocker, Prepared: "payment\x1b7", User: "bob"},
 			{Use: lockadmin.BackendAtFence, PID: 9, Resource: "accounts", User: "app"},
-		})}
+		}}
 	p := &cli.Page{}
 	drawBackends(p, v)
 	drawEndings(p, &cli.Options{}, v)

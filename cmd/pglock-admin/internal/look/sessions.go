@@ -8,19 +8,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// sessionView is a session in JSON: the library's Session, with its duration in milliseconds.
-type sessionView struct {
-	lockadmin.Session
-	Silent int64 `json:"silent_ms"`
-}
-
 type sessionsView struct {
-	Sessions []sessionView `json:"sessions"`
-	More     bool          `json:"more"` // --limit left some out
+	Sessions []lockadmin.Session `json:"sessions"`
+	More     bool                `json:"more"` // --limit left some out
 }
 
 func NewSessions(o *cli.Options) *cobra.Command {
@@ -48,19 +43,19 @@ version, and PID is empty. Behind a pooler such as PgBouncer PID stays empty.`,
 		Args:        cli.NoArguments,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, opts, err := flags.read(cmd, args)
-			if err != nil {
+			if _, err := flags.read(cmd, args); err != nil {
 				return err
 			}
+			limit, page := flags.ends()
+			q := lockadmin.SessionsQuery{Match: flags.match, Holder: flags.holder, Session: flags.session,
+				Older: flags.older, Order: lockadmin.Order(flags.order), After: flags.after, Limit: limit,
+				PageSize: page}
 			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				sessions, more, err := lockadmin.First(flags.limit, admin.Sessions(ctx, opts...))
+				sessions, more, err := lists.First(flags.limit, admin.Sessions(ctx, q))
 				if err != nil {
 					return err
 				}
-				view := sessionsView{Sessions: []sessionView{}, More: more}
-				for _, s := range sessions {
-					view.Sessions = append(view.Sessions, sessionView{s, s.Silent.Milliseconds()})
-				}
+				view := sessionsView{Sessions: sessions, More: more}
 				return o.Show(cmd, view, func(w *cli.Page) { drawSessions(w, view, flags) })
 			})
 		},
@@ -97,7 +92,7 @@ func drawSessions(w *cli.Page, view sessionsView, flags listFlags) {
 		}
 		rows = append(rows, []string{s.ID, shown.Text(s.Holder), version, string(s.Life), strconv.Itoa(s.Leases),
 			strconv.Itoa(s.Tickets),
-			shown.Age(s.Session.Silent) + " ago", pid, orDash(s.Client), orDash(s.Application)})
+			shown.Age(s.Silent) + " ago", pid, orDash(s.Client), orDash(s.Application)})
 	}
 	for _, spare := range []string{"APPLICATION", "CLIENT", "VERSION"} {
 		if w.Fits(cli.TableOf(titles, rows)) {

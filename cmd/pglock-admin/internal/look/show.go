@@ -9,19 +9,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 type ShowView struct {
-	Lock     LockView              `json:"lock"`     // of several holders the one with the lowest slot
-	Holders  []LockView            `json:"holders"`  // every lease that is held
-	Backends []BackendView         `json:"backends"` // null without the right to see any, and on a standby
-	Waiters  []WaiterView          `json:"waiters"`  // the queue in order, up to --waiters; lock.waiting counts all
-	Fences   []lockadmin.FenceInfo `json:"fences"`
-	Events   []lockadmin.Event     `json:"events"`         // newest first; null without the right to read them
-	Note     string                `json:"note,omitempty"` // why there are no events
+	Lock     LockView                 `json:"lock"`     // of several holders the one with the lowest slot
+	Holders  []LockView               `json:"holders"`  // every lease that is held
+	Backends []lockadmin.Backend      `json:"backends"` // null without the right to see any, and on a standby
+	Waiters  []lockadmin.Waiter       `json:"waiters"`  // the queue in order, up to --waiters; lock.waiting counts all
+	Fences   []lockadmin.FenceInfo    `json:"fences"`
+	Events   []lockadmin.HistoryEntry `json:"events"`         // newest first; null without the right to read them
+	Note     string                   `json:"note,omitempty"` // why there are no events
 
 	BackendsNote string `json:"backends_note,omitempty"` // why there are no backends
 }
@@ -96,27 +97,22 @@ func Look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 	case err != nil:
 		return ShowView{}, err
 	default:
-		view.Backends = BackendViews(backends)
+		view.Backends = append([]lockadmin.Backend{}, backends...)
 	}
-	queue, _, err := lockadmin.First(waiters, admin.Waiters(ctx, name, lockadmin.WithPageSize(waiters)))
-	if err != nil {
+	queue := lockadmin.WaitersQuery{Lock: name, Limit: waiters}
+	if view.Waiters, err = lists.All(admin.Waiters(ctx, queue)); err != nil {
 		return ShowView{}, err
 	}
-	view.Waiters = WaiterViews(queue)
-	if view.Fences, _, err = lockadmin.First(fencesShown, admin.Fences(ctx, name)); err != nil {
+	fences := lockadmin.FencesQuery{Lock: name, Limit: fencesShown}
+	if view.Fences, err = lists.All(admin.Fences(ctx, fences)); err != nil {
 		return ShowView{}, err
 	}
-	if view.Fences == nil {
-		view.Fences = []lockadmin.FenceInfo{}
-	}
-	view.Events, _, err = lockadmin.First(events, admin.History(ctx, name, lockadmin.WithPageSize(events)))
+	view.Events, err = lists.All(admin.History(ctx, lockadmin.HistoryQuery{Lock: name, Limit: events}))
 	switch {
 	case errors.Is(err, pglock.ErrPermission):
 		view.Note = "the events are not shown: they need the role pglock_admin"
 	case err != nil:
 		return ShowView{}, err
-	case view.Events == nil:
-		view.Events = []lockadmin.Event{}
 	}
 	return view, nil
 }
@@ -222,7 +218,7 @@ func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
 	var width [4]int
 	for _, q := range v.Waiters {
 		row := [4]string{strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), ModeText(q.Mode, q.Limit),
-			shown.Age(q.Waiter.Waiting)}
+			shown.Age(q.Waiting)}
 		for i, cell := range row {
 			width[i] = max(width[i], len(cell))
 		}
@@ -247,7 +243,7 @@ func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
 }
 
 // Tell writes an event in words.
-func Tell(e lockadmin.Event) string {
+func Tell(e lockadmin.HistoryEntry) string {
 	switch e.Kind {
 	case lockadmin.EventBreak:
 		return fmt.Sprintf("%s (user %s) broke the lease of %s with token %d: %s (the next token is greater than %d)",

@@ -8,21 +8,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// WaiterView is a waiter in JSON: the library's Waiter, with durations in milliseconds.
-type WaiterView struct {
-	lockadmin.Waiter
-	TTL     int64 `json:"ttl_ms"`
-	Waiting int64 `json:"waiting_ms"`
-}
-
 type WaitersView struct {
-	Waiters []WaiterView `json:"waiters"`
-	More    bool         `json:"more"` // --limit left some out
+	Waiters []lockadmin.Waiter `json:"waiters"`
+	More    bool               `json:"more"` // --limit left some out
 }
 
 const PassedOver = "dead session: the queue will pass over it"
@@ -42,22 +36,26 @@ longest.`,
 		Args:        cli.AtMostOneName,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, opts, err := flags.read(cmd, args)
+			name, err := flags.read(cmd, args)
 			if err != nil {
 				return err
 			}
 			if name != "" && flags.after != "" {
 				return cli.UsageErrorf("no --after", "--after does not go with a NAME")
 			}
+			limit, page := flags.ends()
+			q := lockadmin.WaitersQuery{Lock: name, Prefix: flags.prefix, Match: flags.match, Holder: flags.holder,
+				Session: flags.session, Mode: pglock.Mode(flags.mode), Older: flags.older,
+				Order: lockadmin.Order(flags.order), After: flags.after, Limit: limit, PageSize: page}
 			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				waiters, more, err := lockadmin.First(flags.limit, admin.Waiters(ctx, name, opts...))
+				waiters, more, err := lists.First(flags.limit, admin.Waiters(ctx, q))
 				if err == nil && len(waiters) == 0 && name != "" {
 					_, err = admin.Get(ctx, name) // tells an empty queue from a lock that does not exist
 				}
 				if err != nil {
 					return NoSuchLock(o, name, err)
 				}
-				view := WaitersView{Waiters: WaiterViews(waiters), More: more}
+				view := WaitersView{Waiters: waiters, More: more}
 				return o.Show(cmd, view, func(w *cli.Page) { drawWaiters(w, view, name, flags, passedOver(o)) })
 			})
 		},
@@ -72,14 +70,6 @@ longest.`,
 		"after":   "begin after the queue of the lock with this `name`",
 	}, lockadmin.OrderName, lockadmin.OrderAge)
 	return cmd
-}
-
-func WaiterViews(waiters []lockadmin.Waiter) []WaiterView {
-	views := []WaiterView{}
-	for _, w := range waiters {
-		views = append(views, WaiterView{Waiter: w, TTL: w.TTL.Milliseconds(), Waiting: w.Waiting.Milliseconds()})
-	}
-	return views
 }
 
 func drawWaiters(w *cli.Page, view WaitersView, name string, flags listFlags, silent string) {
@@ -104,7 +94,7 @@ func drawWaiters(w *cli.Page, view WaitersView, name string, flags listFlags, si
 	for _, q := range view.Waiters {
 		row := []string{shown.Name(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10),
 			ModeText(q.Mode, q.Limit),
-			shown.Text(q.Holder), shown.Age(q.Waiter.Waiting), waitsFor(q.Waiter, silent)}
+			shown.Text(q.Holder), shown.Age(q.Waiting), waitsFor(q, silent)}
 		rows = append(rows, row[first:])
 	}
 	cli.DrawTable(w, titles, rows, right...)

@@ -1,0 +1,229 @@
+package lockadmin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// The limits of a page.
+const (
+	DefaultPageSize = 1000
+	MaxPageSize     = 10_000
+)
+
+// Order says in which order a list comes.
+type Order string
+
+// The orders of lists. Only OrderName has pages: it walks an index. Any other order reads the whole table once, and
+// yields at most Limit entries, DefaultPageSize without it.
+const (
+	OrderName Order = "name" // byte order of names; of Sessions the order of their labels
+	// the longest held, longest waiting, longest unused fence or longest silent session first
+	OrderAge    Order = "age"
+	OrderRecent Order = "recent" // the lock that was granted last first
+	// the lock that somebody has waited for longest first; of Sessions the one with the most tickets
+	OrderWaiting Order = "waiting"
+	OrderExpiry  Order = "expiry" // the lease that ends next first
+	OrderLeases  Order = "leases" // the session with the most leases first
+)
+
+// LocksQuery chooses what Locks yields: with its zero value every held lock, by name. A field that is zero chooses
+// nothing. Texts are compared in upper and lower case as given, and have at most pglock.MaxNameBytes bytes.
+type LocksQuery struct {
+	Prefix  string        // the name begins with it
+	Match   string        // the name or the holder's label contains it
+	Holder  string        // exactly this label, at most pglock.MaxHolderBytes bytes
+	Session string        // the ID of the holder's session, as pglock.LockInfo has it
+	Mode    pglock.Mode   // of the lease
+	Older   time.Duration // the lease was granted so long ago, from 1 µs to 10 years
+	Free    bool          // free locks too, by their last holders
+	Queued  bool          // only locks for which somebody waits, free ones too
+
+	Order Order  // OrderName by default, OrderAge, OrderRecent, OrderWaiting or OrderExpiry
+	After string // begin after the lock with this name; with OrderName only
+	// end after so many leases, in an order other than OrderName at most MaxPageSize; 0: no limit, in such an order
+	// DefaultPageSize. The holders of one lock stay together: in OrderName the other holders of the last lock come too.
+	Limit int
+	// how many leases one statement reads, at most MaxPageSize; 0: DefaultPageSize. Use fewer if the loop ends early: a
+	// page is the server's state at one moment.
+	PageSize int
+}
+
+// WaitersQuery chooses what Waiters yields: with its zero value all queues, by the names of their locks. Its fields are
+// those of LocksQuery, said of waiters.
+type WaitersQuery struct {
+	Lock    string // the queue of the lock with this name
+	Prefix  string
+	Match   string // in the lock's name or in the waiter's label
+	Holder  string
+	Session string
+	Mode    pglock.Mode   // in which it waits
+	Older   time.Duration // it has waited for so long
+
+	Order    Order  // OrderName by default, or OrderAge
+	After    string // not together with Lock
+	Limit    int
+	PageSize int
+}
+
+// FencesQuery chooses what Fences yields: with its zero value every fence, by the names of the resources. Its fields
+// are those of LocksQuery, said of fences.
+type FencesQuery struct {
+	Lock   string        // the fences that its leases have passed, and that of the resource with its name
+	Prefix string        // of the resource
+	Match  string        // in the name of the resource or of the lock
+	Older  time.Duration // nobody has passed it for so long
+
+	Order    Order  // OrderName by default, or OrderAge
+	After    string // the name of a resource
+	Limit    int
+	PageSize int
+}
+
+// SessionsQuery chooses what Sessions yields: with its zero value all clients, by their labels. Its fields are those of
+// LocksQuery, said of sessions.
+type SessionsQuery struct {
+	Match   string // in the label or the ID
+	Holder  string
+	Session string
+	Older   time.Duration // it has been silent for so long
+
+	Order    Order  // OrderName by default, OrderAge, OrderWaiting or OrderLeases
+	After    string // the ID of a session
+	Limit    int
+	PageSize int
+}
+
+// HistoryQuery chooses what History yields: with its zero value all entries, the newest first.
+type HistoryQuery struct {
+	Lock         string // what happened to the lock with this name
+	Kinds        []EventKind
+	Since, Until time.Time // written at Since or later, and before Until
+	Before       int64     // continue after the entry with this ID, toward older ones
+
+	Limit    int // as in LocksQuery
+	PageSize int
+}
+
+// listing is what lists have in common.
+type listing struct {
+	lock, prefix, match, holder, session, after string
+	mode                                        pglock.Mode
+	older                                       time.Duration
+	order                                       Order
+	limit, page                                 int
+}
+
+const mostOlder = 10 * 365 * 24 * time.Hour
+
+// check refuses what no list can be, and fills in what was left to the defaults. orders are those of the list.
+func (l *listing) check(orders ...Order) error {
+	if l.order == "" {
+		l.order = OrderName
+	}
+	if l.page == 0 {
+		l.page = DefaultPageSize
+	}
+	for _, text := range []struct {
+		field, value string
+		most         int
+	}{
+		{"lock", l.lock, pglock.MaxNameBytes}, {"prefix", l.prefix, pglock.MaxNameBytes},
+		{"match", l.match, pglock.MaxNameBytes}, {"holder", l.holder, pglock.MaxHolderBytes},
+		{"after", l.after, pglock.MaxNameBytes},
+	} {
+		if text.value != "" {
+			if err := checkText(text.field, text.value, text.most); err != nil {
+				return err
+			}
+		}
+	}
+	if l.session != "" {
+		if err := checkSession("session", l.session); err != nil {
+			return err
+		}
+	}
+	if l.mode != "" {
+		if err := oneOf("mode", l.mode, pglock.ModeExclusive, pglock.ModeShared, pglock.ModeLimit); err != nil {
+			return err
+		}
+	}
+	if err := oneOf("order", l.order, orders...); err != nil {
+		return err
+	}
+	switch {
+	case l.older != 0 && (l.older < time.Microsecond || l.older > mostOlder):
+		return &pglock.ArgumentError{Field: "older", Value: l.older.String(), Rule: "be from 1µs to 10 years"}
+	case l.after != "" && l.ranked():
+		return &pglock.ArgumentError{Field: "after", Value: argument.Shorten(l.after),
+			Rule: "be given with the order name only"}
+	case l.limit < 0:
+		return &pglock.ArgumentError{Field: "limit", Value: fmt.Sprint(l.limit), Rule: "be at least 1, or 0 for none"}
+	case l.limit > MaxPageSize && l.ranked():
+		return &pglock.ArgumentError{Field: "limit", Value: fmt.Sprint(l.limit),
+			Rule: fmt.Sprintf("be from 1 to %d in the order %s", MaxPageSize, l.order)}
+	case l.page < 1 || l.page > MaxPageSize:
+		return &pglock.ArgumentError{Field: "page size", Value: fmt.Sprint(l.page),
+			Rule: fmt.Sprintf("be from 1 to %d", MaxPageSize)}
+	}
+	return nil
+}
+
+// ranked says that the list is in an order that has no pages.
+func (l *listing) ranked() bool { return l.order != OrderName }
+
+// rank is how many entries a list without pages has.
+func (l *listing) rank() int {
+	if l.limit == 0 {
+		return l.page
+	}
+	return l.limit
+}
+
+// ofSession and since are NULL where nothing is chosen.
+func (l *listing) ofSession() *string { return nullText(l.session) }
+
+func (l *listing) since() *string {
+	if l.older == 0 {
+		return nil
+	}
+	return nullText(protocol.Interval(l.older))
+}
+
+func nullText(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// oneOf refuses a value that is not one of some.
+func oneOf[T ~string](field string, value T, some ...T) error {
+	if slices.Contains(some, value) {
+		return nil
+	}
+	texts := make([]string, len(some))
+	for i, one := range some {
+		texts[i] = string(one)
+	}
+	last := len(texts) - 1
+	return &pglock.ArgumentError{Field: field, Value: fmt.Sprintf("%q", string(value)), Rule: "be " +
+		strings.Join(texts[:last], ", ") + " or " + texts[last]}
+}
+
+// checkSession refuses what cannot be a session's ID.
+func checkSession(field, id string) error {
+	if parsed, err := uuid.Parse(id); err != nil || len(id) != 36 || parsed.String() != strings.ToLower(id) {
+		return &pglock.ArgumentError{Field: field, Value: argument.Shorten(id), Rule: "be the ID of a session, as in " +
+			"3b241101-e2bb-4255-8caf-4136c566a962"}
+	}
+	return nil
+}
