@@ -4649,7 +4649,7 @@ DECLARE
     AND is_count('limit', p_limit, 1, 10000);
   head locks;
   n    text;
-  r    record;  b record;
+  r    record;
   left_queue boolean;
 BEGIN
   DELETE FROM sessions s WHERE s.ctid = ANY (ARRAY(
@@ -4661,37 +4661,28 @@ BEGIN
     WHERE a.name > p_after ORDER BY a.name LIMIT p_limit
   LOOP
     head := take_to_break(n, NULL);
-    left_queue := false;
-    name := n;
-    FOR r IN
+    RETURN QUERY
       DELETE FROM waiters q WHERE q.ctid = ANY (ARRAY(         -- what is locked is being taken back
         SELECT o.ctid FROM waiters o WHERE o.name = n AND o.session_id = p_session_id AND o.ticket > head.served
-        FOR UPDATE SKIP LOCKED)) RETURNING q.ticket, q.holder
-    LOOP
-      left_queue := true;
-      slot := NULL; ticket := r.ticket; holder := r.holder;
-      token := NULL; new_token := NULL; expires_at := NULL; handed := NULL; watched := NULL;
-      RETURN NEXT;
-    END LOOP;
+        FOR UPDATE SKIP LOCKED))
+      RETURNING n, NULL::int, q.ticket, q.holder, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::int[],
+        NULL::boolean;
+    left_queue := FOUND;
     FOR r IN
       SELECT l.slot, l.token FROM locks l
       WHERE l.name = n AND l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot
     LOOP
       CONTINUE WHEN NOT EXISTS (SELECT FROM locks l                 -- it has just ended by itself
         WHERE l.name = n AND l.slot = r.slot AND l.token = r.token AND is_running(l.expires_at, l.ended_at));
-      b := break_lock(n, p_reason, p_actor, r.token);             -- in no subtransaction: see await_row
+      RETURN QUERY                                                  -- in no subtransaction: see await_row
+        SELECT n, r.slot, NULL::bigint, b.* FROM break_lock(n, p_reason, p_actor, r.token) b;
       left_queue := false;
-      slot := r.slot; ticket := NULL; holder := b.holder; token := b.token; new_token := b.new_token;
-      expires_at := b.expires_at; handed := b.handed; watched := b.watched;
-      RETURN NEXT;
     END LOOP;
     IF left_queue THEN                                          -- those behind it may have their turn
       SELECT * INTO head FROM locks l WHERE l.name = n AND l.slot = 0;
-      slot := NULL; ticket := NULL; holder := NULL; token := NULL; new_token := NULL; expires_at := NULL;
-      handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
-      watched := head.watched_until > clock_timestamp();
-      RETURN NEXT;                                              -- only what is to be announced
-    END IF;
+      RETURN QUERY SELECT n, NULL::int, NULL::bigint, NULL, NULL::bigint, NULL::bigint, NULL::timestamptz,
+        (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed, head.watched_until > clock_timestamp();
+    END IF;                                                     -- only what is to be announced
   END LOOP;
 END $$;
 
@@ -4778,34 +4769,29 @@ BEGIN
 END $$;
 
 -- list_history shows operators the history, newest first: p_limit entries before the one with the id p_before; ''
--- means every lock's. p_kinds chooses kinds; p_since and p_until limit the time at which an entry was written.
+-- means every lock's. p_kinds chooses kinds; p_since and p_until limit the time at which an entry was written. Each
+-- call has a plan of its own, so that the index is that of one lock or of all.
 CREATE FUNCTION list_history(
   p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL, p_kinds text[] DEFAULT NULL,
   p_since timestamptz DEFAULT NULL, p_until timestamptz DEFAULT NULL)
 RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint,
                new_token bigint, holder text, actor text, db_user text, reason text, resource text, session_id uuid,
                slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok   boolean := is_length(p_limit);
-  upto bigint := coalesce(p_before, 9223372036854775807);
+  ok boolean := is_length(p_limit);
 BEGIN
   RETURN QUERY
     SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
       e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number
-    FROM (
-      (SELECT * FROM events a WHERE p_lock_name = '' AND a.id < upto AND (p_kinds IS NULL OR a.kind = ANY (p_kinds))
-         AND (p_since IS NULL OR a.at >= p_since) AND (p_until IS NULL OR a.at < p_until)
-       ORDER BY a.id DESC LIMIT p_limit)
-      UNION ALL
-      (SELECT * FROM events a WHERE p_lock_name <> '' AND a.lock_name = p_lock_name AND a.id < upto
-         AND (p_kinds IS NULL OR a.kind = ANY (p_kinds))
-         AND (p_since IS NULL OR a.at >= p_since) AND (p_until IS NULL OR a.at < p_until)
-       ORDER BY a.lock_name, a.id DESC LIMIT p_limit)) e
-    ORDER BY e.id DESC;
+    FROM events e
+    WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
+      AND (p_kinds IS NULL OR e.kind = ANY (p_kinds))
+      AND (p_since IS NULL OR e.at >= p_since) AND (p_until IS NULL OR e.at < p_until)
+    ORDER BY e.id DESC LIMIT p_limit;
 END $$;
 
 -- What replay_history lists.
@@ -4832,37 +4818,27 @@ CREATE FUNCTION replay_history(
   p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_token bigint DEFAULT 0,
   p_after_id bigint DEFAULT 0)
 RETURNS SETOF tenure
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := is_length(p_limit);
 BEGIN
-  IF p_lock_name = '' THEN
-    RETURN QUERY
-      SELECT * FROM (
-        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
-           e.capacity, e.granted_at, e.ended_at, e.number
-         FROM events e WHERE (e.lock_name, e.token, e.id) > (p_after, p_after_token, p_after_id) AND e.lock_name > ''
-         ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
-        UNION ALL
-        (SELECT (present_tenure(l)).* FROM locks l
-         WHERE l.name >= p_after AND (l.name, l.token, 9223372036854775807) > (p_after, p_after_token, p_after_id)
-         ORDER BY l.name FETCH FIRST p_limit ROWS WITH TIES)) u
-      ORDER BY u.lock_name, u.token, u.id LIMIT p_limit;
-  ELSE
-    RETURN QUERY
-      SELECT * FROM (
-        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
-           e.capacity, e.granted_at, e.ended_at, e.number
-         FROM events e WHERE e.lock_name = p_lock_name AND (e.token, e.id) > (p_after_token, p_after_id)
-         ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
-        UNION ALL
-        (SELECT (present_tenure(l)).* FROM locks l
-         WHERE l.name = p_lock_name AND (l.token, 9223372036854775807) > (p_after_token, p_after_id))) u
-      ORDER BY u.lock_name, u.token, u.id LIMIT p_limit;
-  END IF;
+  RETURN QUERY SELECT * FROM (
+      (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
+         e.capacity, e.granted_at, e.ended_at, e.number
+       FROM events e WHERE CASE p_lock_name
+         WHEN '' THEN (e.lock_name, e.token, e.id) > (p_after, p_after_token, p_after_id) AND e.lock_name <> ''
+         ELSE e.lock_name = p_lock_name AND (e.token, e.id) > (p_after_token, p_after_id) END
+       ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
+      UNION ALL
+      (SELECT (present_tenure(l)).* FROM locks l WHERE CASE p_lock_name
+         WHEN '' THEN l.name >= p_after
+           AND (l.name, l.token, 9223372036854775807) > (p_after, p_after_token, p_after_id)
+         ELSE l.name = p_lock_name AND (l.token, 9223372036854775807) > (p_after_token, p_after_id) END
+       ORDER BY l.name FETCH FIRST p_limit ROWS WITH TIES)) u
+    ORDER BY u.lock_name, u.token, u.id LIMIT p_limit;
 END $$;
 
 -- clock_steps finds where the server's clock was set back by more than a tenth of a second between two entries of the
@@ -5025,9 +5001,8 @@ AS $$
       acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
       look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal,
       outcome, guard_write, key_column, key_columns, made_triggers, guard_triggers, guard_table, unguard_table,
-      list_guards, broken_guards, get_lock, list_locks, list_waiters,
-      list_fences, session_rows, list_sessions, holder_lives, list_waits, backend_pids, list_backends, list_blockers, suspects,
-      list_suspects, statistics,
+      list_guards, broken_guards, get_lock, list_locks, list_waiters, list_fences, session_rows, list_sessions,
+      holder_lives, list_waits, backend_pids, list_backends, list_blockers, suspects, list_suspects, statistics,
       recent_events}'::text[]) AS name)
   SELECT 'pglock_user', u.name FROM users u
   UNION ALL SELECT 'pglock_admin', u.name FROM users u

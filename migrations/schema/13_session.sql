@@ -19,7 +19,7 @@ DECLARE
     AND is_count('limit', p_limit, 1, 10000);
   head locks;
   n    text;
-  r    record;  b record;
+  r    record;
   left_queue boolean;
 BEGIN
   DELETE FROM sessions s WHERE s.ctid = ANY (ARRAY(
@@ -31,36 +31,27 @@ BEGIN
     WHERE a.name > p_after ORDER BY a.name LIMIT p_limit
   LOOP
     head := take_to_break(n, NULL);
-    left_queue := false;
-    name := n;
-    FOR r IN
+    RETURN QUERY
       DELETE FROM waiters q WHERE q.ctid = ANY (ARRAY(         -- what is locked is being taken back
         SELECT o.ctid FROM waiters o WHERE o.name = n AND o.session_id = p_session_id AND o.ticket > head.served
-        FOR UPDATE SKIP LOCKED)) RETURNING q.ticket, q.holder
-    LOOP
-      left_queue := true;
-      slot := NULL; ticket := r.ticket; holder := r.holder;
-      token := NULL; new_token := NULL; expires_at := NULL; handed := NULL; watched := NULL;
-      RETURN NEXT;
-    END LOOP;
+        FOR UPDATE SKIP LOCKED))
+      RETURNING n, NULL::int, q.ticket, q.holder, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::int[],
+        NULL::boolean;
+    left_queue := FOUND;
     FOR r IN
       SELECT l.slot, l.token FROM locks l
       WHERE l.name = n AND l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot
     LOOP
       CONTINUE WHEN NOT EXISTS (SELECT FROM locks l                 -- it has just ended by itself
         WHERE l.name = n AND l.slot = r.slot AND l.token = r.token AND is_running(l.expires_at, l.ended_at));
-      b := break_lock(n, p_reason, p_actor, r.token);             -- in no subtransaction: see await_row
+      RETURN QUERY                                                  -- in no subtransaction: see await_row
+        SELECT n, r.slot, NULL::bigint, b.* FROM break_lock(n, p_reason, p_actor, r.token) b;
       left_queue := false;
-      slot := r.slot; ticket := NULL; holder := b.holder; token := b.token; new_token := b.new_token;
-      expires_at := b.expires_at; handed := b.handed; watched := b.watched;
-      RETURN NEXT;
     END LOOP;
     IF left_queue THEN                                          -- those behind it may have their turn
       SELECT * INTO head FROM locks l WHERE l.name = n AND l.slot = 0;
-      slot := NULL; ticket := NULL; holder := NULL; token := NULL; new_token := NULL; expires_at := NULL;
-      handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
-      watched := head.watched_until > clock_timestamp();
-      RETURN NEXT;                                              -- only what is to be announced
-    END IF;
+      RETURN QUERY SELECT n, NULL::int, NULL::bigint, NULL, NULL::bigint, NULL::bigint, NULL::timestamptz,
+        (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed, head.watched_until > clock_timestamp();
+    END IF;                                                     -- only what is to be announced
   END LOOP;
 END $$;

@@ -78,34 +78,29 @@ BEGIN
 END $$;
 
 -- list_history shows operators the history, newest first: p_limit entries before the one with the id p_before; ''
--- means every lock's. p_kinds chooses kinds; p_since and p_until limit the time at which an entry was written.
+-- means every lock's. p_kinds chooses kinds; p_since and p_until limit the time at which an entry was written. Each
+-- call has a plan of its own, so that the index is that of one lock or of all.
 CREATE FUNCTION list_history(
   p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL, p_kinds text[] DEFAULT NULL,
   p_since timestamptz DEFAULT NULL, p_until timestamptz DEFAULT NULL)
 RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint,
                new_token bigint, holder text, actor text, db_user text, reason text, resource text, session_id uuid,
                slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok   boolean := is_length(p_limit);
-  upto bigint := coalesce(p_before, 9223372036854775807);
+  ok boolean := is_length(p_limit);
 BEGIN
   RETURN QUERY
     SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
       e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number
-    FROM (
-      (SELECT * FROM events a WHERE p_lock_name = '' AND a.id < upto AND (p_kinds IS NULL OR a.kind = ANY (p_kinds))
-         AND (p_since IS NULL OR a.at >= p_since) AND (p_until IS NULL OR a.at < p_until)
-       ORDER BY a.id DESC LIMIT p_limit)
-      UNION ALL
-      (SELECT * FROM events a WHERE p_lock_name <> '' AND a.lock_name = p_lock_name AND a.id < upto
-         AND (p_kinds IS NULL OR a.kind = ANY (p_kinds))
-         AND (p_since IS NULL OR a.at >= p_since) AND (p_until IS NULL OR a.at < p_until)
-       ORDER BY a.lock_name, a.id DESC LIMIT p_limit)) e
-    ORDER BY e.id DESC;
+    FROM events e
+    WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
+      AND (p_kinds IS NULL OR e.kind = ANY (p_kinds))
+      AND (p_since IS NULL OR e.at >= p_since) AND (p_until IS NULL OR e.at < p_until)
+    ORDER BY e.id DESC LIMIT p_limit;
 END $$;
 
 -- What replay_history lists.
@@ -132,37 +127,27 @@ CREATE FUNCTION replay_history(
   p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_token bigint DEFAULT 0,
   p_after_id bigint DEFAULT 0)
 RETURNS SETOF tenure
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := is_length(p_limit);
 BEGIN
-  IF p_lock_name = '' THEN
-    RETURN QUERY
-      SELECT * FROM (
-        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
-           e.capacity, e.granted_at, e.ended_at, e.number
-         FROM events e WHERE (e.lock_name, e.token, e.id) > (p_after, p_after_token, p_after_id) AND e.lock_name > ''
-         ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
-        UNION ALL
-        (SELECT (present_tenure(l)).* FROM locks l
-         WHERE l.name >= p_after AND (l.name, l.token, 9223372036854775807) > (p_after, p_after_token, p_after_id)
-         ORDER BY l.name FETCH FIRST p_limit ROWS WITH TIES)) u
-      ORDER BY u.lock_name, u.token, u.id LIMIT p_limit;
-  ELSE
-    RETURN QUERY
-      SELECT * FROM (
-        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
-           e.capacity, e.granted_at, e.ended_at, e.number
-         FROM events e WHERE e.lock_name = p_lock_name AND (e.token, e.id) > (p_after_token, p_after_id)
-         ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
-        UNION ALL
-        (SELECT (present_tenure(l)).* FROM locks l
-         WHERE l.name = p_lock_name AND (l.token, 9223372036854775807) > (p_after_token, p_after_id))) u
-      ORDER BY u.lock_name, u.token, u.id LIMIT p_limit;
-  END IF;
+  RETURN QUERY SELECT * FROM (
+      (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
+         e.capacity, e.granted_at, e.ended_at, e.number
+       FROM events e WHERE CASE p_lock_name
+         WHEN '' THEN (e.lock_name, e.token, e.id) > (p_after, p_after_token, p_after_id) AND e.lock_name <> ''
+         ELSE e.lock_name = p_lock_name AND (e.token, e.id) > (p_after_token, p_after_id) END
+       ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
+      UNION ALL
+      (SELECT (present_tenure(l)).* FROM locks l WHERE CASE p_lock_name
+         WHEN '' THEN l.name >= p_after
+           AND (l.name, l.token, 9223372036854775807) > (p_after, p_after_token, p_after_id)
+         ELSE l.name = p_lock_name AND (l.token, 9223372036854775807) > (p_after_token, p_after_id) END
+       ORDER BY l.name FETCH FIRST p_limit ROWS WITH TIES)) u
+    ORDER BY u.lock_name, u.token, u.id LIMIT p_limit;
 END $$;
 
 -- clock_steps finds where the server's clock was set back by more than a tenth of a second between two entries of the

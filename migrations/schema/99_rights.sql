@@ -10,9 +10,8 @@ AS $$
       acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
       look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal,
       outcome, guard_write, key_column, key_columns, made_triggers, guard_triggers, guard_table, unguard_table,
-      list_guards, broken_guards, get_lock, list_locks, list_waiters,
-      list_fences, session_rows, list_sessions, holder_lives, list_waits, backend_pids, list_backends, list_blockers, suspects,
-      list_suspects, statistics,
+      list_guards, broken_guards, get_lock, list_locks, list_waiters, list_fences, session_rows, list_sessions,
+      holder_lives, list_waits, backend_pids, list_backends, list_blockers, suspects, list_suspects, statistics,
       recent_events}'::text[]) AS name)
   SELECT 'pglock_user', u.name FROM users u
   UNION ALL SELECT 'pglock_admin', u.name FROM users u
