@@ -179,6 +179,8 @@ func readings(t *testing.T, look, p *peer) []reading {
 		{"those of one with many fences", `SELECT pglock.list_backends('dominant')`, 20},
 		{"whom a lock holds up", `SELECT pglock.list_waits('waited for', 10)`, 60},
 		{"a page of the audit", `SELECT pglock.list_history('', 10)`, 20},
+		{"a page of tenures", `SELECT pglock.replay_history('', 10, 'dominant', 100)`, 60},
+		{"those of one lock", `SELECT pglock.replay_history('dominant', 10, '', 100)`, 30},
 		{"tickets that nobody waits for", `SELECT pglock.own_tickets('` + p.key.String() + `', ARRAY[1, 2, 3])`, 20},
 		{"several fences", `SELECT pglock.fence_all(ARRAY['held'], ARRAY[` + fmt.Sprint(held.token) + `], ARRAY['` +
 			held.id.String() + `'::uuid])`, 20},

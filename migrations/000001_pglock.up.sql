@@ -3661,17 +3661,6 @@ BEGIN
            k.name, k.slot;
 END $$;
 
--- first_of is where a list of waiters begins: after the given ticket, and at one lock after those that count no more,
--- whose part of the index may be full of remains.
-CREATE FUNCTION first_of(p_name text, p_after text, p_after_ticket bigint, OUT name text, OUT ticket bigint)
-LANGUAGE sql STABLE
-AS $$
-  SELECT v.name, v.ticket FROM (
-    VALUES (p_after, p_after_ticket), (p_name, (SELECT l.served FROM locks l WHERE l.name = p_name AND l.slot = 0)))
-      AS v (name, ticket)
-  ORDER BY v.name COLLATE "C" DESC NULLS LAST, v.ticket DESC NULLS LAST LIMIT 1
-$$;
-
 -- oldest_waiters picks the p_limit waiters that have waited longest, for list_waiters.
 CREATE FUNCTION oldest_waiters(
   p_limit int, p_name text, p_prefix text, p_match text, p_holder text, p_session_id uuid, p_mode text,
@@ -3708,7 +3697,13 @@ AS $$
 DECLARE
   ok boolean := is_listing(p_order, 'name or age', p_limit, p_older)
     AND (p_after_place IS NULL OR is_count('after_place', p_after_place, 0, 1000000000000));
+  from_name   text   := p_after;
+  from_ticket bigint := p_after_ticket;
+  served      bigint := (SELECT l.served FROM locks l WHERE l.name = p_name AND l.slot = 0);
 BEGIN
+  IF (p_name COLLATE "C", served) > (p_after, p_after_ticket) THEN   -- what counts no more may fill the index there
+    from_name := p_name;  from_ticket := served;
+  END IF;
   RETURN QUERY SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
@@ -3726,7 +3721,7 @@ BEGIN
         SELECT o.served FROM locks o WHERE o.name = w.name AND o.slot = 0 OFFSET 0) h
       WHERE w.ticket > h.served AND w.name >= p_prefix
         AND w.name <= coalesce(nullif(p_name, ''), last_with(p_prefix), (SELECT pg_catalog.max(m.name) FROM waiters m))
-        AND (w.name, w.ticket) > (SELECT s.name, s.ticket FROM first_of(p_name, p_after, p_after_ticket) s)) a
+        AND (w.name, w.ticket) > (from_name, from_ticket)) a
     WHERE p_order = 'name' AND is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
                                          p_prefix, p_match, p_holder, p_session_id, p_mode, p_older)
     ORDER BY a.name, a.ticket LIMIT p_limit)
