@@ -128,7 +128,7 @@ CREATE FUNCTION replay_history(
   p_after_id bigint DEFAULT 0)
 RETURNS SETOF tenure
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
