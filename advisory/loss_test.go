@@ -236,13 +236,14 @@ func TestGuardRefusesWhereTheSessionHasEnded(t *testing.T) {
 	var cut atomic.Bool
 	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Bigint(1))
 	write := func(before func()) error {
-		return store.Write(t.Context(), h.Lease(), func(ctx context.Context, tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "INSERT INTO written VALUES (1)"); err != nil {
-				return err
-			}
-			before()
-			return h.Guard(ctx, tx)
-		}, fencedstore.WithSameToken())
+		return store.Write(t.Context(), fencedstore.Fence{Lease: h.Lease(), SameToken: true},
+			func(ctx context.Context, tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, "INSERT INTO written VALUES (1)"); err != nil {
+					return err
+				}
+				before()
+				return h.Guard(ctx, tx)
+			})
 	}
 	if err := write(func() {}); err != nil {
 		t.Fatal(err)

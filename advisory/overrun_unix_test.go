@@ -28,7 +28,8 @@ func TestAWriteThatOverranItsLimitsEndsItsSession(t *testing.T) {
 	b := s.bridge()
 	h := s.hold(b, "x", advisory.Bigint(1))
 	const limit = 3 * time.Second // the statement has to be seen before it is cut off
-	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+	limited := h.Under(fencedstore.Fence{}, fencedstore.WithTimeLimit(limit))
+	err := limited.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		pid := int(tx.Conn().PgConn().PID())
 		asked := make(chan error, 1)
 		go func() {
@@ -45,7 +46,7 @@ func TestAWriteThatOverranItsLimitsEndsItsSession(t *testing.T) {
 			t.Error(err)
 		}
 		return await(t, "the end of the statement", asked)
-	}, fencedstore.WithTimeLimit(limit))
+	})
 	if !errors.Is(err, fencedstore.ErrTimeLimit) {
 		t.Fatalf("%v, want the end by a time limit", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/advisory"
+	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -55,6 +56,11 @@ func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	invalid("nil fn", b.Do(t.Context(), "x", advisory.Bigint(1), nil))
 	h := s.hold(b, "x", advisory.Bigint(1))
 	invalid("nil fn of Write", h.Write(t.Context(), nil))
+	other, err := c.TryAcquire(t.Context(), "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	invalid("another lease", h.Under(fencedstore.Fence{Lease: other}).Write(t.Context(), insert))
 	invalid("nil tx", h.Guard(t.Context(), nil))
 	invalid("nil sql tx", h.GuardSQL(t.Context(), nil))
 	invalid("nil *sql.Tx", h.GuardSQL(t.Context(), (*sql.Tx)(nil)))

@@ -29,15 +29,36 @@ import (
 // and a transaction that ends later than its time limit, because PostgreSQL may then end the next one
 // of the session (from version 17 on).
 //
-// Write calls fencedstore.Guard, fn, Held.Guard and fencedstore.Seal, and then sends COMMIT. An error or a panic of fn
-// rolls back. Errors: those of these calls, ErrLost (LostError), and pglock.ErrOutcomeUnknown if COMMIT got no answer;
-// with fencedstore.WithReceipt you can find out later. The options are those of fencedstore.Guard.
-func (h *Held) Write(
-	ctx context.Context, fn func(context.Context, pgx.Tx) error, opts ...fencedstore.FenceOption,
-) error {
-	if fn == nil {
+// Write calls fencedstore.Guard, fn, Held.Guard and fencedstore.Guarded.Seal, and then sends COMMIT. An error or a panic
+// of fn rolls back. Errors: those of these calls, ErrLost (LostError), and pglock.ErrOutcomeUnknown if COMMIT got no
+// answer.
+func (h *Held) Write(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
+	return h.Under(fencedstore.Fence{}).Write(ctx, fn)
+}
+
+// Writer writes as a Held does, under another fence or with options.
+type Writer struct {
+	h     *Held
+	fence fencedstore.Fence
+	opts  []fencedstore.Option
+}
+
+// Under makes a Writer for a fence of the Held's lease; leave Fence.Lease out. The options are those of
+// fencedstore.Guard. With WithReceipt, ErrOutcomeUnknown is a fencedstore.OutcomeUnknownError, which has the receipt.
+func (h *Held) Under(fence fencedstore.Fence, opts ...fencedstore.Option) Writer {
+	return Writer{h, fence, opts}
+}
+
+// Write is Held.Write.
+func (w Writer) Write(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
+	h := w.h
+	switch {
+	case fn == nil:
 		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
+	case w.fence.Lease != nil && w.fence.Lease != h.lease:
+		return &pglock.ArgumentError{Field: "fence", Value: "of another lease", Rule: "leave its Lease out"}
 	}
+	w.fence.Lease = h.lease
 	giveBack, err := h.borrow(ctx)
 	if err != nil {
 		return failure.At(ctx, err, "advisory: write under lock %q", h.lease.Name())
@@ -46,12 +67,10 @@ func (h *Held) Write(
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })()
-	began := time.Now()
-	err = h.write(working, fn, opts)
+	guarded, err := w.write(working, fn)
 	h.session.cut = h.session.conn.IsClosed() && errors.Is(err, context.Canceled) &&
 		context.Cause(working) == pglock.ErrReleased
-	if p := hooks.Of(h.lease).Passed(nil); p != nil && p.At.After(began) && p.Overran() &&
-		keepsLimits(h.session.conn) {
+	if guarded != nil && guarded.ForSiblings(hooks.Key{}).Overran() && keepsLimits(h.session.conn) {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 		_ = h.session.conn.Close(closing) // the goroutine of h notices
 		cancel()
@@ -69,32 +88,33 @@ func keepsLimits(conn *pgx.Conn) bool {
 	return err != nil || n >= 17 // a version that we cannot read is a new one
 }
 
-func (h *Held) write(
-	ctx context.Context, fn func(context.Context, pgx.Tx) error, opts []fencedstore.FenceOption,
-) error {
+func (w Writer) write(
+	ctx context.Context, fn func(context.Context, pgx.Tx) error,
+) (guarded *fencedstore.Guarded, err error) {
+	h := w.h
 	tx, err := h.session.conn.Begin(ctx)
 	if err != nil {
-		return failure.At(ctx, err, "advisory: write under lock %q", h.lease.Name())
+		return nil, failure.At(ctx, err, "advisory: write under lock %q", h.lease.Name())
 	}
 	defer func() { // does nothing after a commit. If pgx cannot roll back, it closes the connection, which rolls back
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = tx.Rollback(ending)
 	}()
-	if err := fencedstore.Guard(ctx, tx, h.lease, opts...); err != nil {
-		return err
+	if guarded, err = fencedstore.Guard(ctx, tx, w.fence, w.opts...); err != nil {
+		return guarded, err
 	}
 	if err := fn(ctx, tx); err != nil {
-		return fencedstore.Explain(err, h.lease, opts...)
+		return guarded, guarded.Explain(err)
 	}
 	if err := h.Guard(ctx, tx); err != nil {
-		return err
+		return guarded, err
 	}
-	if err := fencedstore.Seal(ctx, tx, h.lease, opts...); err != nil {
-		return err
+	if err := guarded.Seal(ctx); err != nil {
+		return guarded, err
 	}
 	if err := h.Err(); err != nil {
-		return err
+		return guarded, err
 	}
 	_ = protocol.Unconfirmed(h.session.conn) // of an earlier commit
 	err = tx.Commit(ctx)
@@ -102,10 +122,14 @@ func (h *Held) write(
 		err = protocol.ErrUnconfirmed
 	}
 	if protocol.ConnectionLost(err) || protocol.Fatal(err) {
-		err = fmt.Errorf("%w: %w", pglock.ErrOutcomeUnknown, err)
-		return failure.At(ctx, err, "advisory: commit under lock %q", h.lease.Name())
+		if r := guarded.Receipt(); r != (fencedstore.Receipt{}) {
+			err = &fencedstore.OutcomeUnknownError{Receipt: r, Err: err}
+		} else {
+			err = fmt.Errorf("%w: %w", pglock.ErrOutcomeUnknown, err)
+		}
+		return guarded, failure.At(ctx, err, "advisory: commit under lock %q", h.lease.Name())
 	}
-	return fencedstore.Explain(err, h.lease, opts...)
+	return guarded, guarded.Explain(err)
 }
 
 // Guard asks, inside a transaction of any session of the database, whether the session of the Held still has the

@@ -73,7 +73,7 @@ func TestAWriteIsUnderTheFence(t *testing.T) {
 		t.Errorf("a second write with the same token: %v, want ErrStaleToken", err)
 	}
 	s.exec("SELECT FROM pglock.break_lock('x', 'a test', 'a test')")
-	if err := h.Write(t.Context(), insert, fencedstore.WithSameToken()); !errors.Is(err, pglock.ErrLost) {
+	if err := h.Under(fencedstore.Fence{SameToken: true}).Write(t.Context(), insert); !errors.Is(err, pglock.ErrLost) {
 		t.Errorf("a write after a break: %v, want ErrLost", err)
 	}
 	if !s.ask("SELECT count(*) = 1 FROM written") {
@@ -86,17 +86,14 @@ func TestAWriteTakesTheOptionsOfGuard(t *testing.T) {
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
 	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
-	var receipt fencedstore.Receipt
-	err := h.Write(t.Context(), insert, fencedstore.WithResource("y"), fencedstore.WithTimeLimit(time.Minute),
-		fencedstore.WithReceipt(&receipt))
-	if err != nil {
+	under := h.Under(fencedstore.Fence{Resource: "y"}, fencedstore.WithTimeLimit(time.Minute), fencedstore.WithReceipt())
+	if err := under.Write(t.Context(), insert); err != nil {
 		t.Fatal(err)
 	}
-	outcome, err := fencedstore.New(s.pool).Outcome(t.Context(), receipt)
-	if err != nil || outcome != fencedstore.OutcomeCommitted {
-		t.Errorf("the receipt says %v, %v", outcome, err)
+	if !s.ask("SELECT count(*) = 1 FROM pglock.receipts") {
+		t.Error("the write has left no receipt")
 	}
-	if err := h.Write(t.Context(), insert, fencedstore.WithResource("y")); !errors.Is(err, fencedstore.ErrStaleToken) {
+	if err := h.Under(fencedstore.Fence{Resource: "y"}).Write(t.Context(), insert); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("a second write to the resource: %v, want ErrStaleToken", err)
 	}
 	if err := h.Write(t.Context(), insert); err != nil {
@@ -138,7 +135,7 @@ func TestWritesAndReleaseShareTheSession(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for range 20 {
-				if err := h.Write(t.Context(), insert, fencedstore.WithSameToken()); err != nil {
+				if err := h.Under(fencedstore.Fence{SameToken: true}).Write(t.Context(), insert); err != nil {
 					t.Error(err)
 					return
 				}
@@ -151,11 +148,11 @@ func TestWritesAndReleaseShareTheSession(t *testing.T) {
 	}
 	within, wrote := make(chan struct{}), make(chan error, 1)
 	go func() {
-		wrote <- h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		wrote <- h.Under(fencedstore.Fence{SameToken: true}).Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 			close(within)
 			<-ctx.Done()
 			return insert(context.WithoutCancel(ctx), tx)
-		}, fencedstore.WithSameToken())
+		})
 	}()
 	await(t, "the write", within)
 	if err := h.Release(t.Context()); err != nil {
@@ -217,6 +214,34 @@ func TestAReleaseThatIsInAWritesWayIsNoLoss(t *testing.T) {
 		t.Errorf("a write whose locks were released: %v, want ErrReleased", err)
 	}
 	s.eventually("the advisory lock to be free", `SELECT NOT EXISTS (SELECT FROM advisory_locks)`)
+}
+
+// deafToCommit ends the connection when COMMIT has been sent.
+type deafToCommit struct{ net.Conn }
+
+func (c deafToCommit) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if bytes.Contains(p, []byte("commit")) {
+		_ = c.Close()
+	}
+	return n, err
+}
+
+func TestI17_AWriteWhoseCommitIsNotAnsweredCanBeAskedAbout(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE written (n int)")
+	deaf := advisory.WithConnConfig(s.config(func(c net.Conn) net.Conn { return deafToCommit{c} }))
+	h := s.hold(s.bridge(deaf), "x", advisory.Bigint(1))
+	err := h.Under(fencedstore.Fence{}, fencedstore.WithReceipt()).Write(t.Context(), insert)
+	var unknown *fencedstore.OutcomeUnknownError
+	if !errors.Is(err, pglock.ErrOutcomeUnknown) || !errors.As(err, &unknown) {
+		t.Fatalf("%v, want an OutcomeUnknownError", err)
+	}
+	outcome, err := fencedstore.New(s.pool).Outcome(t.Context(), unknown.Receipt)
+	if err != nil || s.ask("SELECT count(*) = 1 FROM written") != (outcome == fencedstore.OutcomeCommitted) {
+		t.Errorf("the receipt says %v, %v", outcome, err)
+	}
 }
 
 // cancelling answers for the server, once, that the statement which gives the advisory lock back was cancelled.

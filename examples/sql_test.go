@@ -103,7 +103,7 @@ func TestI3_OvertakenScriptIsToldWhichTokenStandsAtTheFence(t *testing.T) {
 	s.blocks(t, fence, r)
 	s.breakLock(t)
 	lease := s.acquire(t)
-	if err := fencedstore.Guard(t.Context(), fence, lease); err != nil {
+	if _, err := fencedstore.Guard(t.Context(), fence, lease); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := fence.Exec(t.Context(), `UPDATE accounts SET balance = balance + 1000`); err != nil {

@@ -87,7 +87,7 @@ func TestWriteBehindALockedRowSaysWhoHasLockedIt(t *testing.T) {
 				}
 			}},
 	} {
-		for _, how := range []string{"Write", "WriteAll", "Once", "WriteSQL", "WriteAllSQL", "OnceSQL"} {
+		for _, how := range []string{"Write", "Write of several", "Once", "WriteSQL", "WriteSQL of several", "OnceSQL"} {
 			switch {
 			case name != "a row" && how != "Write" && how != "WriteSQL": // the others share the rest
 				continue
@@ -105,7 +105,7 @@ func TestWriteBehindALockedRowSaysWhoHasLockedIt(t *testing.T) {
 				lease := b.acquire(t, t.Name())
 				late := toldWho(t, func() error {
 					return ways[how](t, b, lease, c.do(table),
-						fencedstore.WithTimeLimit(3*time.Second), fencedstore.WithSameToken())
+						fencedstore.WithTimeLimit(3*time.Second))
 				})
 				place := strings.ReplaceAll(c.place, "%s", table)
 				if late.Wait.For != place || len(late.Wait.By) != 1 || late.Wait.By[0].PID != pid ||
@@ -159,10 +159,11 @@ func TestEveryWriteInLineForARowIsToldWhoHasLockedIt(t *testing.T) {
 			t.Parallel()
 			lease := b.acquire(t, t.Name())
 			late := toldWho(t, func() error {
-				return b.store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-					_, err := tx.Exec(ctx, `UPDATE accounts SET n = 1`)
-					return err
-				}, fencedstore.WithTimeLimit(limit), fencedstore.WithSameToken())
+				return b.store.With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+					func(ctx context.Context, tx pgx.Tx) error {
+						_, err := tx.Exec(ctx, `UPDATE accounts SET n = 1`)
+						return err
+					})
 			})
 			if late.Wait.For != "a row of public.accounts" || len(late.Wait.By) != 1 || late.Wait.By[0].PID != pid {
 				t.Errorf("%+v, want process %d", late.Wait, pid)
@@ -175,7 +176,7 @@ func TestEveryWriteInLineForARowIsToldWhoHasLockedIt(t *testing.T) {
 func TestWriteThatWaitsAtItsFenceSaysForWhom(t *testing.T) {
 	t.Parallel()
 	b := newWideBench(t)
-	for _, how := range []string{"Write", "WriteSQL", "Guard", "GuardSQL", "GuardAll"} {
+	for _, how := range []string{"Write", "WriteSQL", "Guard", "GuardSQL", "Guard of several"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			before, lease := b.acquire(t, t.Name()+" before"), b.acquire(t, t.Name())
@@ -185,8 +186,7 @@ func TestWriteThatWaitsAtItsFenceSaysForWhom(t *testing.T) {
 			}
 			tx, err := b.pool.Begin(t.Context())
 			if err == nil {
-				err = fencedstore.Guard(t.Context(), tx, before,
-					fencedstore.WithResource(lease.Name()), fencedstore.WithSameToken())
+				_, err = fencedstore.Guard(t.Context(), tx, fencedstore.Fence{Lease: before, Resource: lease.Name(), SameToken: true})
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -265,10 +265,11 @@ func TestWriteThatIsNotSlowLooksForNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	write := func(seconds float64, limit time.Duration) error {
-		return fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, seconds)
-			return err
-		}, fencedstore.WithTimeLimit(limit), fencedstore.WithSameToken())
+		return fencedstore.New(pool).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+			func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, seconds)
+				return err
+			})
 	}
 	for range 10 {
 		if err := write(0.05, time.Minute); err != nil {
@@ -306,10 +307,11 @@ func TestWaitForALockMayTakeLessThanItsStatement(t *testing.T) {
 	lease := b.acquire(t, "a")
 	of := func(store *fencedstore.Store, limit time.Duration) (lock, statement int, err error) {
 		for range 10 { // a busy machine may need all of a short limit
-			err = store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-				return tx.QueryRow(ctx, `SELECT a.setting::int, b.setting::int FROM pg_settings a, pg_settings b
+			err = store.With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+				func(ctx context.Context, tx pgx.Tx) error {
+					return tx.QueryRow(ctx, `SELECT a.setting::int, b.setting::int FROM pg_settings a, pg_settings b
 					WHERE a.name = 'lock_timeout' AND b.name = 'statement_timeout'`).Scan(&lock, &statement)
-			}, fencedstore.WithTimeLimit(limit), fencedstore.WithSameToken())
+				})
 			if !errors.Is(err, fencedstore.ErrTimeLimit) {
 				break
 			}

@@ -15,7 +15,7 @@ import (
 // Refusals, for errors.Is. Others come from package pglock: ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase,
 // ErrPermission, ErrReadOnly, ErrOutcomeUnknown.
 var (
-	// ErrStaleToken: a greater token has written to the resource. Without WithSameToken also: this token has written.
+	// ErrStaleToken: a greater token has written to the resource. Without SameToken also: this token has written.
 	// errors.As with **StaleTokenError tells which.
 	ErrStaleToken = errors.New("fencedstore: stale fencing token")
 	// ErrLeftFence: the callback left the transaction, by COMMIT, by ROLLBACK, or by ROLLBACK TO a savepoint from
@@ -33,7 +33,7 @@ type StaleTokenError struct {
 func (e *StaleTokenError) Error() string {
 	if e.Token == e.LastToken {
 		return fmt.Sprintf("fencedstore: token %d has already written to resource %q: "+
-			"a grant writes once, unless WithSameToken is given", e.Token, e.Resource)
+			"a grant writes once, unless its Fence has SameToken", e.Token, e.Resource)
 	}
 	return fmt.Sprintf("fencedstore: stale fencing token %d: token %d has written to resource %q",
 		e.Token, e.LastToken, e.Resource)
@@ -44,7 +44,7 @@ func (e *StaleTokenError) Is(target error) bool { return target == ErrStaleToken
 
 // OutcomeUnknownError says that the connection ended at COMMIT and the server did not say in time what became of the
 // transaction, or that the server committed without waiting for its standby. It is a pglock.ErrOutcomeUnknown. Ask
-// again with Store.Outcome or OutcomeSQL.
+// again with Store.Outcome.
 type OutcomeUnknownError struct {
 	Receipt Receipt
 	Err     error

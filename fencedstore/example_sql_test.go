@@ -14,7 +14,7 @@ import (
 )
 
 // The nightly job takes longer than the TTL, and is done once each night through database/sql.
-func ExampleOnceSQL() {
+func ExampleSQLStore_Once() {
 	ctx := context.Background()
 	url := databaseURL()
 	pool, err := pgxpool.New(ctx, url)
@@ -36,14 +36,14 @@ func ExampleOnceSQL() {
 	}
 	defer db.Close()
 
+	store := fencedstore.NewSQL(db).With(fencedstore.WithTimeLimit(20 * time.Minute))
 	nightly := func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "SELECT pg_sleep(3.5)") // one statement, longer than the TTL
 		return err
 	}
 	for range 2 {
 		err = client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
-			return fencedstore.OnceSQL(ctx, db, lease, "nightly 2026-03-01", nightly,
-				fencedstore.WithTimeLimit(20*time.Minute))
+			return store.Once(ctx, lease, "nightly 2026-03-01", nightly)
 		}, pglock.WithTTL(3*time.Second))
 		fmt.Println("done before:", errors.Is(err, fencedstore.ErrDone), "too late:",
 			errors.Is(err, fencedstore.ErrTimeLimit))
@@ -82,29 +82,29 @@ func ExampleWithReceipt() {
 		return
 	}
 
-	var receipt fencedstore.Receipt
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer tx.Rollback()
-	if err := fencedstore.GuardSQL(ctx, tx, lease, fencedstore.WithReceipt(&receipt)); err != nil {
+	guarded, err := fencedstore.GuardSQL(ctx, tx, lease, fencedstore.WithReceipt())
+	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	if _, err := tx.ExecContext(ctx, "CREATE TABLE reports (at timestamptz)"); err != nil {
-		fmt.Println(fencedstore.Explain(err, lease))
+		fmt.Println(guarded.Explain(err))
 		return
 	}
-	if err := fencedstore.SealSQL(ctx, tx, lease); err != nil {
+	if err := guarded.Seal(ctx); err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println("committed:", fencedstore.Explain(tx.Commit(), lease))
+	fmt.Println("committed:", guarded.Explain(tx.Commit()))
 
 	// Had COMMIT not been answered, this would tell.
-	outcome, err := fencedstore.OutcomeSQL(ctx, db, receipt)
+	outcome, err := fencedstore.NewSQL(db).Outcome(ctx, guarded.Receipt())
 	fmt.Println("outcome:", outcome, err)
 	// Output:
 	// committed: <nil>

@@ -82,15 +82,16 @@ func ExampleGuard() {
 		return
 	}
 	defer tx.Rollback(ctx)
-	if err := fencedstore.Guard(ctx, tx, lease); err != nil {
+	guarded, err := fencedstore.Guard(ctx, tx, lease)
+	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	if _, err := tx.Exec(ctx, "CREATE TABLE reports AS SELECT 42 AS total"); err != nil {
-		fmt.Println(fencedstore.Explain(err, lease))
+		fmt.Println(guarded.Explain(err))
 		return
 	}
-	fmt.Println("committed:", fencedstore.Explain(tx.Commit(ctx), lease))
+	fmt.Println("committed:", guarded.Explain(tx.Commit(ctx)))
 	// Output:
 	// committed: <nil>
 }
@@ -138,7 +139,7 @@ func ExampleGuardSQL() {
 		return
 	}
 	defer tx.Rollback()
-	err = fencedstore.GuardSQL(ctx, tx, lease)
+	_, err = fencedstore.GuardSQL(ctx, tx, lease)
 	var lost *pglock.LostError
 	if errors.As(err, &lost) {
 		fmt.Println("refused:", lost.Reason)

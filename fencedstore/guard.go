@@ -4,113 +4,193 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/failure"
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// Guard puts the application's own transaction under the fence of the lease's resource. Call it before the first read
-// that the write depends on. The server checks the token and the lease now, and checks the lease again inside COMMIT.
-// If the lease has ended, COMMIT fails with SQLSTATE LK001 or LK003; Explain makes that an ErrLost. After an error
-// roll the transaction back; nothing in it is under the fence.
+// Guarded is a transaction of the application's own that has passed its fences.
+type Guarded struct {
+	tx      ownTx
+	o       opening
+	receipt Receipt
+	pass    passage // zero: Guard has failed, and no time limit was the reason
+}
+
+// Guard puts the application's own transaction under the fence of the lease's resource, or under what Fence or Fences
+// say. Call it before the first read that the write depends on. The server checks the token and the lease now, and
+// checks the lease again inside COMMIT. If the lease has ended, COMMIT fails with SQLSTATE LK001 or LK003;
+// Guarded.Explain makes that an ErrLost. After an error of Guard roll the transaction back; nothing in it is under the
+// fence.
 //
 // The transaction may take as long as the lease has left now, or as long as WithTimeLimit says. The server ends a
 // transaction that hangs for that long; from PostgreSQL 17 on it ends any that takes longer. SET CONSTRAINTS ALL
 // IMMEDIATE after Guard uses up the check inside COMMIT, and ROLLBACK TO a savepoint from before Guard takes the fence
-// back. If your code may do such things, end the transaction with Seal, as Store.Write always does.
+// back. If your code may do such things, end the transaction with Guarded.Seal, as stores always do.
 //
 // After an ErrTimeLimit close the connection, and do not give it back to a pool: from PostgreSQL 17 on the server may
 // end its next transaction.
 //
-// Options: WithResource, WithSameToken, WithTimeLimit, WithReceipt. Errors: ErrStaleToken (StaleTokenError),
-// ErrTimeLimit (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission.
-func Guard(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...FenceOption) error {
-	c, o, err := openGuard(checkPgxTx(tx), lease, opts)
-	if err != nil {
-		return err
+// Options: WithTimeLimit, WithReceipt, WithKey, WithRetention. Errors: ErrStaleToken (StaleTokenError), ErrTimeLimit
+// (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission; with WithKey also ErrDone
+// (DoneError) and ErrKeyTooOld.
+func Guard(ctx context.Context, tx pgx.Tx, fenced Fenced, opts ...Option) (*Guarded, error) {
+	if tx == nil {
+		return nil, invalid("tx", "nil", "be a pgx.Tx")
 	}
-	return c.guard(ctx, o, inPgxTx(ctx, tx))
+	return guard(ctx, ownPgx{tx}, fenced, opts)
 }
 
 // GuardSQL is Guard for a transaction of database/sql, with any driver whose errors have a method SQLState.
-func GuardSQL(ctx context.Context, tx SQLTx, lease *pglock.Lease, opts ...FenceOption) error {
-	c, o, err := openGuard(checkSQLTx(tx), lease, opts)
-	if err != nil {
-		return err
-	}
-	return c.guard(ctx, o, inSQLTx(ctx, tx))
-}
-
-// GuardOnce is Guard for a transaction that does the work of a key, as Store.Once does. The transaction also records
-// the key. If the work was done before, the error is ErrDone (DoneError) and nothing has changed: roll the transaction
-// back. Unlike Once, it does not wait until the disk and the synchronous standby have that work. WithRetention applies,
-// and the same grant may do the work of many keys. Other errors are those of Guard, and ErrKeyTooOld.
-func GuardOnce(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, key string, opts ...FenceOption) error {
-	if err := checkPgxTx(tx); err != nil {
-		return err
-	}
-	c, o, err := openOnce(lease, key, opts, false)
-	if err != nil {
-		return err
-	}
-	return c.guard(ctx, o, inPgxTx(ctx, tx))
-}
-
-// GuardOnceSQL is GuardOnce for a transaction of database/sql.
-func GuardOnceSQL(ctx context.Context, tx SQLTx, lease *pglock.Lease, key string, opts ...FenceOption) error {
-	if err := checkSQLTx(tx); err != nil {
-		return err
-	}
-	c, o, err := openOnce(lease, key, opts, false)
-	if err != nil {
-		return err
-	}
-	return c.guard(ctx, o, inSQLTx(ctx, tx))
-}
-
-func checkPgxTx(tx pgx.Tx) error {
-	if tx == nil {
-		return invalid("tx", "nil", "be a pgx.Tx")
-	}
-	return nil
-}
-
-func checkSQLTx(tx SQLTx) error {
+func GuardSQL(ctx context.Context, tx SQLTx, fenced Fenced, opts ...Option) (*Guarded, error) {
 	if plain, is := tx.(*sql.Tx); tx == nil || is && plain == nil {
-		return invalid("tx", "nil", "be a *sql.Tx, or what wraps one")
+		return nil, invalid("tx", "nil", "be a *sql.Tx, or what wraps one")
 	}
-	return nil
+	return guard(ctx, ownSQL{tx}, fenced, opts)
 }
 
-// openGuard is the opening of a transaction of the application's own under one fence.
-func openGuard(bad error, lease *pglock.Lease, opts []FenceOption) (c config, o opening, err error) {
-	if bad != nil {
-		return c, o, bad
-	}
-	if c, err = newConfig(lease, opts); err == nil {
-		err = c.refuse(false, false)
+// Receipt names the row that the transaction leaves if Guard was called WithReceipt. Otherwise it is zero.
+func (g *Guarded) Receipt() Receipt { return g.receipt }
+
+// Seal protects a transaction whose code may have used SET CONSTRAINTS or ROLLBACK TO. Call it as the last statement.
+// It refuses a transaction that is no longer under the fence (ErrLeftFence), checks the lease, and holds the lock until
+// COMMIT, even if SET CONSTRAINTS ALL IMMEDIATE has used up the check inside COMMIT. It takes several leases in the
+// order of their names. Stores do this by themselves.
+func (g *Guarded) Seal(ctx context.Context) error {
+	err := g.o.lost()
+	if err == nil {
+		err = g.tx.seal(ctx, g.o)
 	}
 	if err != nil {
-		return c, o, err
+		err = g.explain(err)
 	}
-	return c, c.openOne(lease), nil
+	return failure.At(ctx, g.o.observeRefusal(ctx, err), "fencedstore: seal %s", g.o)
 }
 
-// query sends the opening in a transaction of the application's own.
-type query func(sql string, args []any) pgx.Row
-
-func inPgxTx(ctx context.Context, tx pgx.Tx) query {
-	return func(sql string, args []any) pgx.Row { return tx.QueryRow(ctx, sql, args...) }
+// Explain turns an error of the transaction, of its COMMIT or of one of its statements, into the errors of this package
+// and of pglock. If a time limit has ended the transaction, Explain finds that out even when the driver only says that
+// the connection is bad. It returns other errors as they are, and any error if Guard was not called.
+//
+// The observer of the lease's client hears of a refusal that Explain explains (pglock.EventRefused). So call Explain
+// once for each error.
+func (g *Guarded) Explain(err error) error {
+	if err == nil || g == nil {
+		return err
+	}
+	explained := g.explain(err)
+	if kindOf(err) == "" && !errors.Is(err, ErrStaleToken) { // else the observer has heard of it
+		_ = g.o.observeRefusal(g.o.fences[0].Lease.Context(), explained)
+	}
+	return explained
 }
 
-func inSQLTx(ctx context.Context, tx SQLTx) query {
-	return func(sql string, args []any) pgx.Row {
-		rows, err := tx.QueryContext(ctx, sql, args...)
-		return &sqlRow{rows, err}
+// explain is Explain without the observer.
+func (g *Guarded) explain(err error) error {
+	if late := g.pass.explain(err, saysClosed(err)); late != nil {
+		return late
 	}
+	return g.o.explain(err)
+}
+
+// ForSiblings is for the packages of this module alone: it tells how long the transaction may take.
+func (g *Guarded) ForSiblings(hooks.Key) hooks.Passage { return hooks.Passage(g.pass) }
+
+// guard puts a transaction of the application under its fences, and tells the observer of a refusal.
+func guard(ctx context.Context, tx ownTx, fenced Fenced, opts []Option) (*Guarded, error) {
+	o, err := config{}.with(opts).open(fenced, true)
+	if err != nil {
+		return nil, err
+	}
+	g := &Guarded{tx: tx, o: o}
+	if err = o.lost(); err == nil {
+		err = g.begin(ctx)
+	}
+	return g, failure.At(ctx, o.observeRefusal(ctx, err), "fencedstore: guard %s", o)
+}
+
+// begin is guard without the observer. The extensions of the leases end by themselves, because it does not hear of the
+// end of the transaction.
+func (g *Guarded) begin(ctx context.Context) (err error) {
+	o := g.o
+	holds, err := o.extend(ctx, slack(o.limit))
+	defer func() {
+		for _, drop := range holds {
+			if err != nil {
+				drop()
+			}
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	var receipt *Receipt
+	if o.receipt {
+		if g.receipt, err = newReceipt(o.schema()); err != nil {
+			return err
+		}
+		receipt = &g.receipt
+	}
+	p := o.passage()
+	look := o.lookout(ctx, p)
+	answer, err := o.read(g.tx.query(ctx, o.sql, o.arguments(receipt)))
+	wait, left := look.stop(), answer.left
+	if err == nil && left+time.Since(p.At) < o.limit-o.limit/10 {
+		return invalid("time limit", o.limit.String(),
+			"be given to the first statement of the transaction: its snapshot is older than the extension of the lease")
+	}
+	if err == nil {
+		g.pass = p
+		return nil
+	}
+	if late := p.explain(err, saysClosed(err)); late != nil {
+		g.pass, late.Wait = p, wait
+		return late
+	}
+	return o.explain(err)
+}
+
+// SQLTx is a transaction of database/sql: a *sql.Tx, or a wrapper that passes statements and arguments on unchanged,
+// such as the ConnPool that GORM has inside Transaction. If an ORM rewrites statements, as bun does, give the *sql.Tx
+// inside. A *sql.DB is not an SQLTx, because each of its statements would be a transaction.
+type SQLTx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	Commit() error
+	Rollback() error
+}
+
+// ownTx is a transaction of the application's own.
+type ownTx interface {
+	query(ctx context.Context, sql string, args []any) pgx.Row
+	seal(ctx context.Context, o opening) error
+}
+
+type ownPgx struct{ pgx.Tx }
+
+func (tx ownPgx) query(ctx context.Context, sql string, args []any) pgx.Row {
+	return tx.QueryRow(ctx, sql, args...)
+}
+
+func (tx ownPgx) seal(ctx context.Context, o opening) error {
+	_, err := tx.Exec(ctx, protocol.Seal(o.schema()), o.resources())
+	return err
+}
+
+type ownSQL struct{ SQLTx }
+
+func (tx ownSQL) query(ctx context.Context, sql string, args []any) pgx.Row {
+	rows, err := tx.QueryContext(ctx, sql, args...)
+	return &sqlRow{rows, err}
+}
+
+func (tx ownSQL) seal(ctx context.Context, o opening) error {
+	_, err := tx.ExecContext(ctx, protocol.Seal(o.schema()), arrayText(o.resources()))
+	return err
 }
 
 // sqlRow is the only row of a query.
@@ -136,90 +216,12 @@ func (r *sqlRow) Scan(into ...any) error {
 	return r.rows.Close()
 }
 
-// guard puts a transaction of the application under its fences, and tells the observer of a refusal.
-func (c config) guard(ctx context.Context, o opening, send query) error {
-	err := o.lost()
-	if err == nil {
-		err = c.guardOnce(ctx, o, send)
+// arrayText writes an array of texts as PostgreSQL reads it, for drivers that take no arrays.
+func arrayText(texts []string) string {
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	quoted := make([]string, len(texts))
+	for i, text := range texts {
+		quoted[i] = `"` + quote.Replace(text) + `"`
 	}
-	return failure.At(ctx, o.observeRefusal(ctx, err), "fencedstore: guard %s", o)
-}
-
-// guardOnce is guard without the observer. The extensions of the leases end by themselves, because it does not hear of
-// the end of the transaction.
-func (c config) guardOnce(ctx context.Context, o opening, send query) (err error) {
-	holds, err := o.extend(ctx, slack(o.limit))
-	defer func() {
-		for _, drop := range holds {
-			if err != nil {
-				drop()
-			}
-		}
-	}()
-	if err != nil {
-		return err
-	}
-	var receipt *Receipt
-	if c.receipt != nil {
-		r, err := newReceipt(o.schema())
-		if err != nil {
-			return err
-		}
-		receipt, *c.receipt = &r, r
-	}
-	p := o.passage()
-	look := o.lookout(ctx, p)
-	answer, err := o.read(send(o.sql, o.arguments(receipt)))
-	wait, left := look.stop(), answer.left
-	if err == nil && left+time.Since(p.At) < o.limit-o.limit/10 {
-		return invalid("time limit", o.limit.String(),
-			"be given to the first statement of the transaction: its snapshot is older than the extension of the lease")
-	}
-	if err == nil {
-		p.remember(o.fences)
-		return nil
-	}
-	if late := p.explain(err, saysClosed(err)); late != nil {
-		p.remember(o.fences)
-		late.Wait = wait
-		return late
-	}
-	f := o.blamed(err)
-	return translate(err, f.Lease, f.Resource)
-}
-
-// Explain turns an error of a guarded transaction, of its COMMIT or of one of its statements, into the errors of this
-// package and of pglock. If a time limit of the latest Guard with this lease has ended the transaction, Explain finds
-// that out even when the driver only says that the connection is bad. It returns other errors as they are. Of the
-// options only WithResource matters.
-//
-// The observer of the lease's client hears of a refusal that Explain explains (pglock.EventRefused). So call Explain
-// once for each error.
-func Explain(err error, lease *pglock.Lease, opts ...FenceOption) error {
-	if err == nil || lease == nil {
-		return err
-	}
-	c, configErr := newConfig(lease, opts)
-	if configErr != nil && c.resource == "" {
-		c.resource = lease.Resource()
-	}
-	o := opening{fences: []Fence{{Lease: lease, Resource: c.resource}}}
-	return o.explainGuarded(err, func() error { return translate(err, lease, c.resource) })
-}
-
-// explainGuarded explains an error of a guarded transaction, and tells the observer of a refusal.
-func (o opening) explainGuarded(err error, otherwise func() error) error {
-	explained := error(nil)
-	if p, known := lastPassage(o.fences[0].Lease); known {
-		if late := p.explain(err, saysClosed(err)); late != nil {
-			explained = late
-		}
-	}
-	if explained == nil {
-		explained = otherwise()
-	}
-	if kindOf(err) == "" && !errors.Is(err, ErrStaleToken) { // else the observer has heard of it
-		_ = o.observeRefusal(o.fences[0].Lease.Context(), explained)
-	}
-	return explained
+	return "{" + strings.Join(quoted, ",") + "}"
 }

@@ -31,7 +31,7 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	if err := released.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	many := make([]fencedstore.Fence, 1001)
+	many := make(fencedstore.Fences, 1001)
 	for i := range many {
 		many[i] = fencedstore.Fence{Lease: one, Resource: fmt.Sprint(i)}
 	}
@@ -41,35 +41,30 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close() //nolint:errcheck // nothing is lost
+	of := func(lease *pglock.Lease, resource string) fencedstore.Fence {
+		return fencedstore.Fence{Lease: lease, Resource: resource, SameToken: true}
+	}
 	for what, c := range map[string]struct {
-		fences []fencedstore.Fence
-		opt    fencedstore.FenceOption
+		fences fencedstore.Fences
 		is     error
 		says   string
 	}{
-		"none":     {nil, fencedstore.WithSameToken(), pglock.ErrInvalid, "1 to 1000"},
-		"too many": {many, fencedstore.WithSameToken(), pglock.ErrInvalid, "1001 long"},
-		"no lease": {[]fencedstore.Fence{{Lease: one}, {}}, fencedstore.WithSameToken(),
-			pglock.ErrInvalid, "fences[1]"},
-		"one resource twice": {[]fencedstore.Fence{{one, "r"}, {two, "r"}}, fencedstore.WithSameToken(),
-			pglock.ErrInvalid, "fences[1].Resource"},
-		"one lease twice": {[]fencedstore.Fence{{Lease: one}, {Lease: one}}, fencedstore.WithSameToken(),
-			pglock.ErrInvalid, "fences[1].Resource"},
-		"one resource by its default": {[]fencedstore.Fence{{one, ""}, {two, "one"}}, fencedstore.WithSameToken(),
-			pglock.ErrInvalid, "fences[1].Resource"},
-		"a slot and a lock of its name": {[]fencedstore.Fence{{Lease: slot}, {Lease: likeSlot}},
-			fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
-		"long resource": {[]fencedstore.Fence{{one, ""}, {two, strings.Repeat("x", 513)}},
-			fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1]"},
-		"resource not UTF-8": {[]fencedstore.Fence{{one, "\xff"}}, fencedstore.WithSameToken(), pglock.ErrInvalid,
-			"fences[0]"},
-		"WithResource": {[]fencedstore.Fence{{Lease: one}}, fencedstore.WithResource("r"), pglock.ErrInvalid,
-			"WithResource"},
-		"nil option": {[]fencedstore.Fence{{Lease: one}}, nil, pglock.ErrInvalid, "option"},
-		"released": {[]fencedstore.Fence{{Lease: one}, {Lease: released}}, fencedstore.WithSameToken(),
-			pglock.ErrReleased, "fences[1]"},
-		"another schema": {[]fencedstore.Fence{{Lease: one}, {elsewhere, "r"}}, fencedstore.WithSameToken(),
-			pglock.ErrWrongDatabase, "fences[1]"},
+		"none":               {nil, pglock.ErrInvalid, "1 to 1000"},
+		"too many":           {many, pglock.ErrInvalid, "1001 long"},
+		"no lease":           {fencedstore.Fences{{Lease: one}, {}}, pglock.ErrInvalid, "fences[1]"},
+		"one resource twice": {fencedstore.Fences{of(one, "r"), of(two, "r")}, pglock.ErrInvalid, "fences[1].Resource"},
+		"one lease twice":    {fencedstore.Fences{of(one, ""), of(one, "")}, pglock.ErrInvalid, "fences[1].Resource"},
+		"one resource by its default": {fencedstore.Fences{of(one, ""), of(two, "one")}, pglock.ErrInvalid,
+			"fences[1].Resource"},
+		"a slot and a lock of its name": {fencedstore.Fences{of(slot, ""), of(likeSlot, "")}, pglock.ErrInvalid,
+			"fences[1].Resource"},
+		"long resource": {fencedstore.Fences{of(one, ""), of(two, strings.Repeat("x", 513))}, pglock.ErrInvalid,
+			"fences[1]"},
+		"resource not UTF-8": {fencedstore.Fences{of(one, "\xff")}, pglock.ErrInvalid, "fences[0]"},
+		"the same token for one alone": {fencedstore.Fences{of(one, ""), {Lease: two}}, pglock.ErrInvalid,
+			"fences[1].SameToken"},
+		"released":       {fencedstore.Fences{of(one, ""), of(released, "")}, pglock.ErrReleased, "fences[1]"},
+		"another schema": {fencedstore.Fences{of(one, ""), of(elsewhere, "r")}, pglock.ErrWrongDatabase, "fences[1]"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			tx, err := b.pool.Begin(t.Context())
@@ -83,12 +78,12 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 			}
 			defer sqlTx.Rollback() //nolint:errcheck // nothing is lost
 			for call, err := range map[string]error{
-				"WriteAll": b.store.WriteAll(t.Context(), c.fences, func(context.Context, pgx.Tx) error {
+				"Write": b.store.Write(t.Context(), c.fences, func(context.Context, pgx.Tx) error {
 					t.Error("the callback was called")
 					return nil
-				}, c.opt),
-				"GuardAll":    fencedstore.GuardAll(t.Context(), tx, c.fences, c.opt),
-				"GuardAllSQL": fencedstore.GuardAllSQL(t.Context(), sqlTx, c.fences, c.opt),
+				}),
+				"Guard":    refused(fencedstore.Guard(t.Context(), tx, c.fences)),
+				"GuardSQL": refused(fencedstore.GuardSQL(t.Context(), sqlTx, c.fences)),
 			} {
 				if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%s: %v, want %v that says %q", call, err, c.is, c.says)
@@ -101,12 +96,12 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 			}
 		})
 	}
-	fences := []fencedstore.Fence{{Lease: one}}
+	fences := fencedstore.Fences{{Lease: one}}
 	for call, err := range map[string]error{
-		"GuardAll": fencedstore.GuardAll(t.Context(), nil, fences), "GuardAllSQL": fencedstore.GuardAllSQL(t.Context(),
-			nil, fences),
-		"WriteAll without fn":     b.store.WriteAll(t.Context(), fences, nil),
-		"WriteAll without a pool": fencedstore.New(nil).WriteAll(t.Context(), fences, nothing),
+		"Guard":                refused(fencedstore.Guard(t.Context(), nil, fences)),
+		"GuardSQL":             refused(fencedstore.GuardSQL(t.Context(), nil, fences)),
+		"Write without fn":     b.store.Write(t.Context(), fences, nil),
+		"Write without a pool": fencedstore.New(nil).Write(t.Context(), fences, nothing),
 	} {
 		if !errors.Is(err, pglock.ErrInvalid) {
 			t.Errorf("%s: %v", call, err)
@@ -124,7 +119,7 @@ func TestManyFencesArePassedAtOnce(t *testing.T) {
 	leases := []*pglock.Lease{b.acquire(t, "one"), b.acquire(t, `it's "odd" \ [,] {} %s 雪 <&>`),
 		b.acquire(t, "limited", pglock.WithLimit(3)), b.acquire(t, "limited", pglock.WithLimit(3)),
 		b.acquire(t, strings.Repeat("x", 512), pglock.WithShared())}
-	var fences []fencedstore.Fence
+	var fences fencedstore.Fences
 	for i, l := range leases {
 		fences = append(fences, fencedstore.Fence{Lease: l},
 			fencedstore.Fence{Lease: l, Resource: fmt.Sprint("other of ", i)})
@@ -139,24 +134,27 @@ func TestManyFencesArePassedAtOnce(t *testing.T) {
 			t.Errorf("%s: %d fences were passed by one transaction", way, n)
 		}
 	}
-	if err := b.store.WriteAll(t.Context(), fences, nothing); err != nil {
+	if err := b.store.Write(t.Context(), fences, nothing); err != nil {
 		t.Fatal(err)
 	}
-	passed("WriteAll")
-	if err := b.store.WriteAll(t.Context(), fences[999:], nothing); !errors.Is(err, fencedstore.ErrStaleToken) {
+	passed("Write")
+	if err := b.store.Write(t.Context(), fences[999:], nothing); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("a token writes once: %v", err)
+	}
+	for i := range fences {
+		fences[i].SameToken = true
 	}
 	tx, err := b.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := fencedstore.GuardAll(t.Context(), tx, fences, fencedstore.WithSameToken()); err != nil {
+	if _, err := fencedstore.Guard(t.Context(), tx, fences); err != nil {
 		t.Error(err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Error(err)
 	}
-	passed("GuardAll")
+	passed("Guard")
 	plain, err := sql.Open("pgx", b.db.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -166,17 +164,17 @@ func TestManyFencesArePassedAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := fencedstore.GuardAllSQL(t.Context(), sqlTx, fences, fencedstore.WithSameToken()); err != nil {
+	if _, err := fencedstore.GuardSQL(t.Context(), sqlTx, fences); err != nil {
 		t.Error(err)
 	}
 	if err := sqlTx.Commit(); err != nil {
 		t.Error(err)
 	}
-	passed("GuardAllSQL")
+	passed("GuardSQL")
 }
 
 // The error is of the fence that the server refused, whatever locks and resources are called.
-func TestExplainAllBlamesTheFenceThatWasRefused(t *testing.T) {
+func TestExplainBlamesTheFenceThatWasRefused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	a := b.acquire(t, "plain")
@@ -184,8 +182,9 @@ func TestExplainAllBlamesTheFenceThatWasRefused(t *testing.T) {
 	other := b.acquire(t, fmt.Sprintf("token %d is stale: token %d ", a.Token(), a.Token()))
 	decoy := b.acquire(t, fmt.Sprintf("with token %d is lost: released", a.Token()))
 	confusing := b.acquire(t, fmt.Sprintf("token %d token %d token %d ", a.Token(), other.Token(), decoy.Token()))
-	fences := []fencedstore.Fence{{a, `resource\a`}, {other, "'plain'"}, {confusing, "c"},
-		{decoy, fmt.Sprintf("token %d ", a.Token())}, {a, "again"}, {confusing, "'c'"}}
+	fences := fencedstore.Fences{{Lease: a, Resource: `resource\a`}, {Lease: other, Resource: "'plain'"},
+		{Lease: confusing, Resource: "c"}, {Lease: decoy, Resource: fmt.Sprintf("token %d ", a.Token())},
+		{Lease: a, Resource: "again"}, {Lease: confusing, Resource: "'c'"}}
 	quote := func(s string) (quoted string) {
 		t.Helper()
 		if err := b.pool.QueryRow(t.Context(), `SELECT quote_literal($1)`, s).Scan(&quoted); err != nil {
@@ -195,10 +194,10 @@ func TestExplainAllBlamesTheFenceThatWasRefused(t *testing.T) {
 	}
 	for i, f := range fences {
 		for j := range fences { // in every order
-			turned := append(append([]fencedstore.Fence{}, fences[j:]...), fences[:j]...)
+			turned := append(append(fencedstore.Fences{}, fences[j:]...), fences[:j]...)
 			for _, last := range []pglock.Token{f.Lease.Token(), decoy.Token(), 1 << 50} {
 				var stale *fencedstore.StaleTokenError
-				err := fencedstore.ExplainAll(fmt.Errorf("token %d : %w", decoy.Token(),
+				err := fencedstore.Explained(fmt.Errorf("token %d : %w", decoy.Token(),
 					&pgconn.PgError{Severity: "ERROR", Code: "LK002", Detail: fmt.Sprint("last_token=", last),
 						ConstraintName: f.Resource, ColumnName: fmt.Sprint(f.Lease.Token()),
 						Message: fmt.Sprintf("token %d is stale: token %d has passed the fence of %s", f.Lease.Token(),
@@ -215,7 +214,7 @@ func TestExplainAllBlamesTheFenceThatWasRefused(t *testing.T) {
 					said = fmt.Sprintf("schema pglock of database token %d has no such grant", decoy.Token())
 				}
 				var lost *pglock.LostError
-				err := fencedstore.ExplainAll(&pgconn.PgError{Severity: "ERROR", Code: state, Detail: "reason=" +
+				err := fencedstore.Explained(&pgconn.PgError{Severity: "ERROR", Code: state, Detail: "reason=" +
 					reason,
 					ConstraintName: f.Lease.Name(), ColumnName: fmt.Sprint(f.Lease.Token()),
 					Message: fmt.Sprintf("the lease of lock %s with token %d is lost: %s", quote(f.Lease.Name()),
@@ -228,18 +227,14 @@ func TestExplainAllBlamesTheFenceThatWasRefused(t *testing.T) {
 		}
 	}
 	unique := &pgconn.PgError{Code: "23505"}
-	for what, c := range map[string]struct {
-		err    error
-		fences []fencedstore.Fence
-	}{"nil": {nil, fences}, "of the application": {unique, fences}, "no fences": {unique, nil},
-		"no lease": {&pgconn.PgError{Code: "LK001"}, []fencedstore.Fence{{}}}} {
-		if err := fencedstore.ExplainAll(c.err, c.fences); err != c.err { //nolint:errorlint // as it is
-			t.Errorf("%s: %v", what, err)
+	for what, err := range map[string]error{"nil": nil, "of the application": unique} {
+		if got := fencedstore.Explained(err, fences); got != err { //nolint:errorlint // as it is
+			t.Errorf("%s: %v", what, got)
 		}
 	}
 }
 
-func ExampleStore_WriteAll() {
+func ExampleFences() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, databaseURL())
 	if err != nil {
@@ -272,7 +267,7 @@ func ExampleStore_WriteAll() {
 		fmt.Println(err)
 		return
 	}
-	err = fencedstore.New(pool).WriteAll(ctx, []fencedstore.Fence{{Lease: from}, {Lease: to}},
+	err = fencedstore.New(pool).Write(ctx, fencedstore.Fences{{Lease: from}, {Lease: to}},
 		func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + CASE id WHEN 1 THEN -60 ELSE 60 END")
 			return err
@@ -283,7 +278,7 @@ func ExampleStore_WriteAll() {
 		fmt.Println(err)
 		return
 	}
-	err = fencedstore.New(pool).WriteAll(ctx, []fencedstore.Fence{{Lease: from}, {Lease: to}},
+	err = fencedstore.New(pool).Write(ctx, fencedstore.Fences{{Lease: from}, {Lease: to}},
 		func(context.Context, pgx.Tx) error {
 			return nil
 		})

@@ -36,7 +36,7 @@ var (
 type UnfencedError struct {
 	Table    string   // with its schema
 	Resource string   // whose fence the transaction must pass
-	Passed   []string // the resources of the fences that the write has passed; nil in a transaction of your own
+	Passed   []string // the resources of the fences that the transaction has passed
 	Err      error    // the server's, with a hint
 }
 
@@ -44,7 +44,7 @@ func (e *UnfencedError) Error() string {
 	s := "fencedstore: " + failure.Bare(e.Err)
 	switch n := len(e.Passed); {
 	case n == 1:
-		s += fmt.Sprintf("; it has passed that of %q: the lock's name says which, or WithResource", e.Passed[0])
+		s += fmt.Sprintf("; it has passed that of %q: the lock's name says which, or Fence.Resource", e.Passed[0])
 	case n > 1:
 		s += fmt.Sprintf("; it has passed those of %q and %d more: each Fence says which", e.Passed[0], n-1)
 	}
@@ -70,8 +70,8 @@ type tableConfig struct {
 	resource, key *string
 }
 
-// WithTableResource names what the table's fence protects, in 1 to 512 bytes. Writers must name the same resource with
-// WithResource, or hold a lock of that name. Defaults to the table's name, without its schema.
+// WithTableResource names what the table's fence protects, in 1 to 512 bytes. Writers must name the same resource in
+// their Fence, or hold a lock of that name. Defaults to the table's name, without its schema.
 func WithTableResource(name string) TableOption {
 	return func(c *tableConfig) error {
 		c.resource = &name
@@ -121,9 +121,9 @@ func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error
 }
 
 // GuardTable puts a table under guard. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of it, by whatever
-// program, then fails with SQLSTATE LK011 unless its transaction has passed the fence of the table's resource. Explain
-// makes that an ErrUnfenced. The proof is the row of the fence, which no client can write. Names are as in SQL:
-// public.accounts, public."Accounts".
+// program, then fails with SQLSTATE LK011 unless its transaction has passed the fence of the table's resource. Stores
+// and Guarded.Explain make that an ErrUnfenced. The proof is the row of the fence, which no client can write. Names are
+// as in SQL: public.accounts, public."Accounts".
 //
 // GuardTable also guards partitions and children. If you make a partition later, its rows are guarded at once; call
 // GuardTable again to guard it against TRUNCATE. Guarding twice in the same way changes nothing. The user must own the

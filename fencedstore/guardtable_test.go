@@ -79,10 +79,11 @@ func (b *bench) acquire(t *testing.T, name string, opts ...pglock.AcquireOption)
 // write writes under the fence of the resource, in one transaction.
 func (b *bench) write(t *testing.T, l *pglock.Lease, resource, sql string, args ...any) error {
 	t.Helper()
-	return b.store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sql, args...)
-		return err
-	}, fencedstore.WithResource(resource), fencedstore.WithSameToken())
+	return b.store.Write(t.Context(), fencedstore.Fence{Lease: l, Resource: resource, SameToken: true},
+		func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, sql, args...)
+			return err
+		})
 }
 
 func (b *bench) number(t *testing.T, sql string, args ...any) (n int) {
@@ -290,7 +291,7 @@ func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 					insert := fmt.Sprintf(`INSERT INTO %s VALUES (1, $1)`, table)
 					_, err := b.pool.Exec(t.Context(), insert, name)
 					var unfenced *fencedstore.UnfencedError
-					if err := fencedstore.Explain(err, l); !errors.As(err, &unfenced) ||
+					if err := fencedstore.Explained(err, l); !errors.As(err, &unfenced) ||
 						!errors.Is(err, fencedstore.ErrUnfenced) || unfenced.Resource != wants ||
 						!strings.HasSuffix(unfenced.Table, "."+name) {
 						t.Errorf("keyed %v: %v, want the resource %q and the table", keyed, err, wants)
@@ -419,7 +420,7 @@ func TestUnfencedWriteIsToldTheTableAndTheResource(t *testing.T) {
 	if !slices.Equal(unfenced.Passed, []string{"report"}) {
 		t.Errorf("it has passed the fences of %q, want that of report", unfenced.Passed)
 	}
-	for _, says := range []string{"public.accounts", "'accounts'", `passed that of "report"`, "WithResource"} {
+	for _, says := range []string{"public.accounts", "'accounts'", `passed that of "report"`, "Fence.Resource"} {
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("%v: no %s", err, says)
 		}
@@ -576,22 +577,23 @@ func TestI3_TheGuardOfRowsGoesByTheRowItself(t *testing.T) {
 			{`DELETE FROM t WHERE id = 2`, ""},
 			{`UPDATE t SET doc = '{"a": "\u0000"}' WHERE id = 1`, "a"}, // which jsonb cannot hold
 		} {
-			var all []fencedstore.Fence
+			var all fencedstore.Fences
 			for _, k := range strings.Fields(c.needs) {
-				all = append(all, fencedstore.Fence{Lease: l, Resource: prefix + k})
+				all = append(all, fencedstore.Fence{Lease: l, Resource: prefix + k, SameToken: true})
 			}
 			undo := errors.New("undone")
-			try := func(fences []fencedstore.Fence) error {
-				return b.store.WriteAll(t.Context(), append(fences, fencedstore.Fence{Lease: l, Resource: "t"}),
+			try := func(fences fencedstore.Fences) error {
+				fences = append(fences, fencedstore.Fence{Lease: l, Resource: "t", SameToken: true})
+				return b.store.Write(t.Context(), fences,
 					func(ctx context.Context, tx pgx.Tx) error {
 						if _, err := tx.Exec(ctx, c.sql); err != nil {
 							return err
 						}
 						return undo
-					}, fencedstore.WithSameToken())
+					})
 			}
 			for i := range all {
-				missing := append(append([]fencedstore.Fence{}, all[:i]...), all[i+1:]...)
+				missing := append(append(fencedstore.Fences{}, all[:i]...), all[i+1:]...)
 				var unfenced *fencedstore.UnfencedError
 				if err := try(missing); !errors.As(err, &unfenced) || unfenced.Resource != all[i].Resource {
 					t.Errorf("key %s: %s without the fence of %s: %v", key, c.sql, all[i].Resource, err)

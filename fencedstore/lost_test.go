@@ -47,12 +47,12 @@ func TestCallbackOfAWriteUnderSeveralFencesEndsWithAnyLease(t *testing.T) {
 				return // each waits for long
 			}
 			t.Run(fmt.Sprint(what, " ", n), func(t *testing.T) {
-				var fences []fencedstore.Fence
+				var fences fencedstore.Fences
 				for i := range 3 {
 					fences = append(fences, fencedstore.Fence{Lease: b.acquire(t, fmt.Sprint(t.Name(), i))})
 				}
 				lost := fences[n].Lease
-				err := b.store.WriteAll(t.Context(), fences, func(ctx context.Context, tx pgx.Tx) error {
+				err := b.store.Write(t.Context(), fences, func(ctx context.Context, tx pgx.Tx) error {
 					if _, err := tx.Exec(ctx, `INSERT INTO done VALUES (1)`); err != nil {
 						return err
 					}
@@ -87,7 +87,7 @@ func TestAWriteWhoseOwnHolderReleasesTheLeaseSaysSo(t *testing.T) {
 	if pgtest.EveryTest {
 		enough = 5
 	}
-	for _, name := range []string{"Write", "WriteAll", "WriteSQL", "WriteAllSQL"} {
+	for _, name := range []string{"Write", "Write of several", "WriteSQL", "WriteSQL of several"} {
 		t.Run(name, func(t *testing.T) {
 			refused := 0
 			for n := 0; n < 200 && refused < enough; n++ {

@@ -5,9 +5,13 @@ import (
 	"flag"
 	"testing"
 
+	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 )
+
+// refused is the error of Guard alone.
+func refused(_ *fencedstore.Guarded, err error) error { return err }
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "32") // tests that are parallel mostly wait; the command line says it better

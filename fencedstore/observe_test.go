@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/fencedstore/reversible"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -79,10 +80,10 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 			return s.store.Write(s.ctx, s.l, nothing)
 		}, nil, []string{"write: report"}},
 		"committed through database/sql": {func(t *testing.T, s scene) error {
-			return fencedstore.WriteSQL(s.ctx, s.sqlDB, s.l, func(context.Context, *sql.Tx) error { return nil })
+			return fencedstore.NewSQL(s.sqlDB).Write(s.ctx, s.l, func(context.Context, *sql.Tx) error { return nil })
 		}, nil, []string{"write: report"}},
 		"committed under two fences": {func(t *testing.T, s scene) error {
-			return s.store.WriteAll(s.ctx, []fencedstore.Fence{{Lease: s.l}, {Lease: s.l, Resource: "other"}}, nothing)
+			return s.store.Write(s.ctx, fencedstore.Fences{{Lease: s.l}, {Lease: s.l, Resource: "other"}}, nothing)
 		}, nil, []string{"write: report", "write: other"}},
 		"once": {func(t *testing.T, s scene) error {
 			if err := s.store.Once(s.ctx, s.l, "key", nothing); err != nil {
@@ -92,7 +93,7 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 		}, fencedstore.ErrDone, []string{"write: report"}},
 		"reversible": {func(t *testing.T, s scene) error {
 			no := func(context.Context) error { return nil }
-			return s.store.Run(s.ctx, s.l, fencedstore.Reversible{Apply: no, Restore: no})
+			return reversible.Run(s.ctx, s.l, reversible.Operation{Apply: no, Restore: no})
 		}, nil, []string{"write: report"}},
 		"written twice": {func(t *testing.T, s scene) error {
 			if err := s.store.Write(s.ctx, s.l, nothing); err != nil {
@@ -101,10 +102,10 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 			return s.store.Write(s.ctx, s.l, nothing)
 		}, fencedstore.ErrStaleToken, []string{"write: report", "stale token: report"}},
 		"the second of two fences is stale": {func(t *testing.T, s scene) error {
-			if err := s.store.Write(s.ctx, s.l, nothing, fencedstore.WithResource("other")); err != nil {
+			if err := s.store.Write(s.ctx, fencedstore.Fence{Lease: s.l, Resource: "other"}, nothing); err != nil {
 				return err
 			}
-			return s.store.WriteAll(s.ctx, []fencedstore.Fence{{Lease: s.l}, {Lease: s.l, Resource: "other"}}, nothing)
+			return s.store.Write(s.ctx, fencedstore.Fences{{Lease: s.l}, {Lease: s.l, Resource: "other"}}, nothing)
 		}, fencedstore.ErrStaleToken, []string{"write: other", "stale token: other"}},
 		"not begun": {func(t *testing.T, s scene) error {
 			if err := s.l.Release(s.ctx); err != nil {
@@ -125,10 +126,11 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 			return s.store.Write(s.ctx, s.l, func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) })
 		}, fencedstore.ErrLeftFence, []string{"refused: report"}},
 		"too long": {func(t *testing.T, s scene) error {
-			return s.store.Write(s.ctx, s.l, func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, "SELECT pg_sleep(20)")
-				return err
-			}, fencedstore.WithTimeLimit(150*time.Millisecond))
+			return s.store.With(fencedstore.WithTimeLimit(150*time.Millisecond)).Write(s.ctx, s.l,
+				func(ctx context.Context, tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, "SELECT pg_sleep(20)")
+					return err
+				})
 		}, fencedstore.ErrTimeLimit, []string{"refused: report"}},
 		"without the fence of a guarded table": {func(t *testing.T, s scene) error {
 			s.exec(t, "CREATE TABLE rows (id int)")
@@ -144,10 +146,10 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 			return s.store.Write(s.ctx, s.l, func(context.Context, pgx.Tx) error { return errOwn })
 		}, errOwn, nil},
 		"invalid": {func(t *testing.T, s scene) error {
-			return s.store.Write(s.ctx, s.l, nothing, fencedstore.WithResource(""))
+			return s.store.Write(s.ctx, fencedstore.Fence{Lease: s.l, Resource: "\xff"}, nothing)
 		}, pglock.ErrInvalid, nil},
 		"guarded": {inTx(func(s scene, tx pgx.Tx) error {
-			if err := fencedstore.Guard(s.ctx, tx, s.l); err != nil {
+			if _, err := fencedstore.Guard(s.ctx, tx, s.l); err != nil {
 				return err
 			}
 			return tx.Commit(s.ctx)
@@ -156,45 +158,48 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 			if err := s.store.Write(s.ctx, s.l, nothing); err != nil {
 				return err
 			}
-			err := fencedstore.Guard(s.ctx, tx, s.l)
-			return fencedstore.Explain(err, s.l) // it was told before
+			g, err := fencedstore.Guard(s.ctx, tx, s.l)
+			return g.Explain(err) // it was told before
 		}), fencedstore.ErrStaleToken, []string{"write: report", "stale token: report"}},
 		"not begun by Guard": {inTx(func(s scene, tx pgx.Tx) error {
 			if err := s.l.Release(s.ctx); err != nil {
 				return err
 			}
-			return fencedstore.GuardAll(s.ctx, tx, []fencedstore.Fence{{Lease: s.l, Resource: "other"}})
+			return refused(fencedstore.Guard(s.ctx, tx, fencedstore.Fences{{Lease: s.l, Resource: "other"}}))
 		}), pglock.ErrReleased, []string{"refused: other"}},
 		"refused at a COMMIT of the application": {inTx(func(s scene, tx pgx.Tx) error {
-			if err := fencedstore.Guard(s.ctx, tx, s.l); err != nil {
+			g, err := fencedstore.Guard(s.ctx, tx, s.l)
+			if err != nil {
 				return err
 			}
 			if err := breaks(s); err != nil {
 				return err
 			}
-			return fencedstore.Explain(tx.Commit(s.ctx), s.l)
+			return g.Explain(tx.Commit(s.ctx))
 		}), pglock.ErrLost, []string{"refused: report"}},
 		"refused at a COMMIT under several fences": {inTx(func(s scene, tx pgx.Tx) error {
-			fences := []fencedstore.Fence{{Lease: s.l, Resource: "x"}, {Lease: s.l, Resource: "y"}}
-			if err := fencedstore.GuardAll(s.ctx, tx, fences); err != nil {
+			fences := fencedstore.Fences{{Lease: s.l, Resource: "x"}, {Lease: s.l, Resource: "y"}}
+			g, err := fencedstore.Guard(s.ctx, tx, fences)
+			if err != nil {
 				return err
 			}
 			if err := breaks(s); err != nil {
 				return err
 			}
-			return fencedstore.ExplainAll(tx.Commit(s.ctx), fences)
+			return g.Explain(tx.Commit(s.ctx))
 		}), pglock.ErrLost, []string{"refused: x"}},
 		"refused by Seal": {inTx(func(s scene, tx pgx.Tx) error {
 			if _, err := tx.Exec(s.ctx, "SAVEPOINT before"); err != nil {
 				return err
 			}
-			if err := fencedstore.Guard(s.ctx, tx, s.l); err != nil {
+			g, err := fencedstore.Guard(s.ctx, tx, s.l)
+			if err != nil {
 				return err
 			}
 			if _, err := tx.Exec(s.ctx, "ROLLBACK TO before"); err != nil {
 				return err
 			}
-			return fencedstore.Seal(s.ctx, tx, s.l)
+			return g.Seal(s.ctx)
 		}), fencedstore.ErrLeftFence, []string{"refused: report"}},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -40,12 +40,26 @@ func (e *DoneError) Error() string {
 // Is reports whether target is ErrDone.
 func (e *DoneError) Is(target error) bool { return target == ErrDone }
 
+// WithKey makes Guard do the work of a key, as Store.Once does: the transaction also records the key, under one fence. A
+// key has 1 to 512 bytes. If the work was done before, the error of Guard is ErrDone (DoneError) and nothing has
+// changed: roll the transaction back. Unlike Once, Guard does not wait until the disk and the synchronous standby have
+// that work. The same grant may do the work of many keys, as with SameToken.
+func WithKey(key string) Option {
+	return func(c *config) error {
+		if key == "" || len(key) > 512 {
+			return invalid("key", fmt.Sprint(len(key), " bytes"), "have 1 to 512 bytes")
+		}
+		c.once, c.key = true, key
+		return nil
+	}
+}
+
 // WithRetention limits how long the server keeps a key of Once: until d after the moment of. d is from 1 s to 100
 // years. The moment of belongs to the key: a slot of a schedule, or the time at which a message was written. Once
 // refuses an older key (ErrKeyTooOld), because the server has forgotten it and would do its work again. Everybody who
 // uses the key must give the same moment and d. Without WithRetention the server keeps a key for ever, in about a
 // hundred bytes.
-func WithRetention(of time.Time, d time.Duration) FenceOption {
+func WithRetention(of time.Time, d time.Duration) Option {
 	return func(c *config) error {
 		if of.IsZero() || of.UTC().Year() < 1 || of.UTC().Year() > 9999 {
 			return invalid("of", of.String(), "be the moment that the key belongs to, in the years 1 to 9999")
@@ -58,38 +72,13 @@ func WithRetention(of time.Time, d time.Duration) FenceOption {
 	}
 }
 
-// Once runs fn's writes at most once for each key, whichever process asks and however often. A key is a job, a message,
-// a slot of a schedule. The transaction that does the work records the key, under the fence of the lease's resource:
-// both are committed, or neither is. A key has 1 to 512 bytes. All locks of a schema share its keys.
-//
-// Whoever asks again gets ErrDone (DoneError); Once then does not call fn, and changes nothing. ErrDone comes when the
-// disk and the synchronous standby, if there is one, have the work. If they do not confirm that within five seconds,
-// the error is ErrOutcomeUnknown: ask again. Whoever asks while another does the work waits for that transaction, and
-// does the work if it was rolled back. The same grant may do the work of many keys, as with WithSameToken. A lost
-// answer does no harm: ask again, with any lease.
-//
-// Options are those of Write, and WithRetention. Other errors are those of Write, and ErrKeyTooOld. A day after the
-// retention of a key is over, clients that have a heartbeat and pglock-admin prune remove it.
-func (s *Store) Once(
-	ctx context.Context, lease *pglock.Lease, key string, fn func(context.Context, pgx.Tx) error, opts ...FenceOption,
-) error {
-	if err := s.check(fn); err != nil {
-		return err
-	}
-	c, o, err := openOnce(lease, key, opts, true)
-	if err != nil {
-		return err
-	}
-	return write(ctx, pgxDatabase{s.pool, c.transactionOp}, o, inPgx(fn))
-}
-
 // confirmDone returns that the work of a key is done as soon as a transaction of its own has waited for the disk and
 // the synchronous standby. The COMMIT of the work may not have: then a failover would lose the key, and the work with
 // it.
 func confirmDone(ctx context.Context, db database, receipt Receipt, done error) error {
 	asking, cancel := context.WithTimeout(ctx, resolving)
 	defer cancel()
-	err := db.confirm(asking, receipt)
+	_, err := db.look(asking, receipt)
 	switch {
 	case err == nil:
 		return done
@@ -101,34 +90,28 @@ func confirmDone(ctx context.Context, db database, receipt Receipt, done error) 
 }
 
 // openOnce is the opening of a transaction that does the work of a key.
-func openOnce(lease *pglock.Lease, key string, opts []FenceOption, transaction bool) (c config, o opening, err error) {
-	if err := validateKey(key); err != nil {
-		return c, o, err
+func (o opening) openOnce() (opening, error) {
+	if n := len(o.fences); n > 1 {
+		return o, invalid("fences", fmt.Sprint(n, " long"), "be one: the work of a key has one fence")
 	}
-	if c, err = newConfig(lease, opts); err == nil {
-		err = c.refuse(transaction, true)
-	}
-	if err != nil {
-		return c, o, err
-	}
-	o = c.openOne(lease)
 	var of, keep *string
-	if c.keep > 0 {
+	if o.keep > 0 {
 		// PostgreSQL 14 reads no interval of more than 2^31 of any unit.
-		moment := c.of.UTC().Format("2006-01-02T15:04:05.999999Z")
-		seconds := fmt.Sprintf("%d.%06d", c.keep/time.Second, c.keep%time.Second/time.Microsecond)
+		moment := o.of.UTC().Format("2006-01-02T15:04:05.999999Z")
+		seconds := fmt.Sprintf("%d.%06d", o.keep/time.Second, o.keep%time.Second/time.Microsecond)
 		of, keep = &moment, &seconds
 	}
-	grant := hooks.Of(lease).Export()
+	f := o.fences[0]
+	grant := hooks.Of(f).Export()
 	o.sql = protocol.Once(grant.Schema)
-	o.args = []any{key, lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), of, keep,
-		grant.DatabaseID.String(), lease.Slot()}
+	o.args = []any{o.key, f.Lease.Name(), int64(f.Lease.Token()), grant.ID.String(), f.named(), of, keep,
+		grant.DatabaseID.String(), f.Lease.Slot()}
 	o.read = func(row pgx.Row) (passed, error) {
 		var first bool
 		var at int64
 		var left *int64
 		var p passed
-		done := &DoneError{Key: key}
+		done := &DoneError{Key: o.key}
 		err := row.Scan(&first, &done.Lock, &done.Token, &at, &left, &p.pid)
 		p.left = time.Duration(protocol.OrZero(left)) * time.Microsecond
 		if err != nil || first {
@@ -137,12 +120,5 @@ func openOnce(lease *pglock.Lease, key string, opts []FenceOption, transaction b
 		done.At = time.UnixMicro(at).UTC()
 		return p, done
 	}
-	return c, o, nil
-}
-
-func validateKey(key string) error {
-	if key == "" || len(key) > 512 {
-		return invalid("key", fmt.Sprint(len(key), " bytes"), "have 1 to 512 bytes")
-	}
-	return nil
+	return o, nil
 }

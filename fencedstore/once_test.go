@@ -26,23 +26,24 @@ func TestI11_OnceRefusesBadInputBeforeItCallsAnything(t *testing.T) {
 		t.Error("the work was done")
 		return nil
 	}
+	plain := fencedstore.WithTimeLimit(time.Minute)
 	const century = 100 * 365 * 24 * time.Hour
 	for what, c := range map[string]struct {
-		store *fencedstore.Store
-		lease *pglock.Lease
-		key   string
-		fn    func(context.Context, pgx.Tx) error
-		opt   fencedstore.FenceOption
-		says  string
+		store  *fencedstore.Store
+		fenced fencedstore.Fenced
+		key    string
+		fn     func(context.Context, pgx.Tx) error
+		opt    fencedstore.Option
+		says   string
 	}{
-		"nil store":           {nil, l, "k", called, fencedstore.WithSameToken(), "pool"},
-		"nil pool":            {fencedstore.New(nil), l, "k", called, fencedstore.WithSameToken(), "pool"},
-		"nil lease":           {b.store, nil, "k", called, fencedstore.WithSameToken(), "lease"},
-		"no work":             {b.store, l, "k", nil, fencedstore.WithSameToken(), "fn"},
-		"empty key":           {b.store, l, "", called, fencedstore.WithSameToken(), "key"},
-		"long key":            {b.store, l, strings.Repeat("x", 513), called, fencedstore.WithSameToken(), "513"},
-		"key not UTF-8":       {b.store, l, "a\xff", called, fencedstore.WithSameToken(), ""},
-		"key with NUL":        {b.store, l, "a\x00", called, fencedstore.WithSameToken(), ""},
+		"nil store":           {nil, l, "k", called, plain, "store"},
+		"nil pool":            {fencedstore.New(nil), l, "k", called, plain, "pool"},
+		"nil lease":           {b.store, fencedstore.Fence{}, "k", called, plain, "lease"},
+		"no work":             {b.store, l, "k", nil, plain, "fn"},
+		"empty key":           {b.store, l, "", called, plain, "key"},
+		"long key":            {b.store, l, strings.Repeat("x", 513), called, plain, "513"},
+		"key not UTF-8":       {b.store, l, "a\xff", called, plain, ""},
+		"key with NUL":        {b.store, l, "a\x00", called, plain, ""},
 		"nil option":          {b.store, l, "k", called, nil, "option"},
 		"moment that is none": {b.store, l, "k", called, fencedstore.WithRetention(time.Time{}, time.Hour), "of"},
 		"kept for nothing":    {b.store, l, "k", called, fencedstore.WithRetention(now, 0), "retention"},
@@ -53,7 +54,8 @@ func TestI11_OnceRefusesBadInputBeforeItCallsAnything(t *testing.T) {
 			fencedstore.WithRetention(time.Date(-44, 3, 15, 0, 0, 0, 0, time.UTC), century), "of"},
 		"moment out of range": {b.store, l, "k", called,
 			fencedstore.WithRetention(time.Date(294276, 12, 31, 0, 0, 0, 0, time.UTC), century), "of"},
-		"empty resource": {b.store, l, "k", called, fencedstore.WithResource(""), "resource"},
+		"long resource": {b.store, fencedstore.Fence{Lease: l, Resource: strings.Repeat("x", 513)}, "k", called, plain,
+			"resource"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			defer func() {
@@ -61,7 +63,7 @@ func TestI11_OnceRefusesBadInputBeforeItCallsAnything(t *testing.T) {
 					t.Errorf("panics: %v", r)
 				}
 			}()
-			if err := c.store.Once(t.Context(), c.lease, c.key, c.fn, c.opt); !errors.Is(err, pglock.ErrInvalid) ||
+			if err := c.store.With(c.opt).Once(t.Context(), c.fenced, c.key, c.fn); !errors.Is(err, pglock.ErrInvalid) ||
 				!strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want ErrInvalid that says %q", err, c.says)
 			}
@@ -78,23 +80,24 @@ func TestOnceTakesTheLongestKeyAndTheLongestTime(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	l := b.acquire(t, "job")
+	plain := fencedstore.WithTimeLimit(time.Minute)
 	for what, c := range map[string]struct {
 		key string
-		opt fencedstore.FenceOption
+		opt fencedstore.Option
 	}{
-		"one byte":     {"k", fencedstore.WithSameToken()},
-		"512 bytes":    {strings.Repeat("é", 256), fencedstore.WithSameToken()},
-		"odd key":      {`it's "quoted" \ %s 雪` + "\n", fencedstore.WithSameToken()},
+		"one byte":     {"k", plain},
+		"512 bytes":    {strings.Repeat("é", 256), plain},
+		"odd key":      {`it's "quoted" \ %s 雪` + "\n", plain},
 		"one second":   {"second", fencedstore.WithRetention(time.Now().Add(time.Minute), time.Second)},
 		"100 years":    {"century", fencedstore.WithRetention(time.Now(), 100*365*24*time.Hour)},
 		"long ago":     {"1926", fencedstore.WithRetention(time.Now().AddDate(-99, 0, 0), 100*365*24*time.Hour)},
 		"in the year":  {"9999", fencedstore.WithRetention(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC), time.Second)},
 		"another zone": {"zone", fencedstore.WithRetention(time.Now().In(time.FixedZone("x", 5*3600+1800)), time.Hour)},
 	} {
-		if err := b.store.Once(t.Context(), l, c.key, nothing, c.opt); err != nil {
+		if err := b.store.With(c.opt).Once(t.Context(), l, c.key, nothing); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if err := b.store.Once(t.Context(), l, c.key, nothing, c.opt); !errors.Is(err, fencedstore.ErrDone) {
+		if err := b.store.With(c.opt).Once(t.Context(), l, c.key, nothing); !errors.Is(err, fencedstore.ErrDone) {
 			t.Errorf("%s, again: %v", what, err)
 		}
 	}
@@ -147,11 +150,11 @@ func TestI3_I4_OnceIsAFencedWrite(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	low, high := b.acquire(t, "low"), b.acquire(t, "high")
-	if err := b.store.Once(t.Context(), high, "a", nothing, fencedstore.WithResource("r")); err != nil {
+	if err := b.store.Once(t.Context(), fencedstore.Fence{Lease: high, Resource: "r"}, "a", nothing); err != nil {
 		t.Fatal(err)
 	}
 	var stale *fencedstore.StaleTokenError
-	if err := b.store.Once(t.Context(), low, "b", nothing, fencedstore.WithResource("r")); !errors.As(err, &stale) ||
+	if err := b.store.Once(t.Context(), fencedstore.Fence{Lease: low, Resource: "r"}, "b", nothing); !errors.As(err, &stale) ||
 		*stale != (fencedstore.StaleTokenError{Resource: "r", Token: low.Token(), LastToken: high.Token()}) {
 		t.Errorf("I3: a stale token: %v", err)
 	}

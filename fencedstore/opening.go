@@ -1,6 +1,8 @@
 package fencedstore
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,17 +13,15 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 // opening is the statement that puts a transaction under its fences. Its last three parameters are a receipt's and the
 // time limit.
 type opening struct {
-	fences []Fence // one or more, of one schema of one database
+	config
+	fences Fences // one or more, of one schema of one database
 	sql    string
-	args   []any         // but for those three
-	limit  time.Duration // how long the transaction may take; 0: as long as the lease has left
-
+	args   []any // but for those three
 	// read reads the answer.
 	read func(pgx.Row) (passed, error)
 }
@@ -56,7 +56,7 @@ func (o opening) resources() (names []string) {
 func (o opening) schema() string { return o.home().Schema }
 
 // home is the database and the schema, and no grant.
-func (o opening) home() hooks.Grant { return hooks.Of(o.fences[0].Lease).Home() }
+func (o opening) home() hooks.Grant { return hooks.Of(o.fences).Home() }
 
 // String names the resources, for messages.
 func (o opening) String() string {
@@ -116,37 +116,61 @@ func (o opening) blamed(err error) Fence {
 	return o.fences[0]
 }
 
-// openWrite is the opening of a write under one fence.
-func openWrite(lease *pglock.Lease, opts []FenceOption) (config, opening, error) {
-	c, err := newConfig(lease, opts)
-	if err == nil {
-		err = c.refuse(true, false)
+// explain makes an error of this package or of pglock of what the server says about one of the fences.
+func (o opening) explain(err error) error {
+	f := o.blamed(err)
+	err = translate(err, f.Lease, f.Resource)
+	if unfenced, found := errors.AsType[*UnfencedError](err); found {
+		unfenced.Passed = o.resources()
 	}
-	if err != nil {
-		return c, opening{}, err
-	}
-	return c, c.openOne(lease), nil
+	return err
 }
 
-// openOne is one call of the function that takes the fence row, compares the token, and checks the lease.
-func (c config) openOne(lease *pglock.Lease) opening {
-	grant := hooks.Of(lease).Export()
-	return opening{
-		fences: []Fence{{Lease: lease, Resource: c.resource}},
-		sql:    protocol.Fence(grant.Schema),
-		args: []any{lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), c.sameToken,
-			grant.DatabaseID.String(), lease.Slot()},
-		limit: c.limit,
-		read:  readLeft,
+// open is the opening of a transaction, for Guard or for a store. It refuses what is wrong in any database.
+func (c config) open(fenced Fenced, guard bool) (o opening, err error) {
+	if err := c.refuse(guard); err != nil {
+		return o, err
 	}
+	o = opening{config: c, read: readLeft}
+	if o.fences, err = listed(fenced); err != nil {
+		return o, err
+	}
+	switch {
+	case c.once:
+		return o.openOnce()
+	case len(o.fences) > 1:
+		return o.openAll()
+	}
+	f := o.fences[0]
+	grant := hooks.Of(f).Export()
+	o.sql = protocol.Fence(grant.Schema)
+	o.args = []any{f.Lease.Name(), int64(f.Lease.Token()), grant.ID.String(), f.named(), f.SameToken,
+		grant.DatabaseID.String(), f.Lease.Slot()}
+	return o, nil
 }
 
-// named is the resource as the server needs it: NULL if the server knows it by itself.
-func (c config) named(lease *pglock.Lease) *string {
-	if c.resource == lease.Resource() {
-		return nil
+// openAll is the opening under several fences.
+func (o opening) openAll() (opening, error) {
+	var names, grantIDs []string
+	var resources []*string
+	var tokens []int64
+	var slots []int
+	for _, f := range o.fences {
+		names, tokens = append(names, f.Lease.Name()), append(tokens, int64(f.Lease.Token()))
+		grantIDs = append(grantIDs, hooks.Of(f).Export().ID.String())
+		resources, slots = append(resources, f.named()), append(slots, f.Lease.Slot())
 	}
-	return &c.resource
+	var texts []any
+	for _, list := range []any{names, tokens, grantIDs, resources, slots} { // as text, which every driver can send
+		text, err := json.Marshal(list)
+		if err != nil {
+			return o, err
+		}
+		texts = append(texts, string(text))
+	}
+	o.sql = protocol.FenceAll(o.schema())
+	o.args = append(texts[:4:4], o.fences[0].SameToken, o.home().DatabaseID.String(), texts[4])
+	return o, nil
 }
 
 func readLeft(row pgx.Row) (p passed, err error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
 )
@@ -21,10 +22,10 @@ func answered(err error) bool {
 }
 
 // resolve asks what became of a write whose COMMIT was not answered.
-func resolve(ctx context.Context, db database, receipt Receipt, cause error) (known bool, err error) {
+func resolve(ctx context.Context, receipt Receipt, cause error, ask look) (known bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolving)
 	defer cancel()
-	switch became, err := outcome(ctx, db, receipt); {
+	switch became, err := outcome(ctx, receipt, ask); {
 	case err != nil:
 		return false, &OutcomeUnknownError{Receipt: receipt, Err: errors.Join(cause, failure.OfOurs(err))}
 	case became == OutcomeCommitted:
@@ -45,23 +46,15 @@ const (
 // outcomeLook is how long one look at an outcome waits for a transaction that is still open.
 const outcomeLook = 500 * time.Millisecond
 
-// Outcome asks what became of the write of an OutcomeUnknownError, or of a transaction that was guarded WithReceipt. It
-// waits until the answer is final, asking again cannot help, or ctx ends. The answer is then on disk, and on the
-// synchronous standby if you have one. If the server does not know a write, for instance because a failover lost it,
-// the write was rolled back. The server forgets receipts after a week, so ask sooner.
-func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
-	if s == nil || s.pool == nil {
-		return "", errNilPool
-	}
-	return outcome(ctx, pgxDatabase{pool: s.pool}, receipt)
-}
+// look asks once whether the write of a receipt was committed.
+type look func(ctx context.Context, r Receipt) (committed bool, err error)
 
-func outcome(ctx context.Context, db asker, receipt Receipt) (Outcome, error) {
+func outcome(ctx context.Context, receipt Receipt, ask look) (Outcome, error) {
 	if receipt.Schema == "" || receipt.ID == uuid.Nil || receipt.Write == uuid.Nil {
 		return "", invalid("receipt", receipt.String(), "be that of an OutcomeUnknownError, or of WithReceipt")
 	}
 	for {
-		committed, err := db.look(ctx, receipt)
+		committed, err := ask(ctx, receipt)
 		switch {
 		case err == nil && committed:
 			return OutcomeCommitted, nil
@@ -70,12 +63,7 @@ func outcome(ctx context.Context, db asker, receipt Receipt) (Outcome, error) {
 		case ctx.Err() != nil, server.Lasting(err), err.Error() == closedDB:
 			return "", failure.At(ctx, err, "fencedstore: outcome of write %s", receipt.Write)
 		}
-		timer := time.NewTimer(20 * time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		pause.Exactly(ctx, 20*time.Millisecond)
 	}
 }
 

@@ -41,22 +41,24 @@ func TestTransactionThatOverranItsLimitsLeavesItsConnectionToNobody(t *testing.T
 	db.SetMaxOpenConns(1)
 	type query func(ctx context.Context, sql string, into any) error
 	for name, write := range map[string]func(do func(context.Context, query) error,
-		opts ...fencedstore.FenceOption) error{
-		"Write": func(do func(context.Context, query) error, opts ...fencedstore.FenceOption) error {
+		opts ...fencedstore.Option) error{
+		"Write": func(do func(context.Context, query) error, opts ...fencedstore.Option) error {
 			lease := b.acquire(t, t.Name()+time.Now().String())
-			return fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-				return do(ctx, func(ctx context.Context, sql string, into any) error {
-					return tx.QueryRow(ctx, sql).Scan(into)
+			return fencedstore.New(pool).With(opts...).Write(t.Context(), lease,
+				func(ctx context.Context, tx pgx.Tx) error {
+					return do(ctx, func(ctx context.Context, sql string, into any) error {
+						return tx.QueryRow(ctx, sql).Scan(into)
+					})
 				})
-			}, opts...)
 		},
-		"WriteSQL": func(do func(context.Context, query) error, opts ...fencedstore.FenceOption) error {
+		"WriteSQL": func(do func(context.Context, query) error, opts ...fencedstore.Option) error {
 			lease := b.acquire(t, t.Name()+time.Now().String())
-			return fencedstore.WriteSQL(t.Context(), db, lease, func(ctx context.Context, tx *sql.Tx) error {
-				return do(ctx, func(ctx context.Context, sql string, into any) error {
-					return tx.QueryRowContext(ctx, sql).Scan(into)
+			return fencedstore.NewSQL(db).With(opts...).Write(t.Context(), lease,
+				func(ctx context.Context, tx *sql.Tx) error {
+					return do(ctx, func(ctx context.Context, sql string, into any) error {
+						return tx.QueryRowContext(ctx, sql).Scan(into)
+					})
 				})
-			}, opts...)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

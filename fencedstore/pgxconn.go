@@ -9,20 +9,18 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // pgxDatabase is a pool of pgx.
-type pgxDatabase struct {
-	pool    *pgxpool.Pool
-	options pgx.TxOptions
-}
+type pgxDatabase struct{ pool *pgxpool.Pool }
 
 func (d pgxDatabase) lend(ctx context.Context) (connection, error) {
 	conn, err := server.Borrow(ctx, d.pool)
 	if err != nil {
 		return nil, err
 	}
-	return &pgxConn{conn: conn, options: d.options}, nil
+	return &pgxConn{conn: conn}, nil
 }
 
 func (d pgxDatabase) idle() int { return 0 } // the pool asks its connections before it lends them
@@ -36,10 +34,7 @@ func (d pgxDatabase) look(ctx context.Context, r Receipt) (committed bool, err e
 	return lookOn(ctx, conn.Conn(), r)
 }
 
-func (d pgxDatabase) confirm(ctx context.Context, r Receipt) error {
-	_, err := d.look(ctx, r)
-	return err
-}
+func (d pgxDatabase) lookBy(*pglock.Lease) look { return d.look }
 
 // lookOn asks in a transaction that writes, so its COMMIT waits for whatever the write's did.
 func lookOn(ctx context.Context, conn *pgx.Conn, r Receipt) (committed bool, err error) {
@@ -58,15 +53,21 @@ func lookOn(ctx context.Context, conn *pgx.Conn, r Receipt) (committed bool, err
 
 // pgxConn is a connection of such a pool.
 type pgxConn struct {
-	conn    *pgxpool.Conn // nil when it was given back
-	dead    bool          // when it was given back
-	options pgx.TxOptions
-	tx      pgx.Tx
+	conn *pgxpool.Conn // nil when it was given back
+	dead bool          // when it was given back
+	tx   pgx.Tx
+}
+
+func inPgx(fn func(context.Context, pgx.Tx) error) work {
+	if fn == nil {
+		return nil
+	}
+	return func(ctx context.Context, c connection) error { return fn(ctx, c.(*pgxConn).tx) }
 }
 
 // begin sends BEGIN and the opening together.
 func (c *pgxConn) begin(ctx context.Context, o opening, r Receipt) (p passed, err error) {
-	options := c.options
+	options := o.transactionOp
 	options.CommitQuery = protocol.SealOf(o.schema(), o.resources()) + "; COMMIT"
 	batch := &pgx.Batch{}
 	batch.BeginTx(options)

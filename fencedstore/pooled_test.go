@@ -31,16 +31,17 @@ func TestALostPreparedStatementNamesTheCure(t *testing.T) {
 			}
 		}
 		write := func() error {
-			return store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-				if mine == "" {
-					return nil
-				}
-				if _, err := tx.Exec(ctx, "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol); err != nil {
+			return store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+				func(ctx context.Context, tx pgx.Tx) error {
+					if mine == "" {
+						return nil
+					}
+					if _, err := tx.Exec(ctx, "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol); err != nil {
+						return err
+					}
+					_, err := tx.Exec(ctx, mine, 1)
 					return err
-				}
-				_, err := tx.Exec(ctx, mine, 1)
-				return err
-			}, fencedstore.WithSameToken())
+				})
 		}
 		if _, err := one.Exec(t.Context(), "SELECT $1::int", 1); err != nil {
 			t.Fatal(err)

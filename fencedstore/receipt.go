@@ -10,7 +10,7 @@ import (
 )
 
 // Receipt names the row that a fenced write leaves in its own transaction. If COMMIT gets no answer, ask for the
-// receipt with Store.Outcome or OutcomeSQL: the current primary has the row if the transaction was committed. No other
+// receipt with Store.Outcome: the current primary has the row if the transaction was committed. No other
 // write uses the row before somebody has asked. The server keeps receipts for a week.
 type Receipt struct {
 	Schema string    `json:"schema"`

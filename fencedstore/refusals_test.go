@@ -2,6 +2,7 @@ package fencedstore_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"strings"
 	"testing"
@@ -47,7 +48,7 @@ func TestErrorsAnswerForTheirSentinels(t *testing.T) {
 		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 7}, fencedstore.ErrStaleToken,
 			[]string{`"r"`, "3", "7"}},
 		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 3}, fencedstore.ErrStaleToken,
-			[]string{`"r"`, "3", "WithSameToken"}},
+			[]string{`"r"`, "3", "SameToken"}},
 		{&fencedstore.OutcomeUnknownError{Receipt: receipt, Err: cause}, pglock.ErrOutcomeUnknown,
 			[]string{"0000002a", "reset"}},
 		{&fencedstore.OutcomeUnknownError{Err: cause}, cause, nil},
@@ -80,22 +81,22 @@ func TestExplainTranslatesTheServersRefusalsAlone(t *testing.T) {
 		{&pgconn.PgError{Code: "LK009"}, fencedstore.ErrLeftFence},
 		{&pgconn.PgError{Code: "42501"}, pglock.ErrPermission},
 	} {
-		if got := fencedstore.Explain(tc.err, l); !errors.Is(got, tc.want) {
+		if got := fencedstore.Explained(tc.err, l); !errors.Is(got, tc.want) {
 			t.Errorf("Explain(%v) = %v, want %v", tc.err, got, tc.want)
 		}
 	}
 	var lost *pglock.LostError
-	if err := fencedstore.Explain(&pgconn.PgError{Code: "LK003", Detail: "reason=broken"}, l); !errors.As(err, &lost) ||
+	if err := fencedstore.Explained(&pgconn.PgError{Code: "LK003", Detail: "reason=broken"}, l); !errors.As(err, &lost) ||
 		lost.Reason != pglock.ReasonBroken {
 		t.Errorf("%v does not tell the reason", err)
 	}
 	var stale *fencedstore.StaleTokenError
-	if err := fencedstore.Explain(&pgconn.PgError{Code: "LK002", Detail: "last_token=9"}, l); !errors.As(err, &stale) ||
+	if err := fencedstore.Explained(&pgconn.PgError{Code: "LK002", Detail: "last_token=9"}, l); !errors.As(err, &stale) ||
 		stale.LastToken != 9 {
 		t.Errorf("%v does not tell the token", err)
 	}
-	if err := fencedstore.Explain(unique, nil); !errors.Is(err, unique) {
-		t.Errorf("without a lease: %v", err)
+	if err := (*fencedstore.Guarded)(nil).Explain(unique); !errors.Is(err, unique) {
+		t.Errorf("without Guard: %v", err)
 	}
 }
 
@@ -164,8 +165,8 @@ func TestExplainingTwiceIsExplainingOnce(t *testing.T) {
 	l := acquired(t, pgtest.Database(t).Pool(t))
 	for _, code := range []string{"LK001", "LK002", "LK003", "LK007", "LK009", "LK011", "LK012", "42501", "25006",
 		"3F000", "22023", "23505"} {
-		once := fencedstore.Explain(&pgconn.PgError{Code: code, Message: "m"}, l)
-		if twice := fencedstore.Explain(once, l); twice.Error() != once.Error() {
+		once := fencedstore.Explained(&pgconn.PgError{Code: code, Message: "m"}, l)
+		if twice := fencedstore.Explained(once, l); twice.Error() != once.Error() {
 			t.Errorf("%s: %q, and explained again %q", code, once, twice)
 		}
 	}
@@ -182,28 +183,37 @@ func TestI11_OptionsThatDoNotApplyAreRefused(t *testing.T) {
 	}
 	defer tx.Rollback(t.Context()) //nolint:errcheck // it did nothing
 	nothing := func(context.Context, pgx.Tx) error { t.Error("called"); return nil }
-	step := func(context.Context) error { t.Error("called"); return nil }
 	serializable := fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})
 	keep := fencedstore.WithRetention(time.Now(), time.Hour)
 	for what, call := range map[string]struct {
 		err   error
 		field string
 	}{
-		"transaction of Guard": {fencedstore.Guard(t.Context(), tx, l, serializable), "WithTxOptions"},
-		"none of Guard": {fencedstore.Guard(t.Context(), tx, l, fencedstore.WithTxOptions(pgx.TxOptions{})),
+		"transaction of Guard": {refused(fencedstore.Guard(t.Context(), tx, l, serializable)), "WithTxOptions"},
+		"none of Guard": {refused(fencedstore.Guard(t.Context(), tx, l, fencedstore.WithTxOptions(pgx.TxOptions{}))),
 			"WithTxOptions"},
-		"transaction of GuardAll": {fencedstore.GuardAll(t.Context(), tx, []fencedstore.Fence{{Lease: l}},
-			serializable), "WithTxOptions"},
-		"transaction of Run": {store.Run(t.Context(), l, fencedstore.Reversible{Apply: step, Restore: step},
-			fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
-		"WithRetention of Write": {store.Write(t.Context(), l, nothing, keep), "WithRetention"},
-		"WithRetention of WriteAll": {store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: l}}, nothing, keep),
+		"transaction of Guard with several": {refused(fencedstore.Guard(t.Context(), tx, fencedstore.Fences{{Lease: l}},
+			serializable)), "WithTxOptions"},
+		"WithReceipt of Write": {store.With(fencedstore.WithReceipt()).Write(t.Context(), l, nothing), "WithReceipt"},
+		"WithKey of Write":     {store.With(fencedstore.WithKey("k")).Write(t.Context(), l, nothing), "WithKey"},
+		"no option":            {store.With(nil).Write(t.Context(), l, nothing), "option"},
+		"a bad one before good ones": {store.With(fencedstore.WithTimeLimit(0)).With(fencedstore.WithTimeLimit(
+			time.Second)).Write(t.Context(), l, nothing), "time limit"},
+		"no store": {new(fencedstore.Store).With().Write(t.Context(), l, nothing), "store"},
+		"nil store": {(*fencedstore.SQLStore)(nil).With().Write(t.Context(), l,
+			func(context.Context, *sql.Tx) error { t.Error("called"); return nil }), "store"},
+		"two fences of Once": {store.Once(t.Context(), fencedstore.Fences{{Lease: l}, {Lease: l, Resource: "r"}}, "k",
+			nothing), "fences"},
+		"two fences of Guard with a key": {refused(fencedstore.Guard(t.Context(), tx,
+			fencedstore.Fences{{Lease: l}, {Lease: l, Resource: "r"}}, fencedstore.WithKey("k"))), "fences"},
+		"WithRetention of Write": {store.With(keep).Write(t.Context(), l, nothing), "WithRetention"},
+		"WithRetention of several": {store.With(keep).Write(t.Context(), fencedstore.Fences{{Lease: l}}, nothing),
 			"WithRetention"},
-		"WithRetention of Guard": {fencedstore.Guard(t.Context(), tx, l, keep), "WithRetention"},
-		"read only": {store.Write(t.Context(), l, nothing,
-			fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly})), "access mode"},
-		"no level": {store.Write(t.Context(), l, nothing,
-			fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: "nonsense; commit"})), "isolation level"},
+		"WithRetention of Guard": {refused(fencedstore.Guard(t.Context(), tx, l, keep)), "WithRetention"},
+		"read only": {store.With(fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly})).Write(t.Context(), l,
+			nothing), "access mode"},
+		"no level": {store.With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: "nonsense; commit"})).Write(t.Context(), l,
+			nothing), "isolation level"},
 	} {
 		var bad *pglock.ArgumentError
 		if !errors.As(call.err, &bad) || !errors.Is(call.err, pglock.ErrInvalid) || bad.Field != call.field {
@@ -248,7 +258,7 @@ func TestOutcomeEndsWhenAskingAgainCannotHelp(t *testing.T) {
 				_ = db.Close()
 			}
 			_, byPgx := fencedstore.New(c.pool).Outcome(ctx, c.receipt)
-			_, bySQL := fencedstore.OutcomeSQL(ctx, db, c.receipt)
+			_, bySQL := fencedstore.NewSQL(db).Outcome(ctx, c.receipt)
 			for _, err := range []error{byPgx, bySQL} {
 				if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), c.says) ||
 					(c.says == "receipt") != errors.Is(err, pglock.ErrInvalid) {

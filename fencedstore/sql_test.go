@@ -59,7 +59,8 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 		own    bool // a database of its own, of which before changes something
 		before func(t *testing.T, s scene)
 		do     func(t *testing.T, s scene, ctx context.Context, tx transaction) error
-		opts   []fencedstore.FenceOption
+		fence  fencedstore.Fence // but for its lease
+		opts   []fencedstore.Option
 		want   error
 		rows   int
 	}{
@@ -79,13 +80,13 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 			if err := s.write(t, s.l, "x", insert); err != nil {
 				t.Fatal(err)
 			}
-		}, opts: []fencedstore.FenceOption{fencedstore.WithResource("x")}, want: fencedstore.ErrStaleToken, rows: 1},
+		}, fence: fencedstore.Fence{Resource: "x"}, want: fencedstore.ErrStaleToken, rows: 1},
 		"the same token twice": {before: func(t *testing.T, s scene) {
 			if err := s.write(t, s.l, "x", insert); err != nil {
 				t.Fatal(err)
 			}
 		}, do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error { return tx.exec(ctx, insert) },
-			opts: []fencedstore.FenceOption{fencedstore.WithResource("x"), fencedstore.WithSameToken()}, rows: 2},
+			fence: fencedstore.Fence{Resource: "x", SameToken: true}, rows: 2},
 		"broken before": {before: func(t *testing.T, s scene) { mustBreak(t, s.admin, s.l) }, want: pglock.ErrLost},
 		"broken meanwhile": {do: func(t *testing.T, s scene, ctx context.Context, tx transaction) error {
 			mustBreak(t, s.admin, s.l)
@@ -124,39 +125,39 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 		"SERIALIZABLE": {do: func(t *testing.T, s scene, ctx context.Context, tx transaction) error {
 			return errors.Join(tx.exec(ctx,
 				`SELECT 1 / (current_setting('transaction_isolation') = 'serializable')::int`), tx.exec(ctx, insert))
-		}, opts: []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})},
+		}, opts: []fencedstore.Option{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})},
 			rows: 1},
 		"read write after all": {own: true, before: func(t *testing.T, s scene) {
 			s.exec(t,
 				`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
 		}, do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error { return tx.exec(ctx, insert) },
-			opts: []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadWrite})},
+			opts: []fencedstore.Option{fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadWrite})},
 			rows: 1},
-		"a bad option": {opts: []fencedstore.FenceOption{fencedstore.WithResource("")}, want: pglock.ErrInvalid},
-		"a receipt": {opts: []fencedstore.FenceOption{fencedstore.WithReceipt(new(fencedstore.Receipt))},
-			want: pglock.ErrInvalid},
+		"a bad resource": {fence: fencedstore.Fence{Resource: "\xff"}, want: pglock.ErrInvalid},
+		"a receipt":      {opts: []fencedstore.Option{fencedstore.WithReceipt()}, want: pglock.ErrInvalid},
 	} {
 		for how, write := range map[string]func(s scene, fn func(context.Context, transaction) error) error{
 			"Write": func(s scene, fn func(context.Context, transaction) error) error {
-				return fencedstore.New(s.db.Pool(t)).Write(t.Context(), s.l,
+				return fencedstore.New(s.db.Pool(t)).With(c.opts...).Write(t.Context(), c.fence,
 					func(ctx context.Context, tx pgx.Tx) error {
 						return fn(ctx, pgxTransaction{tx})
-					}, c.opts...)
+					})
 			},
 			"WriteSQL": func(s scene, fn func(context.Context, transaction) error) error {
 				s.sqlDB.SetMaxOpenConns(1)
-				return fencedstore.WriteSQL(t.Context(), s.sqlDB, s.l, func(ctx context.Context, tx *sql.Tx) error {
-					return fn(ctx, sqlTransaction{tx})
-				}, c.opts...)
+				return fencedstore.NewSQL(s.sqlDB).With(c.opts...).Write(t.Context(), c.fence,
+					func(ctx context.Context, tx *sql.Tx) error {
+						return fn(ctx, sqlTransaction{tx})
+					})
 			},
 			"OnceSQL": func(s scene, fn func(context.Context, transaction) error) error {
 				if what == "a stale token" { // Once lets the same token pass
 					return fencedstore.ErrStaleToken
 				}
-				return fencedstore.OnceSQL(t.Context(), s.sqlDB, s.l, what,
+				return fencedstore.NewSQL(s.sqlDB).With(c.opts...).Once(t.Context(), c.fence, what,
 					func(ctx context.Context, tx *sql.Tx) error {
 						return fn(ctx, sqlTransaction{tx})
-					}, c.opts...)
+					})
 			},
 		} {
 			if !pgtest.EveryTest && how != "WriteSQL" && what != "committed" && what != "rolled back inside" {
@@ -174,6 +175,7 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 					t.Fatal(err)
 				}
 				s := scene{b, b.acquire(t, what+how), admin}
+				c.fence.Lease = s.l
 				if c.before != nil {
 					c.before(t, s)
 				}
@@ -228,21 +230,10 @@ func TestWorkOfAKeyIsDoneOnceThroughWhateverAsks(t *testing.T) {
 	key := t.Name()
 	db := b.sqlDB
 	all := map[string]func() error{
-		"Once":    func() error { return b.store.Once(t.Context(), l, key, inTx(insert)) },
-		"OnceSQL": func() error { return fencedstore.OnceSQL(t.Context(), db, l, key, inSQL(insert)) },
-		"GuardOnce": func() error {
-			return pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
-				if err := fencedstore.GuardOnce(t.Context(), tx, l, key); err != nil {
-					return err
-				}
-				return inTx(insert)(t.Context(), tx)
-			})
-		},
-		"GuardOnceSQL": func() error {
-			return guardedSQL(t, b, l, insert, func(tx *sql.Tx) error {
-				return fencedstore.GuardOnceSQL(t.Context(), tx, l, key)
-			})
-		},
+		"Once":     func() error { return b.store.Once(t.Context(), l, key, inTx(insert)) },
+		"OnceSQL":  func() error { return fencedstore.NewSQL(db).Once(t.Context(), l, key, inSQL(insert)) },
+		"Guard":    func() error { return guarded(t, b, l, insert, fencedstore.WithKey(key)) },
+		"GuardSQL": func() error { return guardedSQL(t, b, l, insert, fencedstore.WithKey(key)) },
 	}
 	for first, do := range all {
 		b.exec(t, `TRUNCATE pglock.done_keys, done`)
@@ -269,31 +260,33 @@ func TestI17_TransactionOfTheApplicationsOwnLeavesAReceipt(t *testing.T) {
 	b := newBench(t)
 	l := b.acquire(t, "job")
 	db := b.sqlDB
-	guards := map[string]func(tx *sql.Tx, r *fencedstore.Receipt) error{
-		"GuardSQL": func(tx *sql.Tx, r *fencedstore.Receipt) error {
-			return fencedstore.GuardSQL(t.Context(), tx, l, fencedstore.WithReceipt(r), fencedstore.WithSameToken())
+	type guard = func(tx *sql.Tx) (*fencedstore.Guarded, error)
+	for how, guard := range map[string]guard{
+		"one": func(tx *sql.Tx) (*fencedstore.Guarded, error) {
+			return fencedstore.GuardSQL(t.Context(), tx, fencedstore.Fence{Lease: l, SameToken: true},
+				fencedstore.WithReceipt())
 		},
-		"GuardOnceSQL": func(tx *sql.Tx, r *fencedstore.Receipt) error {
-			return fencedstore.GuardOnceSQL(t.Context(), tx, l, r.String()+time.Now().String(),
-				fencedstore.WithReceipt(r))
+		"a key": func(tx *sql.Tx) (*fencedstore.Guarded, error) {
+			return fencedstore.GuardSQL(t.Context(), tx, l, fencedstore.WithKey(time.Now().String()),
+				fencedstore.WithReceipt())
 		},
-		"GuardAllSQL": func(tx *sql.Tx, r *fencedstore.Receipt) error {
-			return fencedstore.GuardAllSQL(t.Context(), tx, []fencedstore.Fence{{Lease: l}}, fencedstore.WithReceipt(r),
-				fencedstore.WithSameToken())
+		"several": func(tx *sql.Tx) (*fencedstore.Guarded, error) {
+			return fencedstore.GuardSQL(t.Context(), tx, fencedstore.Fences{{Lease: l, SameToken: true},
+				{Lease: l, Resource: "other", SameToken: true}}, fencedstore.WithReceipt())
 		},
-	}
-	for how, guard := range guards {
+	} {
 		for _, want := range []fencedstore.Outcome{fencedstore.OutcomeCommitted, fencedstore.OutcomeRolledBack} {
-			var r fencedstore.Receipt
 			tx, err := db.BeginTx(t.Context(), nil)
-			if err == nil {
-				err = guard(tx, &r)
-			}
 			if err != nil {
 				t.Fatal(err)
 			}
+			g, err := guard(tx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := g.Receipt()
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			if got, err := fencedstore.OutcomeSQL(ctx, db, r); !errors.Is(err, context.DeadlineExceeded) {
+			if got, err := fencedstore.NewSQL(db).Outcome(ctx, r); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: of an open transaction: %q, %v", how, got, err)
 			}
 			cancel()
@@ -305,7 +298,7 @@ func TestI17_TransactionOfTheApplicationsOwnLeavesAReceipt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			bySQL, err := fencedstore.OutcomeSQL(t.Context(), db, r)
+			bySQL, err := fencedstore.NewSQL(db).Outcome(t.Context(), r)
 			byPgx, err2 := b.store.Outcome(t.Context(), r)
 			if bySQL != want || byPgx != want || err != nil || err2 != nil {
 				t.Errorf("%s: %q and %q, want %q: %v, %v", how, bySQL, byPgx, want, err, err2)
@@ -326,7 +319,7 @@ func TestPanicInAWriteThroughDatabaseSQLRollsBack(t *testing.T) {
 				t.Errorf("recovered %v", r)
 			}
 		}()
-		_ = fencedstore.WriteSQL(t.Context(), b.sqlDB, l, func(ctx context.Context, tx *sql.Tx) error {
+		_ = fencedstore.NewSQL(b.sqlDB).Write(t.Context(), l, func(ctx context.Context, tx *sql.Tx) error {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO done VALUES (1)`); err != nil {
 				t.Error(err)
 			}
@@ -348,7 +341,7 @@ func TestWriteThroughDatabaseSQLEndsWithItsContext(t *testing.T) {
 	b.exec(t, `CREATE TABLE done (n int)`)
 	l := b.acquire(t, "job")
 	ctx, cancel := context.WithCancel(t.Context())
-	err := fencedstore.WriteSQL(ctx, b.sqlDB, l, func(ctx context.Context, tx *sql.Tx) error {
+	err := fencedstore.NewSQL(b.sqlDB).Write(ctx, l, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO done VALUES (1)`)
 		cancel()
 		return err
@@ -372,39 +365,33 @@ func TestI11_WritesThroughDatabaseSQLRefuseBadInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback() //nolint:errcheck // it did nothing
-	_, noDB := fencedstore.OutcomeSQL(t.Context(), nil, fencedstore.Receipt{})
+	_, noDB := fencedstore.NewSQL(nil).Outcome(t.Context(), fencedstore.Receipt{})
 	for what, c := range map[string]struct {
 		err   error
 		field string
 	}{
-		"WriteSQL without db":        {fencedstore.WriteSQL(t.Context(), nil, l, fn), "db"},
-		"WriteSQL without fn":        {fencedstore.WriteSQL(t.Context(), db, l, nil), "fn"},
-		"WriteSQL without lease":     {fencedstore.WriteSQL(t.Context(), db, nil, fn), "lease"},
-		"WriteAllSQL without fences": {fencedstore.WriteAllSQL(t.Context(), db, nil, fn), "fences"},
-		"OnceSQL without a key":      {fencedstore.OnceSQL(t.Context(), db, l, "", fn), "key"},
-		"OutcomeSQL without db":      {noDB, "db"},
-		"GuardOnceSQL without tx":    {fencedstore.GuardOnceSQL(t.Context(), nil, l, "k"), "tx"},
-		"GuardOnceSQL with a nil tx": {fencedstore.GuardOnceSQL(t.Context(), (*sql.Tx)(nil), l, "k"), "tx"},
-		"GuardOnce without tx":       {fencedstore.GuardOnce(t.Context(), nil, l, "k"), "tx"},
-		"GuardOnceSQL without a key": {fencedstore.GuardOnceSQL(t.Context(), tx, l, ""), "key"},
-		"GuardOnceSQL with a level": {fencedstore.GuardOnceSQL(t.Context(), tx, l, "k",
-			fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
-		"GuardSQL with retention": {fencedstore.GuardSQL(t.Context(), tx, l,
-			fencedstore.WithRetention(time.Now(), time.Hour)), "WithRetention"},
-		"a receipt without a place": {fencedstore.GuardSQL(t.Context(), tx, l, fencedstore.WithReceipt(nil)),
-			"receipt"},
-		"a time limit that is none": {fencedstore.WriteSQL(t.Context(), db, l, fn, fencedstore.WithTimeLimit(0)),
-			"time limit"},
-		"a time limit below a moment": {fencedstore.WriteSQL(t.Context(), db, l, fn,
-			fencedstore.WithTimeLimit(pglock.MinTTL-1)), "time limit"},
-		"a time limit beyond a day": {b.store.Write(t.Context(), l, nothing, fencedstore.WithTimeLimit(24*time.Hour+1)),
-			"time limit"},
-		"a time limit for Run": {b.store.Run(t.Context(), l, fencedstore.Reversible{Apply: func(context.Context) error {
-			return nil
-		},
-			Restore: func(context.Context) error {
-				return nil
-			}}, fencedstore.WithTimeLimit(time.Hour)), "WithTimeLimit or WithReceipt"},
+		"Write without db":         {fencedstore.NewSQL(nil).Write(t.Context(), l, fn), "db"},
+		"Write without fn":         {fencedstore.NewSQL(db).Write(t.Context(), l, nil), "fn"},
+		"Write without lease":      {fencedstore.NewSQL(db).Write(t.Context(), (*pglock.Lease)(nil), fn), "lease"},
+		"Write without anything":   {fencedstore.NewSQL(db).Write(t.Context(), nil, fn), "fenced"},
+		"Write without fences":     {fencedstore.NewSQL(db).Write(t.Context(), fencedstore.Fences{}, fn), "fences"},
+		"Write under what is like": {fencedstore.NewSQL(db).Write(t.Context(), struct{ *pglock.Lease }{l}, fn), "fenced"},
+		"Once without a key":       {fencedstore.NewSQL(db).Once(t.Context(), l, "", fn), "key"},
+		"Outcome without db":       {noDB, "db"},
+		"GuardSQL without tx":      {refused(fencedstore.GuardSQL(t.Context(), nil, l)), "tx"},
+		"GuardSQL with a nil tx":   {refused(fencedstore.GuardSQL(t.Context(), (*sql.Tx)(nil), l)), "tx"},
+		"Guard without tx":         {refused(fencedstore.Guard(t.Context(), nil, l)), "tx"},
+		"GuardSQL with no key":     {refused(fencedstore.GuardSQL(t.Context(), tx, l, fencedstore.WithKey(""))), "key"},
+		"GuardSQL with a level": {refused(fencedstore.GuardSQL(t.Context(), tx, l, fencedstore.WithKey("k"),
+			fencedstore.WithTxOptions(pgx.TxOptions{}))), "WithTxOptions"},
+		"GuardSQL with retention": {refused(fencedstore.GuardSQL(t.Context(), tx, l,
+			fencedstore.WithRetention(time.Now(), time.Hour))), "WithRetention"},
+		"a time limit that is none": {fencedstore.NewSQL(db).With(fencedstore.WithTimeLimit(0)).Write(t.Context(), l,
+			fn), "time limit"},
+		"a time limit below a moment": {fencedstore.NewSQL(db).With(fencedstore.WithTimeLimit(pglock.MinTTL-1)).Write(
+			t.Context(), l, fn), "time limit"},
+		"a time limit beyond a day": {b.store.With(fencedstore.WithTimeLimit(24*time.Hour+1)).Write(t.Context(), l,
+			nothing), "time limit"},
 	} {
 		var bad *pglock.ArgumentError
 		if !errors.As(c.err, &bad) || !errors.Is(c.err, pglock.ErrInvalid) || bad.Field != c.field {

@@ -18,11 +18,7 @@ import (
 )
 
 // sqlDatabase is a pool of database/sql, with any driver for PostgreSQL.
-type sqlDatabase struct {
-	db      *sql.DB
-	options pgx.TxOptions
-	lease   *pglock.Lease // whose client asks what became of a write
-}
+type sqlDatabase struct{ db *sql.DB }
 
 func (d sqlDatabase) lend(ctx context.Context) (connection, error) {
 	began := time.Now()
@@ -31,46 +27,40 @@ func (d sqlDatabase) lend(ctx context.Context) (connection, error) {
 		stat := d.db.Stats()
 		return nil, failure.OfPool(ctx, err, began, stat.InUse, stat.MaxOpenConnections)
 	}
-	c := &sqlConn{conn: conn, options: d.options, end: func() {}}
+	c := &sqlConn{conn: conn, end: func() {}}
 	c.raw(func(driverConn any) { c.driver = driverConn })
 	return c, nil
 }
 
 func (d sqlDatabase) idle() int { return d.db.Stats().Idle }
 
-// look asks over a connection of the lease's client: what kept the COMMIT from being answered may also keep a driver
+// lookBy asks over a connection of the lease's client: what kept the COMMIT from being answered may also keep a driver
 // that does not heed contexts from connecting.
-func (d sqlDatabase) look(ctx context.Context, r Receipt) (committed bool, err error) {
-	conn, err := hooks.Of(d.lease).Connect(ctx)
-	if err != nil {
-		return false, err
+func (d sqlDatabase) lookBy(lease *pglock.Lease) look {
+	return func(ctx context.Context, r Receipt) (committed bool, err error) {
+		conn, err := hooks.Of(lease).Connect(ctx)
+		if err != nil {
+			return false, err
+		}
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
+			defer cancel()
+			_ = conn.Close(ctx)
+		}()
+		return lookOn(ctx, conn, r)
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
-		defer cancel()
-		_ = conn.Close(ctx)
-	}()
-	return lookOn(ctx, conn, r)
 }
-
-func (d sqlDatabase) confirm(ctx context.Context, r Receipt) error {
-	_, err := outcomes{d.db}.look(ctx, r)
-	return err
-}
-
-// outcomes asks what became of writes through a pool of database/sql, where nobody has a lease any more.
-type outcomes struct{ db *sql.DB }
 
 // look asks in a transaction that writes, so its COMMIT waits for whatever the write's did.
-func (o outcomes) look(ctx context.Context, r Receipt) (committed bool, err error) {
-	lent, err := sqlDatabase{db: o.db, options: lookOptions}.lend(ctx)
+func (d sqlDatabase) look(ctx context.Context, r Receipt) (committed bool, err error) {
+	lent, err := d.lend(ctx)
 	if err != nil {
 		return false, err
 	}
 	c := lent.(*sqlConn)
 	defer c.giveBack()
 	_ = c.unconfirmed()
-	if err = c.beginTx(ctx); err == nil {
+	if err = c.beginTx(ctx, lookOptions); err == nil {
 		err = c.within(ctx, func() error {
 			if _, err := c.tx.ExecContext(ctx, setLockTimeout, lookWait()); err != nil {
 				return err
@@ -94,13 +84,19 @@ func (o outcomes) look(ctx context.Context, r Receipt) (committed bool, err erro
 
 // sqlConn is a connection of such a pool.
 type sqlConn struct {
-	conn    *sql.Conn
-	driver  any  // what the driver has for it
-	back    bool // it was given back
-	dead    bool // it has ended, or must not be used again
-	options pgx.TxOptions
-	tx      *sql.Tx
-	end     context.CancelFunc // ends the transaction's context
+	conn   *sql.Conn
+	driver any  // what the driver has for it
+	back   bool // it was given back
+	dead   bool // it has ended, or must not be used again
+	tx     *sql.Tx
+	end    context.CancelFunc // ends the transaction's context
+}
+
+func inSQL(fn func(context.Context, *sql.Tx) error) work {
+	if fn == nil {
+		return nil
+	}
+	return func(ctx context.Context, c connection) error { return fn(ctx, c.(*sqlConn).tx) }
 }
 
 // isolation is what database/sql calls an isolation level.
@@ -114,12 +110,12 @@ var isolation = map[pgx.TxIsoLevel]sql.IsolationLevel{
 
 // beginTx begins a transaction whose context is its own: database/sql would end the transaction behind our back
 // together with ctx.
-func (c *sqlConn) beginTx(ctx context.Context) error {
+func (c *sqlConn) beginTx(ctx context.Context, options pgx.TxOptions) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	c.end = end
 	err := c.within(ctx, func() (err error) {
-		c.tx, err = c.conn.BeginTx(life, &sql.TxOptions{Isolation: isolation[c.options.IsoLevel]})
-		if err == nil && c.options.AccessMode == pgx.ReadWrite {
+		c.tx, err = c.conn.BeginTx(life, &sql.TxOptions{Isolation: isolation[options.IsoLevel]})
+		if err == nil && options.AccessMode == pgx.ReadWrite {
 			_, err = c.tx.ExecContext(ctx, "SET TRANSACTION READ WRITE")
 		}
 		return err
@@ -129,7 +125,7 @@ func (c *sqlConn) beginTx(ctx context.Context) error {
 
 // begin sends BEGIN, and then the opening.
 func (c *sqlConn) begin(ctx context.Context, o opening, r Receipt) (p passed, err error) {
-	err = c.beginTx(ctx)
+	err = c.beginTx(ctx, o.transactionOp)
 	if err == nil {
 		err = c.within(ctx, func() (err error) {
 			p, err = o.read(c.tx.QueryRowContext(ctx, o.sql, o.arguments(&r)...))

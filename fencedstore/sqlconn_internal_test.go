@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // badly is a driver whose transactions cannot be rolled back.
@@ -36,7 +38,7 @@ func TestAConnectionThatDatabaseSQLClosesMeanwhileIsDead(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := lent.(*sqlConn)
-		if err := c.beginTx(t.Context()); err != nil {
+		if err := c.beginTx(t.Context(), pgx.TxOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		c.end()

@@ -2,23 +2,31 @@ package fencedstore
 
 import (
 	"context"
+	"database/sql"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 // Store makes fenced writes through the application's pool. The pool stays the caller's. A store is safe for concurrent
 // use and has no goroutines.
-type Store struct{ pool *pgxpool.Pool }
+type Store writer
 
-// New makes a store. Its pool must lead to the database that grants the locks. Write refuses a nil pool.
-func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
+// New makes a store. Its pool must lead to the database that grants the locks. The store's calls refuse a nil pool.
+func New(pool *pgxpool.Pool) *Store {
+	if pool == nil {
+		return &Store{config: config{bad: invalid("pool", "nil", "be a *pgxpool.Pool")}}
+	}
+	return &Store{db: pgxDatabase{pool}}
+}
 
-// Write runs fn in a transaction under the fence of the lease's resource. It commits only if the lease still holds by
-// the server's clock, checked inside COMMIT. BEGIN and the fence travel together, and so do the last check and COMMIT:
-// a fenced write has as many round trips as a plain transaction.
+// With gives a store with these options too; the store that it is called of stays as it is. It costs next to nothing:
+// call it for one write if you like. Options: WithTimeLimit, WithTxOptions, WithRetention.
+func (s *Store) With(opts ...Option) *Store { return (*Store)((*writer)(s).with(opts)) }
+
+// Write runs fn in a transaction under the fence of the lease's resource, or under what Fence or Fences say. It commits
+// only if the lease still holds by the server's clock, checked inside COMMIT. BEGIN and the fence travel together, and
+// so do the last check and COMMIT: a fenced write has as many round trips as a plain transaction.
 //
 // The server first takes the row of the fence, which may have to wait for a predecessor's open transaction. Then it
 // compares the token, checks the lease, and fn runs. fn must neither commit nor roll back. The transaction may take as
@@ -28,39 +36,129 @@ func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
 // An error or a panic of fn, and the end of ctx, roll the transaction back. Write returns fn's error as it is; if the
 // lease is lost by then, it joins the loss. A nil return means committed.
 //
-// Options: WithResource, WithSameToken, WithTimeLimit, WithTxOptions. Errors: ErrStaleToken (StaleTokenError),
-// ErrLeftFence, ErrTimeLimit (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase,
-// ErrPermission, and pglock.ErrOutcomeUnknown (OutcomeUnknownError) if the answer to COMMIT was lost and nobody could
-// say what became of it. It is safe to try again with the same lease and without WithSameToken: if the first attempt
-// was committed, the fence refuses the second as stale.
-func (s *Store) Write(
-	ctx context.Context, lease *pglock.Lease, fn func(context.Context, pgx.Tx) error, opts ...FenceOption,
-) error {
-	if err := s.check(fn); err != nil {
+// Errors: ErrStaleToken (StaleTokenError), ErrLeftFence, ErrTimeLimit (TimeLimitError), pglock.ErrLost, ErrReleased,
+// ErrInvalid, ErrWrongDatabase, ErrPermission, and pglock.ErrOutcomeUnknown (OutcomeUnknownError) if the answer to
+// COMMIT was lost and nobody could say what became of it. It is safe to try again with the same lease and without
+// SameToken: if the first attempt was committed, the fence refuses the second as stale.
+func (s *Store) Write(ctx context.Context, fenced Fenced, fn func(context.Context, pgx.Tx) error) error {
+	return (*writer)(s).write(ctx, fenced, inPgx(fn))
+}
+
+// Once runs fn's writes at most once for each key, whichever process asks and however often. A key is a job, a message,
+// a slot of a schedule. The transaction that does the work records the key, under the fence of the lease's resource:
+// both are committed, or neither is. A key has 1 to 512 bytes. All locks of a schema share its keys.
+//
+// Whoever asks again gets ErrDone (DoneError); Once then does not call fn, and changes nothing. ErrDone comes when the
+// disk and the synchronous standby, if there is one, have the work. If they do not confirm that within five seconds,
+// the error is ErrOutcomeUnknown: ask again. Whoever asks while another does the work waits for that transaction, and
+// does the work if it was rolled back. The same grant may do the work of many keys, as with SameToken. A lost answer
+// does no harm: ask again, with any lease.
+//
+// WithRetention limits how long the server keeps a key. A day after the retention is over, clients that have a
+// heartbeat and pglock-admin prune remove it. Other errors are those of Write, and ErrKeyTooOld. The work of a key has
+// one fence: Once refuses several (pglock.ErrInvalid).
+func (s *Store) Once(ctx context.Context, fenced Fenced, key string, fn func(context.Context, pgx.Tx) error) error {
+	return (*writer)(s).once(ctx, fenced, key, inPgx(fn))
+}
+
+// Outcome asks what became of the write of an OutcomeUnknownError, or of a transaction of Guard WithReceipt. It waits
+// until the answer is final, asking again cannot help, or ctx ends. The answer is then on disk, and on the synchronous
+// standby if you have one. If the server does not know a write, for instance because a failover lost it, the write was
+// rolled back. The server forgets receipts after a week, so ask sooner.
+func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
+	return (*writer)(s).outcome(ctx, receipt)
+}
+
+// SQLStore is Store for database/sql, with any driver for PostgreSQL whose errors have a method SQLState, as lib/pq and
+// pgx's stdlib have. Promises and errors are those of Store, with these differences. The fence follows BEGIN, and
+// COMMIT follows the last check, each in its own round trip. If a callback commits by itself, COMMIT still checks the
+// lease, but ErrLeftFence comes without the last check. If a statement of the store's own hangs because the network was
+// cut, under a driver that does not heed contexts, such as lib/pq, the store closes the connection a second after ctx
+// has ended. What became of an unanswered COMMIT it asks over a connection of the lease's client.
+type SQLStore writer
+
+// NewSQL makes a store. Its db must lead to the database that grants the locks. The store's calls refuse a nil db.
+func NewSQL(db *sql.DB) *SQLStore {
+	if db == nil {
+		return &SQLStore{config: config{bad: invalid("db", "nil", "be a *sql.DB")}}
+	}
+	return &SQLStore{db: sqlDatabase{db}}
+}
+
+// With is Store.With.
+func (s *SQLStore) With(opts ...Option) *SQLStore { return (*SQLStore)((*writer)(s).with(opts)) }
+
+// Write is Store.Write. fn may give the *sql.Tx to whatever takes one; it must neither commit nor roll back, and must
+// not keep it.
+func (s *SQLStore) Write(ctx context.Context, fenced Fenced, fn func(context.Context, *sql.Tx) error) error {
+	return (*writer)(s).write(ctx, fenced, inSQL(fn))
+}
+
+// Once is Store.Once.
+func (s *SQLStore) Once(ctx context.Context, fenced Fenced, key string, fn func(context.Context, *sql.Tx) error) error {
+	return (*writer)(s).once(ctx, fenced, key, inSQL(fn))
+}
+
+// Outcome is Store.Outcome. Under a driver that does not heed contexts when it connects, such as lib/pq without
+// connect_timeout, it may return later than ctx ends.
+func (s *SQLStore) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
+	return (*writer)(s).outcome(ctx, receipt)
+}
+
+// writer is what both stores are.
+type writer struct {
+	config
+	db database // nil: none
+}
+
+// work is what a write does between the fence and COMMIT.
+type work func(context.Context, connection) error
+
+func (w *writer) with(opts []Option) *writer {
+	if w == nil {
+		return nil
+	}
+	return &writer{w.config.with(opts), w.db}
+}
+
+func (w *writer) write(ctx context.Context, fenced Fenced, fn work) error {
+	if err := w.check(); err != nil {
 		return err
 	}
-	c, o, err := openWrite(lease, opts)
+	if w.config.once {
+		return invalid("WithKey", "given", "be given to Guard alone: Once takes its key by itself")
+	}
+	return w.do(ctx, w.config, fenced, fn)
+}
+
+func (w *writer) once(ctx context.Context, fenced Fenced, key string, fn work) error {
+	if err := w.check(); err != nil {
+		return err
+	}
+	return w.do(ctx, w.config.with([]Option{WithKey(key)}), fenced, fn)
+}
+
+func (w *writer) do(ctx context.Context, c config, fenced Fenced, fn work) error {
+	if fn == nil {
+		return invalid("fn", "nil", "be a function")
+	}
+	o, err := c.open(fenced, false)
 	if err != nil {
 		return err
 	}
-	return write(ctx, pgxDatabase{s.pool, c.transactionOp}, o, inPgx(fn))
+	return write(ctx, w.db, o, fn)
 }
 
-func (s *Store) check(fn func(context.Context, pgx.Tx) error) error {
-	if s == nil || s.pool == nil {
-		return errNilPool
+func (w *writer) outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
+	if err := w.check(); err != nil {
+		return "", err
 	}
-	if fn == nil {
-		return errNilFn
-	}
-	return nil
+	return outcome(ctx, receipt, w.db.look)
 }
 
-var (
-	errNilPool = invalid("pool", "nil", "be a *pgxpool.Pool")
-	errNilFn   = invalid("fn", "nil", "be a function")
-)
-
-func inPgx(fn func(context.Context, pgx.Tx) error) func(context.Context, connection) error {
-	return func(ctx context.Context, c connection) error { return fn(ctx, c.(*pgxConn).tx) }
+func (w *writer) check() error {
+	if w == nil || w.db == nil && w.bad == nil {
+		return invalid("store", "nil or zero", "be made by New or NewSQL")
+	}
+	return w.bad
 }

@@ -95,14 +95,13 @@ func (e *TimeLimitError) Unwrap() error { return e.Err }
 // package documentation names; there the callback's context ends two seconds after d. A holder that hangs can keep the
 // next one waiting for up to d: give the longest time that the work needs, and no more.
 //
-// After Write, WriteAll, Once and their forms for database/sql the lease goes back to its TTL at once; a crash just
-// before that leaves the lock taken for up to d. Guard and its forms do not hear of the end of the transaction. After
-// them the lease goes back when d has passed, or ends when you release it. If you need it back sooner, call
-// Lease.Extend before BEGIN and its end after COMMIT instead.
+// After a store's write the lease goes back to its TTL at once; a crash just before that leaves the lock taken for up
+// to d. Guard does not hear of the end of the transaction. After it the lease goes back when d has passed, or ends when
+// you release it. If you need it back sooner, call Lease.Extend before BEGIN and its end after COMMIT instead.
 //
 // Under REPEATABLE READ and SERIALIZABLE give it to Guard only if Guard is the transaction's first statement: an older
 // snapshot does not show the extension, and Guard then refuses (ErrInvalid).
-func WithTimeLimit(d time.Duration) FenceOption {
+func WithTimeLimit(d time.Duration) Option {
 	return func(c *config) error {
 		if d < pglock.MinTTL || d > pglock.MaxTTL {
 			return invalid("time limit", d.String(), fmt.Sprintf("be from %v to %v", pglock.MinTTL, pglock.MaxTTL))
@@ -224,20 +223,4 @@ func saysClosed(err error) bool {
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, net.ErrClosed) || errors.As(err, &network) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		protocol.State(err) != "" && protocol.ConnectionLost(err)
-}
-
-// remember notes with the leases that a transaction of the application's own has passed, for Explain.
-func (p passage) remember(fences []Fence) {
-	for _, f := range fences {
-		hooks.Of(f.Lease).Passed((*hooks.Passage)(&p))
-	}
-}
-
-// lastPassage is what was noted with the lease last.
-func lastPassage(lease *pglock.Lease) (passage, bool) {
-	p := hooks.Of(lease).Passed(nil)
-	if p == nil {
-		return passage{}, false
-	}
-	return passage(*p), true
 }

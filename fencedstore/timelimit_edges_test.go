@@ -30,8 +30,8 @@ func TestTimeLimitBesideAGraceMayBeAsLongAsTheRuleSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	write := func(limit time.Duration) error {
-		return fencedstore.New(pool).Write(t.Context(), lease, func(context.Context, pgx.Tx) error { return nil },
-			fencedstore.WithTimeLimit(limit), fencedstore.WithSameToken())
+		return fencedstore.New(pool).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+			func(context.Context, pgx.Tx) error { return nil })
 	}
 	if err := write(23 * time.Hour); err != nil {
 		t.Error(err)
@@ -58,15 +58,16 @@ func TestTerminationIsNotTakenForTheTimeLimit(t *testing.T) {
 	}
 	const limit = 3 * time.Second
 	other := db.Conn(t)
-	err = fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-		pid := tx.Conn().PgConn().PID()
-		if _, err := other.Exec(ctx, "SELECT pg_terminate_backend($1)", pid); err != nil {
+	err = fencedstore.New(pool).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), lease,
+		func(ctx context.Context, tx pgx.Tx) error {
+			pid := tx.Conn().PgConn().PID()
+			if _, err := other.Exec(ctx, "SELECT pg_terminate_backend($1)", pid); err != nil {
+				return err
+			}
+			time.Sleep(limit + 100*time.Millisecond) // the error is read after the limit
+			_, err := tx.Exec(ctx, "SELECT 1")
 			return err
-		}
-		time.Sleep(limit + 100*time.Millisecond) // the error is read after the limit
-		_, err := tx.Exec(ctx, "SELECT 1")
-		return err
-	}, fencedstore.WithTimeLimit(limit))
+		})
 	if err == nil || errors.Is(err, fencedstore.ErrTimeLimit) || !strings.Contains(err.Error(), "57P01") {
 		t.Error(err)
 	}
@@ -98,8 +99,8 @@ func TestALeaseIsExtendedBeforeItsWriteTakesTheOnlyConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := fencedstore.New(pool).Write(t.Context(), lease, func(context.Context, pgx.Tx) error { return nil },
-		fencedstore.WithTimeLimit(20*time.Second)); err != nil {
+	if err := fencedstore.New(pool).With(fencedstore.WithTimeLimit(20*time.Second)).Write(t.Context(), lease,
+		func(context.Context, pgx.Tx) error { return nil }); err != nil {
 		t.Error(err)
 	}
 }
@@ -120,9 +121,10 @@ func TestAWaitForAConnectionTakesNothingOfTheTimeLimit(t *testing.T) {
 			written := make(chan error, 1)
 			var allowed string
 			go func() {
-				written <- fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-					return tx.QueryRow(ctx, "SELECT current_setting('statement_timeout')").Scan(&allowed)
-				}, fencedstore.WithTimeLimit(limit))
+				written <- fencedstore.New(pool).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), lease,
+					func(ctx context.Context, tx pgx.Tx) error {
+						return tx.QueryRow(ctx, "SELECT current_setting('statement_timeout')").Scan(&allowed)
+					})
 			}()
 			pgtest.Eventually(t, "the write to wait for the connection", func() bool {
 				return time.Until(lease.Deadline()) > limit-time.Second
@@ -142,12 +144,12 @@ func TestGuardsRefuseALimitThatTheirSnapshotDoesNotShow(t *testing.T) {
 	b := newBench(t)
 	limit := fencedstore.WithTimeLimit(time.Hour)
 	for name, guard := range map[string]func(pgx.Tx, *pglock.Lease) error{
-		"Guard": func(tx pgx.Tx, l *pglock.Lease) error { return fencedstore.Guard(t.Context(), tx, l, limit) },
-		"GuardAll": func(tx pgx.Tx, l *pglock.Lease) error {
-			return fencedstore.GuardAll(t.Context(), tx, []fencedstore.Fence{{Lease: l}}, limit)
+		"Guard": func(tx pgx.Tx, l *pglock.Lease) error { return refused(fencedstore.Guard(t.Context(), tx, l, limit)) },
+		"Guard of several": func(tx pgx.Tx, l *pglock.Lease) error {
+			return refused(fencedstore.Guard(t.Context(), tx, several(l), limit))
 		},
-		"GuardOnce": func(tx pgx.Tx, l *pglock.Lease) error {
-			return fencedstore.GuardOnce(t.Context(), tx, l, "k", limit)
+		"Guard of a key": func(tx pgx.Tx, l *pglock.Lease) error {
+			return refused(fencedstore.Guard(t.Context(), tx, l, fencedstore.WithKey("k"), limit))
 		},
 	} {
 		for _, early := range []bool{true, false} {

@@ -3,7 +3,6 @@ package fencedstore_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,7 +20,7 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 	b := newBench(t).warm(t)
 	other := newBenchOn(t, b.db)
 	const ttl, limit = 5 * time.Second, time.Minute
-	var fences []fencedstore.Fence
+	var fences fencedstore.Fences
 	add := func(l *pglock.Lease) { fences = append(fences, fencedstore.Fence{Lease: l}) }
 	add(b.acquire(t, "exclusive", pglock.WithTTL(ttl)))
 	add(b.acquire(t, "shared", pglock.WithTTL(ttl), pglock.WithShared()))
@@ -38,14 +37,15 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 		add(l)
 	}
 	fences = append(fences, fencedstore.Fence{Lease: another, Resource: "another resource"})
-	if err := b.store.WriteAll(t.Context(), fences, func(ctx context.Context, tx pgx.Tx) error {
-		if n := b.number(t,
-			`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '50 s'`); n != len(fences)-1 {
-			t.Errorf("%d leases last for the time limit, want %d", n, len(fences)-1)
-		}
-		_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, 1.25*ttl.Seconds())
-		return err
-	}, fencedstore.WithTimeLimit(limit)); err != nil {
+	if err := b.store.With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), fences,
+		func(ctx context.Context, tx pgx.Tx) error {
+			if n := b.number(t,
+				`SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '50 s'`); n != len(fences)-1 {
+				t.Errorf("%d leases last for the time limit, want %d", n, len(fences)-1)
+			}
+			_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, 1.25*ttl.Seconds())
+			return err
+		}); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Eventually(t, "no lease is long any more", func() bool {
@@ -63,28 +63,30 @@ func TestTimeLimitOfOneWriteDoesNotEndWithAnother(t *testing.T) {
 	long := pgtest.Group(t)
 	long.Go(func() {
 		defer close(ended)
-		if err := b.store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
-			<-begun
-			return nil
-		}, fencedstore.WithTimeLimit(time.Hour), fencedstore.WithResource("long")); err != nil {
+		if err := b.store.With(fencedstore.WithTimeLimit(time.Hour)).Write(t.Context(), fencedstore.Fence{Lease: l, Resource: "long"},
+			func(context.Context, pgx.Tx) error {
+				<-begun
+				return nil
+			}); err != nil {
 			t.Error(err)
 		}
 	})
 	pgtest.Eventually(t, "the longer write has extended the lease", func() bool {
 		return b.left(t, "both") >= 50*time.Minute
 	})
-	if err := b.store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
-		close(begun)
-		<-ended
-		pgtest.Eventually(t, "the lease lasts for the shorter write", func() bool {
-			return b.left(t, "both") <= 20*time.Minute
-		})
-		if left, trusted := b.left(t, "both"), time.Until(l.Deadline()); left < 9*time.Minute ||
-			trusted < 9*time.Minute {
-			t.Errorf("the lease lasts for %v and is trusted for %v, want nearly ten minutes", left, trusted)
-		}
-		return nil
-	}, fencedstore.WithTimeLimit(10*time.Minute), fencedstore.WithResource("short")); err != nil {
+	if err := b.store.With(fencedstore.WithTimeLimit(10*time.Minute)).Write(t.Context(), fencedstore.Fence{Lease: l, Resource: "short"},
+		func(context.Context, pgx.Tx) error {
+			close(begun)
+			<-ended
+			pgtest.Eventually(t, "the lease lasts for the shorter write", func() bool {
+				return b.left(t, "both") <= 20*time.Minute
+			})
+			if left, trusted := b.left(t, "both"), time.Until(l.Deadline()); left < 9*time.Minute ||
+				trusted < 9*time.Minute {
+				t.Errorf("the lease lasts for %v and is trusted for %v, want nearly ten minutes", left, trusted)
+			}
+			return nil
+		}); err != nil {
 		t.Error(err)
 	}
 	long.Wait()
@@ -102,14 +104,15 @@ func TestLeaseThatIsLostInALongWriteEndsIt(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		l := b.acquire(t, string(level), pglock.WithTTL(5*time.Second))
 		begin := time.Now()
-		err := b.store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `INSERT INTO done VALUES (1)`); err != nil {
+		err := b.store.With(fencedstore.WithTimeLimit(time.Hour), fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(t.Context(), l,
+			func(ctx context.Context, tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, `INSERT INTO done VALUES (1)`); err != nil {
+					return err
+				}
+				mustBreak(t, admin, l)
+				_, err := tx.Exec(ctx, `SELECT pg_sleep(60)`)
 				return err
-			}
-			mustBreak(t, admin, l)
-			_, err := tx.Exec(ctx, `SELECT pg_sleep(60)`)
-			return err
-		}, fencedstore.WithTimeLimit(time.Hour), fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
+			})
 		if took := time.Since(begin); !errors.Is(err, pglock.ErrLost) || errors.Is(err, fencedstore.ErrTimeLimit) ||
 			took > 20*time.Second {
 			t.Errorf("%s: %v after %v", level, err, took)
@@ -129,18 +132,18 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 			t.Parallel()
 			b := newBench(t).warm(t)
 			const ttl = 3 * time.Second
-			l := b.acquire(t, "nightly", pglock.WithTTL(ttl))
 			options := pgx.TxOptions{IsoLevel: level}
 			for _, name := range []string{"Write", "WriteSQL"} {
 				if !pgtest.EveryTest && (name == "WriteSQL") != (level == pgx.RepeatableRead) {
 					continue // in the short tier one way for each level
 				}
-				if err := ways[name](t, b, l, sleeps(4), fencedstore.WithTimeLimit(time.Minute),
-					fencedstore.WithTxOptions(options), fencedstore.WithSameToken()); err != nil {
+				nightly := b.acquire(t, "nightly "+name, pglock.WithTTL(ttl))
+				if err := ways[name](t, b, nightly, sleeps(4), fencedstore.WithTimeLimit(time.Minute),
+					fencedstore.WithTxOptions(options)); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			l = b.acquire(t, "guarded", pglock.WithTTL(ttl))
+			l := b.acquire(t, "guarded", pglock.WithTTL(ttl))
 			for _, late := range []bool{false, true} {
 				tx, err := b.pool.BeginTx(t.Context(), options)
 				if err != nil {
@@ -151,8 +154,8 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				err = fencedstore.Guard(t.Context(), tx, l, fencedstore.WithTimeLimit(3*time.Minute),
-					fencedstore.WithSameToken())
+				_, err = fencedstore.Guard(t.Context(), tx, fencedstore.Fence{Lease: l, SameToken: true},
+					fencedstore.WithTimeLimit(3*time.Minute))
 				if refused := late && level != pgx.ReadCommitted; refused != errors.Is(err, pglock.ErrInvalid) ||
 					!refused && err != nil {
 					t.Errorf("Guard, late %v: %v", late, err)
@@ -181,7 +184,7 @@ func TestLowerLimitOfTheUserIsNotTakenForTheTimeLimit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	for name, way := range ways {
-		if strings.Contains(name, "All") || !tried(name) { // those for many refuse WithResource
+		if !tried(name) {
 			continue
 		}
 		for what, c := range map[string]struct {
@@ -200,7 +203,7 @@ func TestLowerLimitOfTheUserIsNotTakenForTheTimeLimit(t *testing.T) {
 					}
 				}
 				return nil
-			}, fencedstore.WithTimeLimit(time.Minute), fencedstore.WithResource(name+what))
+			}, fencedstore.WithTimeLimit(time.Minute))
 			if code(err) != c.code || errors.Is(err, fencedstore.ErrTimeLimit) {
 				t.Errorf("%s: %s: %v", name, what, err)
 			}

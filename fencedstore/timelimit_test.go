@@ -22,7 +22,7 @@ import (
 type work func(ctx context.Context, exec func(ctx context.Context, sql string, args ...any) error) error
 
 // way is one way to write under a fence.
-type way func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error
+type way func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error
 
 func inTx(do work) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
@@ -44,94 +44,81 @@ func inSQLTx(tx *sql.Tx) func(ctx context.Context, sql string, args ...any) erro
 	}
 }
 
-// ways are all of them. Guard and its relatives are called as the documentation says: the guard first, the seal last,
-// and Explain.
+// ways are all of them. Guard and GuardSQL are called as the documentation says: the guard first, the seal last, and
+// Explain.
 var ways = map[string]way{
-	"Write": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return b.store.Write(t.Context(), l, inTx(do), opts...)
+	"Write": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return b.store.With(opts...).Write(t.Context(), l, inTx(do))
 	},
-	"WriteAll": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return b.store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: l}, {Lease: l, Resource: l.Name() + "/other"}},
-			inTx(do), opts...)
+	"Write of several": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return b.store.With(opts...).Write(t.Context(), several(l), inTx(do))
 	},
-	"Once": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return b.store.Once(t.Context(), l, t.Name(), inTx(do), opts...)
+	"Once": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return b.store.With(opts...).Once(t.Context(), l, t.Name(), inTx(do))
 	},
-	"WriteSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return fencedstore.WriteSQL(t.Context(), b.sqlDB, l, inSQL(do), opts...)
+	"WriteSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return fencedstore.NewSQL(b.sqlDB).With(opts...).Write(t.Context(), l, inSQL(do))
 	},
-	"WriteAllSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return fencedstore.WriteAllSQL(t.Context(), b.sqlDB,
-			[]fencedstore.Fence{{Lease: l}, {Lease: l, Resource: l.Name() + "/other"}}, inSQL(do), opts...)
+	"WriteSQL of several": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return fencedstore.NewSQL(b.sqlDB).With(opts...).Write(t.Context(), several(l), inSQL(do))
 	},
-	"OnceSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return fencedstore.OnceSQL(t.Context(), b.sqlDB, l, t.Name(), inSQL(do), opts...)
+	"OnceSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return fencedstore.NewSQL(b.sqlDB).With(opts...).Once(t.Context(), l, t.Name(), inSQL(do))
 	},
-	"Guard": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
-			if err := fencedstore.Guard(t.Context(), tx, l, opts...); err != nil {
-				return err
-			}
-			if err := inTx(do)(t.Context(), tx); err != nil {
-				return fencedstore.Explain(err, l)
-			}
-			return fencedstore.Explain(fencedstore.Seal(t.Context(), tx, l), l)
-		})
+	"Guard": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return guarded(t, b, l, do, opts...)
 	},
-	"GuardAll": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		fences := []fencedstore.Fence{{Lease: l}, {Lease: l, Resource: l.Name() + "/other"}}
-		return pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
-			if err := fencedstore.GuardAll(t.Context(), tx, fences, opts...); err != nil {
-				return err
-			}
-			if err := inTx(do)(t.Context(), tx); err != nil {
-				return fencedstore.ExplainAll(err, fences)
-			}
-			return fencedstore.ExplainAll(fencedstore.SealAll(t.Context(), tx, fences), fences)
-		})
+	"Guard of several": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return guarded(t, b, several(l), do, opts...)
 	},
-	"GuardOnce": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
-			if err := fencedstore.GuardOnce(t.Context(), tx, l, t.Name(), opts...); err != nil {
-				return err
-			}
-			return fencedstore.Explain(inTx(do)(t.Context(), tx), l)
-		})
+	"Guard of a key": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return guarded(t, b, l, do, append(opts, fencedstore.WithKey(t.Name()))...)
 	},
-	"GuardSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return guardedSQL(t, b, l, do, func(tx *sql.Tx) error {
-			return fencedstore.GuardSQL(t.Context(), tx, l, opts...)
-		})
+	"GuardSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return guardedSQL(t, b, l, do, opts...)
 	},
-	"GuardAllSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return guardedSQL(t, b, l, do, func(tx *sql.Tx) error {
-			return fencedstore.GuardAllSQL(t.Context(), tx,
-				[]fencedstore.Fence{{Lease: l}, {Lease: l, Resource: l.Name() + "/other"}}, opts...)
-		})
+	"GuardSQL of several": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return guardedSQL(t, b, several(l), do, opts...)
 	},
-	"GuardOnceSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
-		return guardedSQL(t, b, l, do, func(tx *sql.Tx) error {
-			return fencedstore.GuardOnceSQL(t.Context(), tx, l, t.Name(), opts...)
-		})
+	"GuardSQL of a key": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.Option) error {
+		return guardedSQL(t, b, l, do, append(opts, fencedstore.WithKey(t.Name()))...)
 	},
 }
 
-func guardedSQL(t *testing.T, b *bench, l *pglock.Lease, do work, guard func(*sql.Tx) error) error {
+func several(l *pglock.Lease) fencedstore.Fences {
+	return fencedstore.Fences{{Lease: l}, {Lease: l, Resource: l.Name() + "/other"}}
+}
+
+func guarded(t *testing.T, b *bench, fenced fencedstore.Fenced, do work, opts ...fencedstore.Option) error {
+	return pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
+		g, err := fencedstore.Guard(t.Context(), tx, fenced, opts...)
+		if err != nil {
+			return err
+		}
+		if err := inTx(do)(t.Context(), tx); err != nil {
+			return g.Explain(err)
+		}
+		return g.Explain(g.Seal(t.Context()))
+	})
+}
+
+func guardedSQL(t *testing.T, b *bench, fenced fencedstore.Fenced, do work, opts ...fencedstore.Option) error {
 	tx, err := b.sqlDB.BeginTx(t.Context(), nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after a commit it does nothing
-	if err := guard(tx); err != nil {
+	g, err := fencedstore.GuardSQL(t.Context(), tx, fenced, opts...)
+	if err != nil {
 		return err
 	}
 	if err := do(t.Context(), inSQLTx(tx)); err != nil {
-		return fencedstore.Explain(err, l)
+		return g.Explain(err)
 	}
-	if err := fencedstore.SealSQL(t.Context(), tx, l); err != nil {
-		return fencedstore.Explain(err, l)
+	if err := g.Seal(t.Context()); err != nil {
+		return g.Explain(err)
 	}
-	return fencedstore.Explain(tx.Commit(), l)
+	return g.Explain(tx.Commit())
 }
 
 // warm opens the heartbeat's connection: on a busy machine that may take as long as a third of a short TTL.
@@ -159,7 +146,7 @@ func newWideBench(t *testing.T) *bench {
 
 // tried says whether this tier has a way: in the short tier one of each kind, by pgx or by database/sql.
 func tried(name string) bool {
-	return pgtest.Among(name, "Write", "WriteAllSQL", "OnceSQL", "GuardSQL", "GuardAll", "GuardOnce")
+	return pgtest.Among(name, "Write", "WriteSQL of several", "OnceSQL", "GuardSQL", "Guard of several", "Guard of a key")
 }
 
 // isGuard says of a way that it does not hear of the end of its transaction.
@@ -186,7 +173,7 @@ func TestWorkLongerThanATTLCommitsWithinItsTimeLimit(t *testing.T) {
 	b := newWideBench(t)
 	b.exec(t, `CREATE TABLE done (way text)`)
 	for name, way := range ways {
-		if !pgtest.Among(name, "Write", "OnceSQL", "GuardAll", "GuardSQL") {
+		if !pgtest.Among(name, "Write", "OnceSQL", "Guard of several", "GuardSQL") {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -264,12 +251,12 @@ func TestI16_TimeLimitEndsWhatTakesLongerAndTheErrorSaysSo(t *testing.T) {
 			for how, ttl := range map[string]time.Duration{"longer than the TTL": 3 * time.Second,
 				"shorter than the TTL": time.Hour} {
 				switch { // all ways share the rest
-				case !tried(name), !pgtest.EveryTest && what != "a statement" && name == "GuardAll":
+				case !tried(name), !pgtest.EveryTest && what != "a statement" && name == "Guard of several":
 					continue
 				case ttl == time.Hour && (what != "a statement" ||
-					name != "WriteAll" && name != "WriteAllSQL" && name != "OnceSQL" && name != "GuardSQL"):
+					name != "Write of several" && name != "WriteSQL of several" && name != "OnceSQL" && name != "GuardSQL"):
 					continue
-				case what != "a statement" && name != "Write" && name != "WriteSQL" && name != "GuardAll" &&
+				case what != "a statement" && name != "Write" && name != "WriteSQL" && name != "Guard of several" &&
 					name != "GuardSQL":
 					continue
 				}

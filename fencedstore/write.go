@@ -29,14 +29,10 @@ type database interface {
 	lend(ctx context.Context) (connection, error)
 	// idle is how many connections may be dead without anybody's knowledge.
 	idle() int
-	asker
-	// confirm is look through the pool itself: the answer waits for what every COMMIT before it has waited for.
-	confirm(ctx context.Context, r Receipt) error
-}
-
-// asker asks once whether the write of a receipt was committed.
-type asker interface {
+	// look is a look through the pool itself: the answer waits for what every COMMIT before it has waited for.
 	look(ctx context.Context, r Receipt) (committed bool, err error)
+	// lookBy is the look of a write whose COMMIT was not answered, and which has the lease.
+	lookBy(lease *pglock.Lease) look
 }
 
 // connection is a connection that one write has for itself, with the write's transaction on it.
@@ -63,7 +59,7 @@ type connection interface {
 var errEnded = fmt.Errorf("%w: the callback ended its transaction by itself", ErrLeftFence)
 
 // write runs fn in a transaction under the fences of the opening, and tells the observer what became of it.
-func write(ctx context.Context, db database, o opening, fn func(context.Context, connection) error) error {
+func write(ctx context.Context, db database, o opening, fn work) error {
 	began := time.Now()
 	err := o.lost()
 	if err == nil {
@@ -83,7 +79,7 @@ func write(ctx context.Context, db database, o opening, fn func(context.Context,
 type ofCallback struct{ error }
 
 // writeOnce is write without the observer.
-func writeOnce(ctx context.Context, db database, o opening, fn func(context.Context, connection) error) error {
+func writeOnce(ctx context.Context, db database, o opening, fn work) error {
 	receipt, err := rows.take(o.home())
 	if err != nil {
 		return err
@@ -126,7 +122,7 @@ func writeOnce(ctx context.Context, db database, o opening, fn func(context.Cont
 		err = failure.OfOurs(err)
 	}
 	w.giveBack(ctx) // the answer may need the pool's only one
-	over, err := resolve(ctx, db, receipt, err)
+	over, err := resolve(ctx, receipt, err, db.lookBy(o.fences[0].Lease))
 	w.doubt = !over
 	if late := w.explainLimit(err, true); over && err != nil && late != nil {
 		return late
@@ -263,7 +259,7 @@ func (w *writing) giveBack(ctx context.Context) {
 
 // call runs fn and rolls back unless it returned nil, also when it panics. fn's context ends with ctx, with each of the
 // leases and, with a time limit, shortly after that limit.
-func (w *writing) call(ctx context.Context, fn func(context.Context, connection) error) error {
+func (w *writing) call(ctx context.Context, fn work) error {
 	done := false
 	defer func() {
 		if !done {
@@ -299,16 +295,6 @@ func (w *writing) call(ctx context.Context, fn func(context.Context, connection)
 	}
 	done = true
 	return nil
-}
-
-// explain makes an error of this package or of pglock of what the server says about one of the fences.
-func (w *writing) explain(err error) error {
-	f := w.blamed(err)
-	err = translate(err, f.Lease, f.Resource)
-	if unfenced, found := errors.AsType[*UnfencedError](err); found {
-		unfenced.Passed = w.resources()
-	}
-	return err
 }
 
 // explainFailure returns fn's own error, with the loss of the lease beside it when that is the likely reason: the

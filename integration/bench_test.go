@@ -227,15 +227,17 @@ func fencedWrites(b *testing.B, settings map[string]string) {
 			})
 		},
 		"pglock": func(ctx context.Context, caller int) error {
-			return store.Write(ctx, leases[caller], func(ctx context.Context, tx pgx.Tx) error {
-				return update(ctx, tx, caller)
-			}, fencedstore.WithSameToken())
+			return store.Write(ctx, fencedstore.Fence{Lease: leases[caller], SameToken: true},
+				func(ctx context.Context, tx pgx.Tx) error {
+					return update(ctx, tx, caller)
+				})
 		},
 		"guarded": func(ctx context.Context, caller int) error {
-			return store.Write(ctx, leases[caller], func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, `UPDATE guarded SET balance = balance + 1 WHERE id = $1`, caller)
-				return err
-			}, fencedstore.WithSameToken(), fencedstore.WithResource(fmt.Sprint("guarded/", caller)))
+			return store.Write(ctx, fencedstore.Fence{Lease: leases[caller], Resource: fmt.Sprint("guarded/", caller), SameToken: true},
+				func(ctx context.Context, tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, `UPDATE guarded SET balance = balance + 1 WHERE id = $1`, caller)
+					return err
+				})
 		},
 	})
 }

@@ -262,11 +262,12 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 
 // writeOnce makes one fenced write from what was read before.
 func writeOnce(t *testing.T, pool *pgxpool.Pool, level pgx.TxIsoLevel, l *pglock.Lease, read int64) error {
-	return fencedstore.New(pool).Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `UPDATE account SET balance = $1`, read+1); err != nil {
+	return fencedstore.New(pool).With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(t.Context(), l,
+		func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `UPDATE account SET balance = $1`, read+1); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, `INSERT INTO ledger (token, read) VALUES ($1, $2)`, l.Token(), read)
 			return err
-		}
-		_, err := tx.Exec(ctx, `INSERT INTO ledger (token, read) VALUES ($1, $2)`, l.Token(), read)
-		return err
-	}, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
+		})
 }

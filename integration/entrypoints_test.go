@@ -22,6 +22,7 @@ import (
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedhttp"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/fencedstore/reversible"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/leader"
@@ -42,12 +43,19 @@ type entryPoints struct {
 	store  *fencedstore.Store
 	tx     pgx.Tx
 	sqlTx  *sql.Tx
+	// guarded and guardedSQL are of these transactions, which have gone back to before Guard.
+	guarded, guardedSQL *fencedstore.Guarded
+
 	bridge *advisory.Bridge
 	held   *advisory.Held // of lock "bridged"
 	admin  *lockadmin.Admin
 	tokens *fencedhttp.TableStore
 	work   func(ctx context.Context) error // of the functions that take one
-	opts   []fencedstore.FenceOption
+	again  bool                            // the same token may pass again
+}
+
+func (s *entryPoints) protected() fencedstore.Fence {
+	return fencedstore.Fence{Lease: s.lease, SameToken: s.again}
 }
 
 func newEntryPoints(t *testing.T) *entryPoints {
@@ -91,6 +99,18 @@ func newEntryPoints(t *testing.T) *entryPoints {
 	s.sqlTx, err = s.db.BeginTx(ctx, nil)
 	must(t, err)
 	t.Cleanup(func() { _ = s.sqlTx.Rollback() })
+	for _, sql := range []string{"SAVEPOINT before", "ROLLBACK TO before"} {
+		_, err = s.tx.Exec(ctx, sql)
+		must(t, err)
+		_, err = s.sqlTx.ExecContext(ctx, sql)
+		must(t, err)
+		if s.guarded == nil {
+			s.guarded, err = fencedstore.Guard(ctx, s.tx, s.lease)
+			must(t, err)
+			s.guardedSQL, err = fencedstore.GuardSQL(ctx, s.sqlTx, s.other)
+			must(t, err)
+		}
+	}
 	return s
 }
 
@@ -156,7 +176,7 @@ func closed(c *pglock.Client, err error) error {
 
 // entries are the exported functions that take a context and fail when it has ended, as calls on a entryPoints.
 func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
-	fences := []fencedstore.Fence{{Lease: s.lease}, {Lease: s.other}}
+	fences := fencedstore.Fences{{Lease: s.lease}, {Lease: s.other}}
 	receipt := fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()}
 	first := func(_ any, err error) error { return err }
 	return map[string]func(ctx context.Context) error{
@@ -184,52 +204,48 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 		"Lease.CanHandOver": func(ctx context.Context) error { return hooks.Of(s.lease).CanHandOver(ctx, "somebody") },
 		"Lease.Extend":      func(ctx context.Context) error { return first(s.lease.Extend(ctx, 2*time.Hour)) },
 		"Store.Write": func(ctx context.Context) error {
-			return s.store.Write(ctx, s.lease, s.inPgx(), s.opts...)
+			return s.store.Write(ctx, s.protected(), s.inPgx())
 		},
 		"Store.Write for long": func(ctx context.Context) error {
-			return s.store.Write(ctx, s.lease, s.inPgx(), fencedstore.WithTimeLimit(2*time.Hour))
+			return s.store.With(fencedstore.WithTimeLimit(2*time.Hour)).Write(ctx, s.lease, s.inPgx())
 		},
-		"Store.WriteAll": func(ctx context.Context) error { return s.store.WriteAll(ctx, fences, s.inPgx()) },
-		"Store.Once":     func(ctx context.Context) error { return s.store.Once(ctx, s.lease, "key", s.inPgx()) },
-		"Store.Outcome":  func(ctx context.Context) error { return first(s.store.Outcome(ctx, receipt)) },
-		"Store.Run":      func(ctx context.Context) error { return s.store.Run(ctx, s.lease, s.operation()) },
-		"fencedstore.WriteSQL": func(ctx context.Context) error {
-			return fencedstore.WriteSQL(ctx, s.db, s.lease, s.inSQL(), s.opts...)
+		"Store.Write of several": func(ctx context.Context) error { return s.store.Write(ctx, fences, s.inPgx()) },
+		"Store.Once":             func(ctx context.Context) error { return s.store.Once(ctx, s.lease, "key", s.inPgx()) },
+		"Store.Outcome":          func(ctx context.Context) error { return first(s.store.Outcome(ctx, receipt)) },
+		"reversible.Run":         func(ctx context.Context) error { return reversible.Run(ctx, s.lease, s.operation()) },
+		"SQLStore.Write": func(ctx context.Context) error {
+			return fencedstore.NewSQL(s.db).Write(ctx, s.protected(), s.inSQL())
 		},
-		"fencedstore.WriteAllSQL": func(ctx context.Context) error {
-			return fencedstore.WriteAllSQL(ctx, s.db, fences, s.inSQL())
+		"SQLStore.Write of several": func(ctx context.Context) error {
+			return fencedstore.NewSQL(s.db).Write(ctx, fences, s.inSQL())
 		},
-		"fencedstore.OnceSQL": func(ctx context.Context) error {
-			return fencedstore.OnceSQL(ctx, s.db, s.lease, "key", s.inSQL())
+		"SQLStore.Once": func(ctx context.Context) error {
+			return fencedstore.NewSQL(s.db).Once(ctx, s.lease, "key", s.inSQL())
 		},
-		"fencedstore.OutcomeSQL": func(ctx context.Context) error {
-			return first(fencedstore.OutcomeSQL(ctx, s.db, receipt))
+		"SQLStore.Outcome": func(ctx context.Context) error {
+			return first(fencedstore.NewSQL(s.db).Outcome(ctx, receipt))
 		},
-		"fencedstore.Guard":    func(ctx context.Context) error { return fencedstore.Guard(ctx, s.tx, s.lease) },
-		"fencedstore.GuardAll": func(ctx context.Context) error { return fencedstore.GuardAll(ctx, s.tx, fences) },
-		"fencedstore.GuardOnce": func(ctx context.Context) error {
-			return fencedstore.GuardOnce(ctx, s.tx, s.lease, "key")
+		"fencedstore.Guard": func(ctx context.Context) error { return first(fencedstore.Guard(ctx, s.tx, s.lease)) },
+		"fencedstore.Guard of several": func(ctx context.Context) error {
+			return first(fencedstore.Guard(ctx, s.tx, fences))
+		},
+		"fencedstore.Guard of a key": func(ctx context.Context) error {
+			return first(fencedstore.Guard(ctx, s.tx, s.lease, fencedstore.WithKey("key")))
 		},
 		"fencedstore.GuardSQL": func(ctx context.Context) error {
-			return fencedstore.GuardSQL(ctx, s.sqlTx, s.lease)
+			return first(fencedstore.GuardSQL(ctx, s.sqlTx, s.lease))
 		},
-		"fencedstore.GuardAllSQL": func(ctx context.Context) error {
-			return fencedstore.GuardAllSQL(ctx, s.sqlTx, fences)
+		"fencedstore.GuardSQL of several": func(ctx context.Context) error {
+			return first(fencedstore.GuardSQL(ctx, s.sqlTx, fences))
 		},
-		"fencedstore.GuardOnceSQL": func(ctx context.Context) error {
-			return fencedstore.GuardOnceSQL(ctx, s.sqlTx, s.lease, "key")
+		"fencedstore.GuardSQL of a key": func(ctx context.Context) error {
+			return first(fencedstore.GuardSQL(ctx, s.sqlTx, s.lease, fencedstore.WithKey("key")))
 		},
 		"fencedstore.Guard for long": func(ctx context.Context) error {
-			return fencedstore.Guard(ctx, s.tx, s.lease, fencedstore.WithTimeLimit(2*time.Hour))
+			return first(fencedstore.Guard(ctx, s.tx, s.lease, fencedstore.WithTimeLimit(2*time.Hour)))
 		},
-		"fencedstore.Seal":    func(ctx context.Context) error { return fencedstore.Seal(ctx, s.tx, s.lease) },
-		"fencedstore.SealAll": func(ctx context.Context) error { return fencedstore.SealAll(ctx, s.tx, fences) },
-		"fencedstore.SealSQL": func(ctx context.Context) error {
-			return fencedstore.SealSQL(ctx, s.sqlTx, s.lease)
-		},
-		"fencedstore.SealAllSQL": func(ctx context.Context) error {
-			return fencedstore.SealAllSQL(ctx, s.sqlTx, fences)
-		},
+		"Guarded.Seal":     func(ctx context.Context) error { return s.guarded.Seal(ctx) },
+		"Guarded.Seal SQL": func(ctx context.Context) error { return s.guardedSQL.Seal(ctx) },
 		"fencedstore.GuardTable": func(ctx context.Context) error {
 			return fencedstore.GuardTable(ctx, s.pool, "none")
 		},
@@ -257,7 +273,9 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 				return nil
 			})
 		},
-		"advisory.Held.Write":    func(ctx context.Context) error { return s.held.Write(ctx, s.inPgx(), s.opts...) },
+		"advisory.Held.Write": func(ctx context.Context) error {
+			return s.held.Under(fencedstore.Fence{SameToken: s.again}).Write(ctx, s.inPgx())
+		},
 		"advisory.Held.Guard":    func(ctx context.Context) error { return s.held.Guard(ctx, s.tx) },
 		"advisory.Held.GuardSQL": func(ctx context.Context) error { return s.held.GuardSQL(ctx, s.sqlTx) },
 		"fencedhttp.Transport":   s.request,
@@ -331,8 +349,8 @@ func (s *entryPoints) campaign(ctx context.Context, name string, fn func(context
 	return c.Run(ctx, fn)
 }
 
-func (s *entryPoints) operation() fencedstore.Reversible {
-	return fencedstore.Reversible{Apply: s.work, Restore: func(context.Context) error { return nil }}
+func (s *entryPoints) operation() reversible.Operation {
+	return reversible.Operation{Apply: s.work, Restore: func(context.Context) error { return nil }}
 }
 
 // lose gives a lease that an operator has broken, and that knows it.
@@ -380,7 +398,7 @@ func TestCallUnderTheContextOfALostLeaseSaysThatItIsLost(t *testing.T) {
 func TestCallThatWaitsWhenALeaseIsLostSaysThatItIsLost(t *testing.T) {
 	t.Parallel()
 	s := newEntryPoints(t)
-	s.opts = []fencedstore.FenceOption{fencedstore.WithSameToken()}
+	s.again = true
 	s.work = func(ctx context.Context) error { // of a function that waits for nothing but its context
 		<-ctx.Done()
 		return ctx.Err()
@@ -418,7 +436,7 @@ func TestCallThatWaitsWhenALeaseIsLostSaysThatItIsLost(t *testing.T) {
 	entries := s.entries()
 	for _, name := range []string{"Client.Acquire", "Client.Acquire apart", "Client.Acquire shared",
 		"Client.AcquireAll",
-		"Client.Do", "Store.Write", "Store.Once", "Store.Run", "fencedstore.WriteSQL", "fencedstore.OnceSQL",
+		"Client.Do", "Store.Write", "Store.Once", "reversible.Run", "SQLStore.Write", "SQLStore.Once",
 		"leader.Candidate.Run", "advisory.Acquire", "advisory.Acquire both", "advisory.Do", "advisory.Held.Write"} {
 		waits[name] = entries[name]
 	}
@@ -517,7 +535,7 @@ func TestErrorOfAnExportedFunctionNamesItsPackageOnce(t *testing.T) {
 			s.pool, s.store = pool, fencedstore.New(pool)
 		},
 		"a token is stale": func(t *testing.T, s *entryPoints) {
-			must(t, s.store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: s.lease}, {Lease: s.other}}, s.inPgx()))
+			must(t, s.store.Write(t.Context(), fencedstore.Fences{{Lease: s.lease}, {Lease: s.other}}, s.inPgx()))
 		},
 	} {
 		if !pgtest.Among(name, "the pools are closed", "the leases are released", "the server is read-only") {
@@ -533,7 +551,7 @@ func TestErrorOfAnExportedFunctionNamesItsPackageOnce(t *testing.T) {
 			var transaction sync.Mutex // one call at a time uses a transaction, or the session of an advisory lock
 			for name, call := range s.entries() {
 				calls.Go(func() {
-					if strings.HasPrefix(name, "fencedstore.Guard") || strings.HasPrefix(name, "fencedstore.Seal") ||
+					if strings.HasPrefix(name, "fencedstore.Guard") || strings.HasPrefix(name, "Guarded.Seal") ||
 						strings.HasPrefix(name, "advisory.Held") {
 						transaction.Lock()
 						defer transaction.Unlock()

@@ -53,16 +53,17 @@ func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := func(l *pglock.Lease, opts ...fencedstore.FenceOption) error {
-		return store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, l.Token())
-			return err
-		}, append(opts, fencedstore.WithResource("account"))...)
+	write := func(l *pglock.Lease, opts ...fencedstore.Option) error {
+		return store.With(append(opts, fencedstore.WithResource("account"))...).Write(t.Context(), l,
+			func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, l.Token())
+				return err
+			})
 	}
 	if err := write(high); err != nil {
 		t.Fatal(err)
 	}
-	for what, opts := range map[string][]fencedstore.FenceOption{"plain": nil,
+	for what, opts := range map[string][]fencedstore.Option{"plain": nil,
 		"AllowSameToken": {fencedstore.WithSameToken()}} {
 		var stale *fencedstore.StaleTokenError
 		if err := write(low, opts...); !errors.Is(err, fencedstore.ErrStaleToken) || !errors.As(err, &stale) ||
@@ -338,7 +339,7 @@ func TestI4_SealClosesWhatTheTransactionOpened(t *testing.T) {
 	c, look := newClient(t, pool), newPeer(t, db.URL())
 	for how, opened := range map[string]func(tx pgx.Tx, lease *pglock.Lease) error{
 		"constraints immediate": func(tx pgx.Tx, lease *pglock.Lease) error {
-			if err := fencedstore.Guard(t.Context(), tx, lease); err != nil {
+			if _, err := fencedstore.Guard(t.Context(), tx, lease); err != nil {
 				return err
 			}
 			_, err := tx.Exec(t.Context(), `SET CONSTRAINTS ALL IMMEDIATE`)
@@ -349,7 +350,7 @@ func TestI4_SealClosesWhatTheTransactionOpened(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := fencedstore.Guard(t.Context(), nested, lease); err != nil {
+			if _, err := fencedstore.Guard(t.Context(), nested, lease); err != nil {
 				return err
 			}
 			return nested.Rollback(t.Context())

@@ -307,15 +307,16 @@ func TestI3_TheGuardRefusesWhatAWriteDoesAfterARawCommit(t *testing.T) {
 	for _, commit := range []string{"COMMIT", "COMMIT; BEGIN", "COMMIT AND CHAIN"} {
 		lease := mustTry(t, c, commit, pglock.WithTTL(time.Minute))
 		before := one[int](t, v.look, `SELECT balance FROM accounts WHERE id = 1`)
-		err := store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-			for _, sql := range []string{`SET LOCAL search_path = ` + v.schema, guardedWrite, commit,
-				`SET search_path = ` + v.schema, guardedWrite} {
-				if _, err := tx.Exec(ctx, sql); err != nil {
-					return err
+		err := store.Write(t.Context(), fencedstore.Fence{Lease: lease, Resource: v.schema},
+			func(ctx context.Context, tx pgx.Tx) error {
+				for _, sql := range []string{`SET LOCAL search_path = ` + v.schema, guardedWrite, commit,
+					`SET search_path = ` + v.schema, guardedWrite} {
+					if _, err := tx.Exec(ctx, sql); err != nil {
+						return err
+					}
 				}
-			}
-			return nil
-		}, fencedstore.WithResource(v.schema))
+				return nil
+			})
 		wantUnfenced(t, commit, err)
 		if after := one[int](t, v.look, `SELECT balance FROM accounts WHERE id = 1`); after != before+1 {
 			t.Errorf("I3: after %s the balance is %d, want what was written before it", commit, after)

@@ -101,7 +101,7 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 		for range 8 {
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					var fences []fencedstore.Fence
+					var fences fencedstore.Fences
 					for _, i := range rand.Perm(6)[:1+rand.N(6)] {
 						f := fencedstore.Fence{Lease: leases[i]}
 						if rand.N(2) == 0 {
@@ -109,10 +109,11 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 						}
 						fences = append(fences, f)
 					}
-					err := store.WriteAll(context.Background(), fences, func(ctx context.Context, tx pgx.Tx) error {
-						_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, len(fences))
-						return err
-					}, fencedstore.WithSameToken())
+					err := store.Write(context.Background(), fencedstore.Fence{Lease: fences, SameToken: true},
+						func(ctx context.Context, tx pgx.Tx) error {
+							_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, len(fences))
+							return err
+						})
 					mu.Lock()
 					if err == nil {
 						committed++
@@ -260,7 +261,7 @@ func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
 		for _, when := range []string{"before", "meanwhile"} {
 			for which := range 3 {
 				t.Run(fmt.Sprintf("%s/%s/%d", level, when, which), func(t *testing.T) {
-					var fences []fencedstore.Fence
+					var fences fencedstore.Fences
 					for n := range 3 {
 						fences = append(fences, fencedstore.Fence{Lease: mustTry(t, c, fmt.Sprint(i, when, which, n))})
 					}
@@ -270,14 +271,15 @@ func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
 					if when == "before" {
 						breakIt()
 					}
-					err := store.WriteAll(t.Context(), fences, func(ctx context.Context, tx pgx.Tx) error {
-						if when == "before" {
-							t.Error("the callback was called")
-						} else {
-							breakIt()
-						}
-						return insert(ctx, tx)
-					}, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
+					err := store.With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(t.Context(), fences,
+						func(ctx context.Context, tx pgx.Tx) error {
+							if when == "before" {
+								t.Error("the callback was called")
+							} else {
+								breakIt()
+							}
+							return insert(ctx, tx)
+						})
 					var lost *pglock.LostError
 					if level != pgx.ReadCommitted && when == "meanwhile" {
 						if state(err) != "40001" {
@@ -306,7 +308,7 @@ func TestRefusalOfOneOfManyFencesNamesIt(t *testing.T) {
 	for which := range 4 {
 		for _, what := range []string{"stale", "lost", "lost inside COMMIT"} {
 			t.Run(fmt.Sprintf("%s/%d", what, which), func(t *testing.T) {
-				var fences []fencedstore.Fence
+				var fences fencedstore.Fences
 				id := fmt.Sprint(which, what)
 				plain := mustTry(t, c, id+" plain")
 				next := plain.Token() + 3 // of the last of them
@@ -323,15 +325,16 @@ func TestRefusalOfOneOfManyFencesNamesIt(t *testing.T) {
 				greater := mustTry(t, c, id+" greater")
 				switch what {
 				case "stale":
-					if err := store.Write(t.Context(), greater, func(context.Context, pgx.Tx) error {
-						return nil
-					}, fencedstore.WithResource(refused.Resource)); err != nil {
+					if err := store.Write(t.Context(), fencedstore.Fence{Lease: greater, Resource: refused.Resource},
+						func(context.Context, pgx.Tx) error {
+							return nil
+						}); err != nil {
 						t.Fatal(err)
 					}
 				case "lost":
 					look.exec(t, `SELECT FROM pglock.break_lock($1, 'test', 'test')`, refused.Lease.Name())
 				}
-				err := store.WriteAll(t.Context(), fences, func(context.Context, pgx.Tx) error {
+				err := store.Write(t.Context(), fences, func(context.Context, pgx.Tx) error {
 					look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`,
 						refused.Lease.Name())
 					return nil
@@ -360,10 +363,10 @@ func TestI16_ManyFencesAreBoundedByTheLeaseThatEndsFirst(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Database(t).Pool(t)
 	c := newClient(t, pool)
-	fences := []fencedstore.Fence{{Lease: mustTry(t, c, "c", pglock.WithTTL(time.Hour))},
+	fences := fencedstore.Fences{{Lease: mustTry(t, c, "c", pglock.WithTTL(time.Hour))},
 		{Lease: mustTry(t, c, "b", pglock.WithTTL(10*time.Second))},
 		{Lease: mustTry(t, c, "a", pglock.WithTTL(time.Hour))}}
-	if err := fencedstore.New(pool).WriteAll(t.Context(), fences, func(ctx context.Context, tx pgx.Tx) error {
+	if err := fencedstore.New(pool).Write(t.Context(), fences, func(ctx context.Context, tx pgx.Tx) error {
 		var ms int
 		if err := tx.QueryRow(ctx,
 			`SELECT max(setting::int) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')`).Scan(&ms); err != nil {

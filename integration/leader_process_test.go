@@ -76,10 +76,11 @@ func candidate(ctx context.Context, url string, say func(report)) error {
 		}()
 		store := fencedstore.New(pool)
 		for ctx.Err() == nil {
-			_ = store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, `INSERT INTO acts (token) VALUES ($1)`, token)
-				return err
-			}, fencedstore.WithSameToken())
+			_ = store.Write(ctx, fencedstore.Fence{Lease: lease, SameToken: true},
+				func(ctx context.Context, tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, `INSERT INTO acts (token) VALUES ($1)`, token)
+					return err
+				})
 		}
 		<-ended
 		if errors.Is(context.Cause(ctx), pglock.ErrLost) {

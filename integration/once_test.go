@@ -39,7 +39,7 @@ func job(key, worker string) func(context.Context, pgx.Tx) error {
 func onceAt(ctx context.Context, store *fencedstore.Store, lease *pglock.Lease, key string,
 	work func(context.Context, pgx.Tx) error, level pgx.TxIsoLevel) error {
 	for {
-		err := store.Once(ctx, lease, key, work, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
+		err := store.With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Once(ctx, lease, key, work)
 		if state(err) != "40001" || level != pgx.Serializable {
 			return err
 		}
@@ -262,7 +262,7 @@ func TestOnceRefusesKeysThatAreOlderThanTheyAreKept(t *testing.T) {
 	lease := mustTry(t, c, "x")
 	now := one[time.Time](t, look, `SELECT clock_timestamp()`)
 	once := func(key string, of time.Time, keep time.Duration) error {
-		return store.Once(t.Context(), lease, key, job(key, "x"), fencedstore.WithRetention(of, keep))
+		return store.With(fencedstore.WithRetention(of, keep)).Once(t.Context(), lease, key, job(key, "x"))
 	}
 	for what, err := range map[string]error{
 		"long ago":     once("long ago", now.Add(-2*time.Hour), time.Hour),
@@ -317,8 +317,8 @@ func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
 		t.Errorf("a call that finds its key: %v, %s", err, counts())
 	}
 	for n, key := range []string{"ends", "never ends"} {
-		if err := store.Once(t.Context(), lease, key, nothing,
-			[][]fencedstore.FenceOption{{fencedstore.WithRetention(time.Now(), time.Hour)}, nil}[n]...); err != nil ||
+		if err := store.With([][]fencedstore.FenceOption{{fencedstore.WithRetention(time.Now(), time.Hour)}, nil}[n]...).Once(t.Context(), lease, key,
+			nothing); err != nil ||
 			counts() != "25 5 5" {
 			t.Errorf("a call for a key that %s: %v, %s are left", key, err, counts())
 		}
@@ -419,7 +419,7 @@ func TestI17_AKeyIsSaidToBeDoneWhenTheStandbyHasIt(t *testing.T) {
 			return store.Once(ctx, l, key, func(context.Context, pgx.Tx) error { return nil })
 		},
 		"OnceSQL": func(ctx context.Context, l *pglock.Lease, key string) error {
-			return fencedstore.OnceSQL(ctx, db, l, key, func(context.Context, *sql.Tx) error { return nil })
+			return fencedstore.NewSQL(db).Once(ctx, l, key, func(context.Context, *sql.Tx) error { return nil })
 		},
 	}
 	for how, once := range ways {

@@ -29,31 +29,32 @@ func TestI17_ACrashThatReusesTheTransactionIDIsNoCommit(t *testing.T) {
 	reused := 0
 	for round := range 3 {
 		var mine int64
-		err := store.Write(t.Context(), held, func(ctx context.Context, tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, held.Token()); err != nil {
-				return err
-			}
-			if err := tx.QueryRow(ctx, `SELECT pg_current_xact_id()::text::bigint`).Scan(&mine); err != nil {
-				return err
-			}
-			if err := server.Kill(); err != nil {
-				return err
-			}
-			if err := server.Restart(ctx); err != nil {
-				return err
-			}
-			look = newPeer(t, server.URL())
-			for xact := int64(0); xact < mine; { // one of them renews, as another client would
-				if err := look.QueryRow(ctx,
-					`SELECT pg_current_xact_id()::text::bigint FROM pglock.renew_leases('{other}', ARRAY[$1::bigint], ARRAY[$2::uuid], '{0}') WHERE outcome = 'renewed'`, other.token, other.id.String()).Scan(&xact); err != nil {
+		err := store.Write(t.Context(), fencedstore.Fence{Lease: held, SameToken: true},
+			func(ctx context.Context, tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, held.Token()); err != nil {
 					return err
 				}
-				if xact == mine {
-					reused++
+				if err := tx.QueryRow(ctx, `SELECT pg_current_xact_id()::text::bigint`).Scan(&mine); err != nil {
+					return err
 				}
-			}
-			return nil
-		}, fencedstore.WithSameToken())
+				if err := server.Kill(); err != nil {
+					return err
+				}
+				if err := server.Restart(ctx); err != nil {
+					return err
+				}
+				look = newPeer(t, server.URL())
+				for xact := int64(0); xact < mine; { // one of them renews, as another client would
+					if err := look.QueryRow(ctx,
+						`SELECT pg_current_xact_id()::text::bigint FROM pglock.renew_leases('{other}', ARRAY[$1::bigint], ARRAY[$2::uuid], '{0}') WHERE outcome = 'renewed'`, other.token, other.id.String()).Scan(&xact); err != nil {
+						return err
+					}
+					if xact == mine {
+						reused++
+					}
+				}
+				return nil
+			})
 		rows := one[int](t, look, `SELECT count(*) FROM ledger`)
 		if err == nil || rows != 0 || errors.Is(err, pglock.ErrOutcomeUnknown) {
 			t.Fatalf("I17: round %d: Write answered %v, and the ledger has %d rows", round, err, rows)

@@ -88,7 +88,7 @@ func writeBy(store *fencedstore.Store, lease *pglock.Lease) chan error {
 func writeSQL(db *sql.DB, lease *pglock.Lease) chan error {
 	done := make(chan error, 1)
 	go func() {
-		done <- fencedstore.WriteSQL(context.Background(), db, lease, func(ctx context.Context, tx *sql.Tx) error {
+		done <- fencedstore.NewSQL(db).Write(context.Background(), lease, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO ledger (token) VALUES ($1)`, int64(lease.Token()))
 			return err
 		})
@@ -115,25 +115,26 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 			store := fencedstore.New(newPool(t, line.url, maxConnections(1)))
 			nothing := func(context.Context, pgx.Tx) error { return nil }
 			// COMMIT is prepared then
-			if err := store.Write(t.Context(), lease, nothing, fencedstore.WithResource("first"),
-				fencedstore.WithSameToken()); err != nil {
+			if err := store.Write(t.Context(), fencedstore.Fence{Lease: lease, Resource: "first", SameToken: true},
+				nothing); err != nil {
 				t.Fatal(err)
 			}
 			mended := make(chan struct{})
-			err := store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token())
-				line.cut(t, direction)
-				pgtest.Group(t).Go(func() { // the line comes back when the connection of the COMMIT is gone
-					defer close(mended)
-					pgtest.Eventually(t, "the COMMIT to be cut off", func() bool {
-						return one[int](t, look,
-							`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+			err := store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+				func(ctx context.Context, tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token())
+					line.cut(t, direction)
+					pgtest.Group(t).Go(func() { // the line comes back when the connection of the COMMIT is gone
+						defer close(mended)
+						pgtest.Eventually(t, "the COMMIT to be cut off", func() bool {
+							return one[int](t, look,
+								`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 							AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`) == 0
+						})
+						line.mend()
 					})
-					line.mend()
+					return err
 				})
-				return err
-			}, fencedstore.WithSameToken())
 			<-mended
 			rows := one[int](t, look, `SELECT count(*) FROM ledger`)
 			if (err == nil) != (rows == 1) || errors.Is(err, pglock.ErrOutcomeUnknown) {
@@ -246,8 +247,7 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 					unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
 					t.Errorf("I17: the write of %v resolves to %q, %v", unknown, outcome, err)
 				}
-				if outcome, err := fencedstore.OutcomeSQL(t.Context(), db,
-					unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
+				if outcome, err := fencedstore.NewSQL(db).Outcome(t.Context(), unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
 					t.Errorf("I17: the write of %v resolves to %q, %v through database/sql", unknown, outcome, err)
 				}
 			})

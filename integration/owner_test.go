@@ -98,16 +98,17 @@ func TestI10_BreakStays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-				if _, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token()); err != nil {
+			err = fencedstore.New(pool).With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(t.Context(), lease,
+				func(ctx context.Context, tx pgx.Tx) error {
+					if _, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token()); err != nil {
+						return err
+					}
+					broken, err := operator.Break(ctx, "x", "test", lockadmin.WithToken(lease.Token()))
+					if err == nil && broken.NewToken <= lease.Token() {
+						t.Errorf("the break drew token %d after %d", broken.NewToken, lease.Token())
+					}
 					return err
-				}
-				broken, err := operator.Break(ctx, "x", "test", lockadmin.WithToken(lease.Token()))
-				if err == nil && broken.NewToken <= lease.Token() {
-					t.Errorf("the break drew token %d after %d", broken.NewToken, lease.Token())
-				}
-				return err
-			}, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
+				})
 			if err == nil {
 				t.Error("I10: a fenced transaction committed after the break")
 			} else if level == pgx.ReadCommitted && !errors.Is(err, pglock.ErrLost) || level != pgx.ReadCommitted &&
@@ -124,7 +125,7 @@ func TestI10_BreakStays(t *testing.T) {
 			if err := lease.Release(t.Context()); !errors.Is(err, pglock.ErrLost) {
 				t.Errorf("I10: Release answered %v", err)
 			}
-			if err := fencedstore.Guard(t.Context(), begin(t, pool, level), lease); !errors.Is(err, pglock.ErrLost) {
+			if _, err := fencedstore.Guard(t.Context(), begin(t, pool, level), lease); !errors.Is(err, pglock.ErrLost) {
 				t.Errorf("I10: Guard answered %v", err)
 			}
 			next, err := another.TryAcquire(t.Context(), "x")

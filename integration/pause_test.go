@@ -255,9 +255,10 @@ func TestI16_WaitAtTheFenceIsBoundedByTheOwnLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = fencedstore.New(pool).Write(t.Context(), lease, func(context.Context, pgx.Tx) error {
-		return nil
-	}, fencedstore.WithResource("account"))
+	err = fencedstore.New(pool).Write(t.Context(), fencedstore.Fence{Lease: lease, Resource: "account"},
+		func(context.Context, pgx.Tx) error {
+			return nil
+		})
 	if err == nil || errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("a write past the zombie's open transaction answered %v", err)
 	}

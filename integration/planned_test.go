@@ -180,7 +180,8 @@ func everyCall(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool, n, nex
 		func() error {
 			return held("x")(func(l *pglock.Lease) error {
 				return errors.Join(store.Write(ctx, l, guarded),
-					store.Write(ctx, l, nothing, fencedstore.WithSameToken(), fencedstore.WithTimeLimit(time.Minute)),
+					store.With(fencedstore.WithTimeLimit(time.Minute)).Write(ctx, fencedstore.Fence{Lease: l, SameToken: true},
+						nothing),
 					store.Once(ctx, l, uuid.NewString(), nothing))
 			})
 		},
@@ -245,11 +246,11 @@ func everyCall(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool, n, nex
 			if err != nil {
 				return err
 			}
-			var fences []fencedstore.Fence
+			var fences fencedstore.Fences
 			for _, l := range all.All() {
 				fences = append(fences, fencedstore.Fence{Lease: l})
 			}
-			return errors.Join(store.WriteAll(ctx, fences, nothing), all.Release(ctx))
+			return errors.Join(store.Write(ctx, fences, nothing), all.Release(ctx))
 		},
 	}
 	for i, step := range steps {

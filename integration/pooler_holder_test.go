@@ -70,14 +70,15 @@ func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 
 			store := fencedstore.New(newPool(t, p.url(storeMode(mode))))
 			for first := true; ; first = false {
-				err := store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-					var pid int
-					if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil || first {
-						return err
-					}
-					wantBackends(lockadmin.Backend{Use: lockadmin.BackendWrite, PID: pid, Resource: "report"})
-					return nil
-				}, fencedstore.WithSameToken())
+				err := store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+					func(ctx context.Context, tx pgx.Tx) error {
+						var pid int
+						if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil || first {
+							return err
+						}
+						wantBackends(lockadmin.Backend{Use: lockadmin.BackendWrite, PID: pid, Resource: "report"})
+						return nil
+					})
 				if err != nil {
 					t.Fatal(err)
 				}

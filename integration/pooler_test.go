@@ -261,11 +261,11 @@ func (s pooled) watchAndBreak() {
 
 func (s pooled) fencedWrite() {
 	t := s.t
-	write := func(l *pglock.Lease, by string, opts ...fencedstore.FenceOption) error {
-		return s.store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
+	write := func(l *pglock.Lease, by string, opts ...fencedstore.Option) error {
+		return s.store.With(opts...).Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO written VALUES ($1)`, by)
 			return err
-		}, opts...)
+		})
 	}
 	old := s.must(s.a.Acquire(t.Context(), "data"))
 	for range 4 {

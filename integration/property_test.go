@@ -385,11 +385,11 @@ func (w *writer) transact(ctx context.Context, p plan, read map[string]int64) (e
 }
 
 func (w *writer) transactByStore(ctx context.Context, p plan, read map[string]int64) (err error, unknown bool) {
-	var fences []fencedstore.Fence
+	var fences fencedstore.Fences
 	for _, account := range p.accounts {
 		fences = append(fences, fencedstore.Fence{Lease: w.lease, Resource: w.resource(account)})
 	}
-	opts := []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: w.level})}
+	opts := []fencedstore.Option{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: w.level})}
 	if p.again {
 		opts = append(opts, fencedstore.WithSameToken())
 	}
@@ -404,9 +404,9 @@ func (w *writer) transactByStore(ctx context.Context, p plan, read map[string]in
 		return nil
 	}
 	if len(fences) == 1 {
-		err = w.store.Write(ctx, w.lease, fn, append(opts, fencedstore.WithResource(fences[0].Resource))...)
+		err = w.store.With(append(opts, fencedstore.WithResource(fences[0].Resource))...).Write(ctx, w.lease, fn)
 	} else {
-		err = w.store.WriteAll(ctx, fences, fn, opts...)
+		err = w.store.With(opts...).Write(ctx, fences, fn)
 	}
 	return err, errors.Is(err, pglock.ErrOutcomeUnknown)
 }

@@ -65,10 +65,11 @@ func TestOperationsAreOneRoundTripEach(t *testing.T) {
 				{"Check", 1, func() error { _, err := lease.Check(t.Context()); return err }},
 				{"Renew", 1, func() error { return hooks.Of(lease).Renew(t.Context()) }},
 				{"Write with one statement", 3, func() error {
-					return store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-						_, err := tx.Exec(ctx, `SELECT 1`)
-						return err
-					}, fencedstore.WithSameToken())
+					return store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+						func(ctx context.Context, tx pgx.Tx) error {
+							_, err := tx.Exec(ctx, `SELECT 1`)
+							return err
+						})
 				}},
 				{"Release", 1, func() error { return lease.Release(t.Context()) }},
 			}

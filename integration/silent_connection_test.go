@@ -132,7 +132,7 @@ func TestAWriteOverASilentConnectionEndsWithItsTimeLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, opts := range map[string][]fencedstore.FenceOption{
+	for name, opts := range map[string][]fencedstore.Option{
 		"with a time limit": {fencedstore.WithTimeLimit(time.Second)}, "without": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -150,14 +150,14 @@ func TestAWriteOverASilentConnectionEndsWithItsTimeLimit(t *testing.T) {
 			t.Cleanup(pool.Close)
 			store := fencedstore.New(pool)
 			nothing := func(context.Context, pgx.Tx) error { return nil }
-			if err := store.Write(t.Context(), lease, nothing, fencedstore.WithSameToken()); err != nil {
+			if err := store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true}, nothing); err != nil {
 				t.Fatal(err)
 			}
 			way.silence(t, "upstream")
 			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			err = store.Write(ctx, lease, nothing, append(opts, fencedstore.WithSameToken())...)
+			err = store.With(append(opts, fencedstore.WithSameToken())...).Write(ctx, lease, nothing)
 			if !errors.Is(err, fencedstore.ErrTimeLimit) || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("after %v: %v, want ErrTimeLimit", time.Since(began), err)
 			}
@@ -185,12 +185,12 @@ func TestAWriteIsNotLateForWhatItHasWaited(t *testing.T) {
 		db := pgtest.Database(t)
 		lease := hold(t, db, pglock.WithGrace(20*time.Second))
 		store, other := fencedstore.New(db.Pool(t)), newPeer(t, db.URL())
-		if err := store.Write(t.Context(), lease, nothing, fencedstore.WithSameToken()); err != nil {
+		if err := store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true}, nothing); err != nil {
 			t.Fatal(err)
 		}
 		other.exec(t, `BEGIN; SELECT FROM pglock.fences WHERE resource = 'x' FOR UPDATE`)
 		done := make(chan error, 1)
-		go func() { done <- store.Write(t.Context(), lease, nothing, fencedstore.WithSameToken()) }()
+		go func() { done <- store.Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true}, nothing) }()
 		time.Sleep(waited)
 		other.exec(t, `ROLLBACK`)
 		if err := <-done; err != nil {

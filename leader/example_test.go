@@ -50,10 +50,11 @@ func ExampleCandidate_Run() {
 	err = candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 		fmt.Println(lease.Holder(), "leads")
 		for n := range 3 {
-			err := store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, "INSERT INTO ticks VALUES ($1)", n)
-				return err
-			}, fencedstore.WithSameToken()) // one term writes more than once
+			err := store.Write(ctx, fencedstore.Fence{Lease: lease, SameToken: true},
+				func(ctx context.Context, tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, "INSERT INTO ticks VALUES ($1)", n)
+					return err
+				}) // one term writes more than once
 			if err != nil {
 				return err // also when leadership was lost: then Run campaigns again
 			}

@@ -158,8 +158,8 @@ func TestBackendsTellOpenFencedTransactions(t *testing.T) {
 			t.Run(fmt.Sprint(resource, " ", savepoint), func(t *testing.T) {
 				guard := func(tx pgx.Tx) {
 					t.Helper()
-					if err := fencedstore.Guard(t.Context(), tx, lease, fencedstore.WithSameToken(),
-						fencedstore.WithResource(resource)); err != nil {
+					fence := fencedstore.Fence{Lease: lease, Resource: resource, SameToken: true}
+					if _, err := fencedstore.Guard(t.Context(), tx, fence); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -210,8 +210,8 @@ func passing(
 	}
 	passed = make(chan error, 1)
 	go func() {
-		passed <- fencedstore.Guard(t.Context(), tx, lease, fencedstore.WithSameToken(),
-			fencedstore.WithResource(resource))
+		_, err := fencedstore.Guard(t.Context(), tx, fencedstore.Fence{Lease: lease, Resource: resource, SameToken: true})
+		passed <- err
 	}()
 	return tx, int(conn.PgConn().PID()), passed
 }
@@ -333,8 +333,8 @@ func TestTransactionThatPassesManyFencesForTheFirstTimeMarksFew(t *testing.T) {
 	}
 	defer tx.Rollback(t.Context()) //nolint:errcheck // the test is over
 	for n := range 20 {
-		row := fencedstore.WithResource(fmt.Sprint("row ", n))
-		if err := fencedstore.Guard(t.Context(), tx, lease, row); err != nil {
+		row := fencedstore.Fence{Lease: lease, Resource: fmt.Sprint("row ", n)}
+		if _, err := fencedstore.Guard(t.Context(), tx, row); err != nil {
 			t.Fatal(err)
 		}
 	}

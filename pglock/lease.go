@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/failure"
-	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
@@ -40,7 +38,6 @@ type Lease struct {
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	passed atomic.Pointer[hooks.Passage] // the fence that a transaction of the application's own has passed last
 
 	mu        sync.Mutex    // guards what follows; never held across I/O
 	deadline  trust.Instant // trust ends here
@@ -83,7 +80,7 @@ func (l *Lease) Mode() Mode { return l.mode }
 // exclusive lease. No two leases have the same slot of a lock at the same time.
 func (l *Lease) Slot() int { return l.slot }
 
-// Resource is what the lease's fence protects, unless fencedstore.WithResource says otherwise: the lock's name;
+// Resource is what the lease's fence protects, unless a fencedstore.Fence says otherwise: the lock's name;
 // with a slot the name, '#', and the slot.
 func (l *Lease) Resource() string {
 	if l.slot == 0 {

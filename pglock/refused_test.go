@@ -419,34 +419,42 @@ func TestI11_RefusedWritesChangeNothing(t *testing.T) {
 
 	var all []refusal
 	store := fencedstore.New(pool)
-	write := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.FenceOption) error {
-		return store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	write := func(ctx context.Context, fenced fencedstore.Fenced, opts ...fencedstore.Option) error {
+		return store.With(opts...).Write(ctx, fenced, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "UPDATE accounts SET balance = 0")
 			return errors.Join(err, errors.New("fn ran"))
-		}, opts...)
+		})
 	}
-	guard := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.FenceOption) error {
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return fencedstore.Guard(ctx, tx, lease, opts...) })
+	guard := func(ctx context.Context, fenced fencedstore.Fenced, opts ...fencedstore.Option) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			_, err := fencedstore.Guard(ctx, tx, fenced, opts...)
+			return err
+		})
 	}
-	guardSQL := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.FenceOption) error {
+	guardSQL := func(ctx context.Context, fenced fencedstore.Fenced, opts ...fencedstore.Option) error {
 		tx, err := std.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
 		defer tx.Rollback() //nolint:errcheck // already ended when committed
-		if err := fencedstore.GuardSQL(ctx, tx, lease, opts...); err != nil {
+		if _, err := fencedstore.GuardSQL(ctx, tx, fenced, opts...); err != nil {
 			return err
 		}
 		return tx.Commit()
 	}
-	for how, fenced := range map[string]func(context.Context, *pglock.Lease,
-		...fencedstore.FenceOption) error{"Write": write, "Guard": guard, "GuardSQL": guardSQL} {
+	for how, fenced := range map[string]func(context.Context, fencedstore.Fenced,
+		...fencedstore.Option) error{"Write": write, "Guard": guard, "GuardSQL": guardSQL} {
 		for _, b := range badNames {
-			all = append(all, argument(how+" resource "+b.what, "resource", b.value, b.rule,
-				func(ctx context.Context) error { return fenced(ctx, held, fencedstore.WithResource(b.name)) }))
+			if f := (fencedstore.Fence{Lease: held, Resource: b.name}); b.name != "" { // that is the default
+				all = append(all, argument(how+" resource "+b.what, "resource", b.value, b.rule,
+					func(ctx context.Context) error { return fenced(ctx, f) }))
+			}
 		}
 		all = append(all,
 			argument(how+" without lease", "lease", "nil", "be a *pglock.Lease", func(ctx context.Context) error {
+				return fenced(ctx, fencedstore.Fence{})
+			}),
+			argument(how+" without anything", "fenced", "nil", "be a *pglock.Lease", func(ctx context.Context) error {
 				return fenced(ctx, nil)
 			}),
 			refusal{how + " released", func(ctx context.Context) error {
@@ -474,10 +482,12 @@ func TestI11_RefusedWritesChangeNothing(t *testing.T) {
 				return write(ctx, held, fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly}))
 			}),
 		argument("Guard without transaction", "tx", "nil", "be a pgx.Tx", func(ctx context.Context) error {
-			return fencedstore.Guard(ctx, nil, held)
+			_, err := fencedstore.Guard(ctx, nil, held)
+			return err
 		}),
 		argument("GuardSQL without transaction", "tx", "nil", "be a *sql.Tx", func(ctx context.Context) error {
-			return fencedstore.GuardSQL(ctx, nil, held)
+			_, err := fencedstore.GuardSQL(ctx, nil, held)
+			return err
 		}))
 	for _, l := range []struct {
 		lease *pglock.Lease

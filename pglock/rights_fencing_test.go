@@ -294,10 +294,11 @@ func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
 				}
 				l := mustAcquire(t, client, fmt.Sprint(target, columns, when))
 				for _, resource := range []string{"trap/1", "trap/x"} {
-					_ = fencedstore.New(o.pool).Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
-						_, err := tx.Exec(ctx, "INSERT INTO "+table+" VALUES ("+value+")")
-						return err
-					}, fencedstore.WithResource(resource))
+					_ = fencedstore.New(o.pool).Write(t.Context(), fencedstore.Fence{Lease: l, Resource: resource},
+						func(ctx context.Context, tx pgx.Tx) error {
+							_, err := tx.Exec(ctx, "INSERT INTO "+table+" VALUES ("+value+")")
+							return err
+						})
 				}
 				var written, stolen int
 				if err := conn.QueryRow(t.Context(), fmt.Sprintf("SELECT (SELECT count(*) FROM %s), (SELECT count(*) "+

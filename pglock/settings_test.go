@@ -70,17 +70,18 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		})
 	}
 	store := fencedstore.New(pool)
-	if err := store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
-		return nil
-	}, fencedstore.WithSameToken(),
-		fencedstore.WithTimeLimit(time.Minute)); err != nil {
+	if err := store.With(fencedstore.WithTimeLimit(time.Minute)).Write(t.Context(), fencedstore.Fence{Lease: l, SameToken: true},
+		func(context.Context, pgx.Tx) error {
+			return nil
+		}); err != nil {
 		t.Errorf("Write with a time limit: %v", err)
 	}
 	for range 2 {
-		err := store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, "SELECT 1")
-			return err
-		}, fencedstore.WithSameToken())
+		err := store.Write(t.Context(), fencedstore.Fence{Lease: l, SameToken: true},
+			func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "SELECT 1")
+				return err
+			})
 		if err != nil {
 			t.Errorf("Write: %v", err)
 		}

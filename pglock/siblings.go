@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -81,11 +82,12 @@ func (s ofLease) CanHandOver(ctx context.Context, to string) error { return s.l.
 
 func (s ofLease) Renew(ctx context.Context) error { return s.l.renew(ctx) }
 
-func (s ofLease) Passed(p *hooks.Passage) *hooks.Passage {
-	if p != nil {
-		s.l.passed.Store(p)
+func (s ofLease) Pool() *pgxpool.Pool {
+	pg, ok := s.l.client.backend.(database)
+	if !ok {
+		return nil
 	}
-	return s.l.passed.Load()
+	return pg.Pool()
 }
 
 var errNoDatabase = errors.New("the client has no database")

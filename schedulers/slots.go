@@ -116,7 +116,7 @@ func (s *Slots) Do(ctx context.Context, job string, work Work) error {
 	if work == nil {
 		return &pglock.ArgumentError{Field: "work", Value: "nil", Rule: "be a function"}
 	}
-	var opts []fencedstore.FenceOption
+	var opts []fencedstore.Option
 	if s.limit > 0 {
 		opts = append(opts, fencedstore.WithTimeLimit(s.limit))
 	}
@@ -204,10 +204,10 @@ func (s *Slots) slotOf(job string) (time.Time, error) {
 }
 
 func (s *Slots) once(ctx context.Context, lease *pglock.Lease, job string, slot time.Time, work Work,
-	opts ...fencedstore.FenceOption) error {
+	opts ...fencedstore.Option) error {
 	opts = append(opts, fencedstore.WithRetention(slot, s.retention))
 	key := job + " " + slot.UTC().Format(time.RFC3339Nano)
-	return s.store.Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error {
+	return s.store.With(opts...).Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error {
 		return work(ctx, tx, slot)
-	}, opts...)
+	})
 }

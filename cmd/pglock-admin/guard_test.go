@@ -461,9 +461,10 @@ func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
 	for _, name := range []string{"jobs", "other"} { // the lock of the resource, and one that passes its fence
 		l := hold(t, db, "worker", name)
 		if name == "other" {
-			if err := fencedstore.New(db.Pool(t)).Write(t.Context(), l, func(context.Context, pgx.Tx) error {
-				return nil
-			}, fencedstore.WithResource("jobs")); err != nil {
+			if err := fencedstore.New(db.Pool(t)).Write(t.Context(), fencedstore.Fence{Lease: l, Resource: "jobs"},
+				func(context.Context, pgx.Tx) error {
+					return nil
+				}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -98,7 +98,7 @@ func fencedWrite(tb testing.TB, db *pgtest.DB, lease *pglock.Lease, write func(p
 		tb.Fatal(err)
 	}
 	defer tx.Rollback(tb.Context()) //nolint:errcheck // after a commit
-	if err := fencedstore.Guard(tb.Context(), tx, lease); err != nil {
+	if _, err := fencedstore.Guard(tb.Context(), tx, lease); err != nil {
 		return err
 	}
 	if err := write(tx); err != nil {

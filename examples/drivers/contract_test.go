@@ -18,8 +18,7 @@ type way struct {
 
 // deposit pays the amounts into the account in one fenced transaction, with a statement for each, and then calls last,
 // still inside; an error of last rolls back.
-type deposit func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
-	opts ...fencedstore.FenceOption) error
+type deposit func(ctx context.Context, fenced fencedstore.Fenced, amounts []int64, last func() error) error
 
 var ways = []way{
 	gormWay, gormPreparedWay, gormSimpleWay, bunWay, entWay, sqlcSQLWay,
@@ -86,7 +85,7 @@ func TestI3_OneGrantWritesOnceUnlessItIsAllowedMore(t *testing.T) {
 			t.Errorf("the second write answered %v, want its own token to be stale", err)
 		}
 		s.has(t, 60)
-		if err := d(t.Context(), lease, []int64{60}, nothing, fencedstore.WithSameToken()); err != nil {
+		if err := d(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true}, []int64{60}, nothing); err != nil {
 			t.Errorf("AllowSameToken: %v", err)
 		}
 		s.has(t, 120)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/protocol"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 var (
@@ -42,7 +41,7 @@ func TestCallbackThatRollsBackByItselfIsToldThatItLeftTheFence(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			db := openSQL(t, driver, s.url)
-			err := fencedstore.WriteSQL(t.Context(), db, s.lease(t), func(_ context.Context, tx *sql.Tx) error {
+			err := fencedstore.NewSQL(db).Write(t.Context(), s.lease(t), func(_ context.Context, tx *sql.Tx) error {
 				_, err := tx.ExecContext(t.Context(), "ROLLBACK")
 				if err == nil {
 					_, err = tx.ExecContext(t.Context(), "BEGIN")
@@ -62,9 +61,8 @@ func TestCallbackThatRollsBackByItselfIsToldThatItLeftTheFence(t *testing.T) {
 
 // sqlDeposit is the same program for all drivers.
 func sqlDeposit(s *scene, db *sql.DB) deposit {
-	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
-		opts ...fencedstore.FenceOption) error {
-		return fencedstore.WriteSQL(ctx, db, lease, func(ctx context.Context, tx *sql.Tx) error {
+	return func(ctx context.Context, fenced fencedstore.Fenced, amounts []int64, last func() error) error {
+		return fencedstore.NewSQL(db).Write(ctx, fenced, func(ctx context.Context, tx *sql.Tx) error {
 			for _, amount := range amounts {
 				if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", amount,
 					s.account); err != nil {
@@ -72,7 +70,7 @@ func sqlDeposit(s *scene, db *sql.DB) deposit {
 				}
 			}
 			return last()
-		}, opts...)
+		})
 	}
 }
 

@@ -25,17 +25,18 @@ func Ent(ctx context.Context, url string) error {
 		return err
 	}
 	defer client.Close(ctx)
+	store := fencedstore.NewSQL(db.DB())
 
 	return client.Do(ctx, "accounts/16", func(ctx context.Context, lease *pglock.Lease) error {
 		// The fence refuses this write if somebody else has been granted the lock meanwhile.
-		err := fencedstore.WriteSQL(ctx, db.DB(), lease, func(ctx context.Context, tx *sql.Tx) error {
+		err := store.Write(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
 			return depositEnt(ctx, EntIn(tx), 16, 60)
 		})
 		if err != nil {
 			return err
 		}
 		// Once does the work of this key once, whichever process asks, and however often.
-		err = fencedstore.OnceSQL(ctx, db.DB(), lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
+		err = store.Once(ctx, lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
 			return depositEnt(ctx, EntIn(tx), 16, 7)
 		})
 		if errors.Is(err, fencedstore.ErrDone) {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/pglock-dev/pglock/examples/drivers"
 	"github.com/pglock-dev/pglock/fencedstore"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 var (
@@ -55,16 +54,15 @@ func gormDeposit(dialect postgres.Config, config gorm.Config) func(*testing.T, *
 		if err != nil {
 			t.Fatal(err)
 		}
-		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
-			opts ...fencedstore.FenceOption) error {
-			return fencedstore.WriteSQL(ctx, pool, lease, func(ctx context.Context, tx *sql.Tx) error {
+		return func(ctx context.Context, fenced fencedstore.Fenced, amounts []int64, last func() error) error {
+			return fencedstore.NewSQL(pool).Write(ctx, fenced, func(ctx context.Context, tx *sql.Tx) error {
 				for _, amount := range amounts {
 					if err := add(drivers.GORMIn(ctx, db, tx), s.account, amount); err != nil {
 						return err
 					}
 				}
 				return last()
-			}, opts...)
+			})
 		}
 	}
 }
@@ -85,7 +83,7 @@ func TestI10_SavepointInsideTheFenceLeavesTheFenceWhereItIs(t *testing.T) {
 				t.Fatal(err)
 			}
 			lease := s.lease(t)
-			err = fencedstore.WriteSQL(t.Context(), pool, lease, func(ctx context.Context, inner *sql.Tx) error {
+			err = fencedstore.NewSQL(pool).Write(t.Context(), lease, func(ctx context.Context, inner *sql.Tx) error {
 				tx := drivers.GORMIn(ctx, db, inner)
 				if err := add(tx, s.account, 60); err != nil {
 					return err
@@ -125,8 +123,9 @@ func TestI3_FenceTakenInsideASavepointGoesWithItAndSealRefuses(t *testing.T) {
 	db := openGORM(t, s, postgres.Config{}, gorm.Config{})
 	lease := s.lease(t)
 	err := db.Transaction(func(tx *gorm.DB) error {
-		err := tx.Transaction(func(nested *gorm.DB) error {
-			if err := fencedstore.GuardSQL(t.Context(), sqlTx(nested), lease); err != nil {
+		var guarded *fencedstore.Guarded
+		err := tx.Transaction(func(nested *gorm.DB) (err error) {
+			if guarded, err = fencedstore.GuardSQL(t.Context(), sqlTx(nested), lease); err != nil {
 				return err
 			}
 			return errInner
@@ -138,7 +137,7 @@ func TestI3_FenceTakenInsideASavepointGoesWithItAndSealRefuses(t *testing.T) {
 		if err := add(tx, s.account, 60); err != nil {
 			return err
 		}
-		return fencedstore.SealSQL(t.Context(), sqlTx(tx), lease)
+		return guarded.Seal(t.Context())
 	})
 	if !errors.Is(err, fencedstore.ErrLeftFence) {
 		t.Errorf("the write answered %v, want %v", err, fencedstore.ErrLeftFence)
@@ -152,9 +151,11 @@ func TestI10_FenceTakenInsideASavepointThatIsKeptHoldsAtCommit(t *testing.T) {
 	s := newScene(t)
 	db := openGORM(t, s, postgres.Config{}, gorm.Config{})
 	lease := s.lease(t)
+	var guarded *fencedstore.Guarded
 	err := db.Transaction(func(tx *gorm.DB) error {
-		err := tx.Transaction(func(nested *gorm.DB) error {
-			return fencedstore.GuardSQL(t.Context(), sqlTx(nested), lease)
+		err := tx.Transaction(func(nested *gorm.DB) (err error) {
+			guarded, err = fencedstore.GuardSQL(t.Context(), sqlTx(nested), lease)
+			return err
 		})
 		if err != nil {
 			return err
@@ -162,7 +163,7 @@ func TestI10_FenceTakenInsideASavepointThatIsKeptHoldsAtCommit(t *testing.T) {
 		s.breakLock(t)
 		return add(tx, s.account, 60)
 	})
-	isBroken(t, fencedstore.Explain(err, lease), lease)
+	isBroken(t, guarded.Explain(err), lease)
 	s.has(t, 0)
 }
 

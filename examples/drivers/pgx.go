@@ -23,10 +23,11 @@ func PGX(ctx context.Context, url string) error {
 		return err
 	}
 	defer client.Close(ctx)
+	store := fencedstore.NewSQL(db)
 
 	return client.Do(ctx, "accounts/16", func(ctx context.Context, lease *pglock.Lease) error {
 		// The fence refuses this write if somebody else has been granted the lock meanwhile.
-		err := fencedstore.WriteSQL(ctx, db, lease, func(ctx context.Context, tx *sql.Tx) error {
+		err := store.Write(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", 60, 16)
 			return err
 		})
@@ -34,7 +35,7 @@ func PGX(ctx context.Context, url string) error {
 			return err
 		}
 		// Once does the work of this key once, whichever process asks, and however often.
-		err = fencedstore.OnceSQL(ctx, db, lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
+		err = store.Once(ctx, lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", 7, 16)
 			return err
 		})

@@ -10,23 +10,20 @@ import (
 
 	"github.com/pglock-dev/pglock/examples/drivers"
 	"github.com/pglock-dev/pglock/fencedstore"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 var (
 	poolWay = way{"pgxpool with Begin", func(_ *testing.T, s *scene) deposit { return poolDeposit(s, pgx.TxOptions{}) }}
 	funcWay = way{"pgxpool with pgx.BeginFunc", func(_ *testing.T, s *scene) deposit {
-		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
-			opts ...fencedstore.FenceOption) error {
-			return drivers.WriteFunc(ctx, s.pool, lease, poolUpdates(ctx, s, amounts, last), opts...)
+		return func(ctx context.Context, fenced fencedstore.Fenced, amounts []int64, last func() error) error {
+			return drivers.WriteFunc(ctx, s.pool, fenced, poolUpdates(ctx, s, amounts, last))
 		}
 	}}
 )
 
 func poolDeposit(s *scene, o pgx.TxOptions) deposit {
-	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
-		opts ...fencedstore.FenceOption) error {
-		return drivers.WritePool(ctx, s.pool, lease, o, poolUpdates(ctx, s, amounts, last), opts...)
+	return func(ctx context.Context, fenced fencedstore.Fenced, amounts []int64, last func() error) error {
+		return drivers.WritePool(ctx, s.pool, fenced, o, poolUpdates(ctx, s, amounts, last))
 	}
 }
 

@@ -103,7 +103,7 @@ func TestRollbackOfATransactionThatEntBeginsInsideLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	db := openSQL(t, "pgx", s.url)
-	err := fencedstore.WriteSQL(t.Context(), db, s.lease(t), func(ctx context.Context, tx *sql.Tx) error {
+	err := fencedstore.NewSQL(db).Write(t.Context(), s.lease(t), func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = 1000 WHERE id = 16"); err != nil {
 			return err
 		}

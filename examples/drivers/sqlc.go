@@ -25,11 +25,12 @@ func SQLC(ctx context.Context, url string) error {
 		return err
 	}
 	defer client.Close(ctx)
+	store := fencedstore.NewSQL(db)
 	queries := accountsql.New(db)
 
 	return client.Do(ctx, "accounts/16", func(ctx context.Context, lease *pglock.Lease) error {
 		// The fence refuses this write if somebody else has been granted the lock meanwhile.
-		err := fencedstore.WriteSQL(ctx, db, lease, func(ctx context.Context, tx *sql.Tx) error {
+		err := store.Write(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := queries.WithTx(tx).Deposit(ctx, accountsql.DepositParams{ID: 16, Amount: 60})
 			return err
 		})
@@ -37,7 +38,7 @@ func SQLC(ctx context.Context, url string) error {
 			return err
 		}
 		// Once does the work of this key once, whichever process asks, and however often.
-		err = fencedstore.OnceSQL(ctx, db, lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
+		err = store.Once(ctx, lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
 			_, err := queries.WithTx(tx).Deposit(ctx, accountsql.DepositParams{ID: 16, Amount: 7})
 			return err
 		})

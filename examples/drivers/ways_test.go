@@ -13,7 +13,6 @@ import (
 	"github.com/pglock-dev/pglock/examples/drivers"
 	"github.com/pglock-dev/pglock/examples/drivers/accountsql"
 	"github.com/pglock-dev/pglock/fencedstore"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 var (
@@ -53,15 +52,14 @@ var (
 
 // overSQL deposits with a function of a library inside the transaction.
 func overSQL(db *sql.DB, add func(ctx context.Context, tx *sql.Tx, amount int64) error) deposit {
-	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error,
-		opts ...fencedstore.FenceOption) error {
-		return fencedstore.WriteSQL(ctx, db, lease, func(ctx context.Context, tx *sql.Tx) error {
+	return func(ctx context.Context, fenced fencedstore.Fenced, amounts []int64, last func() error) error {
+		return fencedstore.NewSQL(db).Write(ctx, fenced, func(ctx context.Context, tx *sql.Tx) error {
 			for _, amount := range amounts {
 				if err := add(ctx, tx, amount); err != nil {
 					return err
 				}
 			}
 			return last()
-		}, opts...)
+		})
 	}
 }

@@ -142,7 +142,7 @@ func TestI17_LostAnswerToTheCOMMITOfAnyDriverIsResolved(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				done := make(chan error, 1)
-				go func() { done <- fencedstore.WriteSQL(ctx, db, lease, insertDone) }()
+				go func() { done <- fencedstore.NewSQL(db).Write(ctx, lease, insertDone) }()
 				g.reached(t)
 				c.strike(t, g, w)
 				g.passed(t)
@@ -203,7 +203,7 @@ func TestI17_OutcomeThatNobodyTellsIsUnknownAndCanBeAskedForLater(t *testing.T) 
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			done := make(chan error, 1)
-			labelled(t, func() { done <- fencedstore.WriteSQL(ctx, db, lease, insertDone) })
+			labelled(t, func() { done <- fencedstore.NewSQL(db).Write(ctx, lease, insertDone) })
 			g.reached(t)
 			w.silence(true)
 			g.lift()
@@ -226,8 +226,7 @@ func TestI17_OutcomeThatNobodyTellsIsUnknownAndCanBeAskedForLater(t *testing.T) 
 			}
 			w.mend()
 			w.end() // what the driver itself has left behind sees its connections go
-			if got, err := fencedstore.OutcomeSQL(t.Context(), db,
-				unknown.Receipt); got != fencedstore.OutcomeCommitted || err != nil {
+			if got, err := fencedstore.NewSQL(db).Outcome(t.Context(), unknown.Receipt); got != fencedstore.OutcomeCommitted || err != nil {
 				t.Errorf("I17: %q, %v", got, err)
 			}
 			if rows := g.rows(t); rows != 1 {
@@ -261,8 +260,8 @@ func TestI16_TimeLimitIsToldWhateverTheDriver(t *testing.T) {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
 				s := warm(t, newScene(t))
-				err := fencedstore.WriteSQL(t.Context(), openDriver(t, of, s.url), s.leaseOf(t, 3*time.Second), do,
-					fencedstore.WithTimeLimit(limit))
+				err := fencedstore.NewSQL(openDriver(t, of, s.url)).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), s.leaseOf(t, 3*time.Second),
+					do)
 				var late *fencedstore.TimeLimitError
 				if !errors.As(err, &late) || late.Limit != limit || !strings.Contains(err.Error(), "WithTimeLimit") {
 					t.Errorf("%v, want a TimeLimitError of %v", err, limit)
@@ -284,13 +283,13 @@ func TestWorkLongerThanATTLIsCommittedWhateverTheDriver(t *testing.T) {
 			}
 			db, lease := openDriver(t, of, s.url), s.leaseOf(t, 4*time.Second)
 			for i := range 2 {
-				err := fencedstore.OnceSQL(t.Context(), db, lease, "nightly",
+				err := fencedstore.NewSQL(db).With(fencedstore.WithTimeLimit(time.Minute)).Once(t.Context(), lease, "nightly",
 					func(ctx context.Context, tx *sql.Tx) error {
 						if _, err := tx.ExecContext(ctx, `SELECT pg_sleep(5)`); err != nil {
 							return err
 						}
 						return insertDone(ctx, tx)
-					}, fencedstore.WithTimeLimit(time.Minute))
+					})
 				if want := map[int]error{0: nil, 1: fencedstore.ErrDone}[i]; !errors.Is(err, want) {
 					t.Errorf("%v, want %v", err, want)
 				}
@@ -331,7 +330,7 @@ func TestWriteReplacesDeadConnectionsWhateverTheDriver(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := fencedstore.WriteSQL(t.Context(), db, lease, func(context.Context, *sql.Tx) error {
+			if err := fencedstore.NewSQL(db).Write(t.Context(), lease, func(context.Context, *sql.Tx) error {
 				return nil
 			}); err != nil {
 				t.Error(err)
@@ -356,14 +355,14 @@ func TestGuardTakesTheTransactionOfGORM(t *testing.T) {
 			if !ok {
 				t.Fatalf("GORM has a %T", tx.Statement.ConnPool)
 			}
-			if err := fencedstore.GuardSQL(t.Context(), inner, lease,
-				fencedstore.WithTimeLimit(time.Hour)); err != nil {
+			guarded, err := fencedstore.GuardSQL(t.Context(), inner, lease, fencedstore.WithTimeLimit(time.Hour))
+			if err != nil {
 				return err
 			}
 			if err := tx.Exec("UPDATE accounts SET balance = balance + 60").Error; err != nil {
 				return err
 			}
-			return fencedstore.SealSQL(t.Context(), inner, lease)
+			return guarded.Seal(t.Context())
 		})
 		if err != nil {
 			t.Errorf("prepared statements %v: %v", prepares, err)

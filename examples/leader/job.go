@@ -17,9 +17,10 @@ func Lead(ctx context.Context, candidate *leader.Candidate, store *fencedstore.S
 	step func(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error) error {
 	return candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 		for {
-			err := store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-				return step(ctx, tx, lease)
-			}, fencedstore.WithSameToken()) // a term has many steps
+			err := store.Write(ctx, fencedstore.Fence{Lease: lease, SameToken: true},
+				func(ctx context.Context, tx pgx.Tx) error {
+					return step(ctx, tx, lease)
+				}) // a term has many steps
 			if err != nil {
 				return err // Run campaigns again if leadership was lost
 			}

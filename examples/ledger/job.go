@@ -34,11 +34,11 @@ func (l *Ledger) Transfer(ctx context.Context, from, to, amount int64) error {
 		return err
 	}
 	defer func() { _ = leases.Release(ctx) }() // at worst they end with their TTL
-	var fences []fencedstore.Fence
+	var fences fencedstore.Fences
 	for _, lease := range leases.All() {
 		fences = append(fences, fencedstore.Fence{Lease: lease})
 	}
-	return l.Store.WriteAll(ctx, fences, func(ctx context.Context, tx pgx.Tx) error {
+	return l.Store.Write(ctx, fences, func(ctx context.Context, tx pgx.Tx) error {
 		const take = "UPDATE accounts SET balance = balance - $2 WHERE id = $1 AND balance >= $2"
 		took, err := tx.Exec(ctx, take, from, amount)
 		if err != nil {

@@ -25,7 +25,7 @@ type Migration struct {
 func Migrate(ctx context.Context, client *pglock.Client, store *fencedstore.Store, migrations []Migration) error {
 	return client.Do(ctx, "migrations", func(ctx context.Context, lease *pglock.Lease) error {
 		for _, m := range migrations {
-			err := store.Once(ctx, lease, "migration/"+m.Name, m.Up, fencedstore.WithTimeLimit(m.Limit))
+			err := store.With(fencedstore.WithTimeLimit(m.Limit)).Once(ctx, lease, "migration/"+m.Name, m.Up)
 			if err != nil && !errors.Is(err, fencedstore.ErrDone) {
 				return fmt.Errorf("migration %s: %w", m.Name, err)
 			}

@@ -57,10 +57,11 @@ func (n *Nightly) report(ctx context.Context, night time.Time) error {
 			if err != nil {
 				return err
 			}
-			return n.Store.Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, "INSERT INTO reports (night, total) VALUES ($1, $2)", night, total)
-				return err
-			}, fencedstore.WithRetention(night, 30*24*time.Hour))
+			return n.Store.With(fencedstore.WithRetention(night, 30*24*time.Hour)).Once(ctx, lease, key,
+				func(ctx context.Context, tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, "INSERT INTO reports (night, total) VALUES ($1, $2)", night, total)
+					return err
+				})
 		})
 		lost := errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrOutcomeUnknown)
 		if !lost || errors.Is(err, fencedstore.ErrDone) || ctx.Err() != nil {

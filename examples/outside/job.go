@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedhttp"
-	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/fencedstore/reversible"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -70,13 +70,13 @@ func (f file) update(ctx context.Context, change func(now string) (string, error
 	return os.Rename(temporary, f.path)
 }
 
-// replace is the operation that writes text into the file: store.Run(ctx, lease, replace(f, text)). No other writer may
-// write the same text, so it contains the token. Apply replaces only what Capture has read, and Restore replaces only
-// what Apply has written.
-func replace(f file, text string) fencedstore.Reversible {
+// replace is the operation that writes text into the file: reversible.Run(ctx, lease, replace(f, text)). No other writer
+// may write the same text, so it contains the token. Apply replaces only what Capture has read, and Restore replaces
+// only what Apply has written.
+func replace(f file, text string) reversible.Operation {
 	var before string
 	wrote := false // true as soon as Apply may have written
-	return fencedstore.Reversible{
+	return reversible.Operation{
 		Capture: func(context.Context) (err error) {
 			before, err = f.read()
 			return err
@@ -96,7 +96,7 @@ func replace(f file, text string) fencedstore.Reversible {
 			}
 			return f.update(ctx, func(now string) (string, error) {
 				if now != before && now != text {
-					return "", fmt.Errorf("%w: there is %q", fencedstore.ErrOvertaken, now)
+					return "", fmt.Errorf("%w: there is %q", reversible.ErrOvertaken, now)
 				}
 				return before, nil
 			})

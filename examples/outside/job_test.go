@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/fencedstore/reversible"
 )
 
 func TestFileIsReplacedOnlyFromWhatWasSeen(t *testing.T) {
@@ -26,7 +26,7 @@ func TestFileIsReplacedOnlyFromWhatWasSeen(t *testing.T) {
 	}{
 		"alone":             {"", "", nil, nil, "before"},
 		"before Apply":      {"other", "", errChanged, nil, "other"},
-		"after Apply":       {"", "other", nil, fencedstore.ErrOvertaken, "other"},
+		"after Apply":       {"", "other", nil, reversible.ErrOvertaken, "other"},
 		"restored by other": {"", "before", nil, nil, "before"},
 	} {
 		put("before")

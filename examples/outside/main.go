@@ -1,6 +1,6 @@
 //go:build unix
 
-// Command outside guards what is not in the database: a file, through fencedstore.Run, and an HTTP service, through
+// Command outside guards what is not in the database: a file, through reversible.Run, and an HTTP service, through
 // package fencedhttp. Several processes write both; they lose their leases, also in the middle of a write, and one is
 // killed there.
 //
@@ -23,6 +23,7 @@ import (
 	"github.com/pglock-dev/pglock/examples/internal/stage"
 	"github.com/pglock-dev/pglock/fencedhttp"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/fencedstore/reversible"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -212,7 +213,7 @@ func writer(ctx context.Context, w *stage.Worker) error {
 			}
 			fallthrough
 		case "write":
-			err = sayFile(w, text, w.Store.Run(ctx, lease, op))
+			err = sayFile(w, text, reversible.Run(ctx, lease, op))
 		case "put":
 			err = sayPage(w, text, put(ctx, web, lease, w.Args[1], text))
 		}
@@ -231,9 +232,9 @@ func sayFile(w *stage.Worker, text string, err error) error {
 		w.Say("writes %q into the file", text)
 	case errors.As(err, &stale):
 		w.Say("writes %q into the file: REFUSED by the fence, token %d has passed", text, stale.LastToken)
-	case errors.Is(err, fencedstore.ErrOvertaken):
+	case errors.Is(err, reversible.ErrOvertaken):
 		w.Say("finds its lease lost after it wrote, and in the file what somebody else wrote since: LEFT ALONE")
-	case errors.Is(err, pglock.ErrLost) && errors.Is(err, fencedstore.ErrUndone):
+	case errors.Is(err, pglock.ErrLost) && errors.Is(err, reversible.ErrUndone):
 		w.Say("finds its lease lost after it wrote %q: UNDONE", text)
 	default:
 		return err

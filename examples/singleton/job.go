@@ -18,10 +18,11 @@ func Singleton(ctx context.Context, client *pglock.Client, store *fencedstore.St
 	for {
 		err := client.Do(ctx, name, func(ctx context.Context, lease *pglock.Lease) (err error) {
 			for more := true; more && err == nil; {
-				err = store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
-					more, err = step(ctx, tx)
-					return err
-				}, fencedstore.WithSameToken()) // one lease makes many steps
+				err = store.Write(ctx, fencedstore.Fence{Lease: lease, SameToken: true},
+					func(ctx context.Context, tx pgx.Tx) (err error) {
+						more, err = step(ctx, tx)
+						return err
+					}) // one lease makes many steps
 			}
 			return err
 		})

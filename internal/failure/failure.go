@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,8 +19,8 @@ import (
 const module = "github.com/pglock-dev/pglock/"
 
 // packages begin the texts of errors.
-var packages = []string{"pglock", "fencedstore", "fencedhttp", "leader", "advisory", "lockadmin", "schedulers",
-	"migrations", "dashboard", "otelpglock"}
+var packages = []string{"pglock", "fencedstore", "fencedhttp", "leader", "advisory", "lockadmin", "reversible",
+	"schedulers", "migrations", "dashboard", "otelpglock"}
 
 // At is the error of an exported function that was called with ctx and has failed with err: Told, after OfContext.
 func At(ctx context.Context, err error, format string, args ...any) error {
@@ -114,7 +115,8 @@ func saysItAll(err error, name string) bool {
 	if kind.Kind() == reflect.Pointer {
 		kind = kind.Elem()
 	}
-	return slices.Contains(packages, name) && kind.PkgPath() == module+name
+	of := kind.PkgPath()
+	return slices.Contains(packages, name) && strings.HasPrefix(of, module) && path.Base(of) == name
 }
 
 // told is what an exported function returns.

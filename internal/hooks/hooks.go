@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -100,10 +101,10 @@ type Lease interface {
 	// HandOver would find one, and otherwise HandOver's error.
 	CanHandOver(ctx context.Context, to string) error
 
+	// Pool is the pool of its client.
+	Pool() *pgxpool.Pool
+
 	// Renew makes the lease last for its TTL from now on, without waiting for the heartbeat: tests of what a renewal
 	// meets need one at their moment. Errors are those of Check.
 	Renew(ctx context.Context) error
-
-	// Passed notes a passage, unless it is nil, and gives the one that was noted last, or nil.
-	Passed(p *Passage) *Passage
 }

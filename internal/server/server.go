@@ -127,6 +127,9 @@ func (s *Server) Close() {
 	}
 }
 
+// Pool is the application's.
+func (s *Server) Pool() *pgxpool.Pool { return s.pool }
+
 // lend lends a connection of the pool or, if that has none soon, another that can be had.
 func (s *Server) lend(ctx context.Context) (*pgx.Conn, func(), error) {
 	loan, err := s.lender.Lend(ctx, lending.PoolFirst)

@@ -114,7 +114,7 @@ func (c *pglockClient) Writer(ctx context.Context, n int) (func(context.Context)
 	}
 	return func(ctx context.Context) error {
 		add := func(ctx context.Context, tx pgx.Tx) error { return addOne(ctx, tx, n) }
-		return c.store.Write(ctx, lease, add, fencedstore.WithSameToken())
+		return c.store.Write(ctx, fencedstore.Fence{Lease: lease, SameToken: true}, add)
 	}, nil
 }
 

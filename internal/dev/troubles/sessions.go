@@ -21,7 +21,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 func (s *Stage) reporter(ctx context.Context) (*pgxpool.Pool, *pglock.Lease, error) {
 	pool, lease, err := s.newReporter(ctx)
 	if err == nil {
-		err = fencedstore.New(pool).Write(ctx, lease, nothing, fencedstore.WithSameToken())
+		err = fencedstore.New(pool).Write(ctx, fencedstore.Fence{Lease: lease, SameToken: true}, nothing)
 	}
 	return pool, lease, err
 }
@@ -47,13 +47,14 @@ func (s *Stage) newReporter(ctx context.Context) (*pgxpool.Pool, *pglock.Lease, 
 // writes makes the holder write, and returns when the server has the statement or, if it is to block, when it does.
 func (s *Stage) writes(ctx context.Context, pool *pgxpool.Pool, lease *pglock.Lease, sql string, blocks bool) error {
 	s.wg.Go(func() {
-		_ = fencedstore.New(pool).Write(s.ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, sql); err != nil {
-				return err
-			}
-			<-ctx.Done() // the program does something else, and never comes back
-			return ctx.Err()
-		}, fencedstore.WithSameToken(), fencedstore.WithTimeLimit(time.Hour))
+		_ = fencedstore.New(pool).With(fencedstore.WithTimeLimit(time.Hour)).Write(s.ctx, fencedstore.Fence{Lease: lease, SameToken: true},
+			func(ctx context.Context, tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, sql); err != nil {
+					return err
+				}
+				<-ctx.Done() // the program does something else, and never comes back
+				return ctx.Err()
+			})
 	})
 	state, since := "state = 'idle in transaction'", "11.2 s" // idle for less is usual
 	if blocks {

@@ -111,14 +111,14 @@ func prepare(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	if err := fencedstore.New(pool).Write(ctx, lease, nothing, fencedstore.WithSameToken()); err != nil {
+	if err := fencedstore.New(pool).Write(ctx, fencedstore.Fence{Lease: lease, SameToken: true}, nothing); err != nil {
 		return err
 	}
 	tx, err := pool.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	if err := fencedstore.Guard(ctx, tx, lease, fencedstore.WithSameToken()); err != nil {
+	if _, err := fencedstore.Guard(ctx, tx, fencedstore.Fence{Lease: lease, SameToken: true}); err != nil {
 		return err
 	}
 	for _, sql := range []string{"UPDATE accounts SET balance = balance + 60 WHERE id = 16",

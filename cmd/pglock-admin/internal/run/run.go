@@ -79,7 +79,7 @@ type errand struct {
 	key, of      string
 	record       string // NAME and KEY: what is recorded as done, so that each lock has keys of its own
 	keep         time.Duration
-	once         []fencedstore.FenceOption
+	once         []fencedstore.Option
 	heldCode     int
 	doneCode     int
 	quiet        bool

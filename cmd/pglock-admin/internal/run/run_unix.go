@@ -233,7 +233,7 @@ func (r *runner) isDone(ctx context.Context) error {
 	ctx, cancel := r.options.Bounded(ctx)
 	defer cancel()
 	ask := func(context.Context, pgx.Tx) error { return errNotDone }
-	err := r.store.Once(ctx, r.lease, r.errand.record, ask, r.errand.once...)
+	err := r.store.With(r.errand.once...).Once(ctx, r.lease, r.errand.record, ask)
 	var done *fencedstore.DoneError
 	switch {
 	case errors.Is(err, errNotDone):
@@ -266,7 +266,7 @@ func (r *runner) mark(ctx context.Context) error {
 		return cli.Lost(err) || errors.As(err, &connect)
 	}
 	for again := true; again; again = r.lease.Valid() && isAway() && pause.For(ctx, markAgain) {
-		err = r.store.Once(ctx, r.lease, r.errand.record, nothing, r.errand.once...)
+		err = r.store.With(r.errand.once...).Once(ctx, r.lease, r.errand.record, nothing)
 		var done *fencedstore.DoneError
 		if err == nil || errors.As(err, &done) && done.Lock == r.lease.Name() && done.Token == r.lease.Token() {
 			return nil

@@ -127,21 +127,18 @@ func (w *worker) write(ctx context.Context, r *rand.Rand, x write) string {
 }
 
 func (w *worker) send(ctx context.Context, x write, run func(context.Context, pgx.Tx) error) error {
-	opts := []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: x.level})}
-	if x.again && x.key == "" {
-		opts = append(opts, fencedstore.WithSameToken())
+	store := w.store.With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: x.level}))
+	if x.key != "" {
+		return store.Once(ctx, x.hands[0].Lease, x.key, run)
 	}
-	switch {
-	case x.key != "":
-		return w.store.Once(ctx, x.hands[0].Lease, x.key, run, opts...)
-	case len(x.places) > 1:
-		fences := make([]fencedstore.Fence, len(x.places))
-		for i, p := range x.places {
-			fences[i] = fencedstore.Fence{Lease: x.hands[i].Lease, Resource: p.resource}
-		}
-		return w.store.WriteAll(ctx, fences, run, opts...)
+	fences := make(fencedstore.Fences, len(x.places))
+	for i, p := range x.places {
+		fences[i] = fencedstore.Fence{Lease: x.hands[i].Lease, Resource: p.resource, SameToken: x.again}
 	}
-	return w.store.Write(ctx, x.hands[0].Lease, run, append(opts, fencedstore.WithResource(x.places[0].resource))...)
+	if len(fences) == 1 {
+		return store.Write(ctx, fences[0], run)
+	}
+	return store.Write(ctx, fences, run)
 }
 
 // answered says what a write was answered, and may ask what became of one whose outcome is unknown.

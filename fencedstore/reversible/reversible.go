@@ -1,6 +1,9 @@
-package fencedstore
+// Package reversible does operations outside the database, on files, objects and services, between two checks of a
+// lease, and undoes them when the second check fails.
+package reversible
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,11 +11,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// DefaultRestoreTimeout bounds Reversible.Restore unless RestoreTimeout says otherwise.
+// DefaultRestoreTimeout bounds Operation.Restore unless RestoreTimeout says otherwise.
 const DefaultRestoreTimeout = 30 * time.Second
 
 const (
@@ -27,14 +33,14 @@ const (
 // Apply was not called.
 var (
 	// ErrUndone: Apply was called, and Restore has undone it.
-	ErrUndone = errors.New("fencedstore: operation was undone")
+	ErrUndone = errors.New("reversible: operation was undone")
 	// ErrNotRestored: Apply was called, and Restore failed. errors.As with **RestoreError tells how.
-	ErrNotRestored = errors.New("fencedstore: operation was not undone")
+	ErrNotRestored = errors.New("reversible: operation was not undone")
 	// ErrOvertaken: Restore returns it, wrapped or not, if somebody else has written since Apply, so that nothing is
 	// left to undo. Run returns it together with the reason for undoing.
-	ErrOvertaken = errors.New("fencedstore: somebody has written since: not undone")
+	ErrOvertaken = errors.New("reversible: somebody has written since: not undone")
 	// ErrUnconfirmed is a reason for undoing: the server could not be asked in time whether the lease was still held.
-	ErrUnconfirmed = errors.New("fencedstore: the server did not confirm the lease")
+	ErrUnconfirmed = errors.New("reversible: the server did not confirm the lease")
 )
 
 // RestoreError says that an operation had to be undone, and that Restore failed: its resource may be left with what
@@ -47,7 +53,7 @@ type RestoreError struct {
 }
 
 func (e *RestoreError) Error() string {
-	return fmt.Sprintf("fencedstore: operation of token %d on resource %q was not undone: %s; "+
+	return fmt.Sprintf("reversible: operation of token %d on resource %q was not undone: %s; "+
 		"it had to be undone, because: %s",
 		e.Token, e.Resource, failure.Bare(e.Err), failure.Bare(e.Cause))
 }
@@ -57,7 +63,7 @@ func (e *RestoreError) Is(target error) bool { return target == ErrNotRestored }
 
 func (e *RestoreError) Unwrap() []error { return []error{e.Cause, e.Err} }
 
-// Reversible is an operation outside the database, on a file, an object or a service, that can be undone. Its functions
+// Operation is an operation outside the database, on a file, an object or a service, that can be undone. Its functions
 // share their state as closures; Run calls each at most once, in the goroutine of its caller.
 //
 // Restore is dangerous. It runs when the lease has ended, so the next holder may have written already, or may write at
@@ -73,7 +79,10 @@ func (e *RestoreError) Unwrap() []error { return []error{e.Cause, e.Err} }
 //     on what a predecessor is just undoing.
 //   - Apply must be over when it returns. Nobody can undo a request that was given up and may still arrive.
 //   - Run also calls Restore after a failed Apply. So Restore must work if Apply has done nothing, or only a part.
-type Reversible struct {
+type Operation struct {
+	// Resource names what the operation changes, in 1 to 512 bytes, as fencedstore.Fence does. Defaults to
+	// Lease.Resource.
+	Resource string
 	// Capture remembers the state before, for Apply and Restore. Nil: there is nothing to remember.
 	Capture func(ctx context.Context) error
 	// Apply does the operation. Required.
@@ -85,14 +94,17 @@ type Reversible struct {
 	RestoreTimeout time.Duration
 }
 
-func (op Reversible) check() error {
+func (op Operation) check(lease *pglock.Lease) error {
 	switch {
+	case lease == nil || lease.Token() == 0:
+		return &pglock.ArgumentError{Field: "lease", Value: "nil or zero",
+			Rule: "be a *pglock.Lease that a Client was granted"}
 	case op.Apply == nil:
-		return invalid("Apply", "nil", "be a function")
+		return &pglock.ArgumentError{Field: "Apply", Value: "nil", Rule: "be a function"}
 	case op.Restore == nil:
-		return invalid("Restore", "nil", "be a function")
+		return &pglock.ArgumentError{Field: "Restore", Value: "nil", Rule: "be a function"}
 	case op.RestoreTimeout < 0:
-		return invalid("RestoreTimeout", op.RestoreTimeout.String(), "not be negative")
+		return &pglock.ArgumentError{Field: "RestoreTimeout", Value: op.RestoreTimeout.String(), Rule: "not be negative"}
 	}
 	return nil
 }
@@ -100,9 +112,9 @@ func (op Reversible) check() error {
 // Run does an operation outside the database between two checks of the lease by the server, and undoes it when the
 // second one fails:
 //
-//  1. Run passes the fence of the lease's resource, in a short transaction. From now on the fence refuses a holder with
-//     a lower token; if a greater token has passed, it refuses this one. The same token may pass again, as with
-//     WithSameToken: one grant can run many operations. A later Write under the same token needs WithSameToken.
+//  1. Run passes the fence of the resource, in a short transaction through the pool of the lease's client. From now on
+//     the fence refuses a holder with a lower token; if a greater token has passed, it refuses this one. The same token
+//     may pass again: one grant can run many operations. A later write under the same token needs Fence.SameToken.
 //  2. Run calls Capture, and checks the local deadline of the lease.
 //  3. Run calls Apply.
 //  4. Run asks the server whether the lease is still held. If it is, the lease was held while Apply ran, and the
@@ -112,52 +124,38 @@ func (op Reversible) check() error {
 // The contexts of Capture and Apply end with ctx and with the lease. Run also calls Restore if Apply returns an error
 // or panics, or if ctx ends before the server has answered; after Restore the panic goes on.
 //
-// This is weaker than Write. The database refuses a late write, but others can see an operation outside until Restore
-// has undone it, and a process that dies in between undoes nothing. If the receiver can compare tokens by itself, as
-// with package fencedhttp, let it do so. Reversible says what Restore must heed.
-//
-// WithResource applies. WithTxOptions is an ErrInvalid, because the caller has no transaction.
+// This is weaker than fencedstore.Store.Write. The database refuses a late write, but others can see an operation
+// outside until Restore has undone it, and a process that dies in between undoes nothing. If the receiver can compare
+// tokens by itself, as with package fencedhttp, let it do so. Operation says what Restore must heed.
 //
 // A nil return means that the operation stands. An error that matches ErrUndone, ErrNotRestored (RestoreError) or
 // ErrOvertaken says what became of an operation that was begun. It also has the reason: Apply's error, pglock.ErrLost,
 // pglock.ErrReleased or ErrUnconfirmed, or the cause of ctx's end. Any other means that Apply was not called: Capture's
-// error, ErrStaleToken, pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, ErrOutcomeUnknown (of
-// the fence; it is safe to run again).
-func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opts ...FenceOption) error {
-	if s == nil || s.pool == nil {
-		return invalid("pool", "nil", "be a *pgxpool.Pool")
-	}
-	if err := op.check(); err != nil {
+// error, fencedstore.ErrStaleToken, pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission,
+// ErrOutcomeUnknown (of the fence; it is safe to run again).
+func Run(ctx context.Context, lease *pglock.Lease, op Operation) error {
+	if err := op.check(lease); err != nil {
 		return err
 	}
-	c, err := newConfig(lease, opts)
+	op.Resource = cmp.Or(op.Resource, lease.Resource())
+	store := fencedstore.New(hooks.Of(lease).Pool()).With(
+		fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}))
+	err := store.Write(ctx, fencedstore.Fence{Lease: lease, Resource: op.Resource, SameToken: true},
+		func(context.Context, pgx.Tx) error { return nil })
 	if err != nil {
-		return err
+		return failure.At(ctx, err, "reversible: operation was not begun")
 	}
-	if err := c.refuse(false, false); err != nil {
-		return err
-	}
-	if c.limit > 0 || c.receipt != nil {
-		return invalid("WithTimeLimit or WithReceipt", "given",
-			"be left out: Run has no transaction for the caller. Lease.Extend makes a lease last for longer")
-	}
-	pass := func(context.Context, pgx.Tx) error { return nil }
-	err = s.Write(ctx, lease, pass, WithResource(c.resource), WithSameToken(),
-		WithTxOptions(pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}))
-	if err != nil {
-		return failure.At(ctx, err, "fencedstore: operation was not begun")
-	}
-	r := &reversal{lease: lease, resource: c.resource, op: op}
+	r := &reversal{op, lease}
 	working, stop := withLease(ctx, lease)
 	defer stop()
 	if op.Capture != nil {
-		if err := op.Capture(working); err != nil {
-			err = withLoss(err, lease)
-			return failure.At(ctx, err, "fencedstore: operation on resource %q was not begun", c.resource)
-		}
+		err = withLoss(op.Capture(working), lease)
 	}
-	if err := ended(working, lease); err != nil {
-		return failure.At(ctx, err, "fencedstore: operation on resource %q was not begun", c.resource)
+	if err == nil {
+		err = ended(working, lease)
+	}
+	if err != nil {
+		return failure.At(ctx, err, "reversible: operation on resource %q was not begun", op.Resource)
 	}
 	return r.run(ctx, working)
 }
@@ -182,7 +180,7 @@ func ended(ctx context.Context, lease *pglock.Lease) error {
 
 // withLoss is a function's own error, with the loss of the lease beside it when that is the likely reason.
 func withLoss(err error, lease *pglock.Lease) error {
-	if lost := lease.Err(); lost != nil && !errors.Is(err, lost) {
+	if lost := lease.Err(); err != nil && lost != nil && !errors.Is(err, lost) {
 		return errors.Join(err, lost)
 	}
 	return err
@@ -190,9 +188,8 @@ func withLoss(err error, lease *pglock.Lease) error {
 
 // reversal is one operation that is under the fence.
 type reversal struct {
-	lease    *pglock.Lease
-	resource string
-	op       Reversible
+	Operation
+	lease *pglock.Lease
 }
 
 // run applies the operation, and undoes it unless it stands, also when Apply panics or ends its goroutine.
@@ -204,7 +201,7 @@ func (r *reversal) run(ctx, working context.Context) error {
 			_ = r.undo(ctx, errors.New("the function Apply did not return"))
 		}
 	}()
-	err := r.op.Apply(working)
+	err := r.Apply(working)
 	returned = true
 	if err != nil {
 		return r.undo(ctx, withLoss(err, r.lease))
@@ -221,7 +218,7 @@ func (r *reversal) run(ctx, working context.Context) error {
 func confirm(ctx context.Context, lease *pglock.Lease) error {
 	by := lease.Deadline()
 	last := errors.New("no time was left to ask it")
-	for pause := firstPause; time.Until(by) > 0; pause = min(2*pause, longestPause) {
+	for wait := firstPause; time.Until(by) > 0; wait = min(2*wait, longestPause) {
 		// An attempt that hangs in silence leaves time for another one, and none goes on past the deadline.
 		attempt, cancel := context.WithTimeout(ctx, min(lease.TTL()/3, checking, time.Until(by)))
 		_, err := lease.Check(attempt)
@@ -236,12 +233,7 @@ func confirm(ctx context.Context, lease *pglock.Lease) error {
 				failure.OfOurs(err))
 		}
 		last = failure.OfOurs(err)
-		timer := time.NewTimer(min(pause, time.Until(by)))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		pause.Exactly(ctx, min(wait, time.Until(by)))
 	}
 	if end := ended(ctx, lease); end != nil {
 		return fmt.Errorf("%w; until then the server did not say whether the lease is held: %w", end, last)
@@ -252,21 +244,18 @@ func confirm(ctx context.Context, lease *pglock.Lease) error {
 
 // undo restores, and returns what to tell the caller: never nil. Neither ctx nor the lease ends it.
 func (r *reversal) undo(ctx context.Context, cause error) error {
-	limit := r.op.RestoreTimeout
-	if limit == 0 {
-		limit = DefaultRestoreTimeout
-	}
+	limit := cmp.Or(r.RestoreTimeout, DefaultRestoreTimeout)
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	err := r.op.Restore(restoring)
+	err := r.Restore(restoring)
 	switch {
 	case err == nil:
 		err = fmt.Errorf("%w, because: %w", ErrUndone, cause)
-		return failure.At(ctx, err, "fencedstore: token %d on resource %q", r.lease.Token(), r.resource)
+		return failure.At(ctx, err, "reversible: token %d on resource %q", r.lease.Token(), r.Resource)
 	case errors.Is(err, ErrOvertaken):
 		err = fmt.Errorf("%w; it had to be undone, because: %w", err, cause)
-		return failure.At(ctx, err, "fencedstore: operation of token %d on resource %q", r.lease.Token(), r.resource)
+		return failure.At(ctx, err, "reversible: operation of token %d on resource %q", r.lease.Token(), r.Resource)
 	}
 	cause = failure.OfContext(ctx, cause)
-	return &RestoreError{Resource: r.resource, Token: r.lease.Token(), Cause: cause, Err: err}
+	return &RestoreError{Resource: r.Resource, Token: r.lease.Token(), Cause: cause, Err: err}
 }

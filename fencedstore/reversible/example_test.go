@@ -1,4 +1,4 @@
-package fencedstore_test
+package reversible_test
 
 import (
 	"context"
@@ -8,10 +8,14 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/fencedstore/reversible"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
+
+// databaseURL is the connection string of a database with the schema; an application has its own.
+func databaseURL() string { return pgtest.URL() }
 
 var errPrecondition = errors.New("precondition failed")
 
@@ -40,10 +44,10 @@ func (o *object) put(body string, ifMatch int) (version int, err error) {
 }
 
 // replace is the operation that puts another body into the object. Both writes are conditional.
-func replace(o *object, body string) fencedstore.Reversible {
+func replace(o *object, body string) reversible.Operation {
 	var before string
 	var seen, ours int
-	return fencedstore.Reversible{
+	return reversible.Operation{
 		Capture: func(context.Context) error {
 			before, seen = o.get()
 			return nil
@@ -58,14 +62,14 @@ func replace(o *object, body string) fencedstore.Reversible {
 			}
 			_, err := o.put(before, ours)
 			if errors.Is(err, errPrecondition) {
-				return fmt.Errorf("%w: %w", fencedstore.ErrOvertaken, err)
+				return fmt.Errorf("%w: %w", reversible.ErrOvertaken, err)
 			}
 			return err
 		},
 	}
 }
 
-func ExampleStore_Run() {
+func Example() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, databaseURL())
 	if err != nil {
@@ -89,10 +93,9 @@ func ExampleStore_Run() {
 		fmt.Println(err)
 		return
 	}
-	store := fencedstore.New(pool)
 	prices := &object{body: "old prices", version: 1} // of an object store with If-Match
 
-	fmt.Println("first:", store.Run(ctx, lease, replace(prices, "new prices")))
+	fmt.Println("first:", reversible.Run(ctx, lease, replace(prices, "new prices")))
 
 	// In the middle of the second one an operator ends the lease.
 	late := replace(prices, "late prices")
@@ -103,8 +106,8 @@ func ExampleStore_Run() {
 		}
 		return apply(ctx)
 	}
-	err = store.Run(ctx, lease, late)
-	fmt.Println("second: lost:", errors.Is(err, pglock.ErrLost), "undone:", errors.Is(err, fencedstore.ErrUndone))
+	err = reversible.Run(ctx, lease, late)
+	fmt.Println("second: lost:", errors.Is(err, pglock.ErrLost), "undone:", errors.Is(err, reversible.ErrUndone))
 	body, _ := prices.get()
 	fmt.Println("there are", body)
 	// Output:

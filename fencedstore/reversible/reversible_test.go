@@ -1,4 +1,4 @@
-package fencedstore_test
+package reversible_test
 
 import (
 	"context"
@@ -12,17 +12,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/fencedstore/reversible"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// stage is a lock with its holder, and a store.
+// stage is a lock with its holder.
 type stage struct {
 	db     *pgtest.DB
 	pool   *pgxpool.Pool
 	client *pglock.Client
-	store  *fencedstore.Store
 	lease  *pglock.Lease
 }
 
@@ -38,7 +38,7 @@ func newStage(t *testing.T, change func(*pgxpool.Config), opts ...pglock.Acquire
 	if s.lease, err = client.TryAcquire(t.Context(), "report", opts...); err != nil {
 		t.Fatal(err)
 	}
-	s.pool, s.client, s.store = pool, client, fencedstore.New(pool)
+	s.pool, s.client = pool, client
 	return s
 }
 
@@ -67,7 +67,7 @@ func (s *stage) next(t *testing.T) *pglock.Lease {
 }
 
 // told is an operation that tells what is called. Nil functions succeed.
-func told(calls *[]string, apply, restore func(context.Context) error) fencedstore.Reversible {
+func told(calls *[]string, apply, restore func(context.Context) error) reversible.Operation {
 	step := func(name string, f func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error {
 			*calls = append(*calls, name)
@@ -77,7 +77,7 @@ func told(calls *[]string, apply, restore func(context.Context) error) fencedsto
 			return f(ctx)
 		}
 	}
-	return fencedstore.Reversible{Capture: step("capture", nil), Apply: step("apply", apply),
+	return reversible.Operation{Capture: step("capture", nil), Apply: step("apply", apply),
 		Restore: step("restore", restore)}
 }
 
@@ -94,12 +94,13 @@ func TestOperationStandsWhenTheLeaseHeldToItsEnd(t *testing.T) {
 	var calls []string
 	o := &object{version: 1}
 	for range 2 { // one grant runs many
-		if err := s.store.Run(t.Context(), s.lease, told(&calls, nil, nil)); err != nil {
+		if err := reversible.Run(t.Context(), s.lease, told(&calls, nil, nil)); err != nil {
 			t.Fatal(err)
 		}
 		op := replace(o, "x")
 		op.Restore = func(context.Context) error { return errors.New("restored") }
-		if err := s.store.Run(t.Context(), s.lease, op, fencedstore.WithResource("object")); err != nil {
+		op.Resource = "object"
+		if err := reversible.Run(t.Context(), s.lease, op); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,12 +120,12 @@ func TestI3_OperationIsNotBegunAfterAGreaterTokenHasPassed(t *testing.T) {
 	s := newStage(t, unchanged)
 	s.breakLease(t)
 	var calls, late []string
-	if err := s.store.Run(t.Context(), s.next(t), told(&calls, nil, nil)); err != nil {
+	if err := reversible.Run(t.Context(), s.next(t), told(&calls, nil, nil)); err != nil {
 		t.Fatal(err)
 	}
-	err := s.store.Run(t.Context(), s.lease, told(&late, nil, nil))
+	err := reversible.Run(t.Context(), s.lease, told(&late, nil, nil))
 	var stale *fencedstore.StaleTokenError
-	if !errors.As(err, &stale) || stale.Token != s.lease.Token() || errors.Is(err, fencedstore.ErrUndone) {
+	if !errors.As(err, &stale) || stale.Token != s.lease.Token() || errors.Is(err, reversible.ErrUndone) {
 		t.Errorf("%v, want a StaleTokenError for token %d", err, s.lease.Token())
 	}
 	wantCalls(t, late, "")
@@ -136,9 +137,9 @@ func TestI3_OperationThatWasBegunKeepsLowerTokensOut(t *testing.T) {
 	s.breakLease(t)
 	var refused error
 	next := s.next(t)
-	err := s.store.Run(t.Context(), next, fencedstore.Reversible{
+	err := reversible.Run(t.Context(), next, reversible.Operation{
 		Apply: func(ctx context.Context) error { // the fence stands while it runs
-			refused = s.store.Run(ctx, s.lease, told(new([]string), nil, nil))
+			refused = reversible.Run(ctx, s.lease, told(new([]string), nil, nil))
 			return nil
 		},
 		Restore: func(context.Context) error { return nil },
@@ -161,16 +162,16 @@ func TestI10_OperationWhoseLeaseIsBrokenMeanwhileIsUndone(t *testing.T) {
 	}
 	restore := func(ctx context.Context) error {
 		deadline, bounded := ctx.Deadline()
-		if left := time.Until(deadline); ctx.Err() != nil || !bounded || left > fencedstore.DefaultRestoreTimeout ||
+		if left := time.Until(deadline); ctx.Err() != nil || !bounded || left > reversible.DefaultRestoreTimeout ||
 			left < 10*time.Second {
 			t.Errorf("Restore's context: %v, %v left", ctx.Err(), left)
 		}
 		return nil
 	}
-	err := s.store.Run(s.lease.Context(), s.lease, told(&calls, apply, restore))
+	err := reversible.Run(s.lease.Context(), s.lease, told(&calls, apply, restore))
 	var lost *pglock.LostError
 	if !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken || !errors.Is(err, pglock.ErrLost) ||
-		!errors.Is(err, fencedstore.ErrUndone) {
+		!errors.Is(err, reversible.ErrUndone) {
 		t.Errorf("%v, want ErrLost and ErrUndone", err)
 	}
 	wantCalls(t, calls, "capture apply restore")
@@ -180,7 +181,7 @@ func TestOperationUnderAReleasedLeaseIsUndone(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, unchanged)
 	var calls []string
-	err := s.store.Run(t.Context(), s.lease, told(&calls, func(ctx context.Context) error {
+	err := reversible.Run(t.Context(), s.lease, told(&calls, func(ctx context.Context) error {
 		err := s.lease.Release(ctx)
 		select {
 		case <-ctx.Done():
@@ -191,7 +192,7 @@ func TestOperationUnderAReleasedLeaseIsUndone(t *testing.T) {
 		}
 		return err
 	}, nil))
-	if !errors.Is(err, pglock.ErrReleased) || !errors.Is(err, fencedstore.ErrUndone) {
+	if !errors.Is(err, pglock.ErrReleased) || !errors.Is(err, reversible.ErrUndone) {
 		t.Errorf("%v, want ErrReleased and ErrUndone", err)
 	}
 	wantCalls(t, calls, "capture apply restore")
@@ -202,8 +203,8 @@ func TestFailedApplyIsUndone(t *testing.T) {
 	s := newStage(t, unchanged)
 	var calls []string
 	half := errors.New("half of it is written")
-	err := s.store.Run(t.Context(), s.lease, told(&calls, func(context.Context) error { return half }, nil))
-	if !errors.Is(err, half) || !errors.Is(err, fencedstore.ErrUndone) || errors.Is(err, pglock.ErrLost) {
+	err := reversible.Run(t.Context(), s.lease, told(&calls, func(context.Context) error { return half }, nil))
+	if !errors.Is(err, half) || !errors.Is(err, reversible.ErrUndone) || errors.Is(err, pglock.ErrLost) {
 		t.Errorf("%v, want Apply's error and ErrUndone", err)
 	}
 	wantCalls(t, calls, "capture apply restore")
@@ -216,11 +217,11 @@ func TestFailedCaptureLeavesEverything(t *testing.T) {
 	gone := errors.New("no such file")
 	op := told(&calls, nil, nil)
 	op.Capture = func(context.Context) error { return gone }
-	if err := s.store.Run(t.Context(), s.lease, op); !errors.Is(err, gone) || errors.Is(err, fencedstore.ErrUndone) {
+	if err := reversible.Run(t.Context(), s.lease, op); !errors.Is(err, gone) || errors.Is(err, reversible.ErrUndone) {
 		t.Errorf("%v, want Capture's error alone", err)
 	}
 	op.Capture = func(ctx context.Context) error { return s.lease.Release(ctx) } // and a lease that ends in it
-	if err := s.store.Run(t.Context(), s.lease, op); !errors.Is(err, pglock.ErrReleased) {
+	if err := reversible.Run(t.Context(), s.lease, op); !errors.Is(err, pglock.ErrReleased) {
 		t.Errorf("%v, want ErrReleased", err)
 	}
 	wantCalls(t, calls, "")
@@ -235,12 +236,12 @@ func TestEndOfTheContextUndoes(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var calls []string
-			err := s.store.Run(ctx, s.lease, told(&calls, func(ctx context.Context) error {
+			err := reversible.Run(ctx, s.lease, told(&calls, func(ctx context.Context) error {
 				cancel()
 				<-ctx.Done()
 				return applied
 			}, func(ctx context.Context) error { return ctx.Err() }))
-			if !errors.Is(err, context.Canceled) || !errors.Is(err, fencedstore.ErrUndone) ||
+			if !errors.Is(err, context.Canceled) || !errors.Is(err, reversible.ErrUndone) ||
 				errors.Is(err, pglock.ErrLost) {
 				t.Errorf("%v, want context.Canceled and ErrUndone", err)
 			}
@@ -253,9 +254,9 @@ func TestPanicInApplyIsUndoneAndGoesOn(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, unchanged)
 	var calls []string
-	run := func(op fencedstore.Reversible) (recovered any) {
+	run := func(op reversible.Operation) (recovered any) {
 		defer func() { recovered = recover() }()
-		t.Error(s.store.Run(t.Context(), s.lease, op))
+		t.Error(reversible.Run(t.Context(), s.lease, op))
 		return nil
 	}
 	if got := run(told(&calls, func(context.Context) error { panic("on fire") }, nil)); got != "on fire" {
@@ -274,19 +275,20 @@ func TestFailedRestoreIsReported(t *testing.T) {
 	s := newStage(t, unchanged)
 	cause, failure := errors.New("full disk"), errors.New("read-only now")
 	var calls []string
-	err := s.store.Run(t.Context(), s.lease, told(&calls, func(context.Context) error { return cause },
-		func(context.Context) error { return failure }), fencedstore.WithResource("the file"))
-	var not *fencedstore.RestoreError
+	op := told(&calls, func(context.Context) error { return cause }, func(context.Context) error { return failure })
+	op.Resource = "the file"
+	err := reversible.Run(t.Context(), s.lease, op)
+	var not *reversible.RestoreError
 	if !errors.As(err, &not) || not.Resource != "the file" || not.Token != s.lease.Token() ||
 		!errors.Is(not.Cause, cause) || !errors.Is(not.Err, failure) {
 		t.Fatalf("%v is no RestoreError of this operation", err)
 	}
-	for _, want := range []error{fencedstore.ErrNotRestored, cause, failure} {
+	for _, want := range []error{reversible.ErrNotRestored, cause, failure} {
 		if !errors.Is(err, want) {
 			t.Errorf("%v is not %v", err, want)
 		}
 	}
-	if errors.Is(err, fencedstore.ErrUndone) || !strings.Contains(err.Error(), "full disk") ||
+	if errors.Is(err, reversible.ErrUndone) || !strings.Contains(err.Error(), "full disk") ||
 		!strings.Contains(err.Error(), "read-only") {
 		t.Errorf("it says %v", err)
 	}
@@ -303,11 +305,11 @@ func TestRestoreLeavesWhatTheNextHolderHasWritten(t *testing.T) {
 			return err
 		}
 		s.breakLease(t)
-		return s.store.Run(t.Context(), s.next(t), replace(o, "next"))
+		return reversible.Run(t.Context(), s.next(t), replace(o, "next"))
 	}
-	err := s.store.Run(t.Context(), s.lease, op)
-	if !errors.Is(err, fencedstore.ErrOvertaken) || !errors.Is(err, pglock.ErrLost) ||
-		errors.Is(err, fencedstore.ErrNotRestored) || errors.Is(err, fencedstore.ErrUndone) {
+	err := reversible.Run(t.Context(), s.lease, op)
+	if !errors.Is(err, reversible.ErrOvertaken) || !errors.Is(err, pglock.ErrLost) ||
+		errors.Is(err, reversible.ErrNotRestored) || errors.Is(err, reversible.ErrUndone) {
 		t.Errorf("%v, want ErrLost and ErrOvertaken alone", err)
 	}
 	if body, _ := o.get(); body != "next" {
@@ -319,28 +321,23 @@ func TestRunRefusesBadArgumentsBeforeAnythingIsSent(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, unchanged)
 	f := func(context.Context) error { t.Error("called"); return nil }
-	good := fencedstore.Reversible{Capture: f, Apply: f, Restore: f}
-	slow := good
-	slow.RestoreTimeout = -1
+	good := reversible.Operation{Capture: f, Apply: f, Restore: f}
+	slow, long := good, good
+	slow.RestoreTimeout, long.Resource = -1, strings.Repeat("x", pglock.MaxNameBytes+1)
 	for _, tc := range []struct {
 		field string
-		store *fencedstore.Store
 		lease *pglock.Lease
-		op    fencedstore.Reversible
-		opts  []fencedstore.FenceOption
+		op    reversible.Operation
 	}{
-		{"pool", fencedstore.New(nil), s.lease, good, nil},
-		{"lease", s.store, nil, good, nil},
-		{"Apply", s.store, s.lease, fencedstore.Reversible{Restore: f}, nil},
-		{"Restore", s.store, s.lease, fencedstore.Reversible{Apply: f}, nil},
-		{"RestoreTimeout", s.store, s.lease, slow, nil},
-		{"option", s.store, s.lease, good, []fencedstore.FenceOption{nil}},
-		{"resource", s.store, s.lease, good, []fencedstore.FenceOption{fencedstore.WithResource("")}},
-		{"WithTxOptions", s.store, s.lease, good,
-			[]fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}},
+		{"lease", nil, good},
+		{"lease", new(pglock.Lease), good},
+		{"Apply", s.lease, reversible.Operation{Restore: f}},
+		{"Restore", s.lease, reversible.Operation{Apply: f}},
+		{"RestoreTimeout", s.lease, slow},
+		{"resource", s.lease, long},
 	} {
 		var argument *pglock.ArgumentError
-		if err := tc.store.Run(t.Context(), tc.lease, tc.op, tc.opts...); !errors.As(err, &argument) ||
+		if err := reversible.Run(t.Context(), tc.lease, tc.op); !errors.As(err, &argument) ||
 			argument.Field != tc.field {
 			t.Errorf("%s: %v", tc.field, err)
 		}
@@ -362,7 +359,7 @@ func TestRestoreIsBounded(t *testing.T) {
 		return ctx.Err()
 	})
 	op.RestoreTimeout = time.Millisecond
-	if err := s.store.Run(t.Context(), s.lease, op); !errors.Is(err, fencedstore.ErrNotRestored) ||
+	if err := reversible.Run(t.Context(), s.lease, op); !errors.Is(err, reversible.ErrNotRestored) ||
 		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want ErrNotRestored and the end of its time", err)
 	}

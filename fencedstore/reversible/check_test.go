@@ -1,4 +1,4 @@
-package fencedstore_test
+package reversible_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/fencedstore/reversible"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -56,7 +56,7 @@ func TestUnansweredCheckIsRepeatedUntilTheServerAnswers(t *testing.T) {
 	l := &line{}
 	s := newStage(t, l.use)
 	var calls []string
-	err := s.store.Run(t.Context(), s.lease, told(&calls, func(context.Context) error {
+	err := reversible.Run(t.Context(), s.lease, told(&calls, func(context.Context) error {
 		l.sever(4)
 		return nil
 	}, nil))
@@ -75,7 +75,7 @@ func TestI7_OperationWhoseCheckIsNeverAnsweredIsUndoneAtTheLocalDeadline(t *test
 	s := newStage(t, l.use, pglock.WithTTL(5*time.Second))
 	var calls []string
 	var deadline time.Time
-	err := s.store.Run(t.Context(), s.lease, told(&calls, func(context.Context) error {
+	err := reversible.Run(t.Context(), s.lease, told(&calls, func(context.Context) error {
 		l.sever(0)
 		deadline = s.lease.Deadline()
 		return nil
@@ -85,7 +85,7 @@ func TestI7_OperationWhoseCheckIsNeverAnsweredIsUndoneAtTheLocalDeadline(t *test
 		}
 		return ctx.Err()
 	}))
-	if !errors.Is(err, pglock.ErrLost) || !errors.Is(err, fencedstore.ErrUndone) ||
+	if !errors.Is(err, pglock.ErrLost) || !errors.Is(err, reversible.ErrUndone) ||
 		!strings.Contains(err.Error(), "the line is cut") {
 		t.Errorf("%v, want ErrLost and ErrUndone", err)
 	}
@@ -102,7 +102,7 @@ func TestI7_OperationIsUndoneAtTheDeadlineOfItsEndThoughTheLeaseGoesOn(t *testin
 	var calls []string
 	var conn *pgxpool.Conn
 	held := false
-	err := s.store.Run(ctx, s.lease, told(&calls, func(ctx context.Context) (err error) {
+	err := reversible.Run(ctx, s.lease, told(&calls, func(ctx context.Context) (err error) {
 		conn, err = s.pool.Acquire(ctx)
 		return err
 	}, func(context.Context) error {
@@ -112,7 +112,7 @@ func TestI7_OperationIsUndoneAtTheDeadlineOfItsEndThoughTheLeaseGoesOn(t *testin
 	if conn != nil {
 		conn.Release()
 	}
-	if !errors.Is(err, fencedstore.ErrUnconfirmed) || !errors.Is(err, fencedstore.ErrUndone) || !held {
+	if !errors.Is(err, reversible.ErrUnconfirmed) || !errors.Is(err, reversible.ErrUndone) || !held {
 		t.Errorf("%v, held is %v; want ErrUnconfirmed and ErrUndone while it is held", err, held)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -127,12 +127,12 @@ func TestI7_OperationThatOutlastedItsLeaseIsUndoneUnasked(t *testing.T) {
 	l := &line{}
 	s := newStage(t, l.use, pglock.WithTTL(3*time.Second))
 	var calls []string
-	err := s.store.Run(t.Context(), s.lease, told(&calls, func(context.Context) error {
+	err := reversible.Run(t.Context(), s.lease, told(&calls, func(context.Context) error {
 		l.sever(0) // nobody renews the lease
 		<-s.lease.Context().Done()
 		return nil
 	}, nil))
-	if !errors.Is(err, pglock.ErrLost) || !errors.Is(err, fencedstore.ErrUndone) ||
+	if !errors.Is(err, pglock.ErrLost) || !errors.Is(err, reversible.ErrUndone) ||
 		!strings.Contains(err.Error(), "no time was left") {
 		t.Errorf("%v, want ErrLost and ErrUndone, and that nobody was asked", err)
 	}
