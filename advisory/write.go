@@ -29,9 +29,9 @@ import (
 // and a transaction that ends later than its time limit, because PostgreSQL may then end the next one
 // of the session (from version 17 on).
 //
-// Write calls fencedstore.Guard, fn, Held.Guard and fencedstore.Guarded.Seal, and then sends COMMIT. An error or a panic
-// of fn rolls back. Errors: those of these calls, ErrLost (LostError), and pglock.ErrOutcomeUnknown if COMMIT got no
-// answer.
+// Write calls fencedstore.Guard, fn, Held.Guard and fencedstore.Guarded.Seal, and then sends COMMIT. An error or a
+// panic of fn rolls back. Errors: those of these calls, ErrLost (LostError), and pglock.ErrOutcomeUnknown if COMMIT got
+// no answer.
 func (h *Held) Write(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
 	return h.Under(fencedstore.Fence{}).Write(ctx, fn)
 }

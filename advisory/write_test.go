@@ -93,7 +93,8 @@ func TestAWriteTakesTheOptionsOfGuard(t *testing.T) {
 	if !s.ask("SELECT count(*) = 1 FROM pglock.receipts") {
 		t.Error("the write has left no receipt")
 	}
-	if err := h.Under(fencedstore.Fence{Resource: "y"}).Write(t.Context(), insert); !errors.Is(err, fencedstore.ErrStaleToken) {
+	y := h.Under(fencedstore.Fence{Resource: "y"})
+	if err := y.Write(t.Context(), insert); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("a second write to the resource: %v, want ErrStaleToken", err)
 	}
 	if err := h.Write(t.Context(), insert); err != nil {

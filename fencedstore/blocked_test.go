@@ -159,7 +159,8 @@ func TestEveryWriteInLineForARowIsToldWhoHasLockedIt(t *testing.T) {
 			t.Parallel()
 			lease := b.acquire(t, t.Name())
 			late := toldWho(t, func() error {
-				return b.store.With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+				return b.store.With(fencedstore.WithTimeLimit(limit)).Write(t.Context(),
+					fencedstore.Fence{Lease: lease, SameToken: true},
 					func(ctx context.Context, tx pgx.Tx) error {
 						_, err := tx.Exec(ctx, `UPDATE accounts SET n = 1`)
 						return err
@@ -186,7 +187,8 @@ func TestWriteThatWaitsAtItsFenceSaysForWhom(t *testing.T) {
 			}
 			tx, err := b.pool.Begin(t.Context())
 			if err == nil {
-				_, err = fencedstore.Guard(t.Context(), tx, fencedstore.Fence{Lease: before, Resource: lease.Name(), SameToken: true})
+				fence := fencedstore.Fence{Lease: before, Resource: lease.Name(), SameToken: true}
+				_, err = fencedstore.Guard(t.Context(), tx, fence)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -265,7 +267,8 @@ func TestWriteThatIsNotSlowLooksForNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	write := func(seconds float64, limit time.Duration) error {
-		return fencedstore.New(pool).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+		return fencedstore.New(pool).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(),
+			fencedstore.Fence{Lease: lease, SameToken: true},
 			func(ctx context.Context, tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, seconds)
 				return err
@@ -307,7 +310,8 @@ func TestWaitForALockMayTakeLessThanItsStatement(t *testing.T) {
 	lease := b.acquire(t, "a")
 	of := func(store *fencedstore.Store, limit time.Duration) (lock, statement int, err error) {
 		for range 10 { // a busy machine may need all of a short limit
-			err = store.With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+			err = store.With(fencedstore.WithTimeLimit(limit)).Write(t.Context(),
+				fencedstore.Fence{Lease: lease, SameToken: true},
 				func(ctx context.Context, tx pgx.Tx) error {
 					return tx.QueryRow(ctx, `SELECT a.setting::int, b.setting::int FROM pg_settings a, pg_settings b
 					WHERE a.name = 'lock_timeout' AND b.name = 'statement_timeout'`).Scan(&lock, &statement)

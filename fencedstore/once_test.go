@@ -154,12 +154,13 @@ func TestI3_I4_OnceIsAFencedWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stale *fencedstore.StaleTokenError
-	if err := b.store.Once(t.Context(), fencedstore.Fence{Lease: low, Resource: "r"}, "b", nothing); !errors.As(err, &stale) ||
+	err := b.store.Once(t.Context(), fencedstore.Fence{Lease: low, Resource: "r"}, "b", nothing)
+	if !errors.As(err, &stale) ||
 		*stale != (fencedstore.StaleTokenError{Resource: "r", Token: low.Token(), LastToken: high.Token()}) {
 		t.Errorf("I3: a stale token: %v", err)
 	}
 	broken := b.acquire(t, "broken")
-	err := b.store.Once(t.Context(), broken, "b", func(context.Context, pgx.Tx) error {
+	err = b.store.Once(t.Context(), broken, "b", func(context.Context, pgx.Tx) error {
 		b.exec(t, `SELECT pglock.break_lock('broken', 'test', 'test')`)
 		return nil
 	})

@@ -30,7 +30,8 @@ func TestTimeLimitBesideAGraceMayBeAsLongAsTheRuleSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	write := func(limit time.Duration) error {
-		return fencedstore.New(pool).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), fencedstore.Fence{Lease: lease, SameToken: true},
+		return fencedstore.New(pool).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(),
+			fencedstore.Fence{Lease: lease, SameToken: true},
 			func(context.Context, pgx.Tx) error { return nil })
 	}
 	if err := write(23 * time.Hour); err != nil {

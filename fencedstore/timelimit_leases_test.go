@@ -63,7 +63,8 @@ func TestTimeLimitOfOneWriteDoesNotEndWithAnother(t *testing.T) {
 	long := pgtest.Group(t)
 	long.Go(func() {
 		defer close(ended)
-		if err := b.store.With(fencedstore.WithTimeLimit(time.Hour)).Write(t.Context(), fencedstore.Fence{Lease: l, Resource: "long"},
+		if err := b.store.With(fencedstore.WithTimeLimit(time.Hour)).Write(t.Context(),
+			fencedstore.Fence{Lease: l, Resource: "long"},
 			func(context.Context, pgx.Tx) error {
 				<-begun
 				return nil
@@ -74,7 +75,8 @@ func TestTimeLimitOfOneWriteDoesNotEndWithAnother(t *testing.T) {
 	pgtest.Eventually(t, "the longer write has extended the lease", func() bool {
 		return b.left(t, "both") >= 50*time.Minute
 	})
-	if err := b.store.With(fencedstore.WithTimeLimit(10*time.Minute)).Write(t.Context(), fencedstore.Fence{Lease: l, Resource: "short"},
+	if err := b.store.With(fencedstore.WithTimeLimit(10*time.Minute)).Write(t.Context(),
+		fencedstore.Fence{Lease: l, Resource: "short"},
 		func(context.Context, pgx.Tx) error {
 			close(begun)
 			<-ended
@@ -104,7 +106,8 @@ func TestLeaseThatIsLostInALongWriteEndsIt(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		l := b.acquire(t, string(level), pglock.WithTTL(5*time.Second))
 		begin := time.Now()
-		err := b.store.With(fencedstore.WithTimeLimit(time.Hour), fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(t.Context(), l,
+		err := b.store.With(fencedstore.WithTimeLimit(time.Hour), fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(t.Context(),
+			l,
 			func(ctx context.Context, tx pgx.Tx) error {
 				if _, err := tx.Exec(ctx, `INSERT INTO done VALUES (1)`); err != nil {
 					return err

@@ -224,10 +224,10 @@ func TestI17_CancelledStandbyWaitOfAnAdvisoryWriteIsUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	write := func() error {
-		return held.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		return held.Under(fencedstore.Fence{SameToken: true}).Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO ledger VALUES (1)`)
 			return err
-		}, fencedstore.WithSameToken())
+		})
 	}
 	syncStandby(t, look, "nobody")
 	done := make(chan error, 1)

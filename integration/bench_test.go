@@ -233,7 +233,8 @@ func fencedWrites(b *testing.B, settings map[string]string) {
 				})
 		},
 		"guarded": func(ctx context.Context, caller int) error {
-			return store.Write(ctx, fencedstore.Fence{Lease: leases[caller], Resource: fmt.Sprint("guarded/", caller), SameToken: true},
+			return store.Write(ctx,
+				fencedstore.Fence{Lease: leases[caller], Resource: fmt.Sprint("guarded/", caller), SameToken: true},
 				func(ctx context.Context, tx pgx.Tx) error {
 					_, err := tx.Exec(ctx, `UPDATE guarded SET balance = balance + 1 WHERE id = $1`, caller)
 					return err

@@ -53,29 +53,28 @@ func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := func(l *pglock.Lease, opts ...fencedstore.Option) error {
-		return store.With(append(opts, fencedstore.WithResource("account"))...).Write(t.Context(), l,
-			func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, l.Token())
-				return err
-			})
+	write := func(l *pglock.Lease, again bool) error {
+		fence := fencedstore.Fence{Lease: l, Resource: "account", SameToken: again}
+		return store.Write(t.Context(), fence, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, l.Token())
+			return err
+		})
 	}
-	if err := write(high); err != nil {
+	if err := write(high, false); err != nil {
 		t.Fatal(err)
 	}
-	for what, opts := range map[string][]fencedstore.Option{"plain": nil,
-		"AllowSameToken": {fencedstore.WithSameToken()}} {
+	for what, again := range map[string]bool{"plain": false, "SameToken": true} {
 		var stale *fencedstore.StaleTokenError
-		if err := write(low, opts...); !errors.Is(err, fencedstore.ErrStaleToken) || !errors.As(err, &stale) ||
+		if err := write(low, again); !errors.Is(err, fencedstore.ErrStaleToken) || !errors.As(err, &stale) ||
 			*stale != (fencedstore.StaleTokenError{Resource: "account", Token: low.Token(), LastToken: high.Token()}) {
 			t.Errorf("I3: %s write with the lower token answered %v", what, err)
 		}
 	}
-	if err := write(high); !errors.Is(err, fencedstore.ErrStaleToken) {
+	if err := write(high, false); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("I3: the same token wrote twice: %v", err)
 	}
-	if err := write(high, fencedstore.WithSameToken()); err != nil {
-		t.Errorf("AllowSameToken: %v", err)
+	if err := write(high, true); err != nil {
+		t.Errorf("SameToken: %v", err)
 	}
 	if tokens := one[string](t, newPeer(t, db.URL()),
 		`SELECT string_agg(token::text, ' ' ORDER BY n) FROM ledger`); tokens != fmt.Sprint(high.Token(), " ",
@@ -337,23 +336,23 @@ func TestI4_SealClosesWhatTheTransactionOpened(t *testing.T) {
 	pool := db.Pool(t)
 	newLedger(t, db)
 	c, look := newClient(t, pool), newPeer(t, db.URL())
-	for how, opened := range map[string]func(tx pgx.Tx, lease *pglock.Lease) error{
-		"constraints immediate": func(tx pgx.Tx, lease *pglock.Lease) error {
-			if _, err := fencedstore.Guard(t.Context(), tx, lease); err != nil {
-				return err
+	for how, opened := range map[string]func(tx pgx.Tx, lease *pglock.Lease) (*fencedstore.Guarded, error){
+		"constraints immediate": func(tx pgx.Tx, lease *pglock.Lease) (*fencedstore.Guarded, error) {
+			g, err := fencedstore.Guard(t.Context(), tx, lease)
+			if err == nil {
+				_, err = tx.Exec(t.Context(), `SET CONSTRAINTS ALL IMMEDIATE`)
 			}
-			_, err := tx.Exec(t.Context(), `SET CONSTRAINTS ALL IMMEDIATE`)
-			return err
+			return g, err
 		},
-		"rolled back to before": func(tx pgx.Tx, lease *pglock.Lease) error {
-			nested, err := tx.Begin(t.Context())
-			if err != nil {
-				return err
+		"rolled back to before": func(tx pgx.Tx, lease *pglock.Lease) (*fencedstore.Guarded, error) {
+			if _, err := tx.Exec(t.Context(), `SAVEPOINT before`); err != nil {
+				return nil, err
 			}
-			if _, err := fencedstore.Guard(t.Context(), nested, lease); err != nil {
-				return err
+			g, err := fencedstore.Guard(t.Context(), tx, lease)
+			if err == nil {
+				_, err = tx.Exec(t.Context(), `ROLLBACK TO before`)
 			}
-			return nested.Rollback(t.Context())
+			return g, err
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
@@ -362,15 +361,16 @@ func TestI4_SealClosesWhatTheTransactionOpened(t *testing.T) {
 				t.Fatal(err)
 			}
 			tx := begin(t, pool, pgx.ReadCommitted)
-			if err := opened(tx, lease); err != nil {
+			guarded, err := opened(tx, lease)
+			if err != nil {
 				t.Fatal(err)
 			}
 			if _, err := tx.Exec(t.Context(), `INSERT INTO ledger (token) VALUES (1)`); err != nil {
 				t.Fatal(err)
 			}
 			look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`, how)
-			if err = fencedstore.Seal(t.Context(), tx, lease); err == nil {
-				err = fencedstore.Explain(tx.Commit(t.Context()), lease)
+			if err = guarded.Seal(t.Context()); err == nil {
+				err = guarded.Explain(tx.Commit(t.Context()))
 			}
 			_ = tx.Rollback(t.Context())
 			if !errors.Is(err, pglock.ErrLost) && !errors.Is(err, fencedstore.ErrLeftFence) {

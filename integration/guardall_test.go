@@ -103,13 +103,13 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 				for ctx.Err() == nil {
 					var fences fencedstore.Fences
 					for _, i := range rand.Perm(6)[:1+rand.N(6)] {
-						f := fencedstore.Fence{Lease: leases[i]}
+						f := fencedstore.Fence{Lease: leases[i], SameToken: true}
 						if rand.N(2) == 0 {
 							f.Resource = fmt.Sprint("r", round, " ", 5-i) // another order than that of the leases
 						}
 						fences = append(fences, f)
 					}
-					err := store.Write(context.Background(), fencedstore.Fence{Lease: fences, SameToken: true},
+					err := store.Write(context.Background(), fences,
 						func(ctx context.Context, tx pgx.Tx) error {
 							_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, len(fences))
 							return err

@@ -316,10 +316,9 @@ func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
 		counts() != "25 5 5" {
 		t.Errorf("a call that finds its key: %v, %s", err, counts())
 	}
-	for n, key := range []string{"ends", "never ends"} {
-		if err := store.With([][]fencedstore.FenceOption{{fencedstore.WithRetention(time.Now(), time.Hour)}, nil}[n]...).Once(t.Context(), lease, key,
-			nothing); err != nil ||
-			counts() != "25 5 5" {
+	ends := store.With(fencedstore.WithRetention(time.Now(), time.Hour))
+	for key, store := range map[string]*fencedstore.Store{"ends": ends, "never ends": store} {
+		if err := store.Once(t.Context(), lease, key, nothing); err != nil || counts() != "25 5 5" {
 			t.Errorf("a call for a key that %s: %v, %s are left", key, err, counts())
 		}
 	}

@@ -247,7 +247,8 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 					unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
 					t.Errorf("I17: the write of %v resolves to %q, %v", unknown, outcome, err)
 				}
-				if outcome, err := fencedstore.NewSQL(db).Outcome(t.Context(), unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
+				outcome, err := fencedstore.NewSQL(db).Outcome(t.Context(), unknown.Receipt)
+				if outcome != fencedstore.OutcomeCommitted {
 					t.Errorf("I17: the write of %v resolves to %q, %v through database/sql", unknown, outcome, err)
 				}
 			})

@@ -179,21 +179,25 @@ func everyCall(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool, n, nex
 		},
 		func() error {
 			return held("x")(func(l *pglock.Lease) error {
-				return errors.Join(store.Write(ctx, l, guarded),
-					store.With(fencedstore.WithTimeLimit(time.Minute)).Write(ctx, fencedstore.Fence{Lease: l, SameToken: true},
-						nothing),
+				limited, again := store.With(fencedstore.WithTimeLimit(time.Minute)), fencedstore.Fence{Lease: l, SameToken: true}
+				return errors.Join(store.Write(ctx, l, guarded), limited.Write(ctx, again, nothing),
 					store.Once(ctx, l, uuid.NewString(), nothing))
 			})
 		},
 		func() error {
-			var receipt fencedstore.Receipt
+			var guarded *fencedstore.Guarded
 			err := held("x")(func(l *pglock.Lease) error {
-				return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-					return errors.Join(fencedstore.Guard(ctx, tx, l, fencedstore.WithReceipt(&receipt)),
-						fencedstore.Seal(ctx, tx, l))
+				return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
+					if guarded, err = fencedstore.Guard(ctx, tx, l, fencedstore.WithReceipt()); err != nil {
+						return err
+					}
+					return guarded.Seal(ctx)
 				})
 			})
-			_, asked := store.Outcome(ctx, receipt)
+			if err != nil {
+				return err
+			}
+			_, asked := store.Outcome(ctx, guarded.Receipt())
 			return errors.Join(err, asked)
 		},
 		func() error {

@@ -261,22 +261,23 @@ func (s pooled) watchAndBreak() {
 
 func (s pooled) fencedWrite() {
 	t := s.t
-	write := func(l *pglock.Lease, by string, opts ...fencedstore.Option) error {
-		return s.store.With(opts...).Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
+	write := func(fenced fencedstore.Fenced, by string) error {
+		return s.store.Write(t.Context(), fenced, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO written VALUES ($1)`, by)
 			return err
 		})
 	}
 	old := s.must(s.a.Acquire(t.Context(), "data"))
+	again := fencedstore.Fence{Lease: old, SameToken: true}
 	for range 4 {
-		if err := write(old, "old", fencedstore.WithSameToken()); err != nil {
+		if err := write(again, "old"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := s.admin.Break(t.Context(), "data", "a test"); err != nil {
 		t.Fatal(err)
 	}
-	if err := write(old, "broken", fencedstore.WithSameToken()); !errors.Is(err, pglock.ErrLost) {
+	if err := write(again, "broken"); !errors.Is(err, pglock.ErrLost) {
 		t.Errorf("a write after the break: %v, want ErrLost", err)
 	}
 	l := s.must(s.b.Acquire(t.Context(), "data"))

@@ -387,12 +387,9 @@ func (w *writer) transact(ctx context.Context, p plan, read map[string]int64) (e
 func (w *writer) transactByStore(ctx context.Context, p plan, read map[string]int64) (err error, unknown bool) {
 	var fences fencedstore.Fences
 	for _, account := range p.accounts {
-		fences = append(fences, fencedstore.Fence{Lease: w.lease, Resource: w.resource(account)})
+		fences = append(fences, fencedstore.Fence{Lease: w.lease, Resource: w.resource(account), SameToken: p.again})
 	}
-	opts := []fencedstore.Option{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: w.level})}
-	if p.again {
-		opts = append(opts, fencedstore.WithSameToken())
-	}
+	store := w.store.With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: w.level}))
 	fn := func(ctx context.Context, tx pgx.Tx) error {
 		// the server has to notice, not the callback
 		if err := w.work(context.WithoutCancel(ctx), tx, p, read); err != nil {
@@ -404,9 +401,9 @@ func (w *writer) transactByStore(ctx context.Context, p plan, read map[string]in
 		return nil
 	}
 	if len(fences) == 1 {
-		err = w.store.With(append(opts, fencedstore.WithResource(fences[0].Resource))...).Write(ctx, w.lease, fn)
+		err = store.Write(ctx, fences[0], fn)
 	} else {
-		err = w.store.With(opts...).Write(ctx, fences, fn)
+		err = store.Write(ctx, fences, fn)
 	}
 	return err, errors.Is(err, pglock.ErrOutcomeUnknown)
 }

@@ -157,7 +157,7 @@ func TestAWriteOverASilentConnectionEndsWithItsTimeLimit(t *testing.T) {
 			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			err = store.With(append(opts, fencedstore.WithSameToken())...).Write(ctx, lease, nothing)
+			err = store.With(opts...).Write(ctx, fencedstore.Fence{Lease: lease, SameToken: true}, nothing)
 			if !errors.Is(err, fencedstore.ErrTimeLimit) || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("after %v: %v, want ErrTimeLimit", time.Since(began), err)
 			}

@@ -84,7 +84,7 @@ func (b Backend) MarshalJSON() ([]byte, error) {
 // It does not find everything. A client opens the connection of its heartbeat when its first lease has lasted for ten
 // seconds, or a third of its TTL. Behind a pooler such as PgBouncer a process serves many clients in turn, so
 // Backends leaves out the heartbeats. A transaction that passes the fence of a resource for the first time has no
-// Resource if its program has named one (fencedstore.WithResource), and is found by its first eight such fences.
+// Resource if its program has named one (fencedstore.Fence), and is found by its first eight such fences.
 // Under a fence that another lock's holder has passed last it is found with that lock. A transaction may belong to a
 // former holder, and the next holder waits for it at the fence.
 //

@@ -70,7 +70,8 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		})
 	}
 	store := fencedstore.New(pool)
-	if err := store.With(fencedstore.WithTimeLimit(time.Minute)).Write(t.Context(), fencedstore.Fence{Lease: l, SameToken: true},
+	if err := store.With(fencedstore.WithTimeLimit(time.Minute)).Write(t.Context(),
+		fencedstore.Fence{Lease: l, SameToken: true},
 		func(context.Context, pgx.Tx) error {
 			return nil
 		}); err != nil {

@@ -60,7 +60,8 @@ func TestGuardAddRefusesWritesWithoutTheFenceAndTellsWritersWhatToName(t *testin
 	in(t, db.URL(), "guard", "list", "-o", "json").want(t, cli.ExitOK, `"guards": []`)
 	in(t, db.URL(), "guard", "add", "jobs").want(t, cli.ExitOK).narrow(t).inOrder(t, "table public.jobs is guarded "+
 		"from now on\n",
-		"resource  jobs\n", "covers    itself alone\n", `fencedstore.WithResource("jobs")`, "p_resource => 'jobs'",
+		"resource  jobs\n", "covers    itself alone\n",
+		`fencedstore.Fence{Lease: lease, Resource: "jobs"}`, "p_resource => 'jobs'",
 		"LK011")
 	conn := db.Conn(t)
 	if state := written(t, conn, "INSERT INTO jobs VALUES (1)"); state != "LK011" {
@@ -83,7 +84,7 @@ func TestGuardAddAgainAddsWhatIsMissingAndElseChangesNothing(t *testing.T) {
 	partitioned(t, db)
 	add := []string{"guard", "add", "public.accounts", "--resource", "acc", "--key", "id"}
 	in(t, db.URL(), add...).want(t, cli.ExitOK).narrow(t).inOrder(t, "is guarded from now on", "acc/<id>",
-		"covers    3 tables", `WithResource("acc/…")`,
+		"covers    3 tables", `Resource: "acc/…"}`,
 		"p_resource => 'acc/…'", "TRUNCATE needs the fence of acc.", "run this command again")
 	whole := act.GuardView{Table: "public.accounts", Resource: "acc", Key: "id", Covered: 3}
 	again := in(t, db.URL(), append(add, "-o", "json")...).want(t, cli.ExitOK)

@@ -226,7 +226,8 @@ func TestI17_OutcomeThatNobodyTellsIsUnknownAndCanBeAskedForLater(t *testing.T) 
 			}
 			w.mend()
 			w.end() // what the driver itself has left behind sees its connections go
-			if got, err := fencedstore.NewSQL(db).Outcome(t.Context(), unknown.Receipt); got != fencedstore.OutcomeCommitted || err != nil {
+			got, err := fencedstore.NewSQL(db).Outcome(t.Context(), unknown.Receipt)
+			if got != fencedstore.OutcomeCommitted || err != nil {
 				t.Errorf("I17: %q, %v", got, err)
 			}
 			if rows := g.rows(t); rows != 1 {
@@ -260,7 +261,8 @@ func TestI16_TimeLimitIsToldWhateverTheDriver(t *testing.T) {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
 				s := warm(t, newScene(t))
-				err := fencedstore.NewSQL(openDriver(t, of, s.url)).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), s.leaseOf(t, 3*time.Second),
+				err := fencedstore.NewSQL(openDriver(t, of, s.url)).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(),
+					s.leaseOf(t, 3*time.Second),
 					do)
 				var late *fencedstore.TimeLimitError
 				if !errors.As(err, &late) || late.Limit != limit || !strings.Contains(err.Error(), "WithTimeLimit") {

@@ -47,7 +47,8 @@ func (s *Stage) newReporter(ctx context.Context) (*pgxpool.Pool, *pglock.Lease, 
 // writes makes the holder write, and returns when the server has the statement or, if it is to block, when it does.
 func (s *Stage) writes(ctx context.Context, pool *pgxpool.Pool, lease *pglock.Lease, sql string, blocks bool) error {
 	s.wg.Go(func() {
-		_ = fencedstore.New(pool).With(fencedstore.WithTimeLimit(time.Hour)).Write(s.ctx, fencedstore.Fence{Lease: lease, SameToken: true},
+		_ = fencedstore.New(pool).With(fencedstore.WithTimeLimit(time.Hour)).Write(s.ctx,
+			fencedstore.Fence{Lease: lease, SameToken: true},
 			func(ctx context.Context, tx pgx.Tx) error {
 				if _, err := tx.Exec(ctx, sql); err != nil {
 					return err

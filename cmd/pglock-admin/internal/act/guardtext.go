@@ -56,14 +56,14 @@ func drawGuarded(w *cli.Page, o *cli.Options, v GuardedView) {
 	}
 	cli.DrawFields(w, [][2]string{
 		{"resource", resourceText(v.GuardView)}, {"covers", coveredText(v.GuardView)},
-		{"in Go", shown.Text("fencedstore.WithResource(" + strconv.Quote(one) + ")")},
+		{"in Go", shown.Text("fencedstore.Fence{Lease: lease, Resource: " + strconv.Quote(one) + "}")},
 		{"in SQL", shown.Text("fence(name, token, grant_id, p_resource => '" + strings.ReplaceAll(one, "'", "''") +
 			"')")},
 	})
 	fmt.Fprint(w, `
 Whoever writes to the table must pass the fence of that resource first, in the
 same transaction; other writes fail with SQLSTATE LK011. A lock that has the
-resource's name needs no WithResource and no p_resource.
+resource's name needs no Fence.Resource and no p_resource.
 `)
 	if v.Key != "" {
 		fmt.Fprintf(w, "… is the value of column %s; TRUNCATE needs the fence of %s.\n", shown.Text(v.Key),
