@@ -86,7 +86,8 @@ func TestAWriteTakesTheOptionsOfGuard(t *testing.T) {
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
 	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
-	under := h.Under(fencedstore.Fence{Resource: "y"}, fencedstore.WithTimeLimit(time.Minute), fencedstore.WithReceipt())
+	under := h.Under(fencedstore.Fence{Resource: "y"}, fencedstore.WithTimeLimit(time.Minute),
+		fencedstore.WithReceipt())
 	if err := under.Write(t.Context(), insert); err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,8 @@ func TestWritesAndReleaseShareTheSession(t *testing.T) {
 	}
 	within, wrote := make(chan struct{}), make(chan error, 1)
 	go func() {
-		wrote <- h.Under(fencedstore.Fence{SameToken: true}).Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		again := h.Under(fencedstore.Fence{SameToken: true})
+		wrote <- again.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 			close(within)
 			<-ctx.Done()
 			return insert(context.WithoutCancel(ctx), tx)

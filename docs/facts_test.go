@@ -99,11 +99,11 @@ func TestConfigurationHasTheLimitsOfTheCode(t *testing.T) {
 		"`pglock.WithDefaultTTL`": {short(pglock.DefaultTTL), short(pglock.MinTTL) + " to " + short(pglock.MaxTTL)},
 		"`pglock.WithSessionTTL`": {short(pglock.DefaultSessionTTL), short(pglock.MinTTL) + " to " +
 			short(pglock.MaxTTL)},
-		"`pglock.WithDefaultHolder`": {count(pglock.MaxHolderBytes) + " bytes"},
-		"`pglock.WithShared`":        {"1 to " + count(pglock.MaxLimit)},
-		"`pglock.WithMetadata`":      {count(pglock.MaxMetadataBytes) + " bytes"},
-		"a lock's name":              {count(pglock.MaxNameBytes) + " bytes"},
-		"`fencedstore.WithResource`": {count(pglock.MaxNameBytes) + " bytes"},
+		"`pglock.WithDefaultHolder`":   {count(pglock.MaxHolderBytes) + " bytes"},
+		"`pglock.WithShared`":          {"1 to " + count(pglock.MaxLimit)},
+		"`pglock.WithMetadata`":        {count(pglock.MaxMetadataBytes) + " bytes"},
+		"a lock's name":                {count(pglock.MaxNameBytes) + " bytes"},
+		"`fencedstore.Fence.Resource`": {count(pglock.MaxNameBytes) + " bytes"},
 	} {
 		line := row(t, page, cell)
 		for _, want := range wants {

@@ -87,7 +87,8 @@ func TestWriteBehindALockedRowSaysWhoHasLockedIt(t *testing.T) {
 				}
 			}},
 	} {
-		for _, how := range []string{"Write", "Write of several", "Once", "WriteSQL", "WriteSQL of several", "OnceSQL"} {
+		for _, how := range []string{"Write", "Write of several", "Once", "WriteSQL", "WriteSQL of several",
+			"OnceSQL"} {
 			switch {
 			case name != "a row" && how != "Write" && how != "WriteSQL": // the others share the rest
 				continue

@@ -40,8 +40,8 @@ func (e *DoneError) Error() string {
 // Is reports whether target is ErrDone.
 func (e *DoneError) Is(target error) bool { return target == ErrDone }
 
-// WithKey makes Guard do the work of a key, as Store.Once does: the transaction also records the key, under one fence. A
-// key has 1 to 512 bytes. If the work was done before, the error of Guard is ErrDone (DoneError) and nothing has
+// WithKey makes Guard do the work of a key, as Store.Once does: the transaction also records the key, under one fence.
+// A key has 1 to 512 bytes. If the work was done before, the error of Guard is ErrDone (DoneError) and nothing has
 // changed: roll the transaction back. Unlike Once, Guard does not wait until the disk and the synchronous standby have
 // that work. The same grant may do the work of many keys, as with SameToken.
 func WithKey(key string) Option {

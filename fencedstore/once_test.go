@@ -63,8 +63,8 @@ func TestI11_OnceRefusesBadInputBeforeItCallsAnything(t *testing.T) {
 					t.Errorf("panics: %v", r)
 				}
 			}()
-			if err := c.store.With(c.opt).Once(t.Context(), c.fenced, c.key, c.fn); !errors.Is(err, pglock.ErrInvalid) ||
-				!strings.Contains(err.Error(), c.says) {
+			err := c.store.With(c.opt).Once(t.Context(), c.fenced, c.key, c.fn)
+			if !errors.Is(err, pglock.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want ErrInvalid that says %q", err, c.says)
 			}
 		})

@@ -86,13 +86,13 @@ func TestExplainTranslatesTheServersRefusalsAlone(t *testing.T) {
 		}
 	}
 	var lost *pglock.LostError
-	if err := fencedstore.Explained(&pgconn.PgError{Code: "LK003", Detail: "reason=broken"}, l); !errors.As(err, &lost) ||
-		lost.Reason != pglock.ReasonBroken {
+	err := fencedstore.Explained(&pgconn.PgError{Code: "LK003", Detail: "reason=broken"}, l)
+	if !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
 		t.Errorf("%v does not tell the reason", err)
 	}
 	var stale *fencedstore.StaleTokenError
-	if err := fencedstore.Explained(&pgconn.PgError{Code: "LK002", Detail: "last_token=9"}, l); !errors.As(err, &stale) ||
-		stale.LastToken != 9 {
+	err = fencedstore.Explained(&pgconn.PgError{Code: "LK002", Detail: "last_token=9"}, l)
+	if !errors.As(err, &stale) || stale.LastToken != 9 {
 		t.Errorf("%v does not tell the token", err)
 	}
 	if err := (*fencedstore.Guarded)(nil).Explain(unique); !errors.Is(err, unique) {
@@ -210,10 +210,10 @@ func TestI11_OptionsThatDoNotApplyAreRefused(t *testing.T) {
 		"WithRetention of several": {store.With(keep).Write(t.Context(), fencedstore.Fences{{Lease: l}}, nothing),
 			"WithRetention"},
 		"WithRetention of Guard": {refused(fencedstore.Guard(t.Context(), tx, l, keep)), "WithRetention"},
-		"read only": {store.With(fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly})).Write(t.Context(), l,
-			nothing), "access mode"},
-		"no level": {store.With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: "nonsense; commit"})).Write(t.Context(), l,
-			nothing), "isolation level"},
+		"read only": {store.With(fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly})).Write(t.Context(),
+			l, nothing), "access mode"},
+		"no level": {store.With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: "nonsense; commit"})).Write(
+			t.Context(), l, nothing), "isolation level"},
 	} {
 		var bad *pglock.ArgumentError
 		if !errors.As(call.err, &bad) || !errors.Is(call.err, pglock.ErrInvalid) || bad.Field != call.field {

@@ -145,7 +145,9 @@ func TestGuardsRefuseALimitThatTheirSnapshotDoesNotShow(t *testing.T) {
 	b := newBench(t)
 	limit := fencedstore.WithTimeLimit(time.Hour)
 	for name, guard := range map[string]func(pgx.Tx, *pglock.Lease) error{
-		"Guard": func(tx pgx.Tx, l *pglock.Lease) error { return refused(fencedstore.Guard(t.Context(), tx, l, limit)) },
+		"Guard": func(tx pgx.Tx, l *pglock.Lease) error {
+			return refused(fencedstore.Guard(t.Context(), tx, l, limit))
+		},
 		"Guard of several": func(tx pgx.Tx, l *pglock.Lease) error {
 			return refused(fencedstore.Guard(t.Context(), tx, several(l), limit))
 		},

@@ -106,8 +106,8 @@ func TestLeaseThatIsLostInALongWriteEndsIt(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		l := b.acquire(t, string(level), pglock.WithTTL(5*time.Second))
 		begin := time.Now()
-		err := b.store.With(fencedstore.WithTimeLimit(time.Hour), fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(t.Context(),
-			l,
+		err := b.store.With(fencedstore.WithTimeLimit(time.Hour),
+			fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(t.Context(), l,
 			func(ctx context.Context, tx pgx.Tx) error {
 				if _, err := tx.Exec(ctx, `INSERT INTO done VALUES (1)`); err != nil {
 					return err

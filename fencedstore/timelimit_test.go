@@ -146,7 +146,8 @@ func newWideBench(t *testing.T) *bench {
 
 // tried says whether this tier has a way: in the short tier one of each kind, by pgx or by database/sql.
 func tried(name string) bool {
-	return pgtest.Among(name, "Write", "WriteSQL of several", "OnceSQL", "GuardSQL", "Guard of several", "Guard of a key")
+	return pgtest.Among(name, "Write", "WriteSQL of several", "OnceSQL", "GuardSQL", "Guard of several",
+		"Guard of a key")
 }
 
 // isGuard says of a way that it does not hear of the end of its transaction.
@@ -254,7 +255,8 @@ func TestI16_TimeLimitEndsWhatTakesLongerAndTheErrorSaysSo(t *testing.T) {
 				case !tried(name), !pgtest.EveryTest && what != "a statement" && name == "Guard of several":
 					continue
 				case ttl == time.Hour && (what != "a statement" ||
-					name != "Write of several" && name != "WriteSQL of several" && name != "OnceSQL" && name != "GuardSQL"):
+					name != "Write of several" && name != "WriteSQL of several" && name != "OnceSQL" &&
+						name != "GuardSQL"):
 					continue
 				case what != "a statement" && name != "Write" && name != "WriteSQL" && name != "Guard of several" &&
 					name != "GuardSQL":

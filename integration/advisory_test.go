@@ -223,8 +223,9 @@ func TestI17_CancelledStandbyWaitOfAnAdvisoryWriteIsUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	again := held.Under(fencedstore.Fence{SameToken: true})
 	write := func() error {
-		return held.Under(fencedstore.Fence{SameToken: true}).Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		return again.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO ledger VALUES (1)`)
 			return err
 		})

@@ -210,9 +210,13 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 			return s.store.With(fencedstore.WithTimeLimit(2*time.Hour)).Write(ctx, s.lease, s.inPgx())
 		},
 		"Store.Write of several": func(ctx context.Context) error { return s.store.Write(ctx, fences, s.inPgx()) },
-		"Store.Once":             func(ctx context.Context) error { return s.store.Once(ctx, s.lease, "key", s.inPgx()) },
-		"Store.Outcome":          func(ctx context.Context) error { return first(s.store.Outcome(ctx, receipt)) },
-		"reversible.Run":         func(ctx context.Context) error { return reversible.Run(ctx, s.lease, s.operation()) },
+		"Store.Once": func(ctx context.Context) error {
+			return s.store.Once(ctx, s.lease, "key", s.inPgx())
+		},
+		"Store.Outcome": func(ctx context.Context) error { return first(s.store.Outcome(ctx, receipt)) },
+		"reversible.Run": func(ctx context.Context) error {
+			return reversible.Run(ctx, s.lease, s.operation())
+		},
 		"SQLStore.Write": func(ctx context.Context) error {
 			return fencedstore.NewSQL(s.db).Write(ctx, s.protected(), s.inSQL())
 		},

@@ -271,7 +271,8 @@ func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
 					if when == "before" {
 						breakIt()
 					}
-					err := store.With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(t.Context(), fences,
+					err := store.With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(
+						t.Context(), fences,
 						func(ctx context.Context, tx pgx.Tx) error {
 							if when == "before" {
 								t.Error("the callback was called")

@@ -98,7 +98,8 @@ func TestI10_BreakStays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = fencedstore.New(pool).With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(t.Context(), lease,
+			err = fencedstore.New(pool).With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(
+				t.Context(), lease,
 				func(ctx context.Context, tx pgx.Tx) error {
 					if _, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token()); err != nil {
 						return err

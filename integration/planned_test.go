@@ -179,7 +179,8 @@ func everyCall(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool, n, nex
 		},
 		func() error {
 			return held("x")(func(l *pglock.Lease) error {
-				limited, again := store.With(fencedstore.WithTimeLimit(time.Minute)), fencedstore.Fence{Lease: l, SameToken: true}
+				limited := store.With(fencedstore.WithTimeLimit(time.Minute))
+				again := fencedstore.Fence{Lease: l, SameToken: true}
 				return errors.Join(store.Write(ctx, l, guarded), limited.Write(ctx, again, nothing),
 					store.Once(ctx, l, uuid.NewString(), nothing))
 			})

@@ -210,7 +210,8 @@ func passing(
 	}
 	passed = make(chan error, 1)
 	go func() {
-		_, err := fencedstore.Guard(t.Context(), tx, fencedstore.Fence{Lease: lease, Resource: resource, SameToken: true})
+		fence := fencedstore.Fence{Lease: lease, Resource: resource, SameToken: true}
+		_, err := fencedstore.Guard(t.Context(), tx, fence)
 		passed <- err
 	}()
 	return tx, int(conn.PgConn().PID()), passed

@@ -276,7 +276,8 @@ func TestI4_I18_NothingOfTheOldHolderIsCommittedAfterAHandOver(t *testing.T) {
 		t.Run(string(level), func(t *testing.T) {
 			held := mustAcquire(t, clients[0], string(level))
 			got := queueing(t, pool, string(level), clients[1:], []string{"b"})
-			err := fencedstore.New(pool).With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(t.Context(), held,
+			err := fencedstore.New(pool).With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level})).Write(
+				t.Context(), held,
 				func(ctx context.Context, tx pgx.Tx) error {
 					if _, err := tx.Exec(ctx, `INSERT INTO written VALUES ($1)`, held.Token()); err != nil {
 						return err

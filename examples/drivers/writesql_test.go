@@ -261,9 +261,8 @@ func TestI16_TimeLimitIsToldWhateverTheDriver(t *testing.T) {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
 				s := warm(t, newScene(t))
-				err := fencedstore.NewSQL(openDriver(t, of, s.url)).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(),
-					s.leaseOf(t, 3*time.Second),
-					do)
+				store := fencedstore.NewSQL(openDriver(t, of, s.url)).With(fencedstore.WithTimeLimit(limit))
+				err := store.Write(t.Context(), s.leaseOf(t, 3*time.Second), do)
 				var late *fencedstore.TimeLimitError
 				if !errors.As(err, &late) || late.Limit != limit || !strings.Contains(err.Error(), "WithTimeLimit") {
 					t.Errorf("%v, want a TimeLimitError of %v", err, limit)
@@ -285,7 +284,8 @@ func TestWorkLongerThanATTLIsCommittedWhateverTheDriver(t *testing.T) {
 			}
 			db, lease := openDriver(t, of, s.url), s.leaseOf(t, 4*time.Second)
 			for i := range 2 {
-				err := fencedstore.NewSQL(db).With(fencedstore.WithTimeLimit(time.Minute)).Once(t.Context(), lease, "nightly",
+				store := fencedstore.NewSQL(db).With(fencedstore.WithTimeLimit(time.Minute))
+				err := store.Once(t.Context(), lease, "nightly",
 					func(ctx context.Context, tx *sql.Tx) error {
 						if _, err := tx.ExecContext(ctx, `SELECT pg_sleep(5)`); err != nil {
 							return err

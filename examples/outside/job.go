@@ -70,9 +70,9 @@ func (f file) update(ctx context.Context, change func(now string) (string, error
 	return os.Rename(temporary, f.path)
 }
 
-// replace is the operation that writes text into the file: reversible.Run(ctx, lease, replace(f, text)). No other writer
-// may write the same text, so it contains the token. Apply replaces only what Capture has read, and Restore replaces
-// only what Apply has written.
+// replace is the operation that writes text into the file: reversible.Run(ctx, lease, replace(f, text)). No other
+// writer may write the same text, so it contains the token. Apply replaces only what Capture has read, and Restore
+// replaces only what Apply has written.
 func replace(f file, text string) reversible.Operation {
 	var before string
 	wrote := false // true as soon as Apply may have written

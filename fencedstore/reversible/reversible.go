@@ -95,16 +95,18 @@ type Operation struct {
 }
 
 func (op Operation) check(lease *pglock.Lease) error {
+	invalid := func(field, value, rule string) error {
+		return &pglock.ArgumentError{Field: field, Value: value, Rule: rule}
+	}
 	switch {
 	case lease == nil || lease.Token() == 0:
-		return &pglock.ArgumentError{Field: "lease", Value: "nil or zero",
-			Rule: "be a *pglock.Lease that a Client was granted"}
+		return invalid("lease", "nil or zero", "be a *pglock.Lease that a Client was granted")
 	case op.Apply == nil:
-		return &pglock.ArgumentError{Field: "Apply", Value: "nil", Rule: "be a function"}
+		return invalid("Apply", "nil", "be a function")
 	case op.Restore == nil:
-		return &pglock.ArgumentError{Field: "Restore", Value: "nil", Rule: "be a function"}
+		return invalid("Restore", "nil", "be a function")
 	case op.RestoreTimeout < 0:
-		return &pglock.ArgumentError{Field: "RestoreTimeout", Value: op.RestoreTimeout.String(), Rule: "not be negative"}
+		return invalid("RestoreTimeout", op.RestoreTimeout.String(), "not be negative")
 	}
 	return nil
 }

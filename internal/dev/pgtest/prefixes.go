@@ -7,7 +7,7 @@ import (
 
 // prefixes finds what the errors of the packages begin with, and what pglock says of a request for a lock.
 var prefixes = regexp.MustCompile(
-	`(^|[^\w./-])(pglock|fencedstore|fencedhttp|leader|advisory|lockadmin|schedulers|migrations|dashboard|otelpglock): `)
+	`(^|[^\w./-])(pglock|fencedstore|fencedhttp|leader|advisory|lockadmin|reversible|schedulers|migrations|dashboard|otelpglock): `)
 
 // acquiring finds the other words that errors used to say again and again.
 var acquiring = regexp.MustCompile(`acquire (lock |\d+ locks)`)
