@@ -25,7 +25,8 @@ func TestArchitectureNamesAllMutexesAndGoroutines(t *testing.T) {
 		written[m[1]] = concurrency{strings.TrimSpace(m[2]) != "", strings.TrimSpace(m[3]) != ""}
 	}
 	found := make(map[string]concurrency)
-	for _, folder := range []string{"pglock", "fencedstore", "fencedstore/reversible", "fencedhttp", "leader", "advisory", "lockadmin",
+	for _, folder := range []string{"pglock", "fencedstore", "fencedstore/reversible", "fencedhttp", "leader",
+		"advisory", "lockadmin",
 		"dashboard",
 		"migrations", "schedulers", "schedulers/gocron", "schedulers/cron", "otelpglock", "internal/*"} {
 		files, err := filepath.Glob(filepath.Join("..", folder, "*.go"))

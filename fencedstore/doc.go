@@ -3,12 +3,12 @@
 // # The rule
 //
 // A fence is a row that remembers the greatest token that has written to a resource. The resource is the lock's name,
-// unless WithResource names another. All writers of a resource must pass the same fence. A fenced transaction takes
+// unless Fence.Resource names another. All writers of a resource must pass the same fence. A fenced transaction takes
 // these steps, in this order:
 //
 //  1. It takes the row of the fence. It may have to wait for the open transaction of a predecessor.
 //  2. The server compares tokens. The lease's token must be greater than every token that has passed. With
-//     WithSameToken, the token that passed last may pass again, if it is of the same grant.
+//     Fence.SameToken, the token that passed last may pass again, if it is of the same grant.
 //  3. The server checks, after that wait and by its own clock, that the lease has not ended.
 //  4. The write runs.
 //  5. Inside COMMIT, a deferred trigger checks the lease once more: it has not ended, nobody has broken it, and nobody
@@ -20,19 +20,26 @@
 //
 // # Ways to write
 //
-//	              begins and commits the transaction   through
-//	Store.Write   this package                         a *pgxpool.Pool
-//	WriteSQL      this package                         a *sql.DB of any driver, such as lib/pq or pgx's stdlib
-//	Guard         the application                      a pgx.Tx
-//	GuardSQL      the application                      a *sql.Tx, or what GORM makes of one (SQLTx)
+//	                 begins and commits the transaction   through
+//	Store.Write      this package                         a *pgxpool.Pool
+//	SQLStore.Write   this package                         a *sql.DB of any driver, such as lib/pq or pgx's stdlib
+//	Guard            the application                      a pgx.Tx
+//	GuardSQL         the application                      a *sql.Tx, or what GORM makes of one (SQLTx)
 //
-// Store.Write and WriteSQL take all five steps. Store.Write sends BEGIN together with the fence, and the last check
-// together with COMMIT: a fenced write has as many round trips as a plain transaction. WriteSQL has two more. Guard and
-// GuardSQL take steps 1 to 3. Step 5 comes with the COMMIT, whoever sends it.
+// What is fenced comes first, and the work last:
 //
-// Each has variants. WriteAll, WriteAllSQL, GuardAll and GuardAllSQL pass several fences at once, in an order that
-// keeps transactions from waiting for each other in a circle. Once, OnceSQL, GuardOnce and GuardOnceSQL do the work of
-// a key at most once, whoever asks and however often.
+//	store := fencedstore.New(pool)
+//	err := store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error { … })
+//	err = store.Write(ctx, fencedstore.Fence{Lease: lease, Resource: "accounts/42"}, work)
+//	err = store.Write(ctx, fencedstore.Fences{{Lease: from}, {Lease: to}}, work)
+//
+// Both stores take all five steps. Store sends BEGIN together with the fence, and the last check together with COMMIT:
+// a fenced write has as many round trips as a plain transaction. SQLStore has two more. Guard and GuardSQL take steps 1
+// to 3. Step 5 comes with the COMMIT, whoever sends it.
+//
+// Fences pass several fences at once, in an order that keeps transactions from waiting for each other in a circle.
+// Once, and Guard WithKey, do the work of a key at most once, whoever asks and however often. With gives a store with
+// options.
 //
 // # Guarded tables
 //
@@ -44,13 +51,13 @@
 //
 // # Outside the database
 //
-// Store.Run does an operation on a file, an object or a service between two checks of the lease. It undoes the
-// operation when the second check fails (Reversible). A service that can compare tokens by itself does so with package
+// Package fencedstore/reversible does an operation on a file, an object or a service between two checks of the lease,
+// and undoes it when the second check fails. A service that can compare tokens by itself does so with package
 // fencedhttp.
 //
 // # What is refused
 //
-//   - ErrStaleToken (StaleTokenError): a greater token has written. Without WithSameToken also: this token has written.
+//   - ErrStaleToken (StaleTokenError): a greater token has written. Without SameToken also: this token has written.
 //     Because a grant writes once, repeating a write does no harm.
 //   - pglock.ErrLost (LostError): the lease has expired, or was broken, released elsewhere or taken over. A holder that
 //     was overtaken at the fence gets ErrStaleToken first.
@@ -73,7 +80,7 @@
 // A holder that hangs in a fenced transaction keeps the next one waiting at the fence. So the fence limits its
 // transaction. Without WithTimeLimit the limit is what the lease has left at the fence. With WithTimeLimit(d) it is d:
 //
-//	err := store.Write(ctx, lease, nightlyJob, fencedstore.WithTimeLimit(20*time.Minute))
+//	err := store.With(fencedstore.WithTimeLimit(20*time.Minute)).Write(ctx, lease, nightlyJob)
 //
 // If d is longer than what the lease has left, the lease is extended to d before BEGIN. Renewals do not shorten it, and
 // after the write it goes back to its TTL. Choose d with care: it is also how long a holder that hangs, or dies, can
@@ -84,7 +91,7 @@
 // lower than the others. If the user has set a lower limit, it stays. These settings end with the transaction. If one
 // of them ends the transaction, the error is a TimeLimitError, which names the setting and its length. A driver of
 // database/sql may only say "driver: bad connection" then; the error is a TimeLimitError all the same. For a
-// transaction of Guard, Explain finds it.
+// transaction of Guard, Guarded.Explain finds it.
 //
 // If the transaction waited for somebody else's lock, TimeLimitError.Wait says for what and for whom. A write that has
 // used three quarters of its time asks the server, over another connection of the lease's client; other writes ask
@@ -123,12 +130,12 @@
 // If COMMIT gets no answer, the write asks for its receipt, for five seconds. It returns nil if the transaction was
 // committed. If the transaction was rolled back, it returns an error that does not match pglock.ErrOutcomeUnknown. If
 // the question gets no answer either, or if somebody cancelled the wait for a synchronous standby, the error is an
-// OutcomeUnknownError. Give its Receipt to Store.Outcome or OutcomeSQL later, from any process. They answer for a week,
-// also after a crash. After a failover they answer what the new primary knows. A program reuses a receipt's row only
-// when it knows what became of the previous write. So nobody overwrites a receipt that somebody may still read.
+// OutcomeUnknownError. Give its Receipt to Outcome of a store later, from any process. It answers for a week, also
+// after a crash. After a failover it answers what the new primary knows. A program reuses a receipt's row only when it
+// knows what became of the previous write. So nobody overwrites a receipt that somebody may still read.
 //
 // A cancelled wait for the standby shows only on connections whose configuration went through pglock.ObserveCommits;
-// through database/sql only pgx has them. It is safe to try again with the same lease and without WithSameToken: if the
+// through database/sql only pgx has them. It is safe to try again with the same lease and without SameToken: if the
 // first attempt was committed, the second is stale. If a connection was cut in silence, the write waits for COMMIT
 // until ctx ends, at most for the TTL and five seconds; with WithTimeLimit at most until five seconds after the time
 // limit, if that is later. Then it asks for its receipt. If that is too long for you, give ctx a deadline. A
@@ -143,11 +150,11 @@
 //     lock, break it or release it. The write fails with ErrLeftFence, and somebody has to end the prepared
 //     transaction.
 //   - Raise the limits that the fence has set. The next holder would wait for longer.
-//   - SET CONSTRAINTS ALL IMMEDIATE after Guard or GuardSQL. It uses up the check inside COMMIT. In a write of this
-//     package it only makes breaks and releases of the lease wait for the end of the transaction.
-//   - ROLLBACK TO a savepoint from before Guard or GuardSQL. It takes the fence back, and nobody notices. Guard the
-//     outermost transaction, not a nested one. Seal, as the last statement before COMMIT, closes this hole and the
-//     previous one, as it does in a write of this package.
+//   - SET CONSTRAINTS ALL IMMEDIATE after Guard. It uses up the check inside COMMIT. In a write of a store it only
+//     makes breaks and releases of the lease wait for the end of the transaction.
+//   - ROLLBACK TO a savepoint from before Guard. It takes the fence back, and nobody notices. Guard the outermost
+//     transaction, not a nested one. Guarded.Seal, as the last statement before COMMIT, closes this hole and the
+//     previous one, as it does in a write of a store.
 //   - Write through another connection, which no fence protects.
 //   - Keep the transaction after the callback has returned.
 package fencedstore

@@ -1,6 +1,7 @@
 package fencedstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -205,15 +206,9 @@ func (r *sqlRow) Scan(into ...any) error {
 	}
 	defer r.rows.Close()
 	if !r.rows.Next() {
-		if err := r.rows.Err(); err != nil {
-			return err
-		}
-		return sql.ErrNoRows
+		return cmp.Or(r.rows.Err(), sql.ErrNoRows)
 	}
-	if err := r.rows.Scan(into...); err != nil {
-		return err
-	}
-	return r.rows.Close()
+	return cmp.Or(r.rows.Scan(into...), r.rows.Close())
 }
 
 // arrayText writes an array of texts as PostgreSQL reads it, for drivers that take no arrays.

@@ -186,31 +186,28 @@ func TableGuards(ctx context.Context, db DB, opts ...TableOption) ([]TableGuard,
 	return nil, failure.At(ctx, pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0), "fencedstore: list guards")
 }
 
+// tableErrors are what SQLSTATEs of these functions mean.
+var tableErrors = map[string]error{
+	"42710": ErrOtherGuard, "55000": ErrTriggerRight, "42704": ErrNotGuarded,
+	// No table, not a table, no column, its type, no name.
+	"42P01": pglock.ErrInvalid, "42809": pglock.ErrInvalid, "42703": pglock.ErrInvalid, "42804": pglock.ErrInvalid,
+	"42602": pglock.ErrInvalid, "42601": pglock.ErrInvalid, "0A000": pglock.ErrInvalid,
+	"3F000": pglock.ErrInvalid, // the table's schema; if it is that of pglock itself, ErrSchema
+}
+
 func tableError(ctx context.Context, what, table, schema string, err error) error {
 	if err == nil {
 		return nil
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
-		switch pgErr.Code {
-		case "42710": // duplicate_object
-			err = fmt.Errorf("%w: %w", ErrOtherGuard, err)
-		case "55000": // object_not_in_prerequisite_state
-			err = fmt.Errorf("%w: %w", ErrTriggerRight, err)
-		case "42704": // undefined_object
-			err = fmt.Errorf("%w: %w", ErrNotGuarded, err)
-		// No table, not a table, no column, its type, no name.
-		case "42P01", "42809", "42703", "42804", "42602", "42601", "0A000":
-			err = fmt.Errorf("%w: %w", pglock.ErrInvalid, err)
-		case "3F000": // of the table, or of pglock itself
-			if strings.Contains(pgErr.Message, strconv.Quote(schema)) {
-				err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
-			} else {
-				err = fmt.Errorf("%w: %w", pglock.ErrInvalid, err)
-			}
-		case "42501":
+		is := tableErrors[pgErr.Code]
+		switch {
+		case pgErr.Code == "42501":
 			err = fmt.Errorf("%w: the user must own the table and have the role pglock_user: %w",
 				pglock.ErrPermission, err)
+		case is != nil && !(pgErr.Code == "3F000" && strings.Contains(pgErr.Message, strconv.Quote(schema))):
+			err = fmt.Errorf("%w: %w", is, err)
 		default:
 			err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
 		}

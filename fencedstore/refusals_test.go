@@ -268,3 +268,29 @@ func TestOutcomeEndsWhenAskingAgainCannotHelp(t *testing.T) {
 		})
 	}
 }
+
+// A store with options is another one: whoever shares a store gives it no options by mistake.
+func TestWithLeavesTheStoreAsItIs(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	l := b.acquire(t, "report")
+	level := func(store *fencedstore.Store) (level string) {
+		t.Helper()
+		fence := fencedstore.Fence{Lease: l, SameToken: true}
+		if err := store.Write(t.Context(), fence, func(ctx context.Context, tx pgx.Tx) error {
+			return tx.QueryRow(ctx, "SELECT current_setting('transaction_isolation')").Scan(&level)
+		}); err != nil {
+			t.Error(err)
+		}
+		return level
+	}
+	with := b.store.With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable}))
+	both := with.With(fencedstore.WithTimeLimit(time.Minute))
+	_ = with.With(fencedstore.WithTimeLimit(0)) // refused
+	for store, want := range map[*fencedstore.Store]string{b.store: "read committed", with: "serializable",
+		both: "serializable"} {
+		if got := level(store); got != want {
+			t.Errorf("a write at %s, want %s", got, want)
+		}
+	}
+}

@@ -25,10 +25,9 @@ var ErrTimeLimit = errors.New("fencedstore: the transaction took too long")
 
 // TimeLimitError says which time limit ended a fenced transaction. It is an ErrTimeLimit. Nothing was committed.
 //
-// If the transaction waited for somebody else's lock, more time would not have helped, and Wait says whose it was. Only
-// while a transaction waits the server knows for whom. So a write of this package that has used three quarters of its
-// time asks the server, over another connection of the lease's client. A transaction of Guard is asked about only while
-// it waits at its fence. Wait is nil if nobody could be asked in time, or if the transaction did not wait.
+// If the transaction waited for somebody else's lock, more time would not have helped, and Wait says whose it was. Of a
+// transaction of Guard this is known only while it waits at its fence. Wait is nil if nobody could be asked in time, or
+// if the transaction did not wait.
 //
 // It goes by the time that has passed. A transaction that a lower setting of the user ended, after it had taken longer
 // than Limit in all, gets this error too. If the callback hides the error of its statement, Write fails with SQLSTATE
@@ -89,11 +88,8 @@ func (e *TimeLimitError) Unwrap() error { return e.Err }
 // If d is longer than the lease has left, the write first extends the lease with pglock.Lease.Extend, before BEGIN. The
 // heartbeat goes on renewing it, and its deadline, Valid and Context follow. If d is shorter, the lease stays as it is
 // and the transaction may take d. Several leases are extended together; if one of them is lost meanwhile, nothing is
-// written.
-//
-// The server ends a transaction that takes longer (TimeLimitError), with the exceptions before PostgreSQL 17 that the
-// package documentation names; there the callback's context ends two seconds after d. A holder that hangs can keep the
-// next one waiting for up to d: give the longest time that the work needs, and no more.
+// written. The server ends a transaction that takes longer (TimeLimitError); the package documentation says how, and
+// what a long d costs.
 //
 // After a store's write the lease goes back to its TTL at once; a crash just before that leaves the lock taken for up
 // to d. Guard does not hear of the end of the transaction. After it the lease goes back when d has passed, or ends when
@@ -195,11 +191,11 @@ func (p passage) explain(err error, isDead bool) *TimeLimitError {
 		time.Since(p.At) < least-least/100 {
 		return nil
 	}
-	return p.error(setting, err)
+	return p.error(err)
 }
 
-func (p passage) error(setting string, err error) *TimeLimitError {
-	return &TimeLimitError{Setting: setting, Limit: cmp.Or(p.Given, p.Limit), Given: p.Given > 0, Err: err}
+func (p passage) error(err error) *TimeLimitError {
+	return &TimeLimitError{Setting: limitOf(err), Limit: cmp.Or(p.Given, p.Limit), Given: p.Given > 0, Err: err}
 }
 
 // limitOf is the setting that the server names as the reason, or "".

@@ -227,19 +227,22 @@ func (w *writing) begin(ctx context.Context) error {
 	if err == nil {
 		w.look.passed(p.pid)
 	} else if protocol.State(err) == "" && bounded.Err() != nil && ctx.Err() == nil {
-		late := w.pass.error("", failure.OfOurs(err))
-		late.Wait = w.look.stop()
-		return late
+		return w.tooLate(failure.OfOurs(err))
 	}
 	return err
 }
 
 // explainLimit returns a TimeLimitError if one of the fence's limits ended the transaction.
 func (w *writing) explainLimit(err error, isDead bool) error {
-	late := w.pass.explain(err, isDead)
-	if late == nil {
+	if w.pass.explain(err, isDead) == nil {
 		return nil
 	}
+	return w.tooLate(err)
+}
+
+// tooLate is the TimeLimitError of the transaction.
+func (w *writing) tooLate(err error) error {
+	late := w.pass.error(err)
 	late.Wait = w.look.stop()
 	return late
 }
@@ -274,15 +277,13 @@ func (w *writing) call(ctx context.Context, fn work) error {
 	}
 	if w.limit > 0 {
 		var stop context.CancelFunc
-		late := w.pass.error("", context.DeadlineExceeded)
+		late := w.pass.error(context.DeadlineExceeded)
 		fnCtx, stop = context.WithDeadlineCause(fnCtx, w.pass.At.Add(w.limit+lateBy), late)
 		defer stop()
 	}
 	err := fn(fnCtx, w.conn)
 	if err != nil && errors.Is(context.Cause(fnCtx), ErrTimeLimit) && !errors.Is(err, ErrTimeLimit) {
-		late := w.pass.error(limitOf(err), err)
-		late.Wait = w.look.stop()
-		return late
+		return w.tooLate(err)
 	}
 	if err != nil {
 		return ofCallback{err}

@@ -225,16 +225,12 @@ func confirm(ctx context.Context, lease *pglock.Lease) error {
 		attempt, cancel := context.WithTimeout(ctx, min(lease.TTL()/3, checking, time.Until(by)))
 		_, err := lease.Check(attempt)
 		cancel()
-		if err == nil {
-			return nil
-		}
-		if end := ended(ctx, lease); errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrReleased) {
+		if err == nil || errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrReleased) {
 			return err
-		} else if end != nil {
-			return fmt.Errorf("%w; until then the server did not say whether the lease is held: %w", end,
-				failure.OfOurs(err))
 		}
-		last = failure.OfOurs(err)
+		if last = failure.OfOurs(err); ended(ctx, lease) != nil {
+			break
+		}
 		pause.Exactly(ctx, min(wait, time.Until(by)))
 	}
 	if end := ended(ctx, lease); end != nil {

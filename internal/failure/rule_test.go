@@ -14,7 +14,8 @@ func TestOnlyFailurePutsTheNameOfAPackageInFrontOfAnError(t *testing.T) {
 	named := regexp.MustCompile(`fmt\.Errorf\("` +
 		`(pglock|fencedstore|fencedhttp|leader|advisory|lockadmin|reversible|schedulers|migrations|dashboard|otelpglock): [^"]*%w`)
 	files := 0
-	for _, folder := range []string{"pglock", "fencedstore", "fencedstore/reversible", "fencedhttp", "leader", "advisory", "lockadmin",
+	for _, folder := range []string{"pglock", "fencedstore", "fencedstore/reversible", "fencedhttp", "leader",
+		"advisory", "lockadmin",
 		"schedulers", "schedulers/*", "migrations", "dashboard", "internal/server", "internal/protocol",
 		"internal/listener", "internal/metrics"} {
 		found, err := filepath.Glob(filepath.Join("..", "..", folder, "*.go"))

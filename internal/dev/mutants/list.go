@@ -6,11 +6,14 @@ import "slices"
 // embed it.
 const schema = "migrations/000001_pglock.up.sql"
 
+const operation = "fencedstore/reversible/reversible.go"
+
 // The packages whose tests must notice.
 const (
 	integration = "./integration"
 	library     = "./pglock"
 	store       = "./fencedstore"
+	outside     = "./fencedstore/reversible"
 	services    = "./fencedhttp"
 	listening   = "./internal/listener"
 	drivers     = "./examples/drivers"

@@ -61,9 +61,9 @@ var ofAdvisory = []mutant{
 		{"advisory/write.go", "if err := h.Guard(ctx, tx); err != nil {", "if err := h.Err(); err != nil {"},
 	}, bridging, "^TestAWriteIsRefused"},
 	{"advisory: a write passes no fence", []edit{
-		{"advisory/write.go", "if err := fencedstore.Guard(ctx, tx, h.lease, opts...); err != nil {",
-			"if err := h.Err(); err != nil {"},
-		{"advisory/write.go", "if err := fencedstore.Seal(ctx, tx, h.lease, opts...); err != nil {",
+		{"advisory/write.go", "if guarded, err = fencedstore.Guard(ctx, tx, w.fence, w.opts...); err != nil {",
+			"if err = h.Err(); err != nil {"},
+		{"advisory/write.go", "if err := guarded.Seal(ctx); err != nil {",
 			"if err := h.Err(); err != nil {"},
 	}, bridging, "^TestAWriteIsUnder"},
 	{"advisory: a guard refuses nobody", []edit{

@@ -117,7 +117,8 @@ var ofExtensions = []mutant{
 			"c.tx.ExecContext(ctx, \"SELECT\")"},
 	}, store, "^TestWritesThrough"},
 	{"I17 an unanswered COMMIT of a driver is called a failure", []edit{
-		{"fencedstore/write.go", "\tover, err := resolve(ctx, db, receipt, err)\n", "\tover := false\n"},
+		{"fencedstore/write.go", "\tover, err := resolve(ctx, receipt, err, db.lookBy(o.fences[0].Lease))\n",
+			"\tover := false\n"},
 	}, drivers, "^TestI17_Lost"},
 	{"I17 a COMMIT of a driver that hangs is waited for", []edit{
 		{"fencedstore/sqlconn.go", "\t\t\tc.cut()\n", ""},
@@ -126,11 +127,11 @@ var ofExtensions = []mutant{
 		{"fencedstore/write.go", "openingAgain + w.db.idle()", "openingAgain"},
 	}, drivers, "^TestWriteReplacesDead"},
 	{"once through database/sql is more than once", []edit{
-		{"fencedstore/sql.go", "\tc, o, err := openOnce(lease, key, opts, true)\n", "\tc, o, err := openWrite(lease, " +
-			"append(opts, WithSameToken()))\n"},
+		{"fencedstore/store.go", "\treturn (*writer)(s).once(ctx, fenced, key, inSQL(fn))\n", "\tall, _ := " +
+			"listed(fenced)\n\tall[0].SameToken = true\n\treturn (*writer)(s).write(ctx, all, inSQL(fn))\n"},
 	}, store, "^TestWorkOfAKey"},
 	{"I17 a guard leaves no receipt", []edit{
-		{"fencedstore/guard.go", "\t\treceipt, *c.receipt = &r, r\n", "\t\t_, *c.receipt = &r, r\n"},
+		{"fencedstore/guard.go", "\t\treceipt = &g.receipt\n", "\t\t_ = receipt\n"},
 	}, store, "^TestI17_Transaction"},
 	{"I7 a Renew asks for no extension", []edit{
 		{"pglock/lease.go", "\tr := l.renewal(sent)\n", "\tr := renewal{claim: l.claim(), lasts: l.ttl}\n"},

@@ -148,7 +148,8 @@ var ofFences = []mutant{
 			"r WHERE r.receipt_id = p_receipt_id;\n  RETURN coalesce(found_ = p_write_id, false);"},
 	}, store, "^TestOutcome"},
 	{"I17 an unanswered COMMIT is called a failure", []edit{
-		{"fencedstore/write.go", "\tover, err := resolve(ctx, db, receipt, err)\n", "\tover := false\n"},
+		{"fencedstore/write.go", "\tover, err := resolve(ctx, receipt, err, db.lookBy(o.fences[0].Lease))\n",
+			"\tover := false\n"},
 	}, integration, "^TestI17_Lost"},
 	{"I17 a later write overwrites the receipt of an unknown outcome", []edit{
 		{"fencedstore/write.go", "\t\tw.doubt = true\n\t\terr = errors.New(", "\t\terr = errors.New("},
@@ -184,16 +185,15 @@ var ofFences = []mutant{
 
 	// Outside the database.
 	{"I7 an operation waits for a deadline that the heartbeat moves", []edit{
-		{"fencedstore/reversible.go", "\tfor pause := firstPause; time.Until(by) > 0; pause",
-			"\tfor pause := firstPause; time.Until(lease.Deadline()) > 0; pause"},
-		{"fencedstore/reversible.go", "min(lease.TTL()/3, checking, time.Until(by)))\n",
+		{operation, "\tfor wait := firstPause; time.Until(by) > 0; wait",
+			"\tfor wait := firstPause; time.Until(lease.Deadline()) > 0; wait"},
+		{operation, "min(lease.TTL()/3, checking, time.Until(by)))\n",
 			"min(lease.TTL()/3, checking, time.Until(lease.Deadline())))\n"},
-		{"fencedstore/reversible.go", "\t\ttimer := time.NewTimer(min(pause, time.Until(by)))\n",
-			"\t\ttimer := time.NewTimer(pause)\n"},
-		{"fencedstore/reversible.go", "\tby := lease.Deadline()\n", ""},
-	}, store, "^TestI7_OperationIsUndone"},
+		{operation, "\t\tpause.Exactly(ctx, min(wait, time.Until(by)))\n", "\t\tpause.Exactly(ctx, wait)\n"},
+		{operation, "\tby := lease.Deadline()\n", ""},
+	}, outside, "^TestI7_OperationIsUndone"},
 	{"an operation that the server does not confirm stands", []edit{
-		{"fencedstore/reversible.go", "\tif err := confirm(working, r.lease); err != nil {\n",
+		{operation, "\tif err := confirm(working, r.lease); err != nil {\n",
 			"\tif err := confirm(working, r.lease); errors.Is(err, pglock.ErrLost) {\n"},
-	}, store, "^TestI7_Operation|^TestOperation|^TestEnd"},
+	}, outside, "^TestI7_Operation|^TestOperation|^TestEnd"},
 }
