@@ -1,6 +1,7 @@
 package fencedstore
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/pglock-dev/pglock/internal/failure"
@@ -49,52 +50,47 @@ func (fs Fences) ForSiblings(key hooks.Key) hooks.Lease { return fs[0].ForSiblin
 func listed(fenced Fenced) (Fences, error) {
 	switch f := fenced.(type) {
 	case *pglock.Lease:
-		return alone(Fence{Lease: f})
+		return listed(Fence{Lease: f})
 	case Fence:
-		return alone(f)
+		f, err := f.complete()
+		return Fences{f}, err
 	case Fences:
-		return f.together()
+		return f.complete()
 	}
 	return nil, invalid("fenced", fmt.Sprintf("%T", fenced), "be a *pglock.Lease, a Fence or Fences")
-}
-
-func alone(f Fence) (Fences, error) {
-	f, err := f.complete()
-	return Fences{f}, err
 }
 
 func (f Fence) complete() (Fence, error) {
 	if f.Lease == nil || f.Lease.Token() == 0 {
 		return f, invalid("lease", "nil or zero", "be a *pglock.Lease that a Client was granted")
 	}
-	if f.Resource == "" {
-		f.Resource = f.Lease.Resource()
-	}
-	if f.Resource == f.Lease.Resource() {
+	f.Resource = cmp.Or(f.Resource, f.Lease.Resource())
+	if f.named() == nil {
 		return f, nil
 	}
 	return f, checkText("resource", f.Resource, pglock.MaxNameBytes)
 }
 
-func (fs Fences) together() (all Fences, err error) {
+func (fs Fences) complete() (all Fences, err error) {
 	if len(fs) == 0 || len(fs) > maxFences {
 		return nil, invalid("fences", fmt.Sprint(len(fs), " long"), fmt.Sprint("have 1 to ", maxFences, " elements"))
 	}
 	seen := make(map[string]bool, len(fs))
 	for i, f := range fs {
+		field := fmt.Sprintf("fences[%d]", i)
 		if f, err = f.complete(); err != nil {
-			return nil, failure.Told(err, "fencedstore: fences[%d]", i)
+			return nil, failure.Told(err, "fencedstore: %s", field)
 		}
-		first, home := hooks.Of(fs[0]).Home(), hooks.Of(f).Home()
+		first, home := hooks.Of(fs).Home(), hooks.Of(f).Home()
 		switch {
 		case seen[f.Resource]:
-			return nil, invalid(fmt.Sprintf("fences[%d].Resource", i), f.Resource, "be named once")
+			return nil, invalid(field+".Resource", f.Resource, "be named once")
 		case f.SameToken != fs[0].SameToken:
-			return nil, invalid(fmt.Sprintf("fences[%d].SameToken", i), fmt.Sprint(f.SameToken), "be the same in all")
+			return nil, invalid(field+".SameToken", fmt.Sprint(f.SameToken), "be the same in all")
 		case home != first:
 			err := fmt.Errorf("%w: lock %q is of schema %q, and lock %q of schema %q: a transaction is of one database",
 				pglock.ErrWrongDatabase, f.Lease.Name(), home.Schema, fs[0].Lease.Name(), first.Schema)
-			return nil, failure.Told(err, "fencedstore: fences[%d]", i)
+			return nil, failure.Told(err, "fencedstore: %s", field)
 		}
 		seen[f.Resource] = true
 		all = append(all, f)

@@ -60,9 +60,9 @@ func (o opening) home() hooks.Grant { return hooks.Of(o.fences).Home() }
 
 // String names the resources, for messages.
 func (o opening) String() string {
-	var names []string
-	for _, f := range o.fences {
-		names = append(names, strconv.Quote(f.Resource))
+	names := o.resources()
+	for i, name := range names {
+		names[i] = strconv.Quote(name)
 	}
 	if len(names) == 1 {
 		return "resource " + names[0]

@@ -1,6 +1,7 @@
 package fencedstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -78,9 +79,7 @@ func (c *pgxConn) begin(ctx context.Context, o opening, r Receipt) (p passed, er
 	if err == nil {
 		p, err = o.read(results.QueryRow())
 	}
-	if closeErr := results.Close(); err == nil {
-		err = closeErr
-	}
+	err = cmp.Or(err, results.Close())
 	if err != nil {
 		c.rollback(ctx)
 	}
@@ -97,9 +96,7 @@ func (c *pgxConn) commit(ctx context.Context, o opening) (sent bool, err error) 
 	if err == nil {
 		_, err = results.Exec()
 	}
-	if closeErr := results.Close(); err == nil {
-		err = closeErr
-	}
+	err = cmp.Or(err, results.Close())
 	if errors.Is(err, pgx.ErrTxClosed) { // a Commit in the callback has sealed and committed, a Rollback has not
 		return false, errEnded
 	}

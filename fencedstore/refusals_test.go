@@ -196,6 +196,7 @@ func TestI11_OptionsThatDoNotApplyAreRefused(t *testing.T) {
 			serializable)), "WithTxOptions"},
 		"WithReceipt of Write": {store.With(fencedstore.WithReceipt()).Write(t.Context(), l, nothing), "WithReceipt"},
 		"WithKey of Write":     {store.With(fencedstore.WithKey("k")).Write(t.Context(), l, nothing), "WithKey"},
+		"WithKey of Once":      {store.With(fencedstore.WithKey("k")).Once(t.Context(), l, "k", nothing), "WithKey"},
 		"no option":            {store.With(nil).Write(t.Context(), l, nothing), "option"},
 		"a bad one before good ones": {store.With(fencedstore.WithTimeLimit(0)).With(fencedstore.WithTimeLimit(
 			time.Second)).Write(t.Context(), l, nothing), "time limit"},

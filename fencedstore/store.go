@@ -10,19 +10,19 @@ import (
 
 // Store makes fenced writes through the application's pool. The pool stays the caller's. A store is safe for concurrent
 // use and has no goroutines.
-type Store writer
+type Store struct{ w writer }
 
 // New makes a store. Its pool must lead to the database that grants the locks. The store's calls refuse a nil pool.
 func New(pool *pgxpool.Pool) *Store {
 	if pool == nil {
-		return &Store{config: config{bad: invalid("pool", "nil", "be a *pgxpool.Pool")}}
+		return &Store{writer{config: config{bad: invalid("pool", "nil", "be a *pgxpool.Pool")}}}
 	}
-	return &Store{db: pgxDatabase{pool}}
+	return &Store{writer{db: pgxDatabase{pool}}}
 }
 
 // With gives a store with these options too; the store that it is called of stays as it is. It costs next to nothing:
 // call it for one write if you like. Options: WithTimeLimit, WithTxOptions, WithRetention.
-func (s *Store) With(opts ...Option) *Store { return (*Store)((*writer)(s).with(opts)) }
+func (s *Store) With(opts ...Option) *Store { return &Store{s.of().with(opts)} }
 
 // Write runs fn in a transaction under the fence of the lease's resource, or under what Fence or Fences say. It commits
 // only if the lease still holds by the server's clock, checked inside COMMIT. BEGIN and the fence travel together, and
@@ -41,7 +41,7 @@ func (s *Store) With(opts ...Option) *Store { return (*Store)((*writer)(s).with(
 // COMMIT was lost and nobody could say what became of it. It is safe to try again with the same lease and without
 // SameToken: if the first attempt was committed, the fence refuses the second as stale.
 func (s *Store) Write(ctx context.Context, fenced Fenced, fn func(context.Context, pgx.Tx) error) error {
-	return (*writer)(s).write(ctx, fenced, inPgx(fn))
+	return s.of().write(ctx, fenced, inPgx(fn))
 }
 
 // Once runs fn's writes at most once for each key, whichever process asks and however often. A key is a job, a message,
@@ -58,7 +58,7 @@ func (s *Store) Write(ctx context.Context, fenced Fenced, fn func(context.Contex
 // heartbeat and pglock-admin prune remove it. Other errors are those of Write, and ErrKeyTooOld. The work of a key has
 // one fence: Once refuses several (pglock.ErrInvalid).
 func (s *Store) Once(ctx context.Context, fenced Fenced, key string, fn func(context.Context, pgx.Tx) error) error {
-	return (*writer)(s).once(ctx, fenced, key, inPgx(fn))
+	return s.of().once(ctx, fenced, key, inPgx(fn))
 }
 
 // Outcome asks what became of the write of an OutcomeUnknownError, or of a transaction of Guard WithReceipt. It waits
@@ -66,7 +66,7 @@ func (s *Store) Once(ctx context.Context, fenced Fenced, key string, fn func(con
 // standby if you have one. If the server does not know a write, for instance because a failover lost it, the write was
 // rolled back. The server forgets receipts after a week, so ask sooner.
 func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
-	return (*writer)(s).outcome(ctx, receipt)
+	return s.of().outcome(ctx, receipt)
 }
 
 // SQLStore is Store for database/sql, with any driver for PostgreSQL whose errors have a method SQLState, as lib/pq and
@@ -75,37 +75,52 @@ func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 // lease, but ErrLeftFence comes without the last check. If a statement of the store's own hangs because the network was
 // cut, under a driver that does not heed contexts, such as lib/pq, the store closes the connection a second after ctx
 // has ended. What became of an unanswered COMMIT it asks over a connection of the lease's client.
-type SQLStore writer
+type SQLStore struct{ w writer }
 
 // NewSQL makes a store. Its db must lead to the database that grants the locks. The store's calls refuse a nil db.
 func NewSQL(db *sql.DB) *SQLStore {
 	if db == nil {
-		return &SQLStore{config: config{bad: invalid("db", "nil", "be a *sql.DB")}}
+		return &SQLStore{writer{config: config{bad: invalid("db", "nil", "be a *sql.DB")}}}
 	}
-	return &SQLStore{db: sqlDatabase{db}}
+	return &SQLStore{writer{db: sqlDatabase{db}}}
 }
 
 // With is Store.With.
-func (s *SQLStore) With(opts ...Option) *SQLStore { return (*SQLStore)((*writer)(s).with(opts)) }
+func (s *SQLStore) With(opts ...Option) *SQLStore { return &SQLStore{s.of().with(opts)} }
 
 // Write is Store.Write. fn may give the *sql.Tx to whatever takes one; it must neither commit nor roll back, and must
 // not keep it.
 func (s *SQLStore) Write(ctx context.Context, fenced Fenced, fn func(context.Context, *sql.Tx) error) error {
-	return (*writer)(s).write(ctx, fenced, inSQL(fn))
+	return s.of().write(ctx, fenced, inSQL(fn))
 }
 
 // Once is Store.Once.
 func (s *SQLStore) Once(ctx context.Context, fenced Fenced, key string, fn func(context.Context, *sql.Tx) error) error {
-	return (*writer)(s).once(ctx, fenced, key, inSQL(fn))
+	return s.of().once(ctx, fenced, key, inSQL(fn))
 }
 
 // Outcome is Store.Outcome. Under a driver that does not heed contexts when it connects, such as lib/pq without
 // connect_timeout, it may return later than ctx ends.
 func (s *SQLStore) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
-	return (*writer)(s).outcome(ctx, receipt)
+	return s.of().outcome(ctx, receipt)
 }
 
-// writer is what both stores are.
+// of is zero if somebody has a nil store.
+func (s *Store) of() writer {
+	if s == nil {
+		return writer{}
+	}
+	return s.w
+}
+
+func (s *SQLStore) of() writer {
+	if s == nil {
+		return writer{}
+	}
+	return s.w
+}
+
+// writer is what both stores have.
 type writer struct {
 	config
 	db database // nil: none
@@ -114,31 +129,20 @@ type writer struct {
 // work is what a write does between the fence and COMMIT.
 type work func(context.Context, connection) error
 
-func (w *writer) with(opts []Option) *writer {
-	if w == nil {
-		return nil
-	}
-	return &writer{w.config.with(opts), w.db}
-}
+func (w writer) with(opts []Option) writer { return writer{w.config.with(opts), w.db} }
 
-func (w *writer) write(ctx context.Context, fenced Fenced, fn work) error {
-	if err := w.check(); err != nil {
-		return err
-	}
-	if w.config.once {
-		return invalid("WithKey", "given", "be given to Guard alone: Once takes its key by itself")
-	}
+func (w writer) write(ctx context.Context, fenced Fenced, fn work) error {
 	return w.do(ctx, w.config, fenced, fn)
 }
 
-func (w *writer) once(ctx context.Context, fenced Fenced, key string, fn work) error {
-	if err := w.check(); err != nil {
-		return err
-	}
+func (w writer) once(ctx context.Context, fenced Fenced, key string, fn work) error {
 	return w.do(ctx, w.config.with([]Option{WithKey(key)}), fenced, fn)
 }
 
-func (w *writer) do(ctx context.Context, c config, fenced Fenced, fn work) error {
+func (w writer) do(ctx context.Context, c config, fenced Fenced, fn work) error {
+	if err := w.check(); err != nil {
+		return err
+	}
 	if fn == nil {
 		return invalid("fn", "nil", "be a function")
 	}
@@ -149,16 +153,21 @@ func (w *writer) do(ctx context.Context, c config, fenced Fenced, fn work) error
 	return write(ctx, w.db, o, fn)
 }
 
-func (w *writer) outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
+func (w writer) outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 	if err := w.check(); err != nil {
 		return "", err
 	}
 	return outcome(ctx, receipt, w.db.look)
 }
 
-func (w *writer) check() error {
-	if w == nil || w.db == nil && w.bad == nil {
+func (w writer) check() error {
+	switch {
+	case w.bad != nil:
+		return w.bad
+	case w.db == nil:
 		return invalid("store", "nil or zero", "be made by New or NewSQL")
+	case w.config.once:
+		return invalid("WithKey", "given", "be given to Guard alone: Once takes its key by itself")
 	}
-	return w.bad
+	return nil
 }

@@ -127,8 +127,8 @@ var ofExtensions = []mutant{
 		{"fencedstore/write.go", "openingAgain + w.db.idle()", "openingAgain"},
 	}, drivers, "^TestWriteReplacesDead"},
 	{"once through database/sql is more than once", []edit{
-		{"fencedstore/store.go", "\treturn (*writer)(s).once(ctx, fenced, key, inSQL(fn))\n", "\tall, _ := " +
-			"listed(fenced)\n\tall[0].SameToken = true\n\treturn (*writer)(s).write(ctx, all, inSQL(fn))\n"},
+		{"fencedstore/store.go", "\treturn s.of().once(ctx, fenced, key, inSQL(fn))\n", "\tall, _ := " +
+			"listed(fenced)\n\tall[0].SameToken = true\n\treturn s.of().write(ctx, all, inSQL(fn))\n"},
 	}, store, "^TestWorkOfAKey"},
 	{"I17 a guard leaves no receipt", []edit{
 		{"fencedstore/guard.go", "\t\treceipt = &g.receipt\n", "\t\t_ = receipt\n"},
