@@ -49,12 +49,12 @@ func ExampleCandidate_Run() {
 	}
 	err = candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 		fmt.Println(lease.Holder(), "leads")
+		term := fencedstore.Fence{Lease: lease, SameToken: true} // it writes more than once
 		for n := range 3 {
-			err := store.Write(ctx, fencedstore.Fence{Lease: lease, SameToken: true},
-				func(ctx context.Context, tx pgx.Tx) error {
-					_, err := tx.Exec(ctx, "INSERT INTO ticks VALUES ($1)", n)
-					return err
-				}) // one term writes more than once
+			err := store.Write(ctx, term, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "INSERT INTO ticks VALUES ($1)", n)
+				return err
+			})
 			if err != nil {
 				return err // also when leadership was lost: then Run campaigns again
 			}

@@ -116,19 +116,19 @@ func (s *Slots) Do(ctx context.Context, job string, work Work) error {
 	if work == nil {
 		return &pglock.ArgumentError{Field: "work", Value: "nil", Rule: "be a function"}
 	}
-	var opts []fencedstore.Option
+	store := s.store
 	if s.limit > 0 {
-		opts = append(opts, fencedstore.WithTimeLimit(s.limit))
+		store = store.With(fencedstore.WithTimeLimit(s.limit))
 	}
 	for {
 		var own error // work's
 		var lost bool // the lease of this try
 		err := s.client.Do(ctx, job, func(ctx context.Context, lease *pglock.Lease) error {
 			defer func() { lost = errors.Is(lease.Err(), pglock.ErrLost) }()
-			return s.once(ctx, lease, job, slot, func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+			return s.once(ctx, store, lease, job, slot, func(ctx context.Context, tx pgx.Tx) error {
 				own = work(ctx, tx, slot)
 				return own
-			}, opts...)
+			})
 		})
 		if errors.Is(err, fencedstore.ErrDone) && own == nil {
 			return nil
@@ -164,7 +164,7 @@ func (s *Slots) Begin(ctx context.Context, job string) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.once(ctx, lease, job, slot, func(context.Context, pgx.Tx, time.Time) error { return errOpen })
+	err = s.once(ctx, s.store, lease, job, slot, func(context.Context, pgx.Tx) error { return errOpen })
 	if !errors.Is(err, errOpen) {
 		_ = lease.Release(ctx) // at worst it ends with its TTL
 		return nil, err
@@ -188,7 +188,8 @@ func (r *Run) Lease() *pglock.Lease { return r.lease }
 func (r *Run) End(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
 	defer cancel()
-	err := r.slots.once(ctx, r.lease, r.job, r.slot, func(context.Context, pgx.Tx, time.Time) error { return nil })
+	nothing := func(context.Context, pgx.Tx) error { return nil }
+	err := r.slots.once(ctx, r.slots.store, r.lease, r.job, r.slot, nothing)
 	return failure.At(ctx, errors.Join(err, r.lease.Release(ctx)), "schedulers: end the run of %q", r.job)
 }
 
@@ -203,11 +204,8 @@ func (s *Slots) slotOf(job string) (time.Time, error) {
 	return s.Slot()
 }
 
-func (s *Slots) once(ctx context.Context, lease *pglock.Lease, job string, slot time.Time, work Work,
-	opts ...fencedstore.Option) error {
-	opts = append(opts, fencedstore.WithRetention(slot, s.retention))
+func (s *Slots) once(ctx context.Context, store *fencedstore.Store, lease *pglock.Lease, job string, slot time.Time,
+	work func(context.Context, pgx.Tx) error) error {
 	key := job + " " + slot.UTC().Format(time.RFC3339Nano)
-	return s.store.With(opts...).Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error {
-		return work(ctx, tx, slot)
-	})
+	return store.With(fencedstore.WithRetention(slot, s.retention)).Once(ctx, lease, key, work)
 }

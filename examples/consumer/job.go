@@ -37,10 +37,10 @@ type Consumer struct {
 func (c *Consumer) Handle(ctx context.Context, m Message) error {
 	// One lock for each account: messages for different accounts do not wait for each other.
 	err := c.Client.Do(ctx, fmt.Sprint("account/", m.Account), func(ctx context.Context, lease *pglock.Lease) error {
-		return c.Store.With(fencedstore.WithRetention(m.SentAt, keep)).Once(ctx, lease, "message/"+m.ID,
-			func(ctx context.Context, tx pgx.Tx) error {
-				return c.Apply(ctx, tx, m)
-			})
+		store := c.Store.With(fencedstore.WithRetention(m.SentAt, keep))
+		return store.Once(ctx, lease, "message/"+m.ID, func(ctx context.Context, tx pgx.Tx) error {
+			return c.Apply(ctx, tx, m)
+		})
 	})
 	if errors.Is(err, fencedstore.ErrDone) {
 		return nil

@@ -16,11 +16,11 @@ import (
 func Lead(ctx context.Context, candidate *leader.Candidate, store *fencedstore.Store, every time.Duration,
 	step func(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error) error {
 	return candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
+		term := fencedstore.Fence{Lease: lease, SameToken: true} // a term has many steps
 		for {
-			err := store.Write(ctx, fencedstore.Fence{Lease: lease, SameToken: true},
-				func(ctx context.Context, tx pgx.Tx) error {
-					return step(ctx, tx, lease)
-				}) // a term has many steps
+			err := store.Write(ctx, term, func(ctx context.Context, tx pgx.Tx) error {
+				return step(ctx, tx, lease)
+			})
 			if err != nil {
 				return err // Run campaigns again if leadership was lost
 			}

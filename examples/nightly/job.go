@@ -48,6 +48,7 @@ func (n *Nightly) Nights(ctx context.Context) iter.Seq2[time.Time, error] {
 
 func (n *Nightly) report(ctx context.Context, night time.Time) error {
 	key := "nightly/" + night.UTC().Format(time.RFC3339) // the lock will be free again, the key stays done
+	store := n.Store.With(fencedstore.WithRetention(night, 30*24*time.Hour))
 	for {
 		err := n.Client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
 			if made, err := n.made(ctx, night); made || err != nil {
@@ -57,11 +58,10 @@ func (n *Nightly) report(ctx context.Context, night time.Time) error {
 			if err != nil {
 				return err
 			}
-			return n.Store.With(fencedstore.WithRetention(night, 30*24*time.Hour)).Once(ctx, lease, key,
-				func(ctx context.Context, tx pgx.Tx) error {
-					_, err := tx.Exec(ctx, "INSERT INTO reports (night, total) VALUES ($1, $2)", night, total)
-					return err
-				})
+			return store.Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "INSERT INTO reports (night, total) VALUES ($1, $2)", night, total)
+				return err
+			})
 		})
 		lost := errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrOutcomeUnknown)
 		if !lost || errors.Is(err, fencedstore.ErrDone) || ctx.Err() != nil {

@@ -17,12 +17,12 @@ func Singleton(ctx context.Context, client *pglock.Client, store *fencedstore.St
 	step func(context.Context, pgx.Tx) (more bool, err error)) error {
 	for {
 		err := client.Do(ctx, name, func(ctx context.Context, lease *pglock.Lease) (err error) {
+			fence := fencedstore.Fence{Lease: lease, SameToken: true} // one lease makes many steps
 			for more := true; more && err == nil; {
-				err = store.Write(ctx, fencedstore.Fence{Lease: lease, SameToken: true},
-					func(ctx context.Context, tx pgx.Tx) (err error) {
-						more, err = step(ctx, tx)
-						return err
-					}) // one lease makes many steps
+				err = store.Write(ctx, fence, func(ctx context.Context, tx pgx.Tx) (err error) {
+					more, err = step(ctx, tx)
+					return err
+				})
 			}
 			return err
 		})
