@@ -59,22 +59,24 @@ func (e *OutcomeUnknownError) Is(target error) bool { return target == pglock.Er
 
 func (e *OutcomeUnknownError) Unwrap() error { return e.Err }
 
-// translated are the errors that translate wraps around the server's. An error that has one of them is left alone.
+// translated are the errors that explain wraps around the server's. An error that has one of them is left alone.
 var translated = []error{ErrLeftFence, ErrUnfenced, ErrKeyTooOld,
 	pglock.ErrPermission, pglock.ErrReadOnly, pglock.ErrSchema, pglock.ErrInvalid}
 
-// translate turns the server's refusals into the errors of this package and of pglock.
-func translate(err error, lease *pglock.Lease, resource string) error {
+// explain makes an error of this package or of pglock of what the server says about one of the fences.
+func (o opening) explain(err error) error {
 	if isOneOf(err, translated) {
 		return err
 	}
+	f := o.blamed(err)
+	lease := f.Lease
 	switch protocol.State(err) {
 	case protocol.StateStaleToken:
 		last, _ := strconv.ParseInt(protocol.Detail(err, "last_token"), 10, 64)
-		return &StaleTokenError{Resource: resource, Token: lease.Token(), LastToken: pglock.Token(last)}
+		return &StaleTokenError{Resource: f.Resource, Token: lease.Token(), LastToken: pglock.Token(last)}
 	case protocol.StateUnfenced:
 		table := protocol.Field(err, protocol.FieldSchema) + "." + protocol.Field(err, protocol.FieldTable)
-		return &UnfencedError{Table: table, Resource: protocol.Detail(err, "resource"), Err: err}
+		return &UnfencedError{Table: table, Resource: protocol.Detail(err, "resource"), Passed: o.resources(), Err: err}
 	case protocol.StateKeyTooOld:
 		return fmt.Errorf("%w: %w", ErrKeyTooOld, err)
 	case protocol.StateLeftFence:

@@ -293,6 +293,7 @@ func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 					var unfenced *fencedstore.UnfencedError
 					if err := fencedstore.Explained(err, l); !errors.As(err, &unfenced) ||
 						!errors.Is(err, fencedstore.ErrUnfenced) || unfenced.Resource != wants ||
+						!slices.Equal(unfenced.Passed, []string{l.Resource()}) ||
 						!strings.HasSuffix(unfenced.Table, "."+name) {
 						t.Errorf("keyed %v: %v, want the resource %q and the table", keyed, err, wants)
 					}

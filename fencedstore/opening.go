@@ -2,7 +2,6 @@ package fencedstore
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -114,16 +113,6 @@ func (o opening) blamed(err error) Fence {
 		}
 	}
 	return o.fences[0]
-}
-
-// explain makes an error of this package or of pglock of what the server says about one of the fences.
-func (o opening) explain(err error) error {
-	f := o.blamed(err)
-	err = translate(err, f.Lease, f.Resource)
-	if unfenced, found := errors.AsType[*UnfencedError](err); found {
-		unfenced.Passed = o.resources()
-	}
-	return err
 }
 
 // open is the opening of a transaction, for Guard or for a store. It refuses what is wrong in any database.
