@@ -54,8 +54,7 @@ func lookOn(ctx context.Context, conn *pgx.Conn, r Receipt) (committed bool, err
 
 // pgxConn is a connection of such a pool.
 type pgxConn struct {
-	conn *pgxpool.Conn // nil when it was given back
-	dead bool          // when it was given back
+	conn *pgxpool.Conn
 	tx   pgx.Tx
 }
 
@@ -119,25 +118,13 @@ func (c *pgxConn) rollback(ctx context.Context) {
 
 func (c *pgxConn) unconfirmed() bool { return protocol.Unconfirmed(c.conn.Conn()) }
 
-func (c *pgxConn) isDead() bool {
-	if c.conn != nil {
-		c.dead = c.conn.Conn().IsClosed()
-	}
-	return c.dead
-}
+func (c *pgxConn) isDead() bool { return c.conn.Conn().IsClosed() }
 
-func (c *pgxConn) discard(ctx context.Context) {
-	if c.conn != nil {
+func (c *pgxConn) giveBack(ctx context.Context, spoilt bool) {
+	if spoilt {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
 		defer cancel()
 		_ = c.conn.Conn().Close(ctx)
 	}
-}
-
-func (c *pgxConn) giveBack() {
-	if c.conn != nil {
-		_ = c.isDead()
-		c.conn.Release()
-		c.conn = nil
-	}
+	c.conn.Release()
 }

@@ -58,7 +58,7 @@ func (d sqlDatabase) look(ctx context.Context, r Receipt) (committed bool, err e
 		return false, err
 	}
 	c := lent.(*sqlConn)
-	defer c.giveBack()
+	defer c.giveBack(ctx, false)
 	_ = c.unconfirmed()
 	if err = c.beginTx(ctx, lookOptions); err == nil {
 		err = c.within(ctx, func() error {
@@ -86,7 +86,6 @@ func (d sqlDatabase) look(ctx context.Context, r Receipt) (committed bool, err e
 type sqlConn struct {
 	conn   *sql.Conn
 	driver any  // what the driver has for it
-	back   bool // it was given back
 	dead   bool // it has ended, or must not be used again
 	tx     *sql.Tx
 	end    context.CancelFunc // ends the transaction's context
@@ -210,7 +209,7 @@ func (c *sqlConn) cut() {
 
 // raw calls f with what the driver has for the connection.
 func (c *sqlConn) raw(f func(driverConn any)) {
-	if !c.back && throughRaw(c.conn, func(driverConn any) error { f(driverConn); return nil }) != nil {
+	if throughRaw(c.conn, func(driverConn any) error { f(driverConn); return nil }) != nil {
 		c.dead = true
 	}
 }
@@ -253,16 +252,10 @@ func (c *sqlConn) isDead() bool {
 	return c.dead
 }
 
-func (c *sqlConn) discard(context.Context) { c.dead = true }
-
-func (c *sqlConn) giveBack() {
-	if c.back {
-		return
-	}
-	_ = c.isDead()
-	c.back = true
+func (c *sqlConn) giveBack(_ context.Context, spoilt bool) {
+	isDead := c.isDead()
 	c.end()
-	if c.dead { // database/sql closes a connection of which its driver says so
+	if isDead || spoilt { // database/sql closes a connection of which its driver says so
 		_ = throughRaw(c.conn, func(any) error { return driver.ErrBadConn })
 	}
 	_ = c.conn.Close()

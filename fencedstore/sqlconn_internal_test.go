@@ -44,6 +44,6 @@ func TestAConnectionThatDatabaseSQLClosesMeanwhileIsDead(t *testing.T) {
 		c.end()
 		for !c.isDead() {
 		}
-		c.giveBack()
+		c.giveBack(t.Context(), false)
 	}
 }

@@ -49,10 +49,8 @@ type connection interface {
 	unconfirmed() bool
 	// isDead reports whether the connection has ended.
 	isDead() bool
-	// discard makes giveBack end the connection.
-	discard(ctx context.Context)
-	// giveBack returns the connection. A second call does nothing.
-	giveBack()
+	// giveBack returns the connection, or ends one that is spoilt. No other call may follow.
+	giveBack(ctx context.Context, spoilt bool)
 }
 
 // errEnded is what commit answers when the callback has ended the transaction by itself.
@@ -209,7 +207,7 @@ func (w *writing) lend(ctx context.Context) error {
 		if err != nil || w.limit == 0 || took <= spare || spare >= most {
 			return err
 		}
-		w.conn.giveBack()
+		w.conn.giveBack(ctx, false)
 		w.conn = nil
 		spare = min(2*took, most)
 	}
@@ -247,16 +245,13 @@ func (w *writing) tooLate(err error) error {
 	return late
 }
 
-// giveBack returns the connection, if there is one, unless one of its transactions has outlasted its limits.
+// giveBack returns the connection, if there is one, and ends it if one of its transactions has outlasted its limits.
 func (w *writing) giveBack(ctx context.Context) {
 	if w.conn == nil {
 		return
 	}
 	w.doubt = w.doubt || w.conn.isDead()
-	if w.late || w.pass.overran() {
-		w.conn.discard(ctx)
-	}
-	w.conn.giveBack()
+	w.conn.giveBack(ctx, w.late || w.pass.overran())
 	w.conn = nil
 }
 

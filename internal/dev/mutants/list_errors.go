@@ -28,7 +28,7 @@ var ofErrors = []mutant{
 	}, drivers, "^TestI17_APanic"},
 
 	{"a connection that overran its limits goes back to the pool", []edit{
-		{"fencedstore/write.go", "\tif w.late || w.pass.overran() {\n", "\tif false {\n"},
+		{"fencedstore/write.go", "w.conn.giveBack(ctx, w.late || w.pass.overran())", "w.conn.giveBack(ctx, false)"},
 	}, store, "^TestTransactionThatOverran"},
 	{"database/sql gets a connection back that nobody may use", []edit{
 		{"fencedstore/sqlconn.go", "return driver.ErrBadConn })", "return nil })"},

@@ -183,6 +183,17 @@ var ofFences = []mutant{
 		{schema, "ELSIF old THEN", "ELSIF false THEN"},
 	}, integration, "^TestOnceRefuses"},
 
+	// What is fenced, and how.
+	{"I3 one fence's leave to write again is that of all", []edit{
+		{"fencedstore/fence.go", "\t\tcase f.SameToken != fs[0].SameToken:\n", "\t\tcase false:\n"},
+	}, store, "^TestI11_ManyFences"},
+	{"the work of a key passes the first of several fences", []edit{
+		{"fencedstore/once.go", "if n := len(o.fences); n > 1 {", "if n := len(o.fences); n > maxFences {"},
+	}, store, "^TestI11_Options"},
+	{"options change the store that they are given to", []edit{
+		{"fencedstore/store.go", "{ return &Store{s.of().with(opts)} }", "{ s.w = s.of().with(opts); return s }"},
+	}, store, "^TestWithLeaves"},
+
 	// Outside the database.
 	{"I7 an operation waits for a deadline that the heartbeat moves", []edit{
 		{operation, "\tfor wait := firstPause; time.Until(by) > 0; wait",
