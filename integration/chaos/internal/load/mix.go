@@ -176,7 +176,7 @@ func (w *worker) several(ctx context.Context, r *rand.Rand) {
 		if !hold(ctx, hands, spell(r, q.ttl)) {
 			return
 		}
-		x := write{how: "WriteAll", hands: hands, think: think(r), before: r.IntN(3) == 0,
+		x := write{how: "Write of several", hands: hands, think: think(r), before: r.IntN(3) == 0,
 			level: levels[r.IntN(len(levels))]}
 		for _, h := range hands {
 			x.places = append(x.places, cell(h.Resource()))
