@@ -184,9 +184,6 @@ var ofFences = []mutant{
 	}, integration, "^TestOnceRefuses"},
 
 	// What is fenced, and how.
-	{"I3 one fence's leave to write again is that of all", []edit{
-		{"fencedstore/fence.go", "\t\tcase f.SameToken != fs[0].SameToken:\n", "\t\tcase false:\n"},
-	}, store, "^TestI11_ManyFences"},
 	{"the work of a key passes the first of several fences", []edit{
 		{"fencedstore/once.go", "if n := len(o.fences); n > 1 {", "if n := len(o.fences); n > maxFences {"},
 	}, store, "^TestI11_Options"},
