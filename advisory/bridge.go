@@ -8,9 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
-	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -33,7 +33,7 @@ type config struct {
 // and lead it to the server itself and to the same database. Defaults to the configuration of the client's pool.
 func WithConnConfig(direct *pgx.ConnConfig) Option {
 	return func(c *config) error {
-		if direct == nil || !protocol.Parsed(direct) {
+		if direct == nil || !argument.Parsed(direct) {
 			return &pglock.ArgumentError{Field: "conn config", Value: "nil or made by hand",
 				Rule: "be made by pgx.ParseConfig"}
 		}

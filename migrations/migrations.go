@@ -152,14 +152,14 @@ func run[D Database](ctx context.Context, database D, opts []Option, f func(sess
 	if err != nil {
 		return err
 	}
-	to, err := parse(database)
+	connect, err := parse(database)
 	if err != nil {
 		return err
 	}
 	for {
-		err := c.connected(ctx, to, func(s session) error { return f(s, ctx) })
+		err := c.connected(ctx, connect, func(s session) error { return f(s, ctx) })
 		var step *StepError
-		if !errors.As(err, &step) || !step.Unknown || !c.resolve(ctx, to, step) {
+		if !errors.As(err, &step) || !step.Unknown || !c.resolve(ctx, connect, step) {
 			if errors.Is(err, ErrInvalid) { // of the caller's, whatever the schema
 				return err
 			}

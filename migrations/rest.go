@@ -2,12 +2,9 @@ package migrations
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // ownComment marks a schema that Up has created, and that Down may drop.
@@ -17,10 +14,9 @@ const ownComment = "pglock: made by migrations.Up"
 func (s session) refuseGuarded(ctx context.Context) error {
 	var tables *string
 	err := s.conn.QueryRow(ctx, "SELECT string_agg(table_name, ', ') FROM "+s.quoted("list_guards")+"()").Scan(&tables)
-	var pgErr *pgconn.PgError
 	switch {
-	case errors.As(err, &pgErr) && slices.Contains([]string{"42883", "3F000"}, pgErr.Code):
-		return nil // there is no schema
+	case vanished(err):
+		return nil
 	case err != nil:
 		return fmt.Errorf("read the guards: %w", err)
 	case tables != nil:
@@ -30,18 +26,17 @@ func (s session) refuseGuarded(ctx context.Context) error {
 }
 
 // dropRest removes golang-migrate's table, and also the schema if Up has created it and nothing else is in it.
-func (s session) dropRest(ctx context.Context, tx pgx.Tx) error {
-	if _, err := tx.Exec(ctx, "DROP TABLE IF EXISTS "+s.quoted(versionTable)); err != nil {
+func (s session) dropRest(ctx context.Context, tx pgx.Tx, there found) error {
+	there.table = true // none is to be made
+	if err := s.prepare(ctx, tx, there); err != nil {
 		return err
 	}
-	var ours bool
-	err := tx.QueryRow(ctx, `SELECT coalesce(obj_description(n.oid, 'pg_namespace') = $2, false)
-		AND NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = n.oid)
-		AND NOT EXISTS (SELECT FROM pg_proc WHERE pronamespace = n.oid)
-		AND NOT EXISTS (SELECT FROM pg_type WHERE typnamespace = n.oid)
-		FROM pg_namespace n WHERE nspname = $1`, s.schema, ownComment).Scan(&ours)
-	if err == nil && ours {
-		_, err = tx.Exec(ctx, "DROP SCHEMA "+pgx.Identifier{s.schema}.Sanitize())
-	}
-	return err
+	return execute(ctx, tx, "DROP TABLE IF EXISTS "+s.quoted(versionTable)+`; DO $$
+		BEGIN
+			IF (SELECT obj_description(n.oid, 'pg_namespace') FROM pg_namespace n
+				WHERE n.nspname = current_schema()) = '`+ownComment+`' THEN
+				EXECUTE format('DROP SCHEMA %I', current_schema());
+			END IF;
+		EXCEPTION WHEN dependent_objects_still_exist THEN NULL;
+		END $$`)
 }

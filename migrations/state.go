@@ -29,7 +29,10 @@ const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 	CASE WHEN v.oid IS NOT NULL THEN pg_has_role(v.proowner, 'USAGE')
 		WHEN n.oid IS NOT NULL THEN has_schema_privilege(n.oid, 'CREATE')
 		ELSE has_database_privilege(d.oid, 'CREATE') END,
-	current_user, d.datname, pg_get_userbyid(coalesce(v.proowner, n.nspowner, d.datdba)), to_regrole('pglock_user') IS NOT NULL,
+	CASE WHEN v.oid IS NOT NULL THEN format('the rights of its owner "%s"', pg_get_userbyid(v.proowner))
+		WHEN n.oid IS NOT NULL THEN 'the right CREATE on it'
+		ELSE format('the right CREATE on database "%s"', d.datname) END,
+	current_user, pg_get_userbyid(coalesce(v.proowner, n.nspowner, d.datdba)), to_regrole('pglock_user') IS NOT NULL,
 	to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL OR r.rolsuper OR r.rolcreaterole
 FROM pg_database d
 	JOIN pg_roles r ON r.rolname = current_user
@@ -48,42 +51,25 @@ type querier interface {
 func (c config) look(ctx context.Context, db querier) (found, error) {
 	f, err := c.lookOnce(ctx, db)
 	if vanished(err) { // another migration came between two of its queries
-		f, err = c.lookOnce(ctx, db)
+		return c.lookOnce(ctx, db)
 	}
-	if err != nil {
-		return found{}, err
-	}
-	return f, nil
+	return f, err
 }
 
 func (c config) lookOnce(ctx context.Context, db querier) (f found, err error) {
 	var readable bool
-	var database string
 	err = db.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &readable, &f.mayChange,
-		&f.user, &database, &f.owner, &f.roles, &f.mayMakeRoles)
-	if err != nil {
-		return found{}, err
+		&f.right, &f.user, &f.owner, &f.roles, &f.mayMakeRoles)
+	if err == nil && f.made && f.callable {
+		err = db.QueryRow(ctx, "SELECT "+c.quoted("schema_version")+"()").Scan(&f.version)
 	}
-	switch {
-	case f.made:
-		f.right = fmt.Sprintf("the rights of its owner %q", f.owner)
-	case f.schema:
-		f.right = "the right CREATE on it"
-	default:
-		f.right = fmt.Sprintf("the right CREATE on database %q", database)
+	if err == nil && readable {
+		err = db.QueryRow(ctx, "SELECT version, dirty FROM "+c.quoted(versionTable)+" LIMIT 1").Scan(&f.noted, &f.dirty)
 	}
-	if f.made && f.callable {
-		if err := db.QueryRow(ctx, "SELECT "+c.quoted("schema_version")+"()").Scan(&f.version); err != nil {
-			return found{}, err
-		}
+	if errors.Is(err, pgx.ErrNoRows) { // nothing is noted
+		err = nil
 	}
-	if readable {
-		if err := db.QueryRow(ctx, "SELECT version, dirty FROM "+c.quoted(versionTable)+" LIMIT 1").Scan(&f.noted,
-			&f.dirty); err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return found{}, err
-		}
-	}
-	return f, nil
+	return f, err
 }
 
 func vanished(err error) bool {

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/argument"
-	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // Option configures a Client. A bad value makes New fail.
@@ -89,7 +88,7 @@ func WithSessionTTL(ttl time.Duration) Option {
 // has anyway. A client that hears nothing notices this and looks at intervals instead.
 func WithListenConfig(direct *pgx.ConnConfig) Option {
 	return func(c *config) error {
-		if direct == nil || !protocol.Parsed(direct) {
+		if direct == nil || !argument.Parsed(direct) {
 			return &ArgumentError{"listen config", "nil or made by hand", "be made by pgx.ParseConfig"}
 		}
 		c.listen = direct.Copy()
