@@ -148,8 +148,8 @@ func (s session) force(ctx context.Context, version int) error {
 			return 0, fmt.Errorf("%w: version is %d: it must be 0, because schema %q is missing", ErrInvalid, version,
 				s.schema)
 		case there.version != version:
-			return there.version, fmt.Errorf("%w: version is %d: it must be %d, which schema %q says it has", ErrInvalid,
-				version, there.version, s.schema)
+			return there.version, fmt.Errorf("%w: version is %d: it must be %d, which schema %q says it has",
+				ErrInvalid, version, there.version, s.schema)
 		case !there.table:
 			return version, nil
 		}
@@ -202,7 +202,8 @@ func (s session) prepare(ctx context.Context, tx pgx.Tx, there found) error {
 		sql = "CREATE SCHEMA " + name + "; COMMENT ON SCHEMA " + name + " IS '" + ownComment + "'; " + sql + dismissal
 	}
 	if !there.table {
-		sql += "; CREATE TABLE " + s.quoted(versionTable) + " (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)"
+		sql += "; CREATE TABLE " + s.quoted(versionTable) + " (version bigint NOT NULL PRIMARY KEY, " +
+			"dirty boolean NOT NULL)"
 	}
 	return execute(ctx, tx, sql)
 }

@@ -54,8 +54,8 @@ var ofUpkeep = []mutant{
 			"false; !done; {\n"},
 	}, migrating, "^TestUpOfACurrent"},
 	{"a migration does not look again when its turn has come", []edit{
-		{"migrations/session.go", "\t\t\tif done = current(there); done {\n\t\t\t\treturn there.version, nil\n\t\t\t}\n" +
-			"\t\t\tif there.version", "\t\t\tif there.version"},
+		{"migrations/session.go", "\t\t\tif done = current(there); done {\n\t\t\t\treturn there.version, nil\n" +
+			"\t\t\t}\n\t\t\tif there.version", "\t\t\tif there.version"},
 	}, migrating, "^TestManyProcesses|^TestFifty"},
 	{"a client starts on a schema that serves it no more", []edit{
 		{"pglock/backend.go", "found.version < SchemaVersion || servesFrom > SchemaVersion",
