@@ -55,6 +55,7 @@ var ofLists = []mutant{
 	}, administration, "^TestWaitersAre"},
 	{"lists: the fences that were passed last", []edit{
 		{schema, "THEN o.advanced_at END, o.resource LIMIT", "THEN o.advanced_at END DESC, o.resource LIMIT"},
+		{schema, "THEN f.advanced_at END, f.resource LIMIT", "THEN f.advanced_at END DESC, f.resource LIMIT"},
 	}, administration, "^TestFencesAre"},
 	{"top: by wait goes by the number of waiters", []edit{
 		{"cmd/pglock-admin/live_top.go", "cmp.Compare(b.LongestWait, a.LongestWait)",
