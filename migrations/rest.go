@@ -27,7 +27,6 @@ func (s session) refuseGuarded(ctx context.Context) error {
 
 // dropRest removes golang-migrate's table, and also the schema if Up has created it and nothing else is in it.
 func (s session) dropRest(ctx context.Context, tx pgx.Tx, there found) error {
-	there.table = true // none is to be made
 	if err := s.prepare(ctx, tx, there); err != nil {
 		return err
 	}

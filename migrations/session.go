@@ -160,10 +160,15 @@ func (s session) force(ctx context.Context, version int) error {
 // step runs the next file. It refuses a file that does not change the version that the schema reports: it would run
 // for ever.
 func (s session) step(ctx context.Context, tx pgx.Tx, there found, by int) error {
-	if err := s.prepare(ctx, tx, there); err != nil {
-		return err
+	err := s.prepare(ctx, tx, there)
+	if err == nil { // before the file, which sees to the rights on it
+		err = execute(ctx, tx, "CREATE TABLE IF NOT EXISTS "+s.quoted(versionTable)+
+			" (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)")
 	}
-	if err := s.run(ctx, tx, there, by, false); err != nil {
+	if err == nil {
+		err = s.run(ctx, tx, there, by, false)
+	}
+	if err != nil {
 		return err
 	}
 	after, err := s.look(ctx, tx)
@@ -193,17 +198,12 @@ func (s session) tryHead(ctx context.Context, there found) error {
 	return nil
 }
 
-// prepare makes what is missing of the schema and of golang-migrate's table, and makes the schema the one in which the
-// files work.
+// prepare makes the schema if it is missing, and makes it the one in which the files work.
 func (s session) prepare(ctx context.Context, tx pgx.Tx, there found) error {
 	name := pgx.Identifier{s.schema}.Sanitize()
 	sql := "SET LOCAL search_path = " + name + ", pg_temp"
 	if !there.schema {
 		sql = "CREATE SCHEMA " + name + "; COMMENT ON SCHEMA " + name + " IS '" + ownComment + "'; " + sql + dismissal
-	}
-	if !there.table {
-		sql += "; CREATE TABLE " + s.quoted(versionTable) + " (version bigint NOT NULL PRIMARY KEY, " +
-			"dirty boolean NOT NULL)"
 	}
 	return execute(ctx, tx, sql)
 }
