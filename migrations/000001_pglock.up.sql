@@ -3654,11 +3654,10 @@ BEGIN
         AND (is_running(l.expires_at, l.ended_at)
           OR (p_free OR p_queued OR p_order = 'waiting' AND w.name IS NOT NULL) AND NOT EXISTS (
             SELECT FROM locks o WHERE o.name = l.name AND (is_running(o.expires_at, o.ended_at) OR o.token > l.token)))
-      ORDER BY least, most DESC, l.name, CASE WHEN p_order <> 'name' THEN l.slot END
-      FETCH FIRST p_limit ROWS WITH TIES) k
+      ORDER BY least, most DESC, l.name, l.slot LIMIT CASE WHEN p_order <> 'name' THEN p_limit END) k
     CROSS JOIN LATERAL (SELECT * FROM described o WHERE o.name = k.name AND o.slot = k.slot OFFSET 0) d
-  ORDER BY CASE WHEN p_order <> 'name' THEN k.least END, CASE p_order WHEN 'recent' THEN k.most END DESC,
-           k.name, k.slot;
+  ORDER BY CASE WHEN p_order <> 'name' THEN k.least END, CASE p_order WHEN 'recent' THEN k.most END DESC, k.name,
+           CASE WHEN p_order <> 'name' THEN k.slot END FETCH FIRST p_limit ROWS WITH TIES;   -- k has their order
 END $$;
 
 -- oldest_waiters picks the p_limit waiters that have waited longest, for list_waiters.

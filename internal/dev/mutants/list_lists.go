@@ -7,7 +7,7 @@ var ofLists = []mutant{
 			"interval OPERATOR(pg_catalog.>) '0 ms'"},
 	}, "./internal/protocol", "^TestALimit"},
 	{"lists: a page ends in the middle of a lock", []edit{
-		{schema, "FETCH FIRST p_limit ROWS WITH TIES) k", "FETCH FIRST p_limit ROWS ONLY) k"},
+		{schema, "FETCH FIRST p_limit ROWS WITH TIES;", "FETCH FIRST p_limit ROWS ONLY;"},
 	}, administration, "^TestFirstLocks|^TestLocksAre"},
 	{"lists: the first page again and again", []edit{
 		{schema, "WHERE (p_after = '' OR l.name > p_after) AND (p_prefix", "WHERE (p_prefix"},
