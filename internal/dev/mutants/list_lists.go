@@ -32,7 +32,7 @@ var ofLists = []mutant{
 		{schema, "p_since <= clock_timestamp() - p_older)", "p_since > clock_timestamp() - p_older)"},
 	}, administration, "^TestLocksAre"},
 	{"lists: those that nobody waits for too", []edit{
-		{schema, "AND (NOT p_queued OR CASE p_order", "AND (true OR CASE p_order"},
+		{schema, "AND (NOT p_queued OR CASE", "AND (true OR CASE"},
 	}, administration, "^TestLocksAre"},
 	{"lists: the order by waiting is that by age", []edit{
 		{schema, "CASE p_order WHEN 'waiting' THEN w.since", "CASE p_order WHEN 'waiting' THEN l.acquired_at"},
@@ -51,16 +51,17 @@ var ofLists = []mutant{
 		{schema, "THEN coalesce(p_after_place, (", "THEN coalesce(0, ("},
 	}, administration, "^TestWaitersAre|^TestEveryList"},
 	{"lists: waiters in the order of their names", []edit{
-		{schema, "ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit;", "ORDER BY a.name, a.ticket LIMIT p_limit;"},
+		{schema, "ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit", "ORDER BY a.name, a.ticket LIMIT " +
+			"p_limit"},
 	}, administration, "^TestWaitersAre"},
 	{"lists: the fences that were passed last", []edit{
-		{schema, "THEN o.advanced_at END, o.resource LIMIT", "THEN o.advanced_at END DESC, o.resource LIMIT"},
-		{schema, "THEN f.advanced_at END, f.resource LIMIT", "THEN f.advanced_at END DESC, f.resource LIMIT"},
+		{schema, "WHEN 'age' THEN f.advanced_at END, f.resource LIMIT", "WHEN 'age' THEN f.advanced_at END DESC, " +
+			"f.resource LIMIT"},
 	}, administration, "^TestFencesAre"},
 	{"top: by wait goes by the number of waiters", []edit{
-		{"cmd/pglock-admin/live_top.go", "cmp.Compare(b.LongestWait, a.LongestWait)",
+		{"cmd/pglock-admin/internal/live/rows.go", "cmp.Compare(b.LongestWait, a.LongestWait)",
 			"cmp.Compare(b.Waiting, a.Waiting)"},
-	}, command, "^TestTheChosenLock"},
+	}, screens, "^TestTheChosenLock"},
 	{"why: the first passage of a fence leaves no mark", []edit{
 		{schema, "ok    boolean := length(marks) >= 8 OR", "ok    boolean := true OR"},
 	}, administration, "^TestBackendsTellTheFirst"},
@@ -97,10 +98,11 @@ var ofLists = []mutant{
 		{"lockadmin/explain.go", "err = rows.Scan(&n, &all); all {", "err = rows.Scan(&n, &all); true {"},
 	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
 	{"why: a lock that is well takes a screen", []edit{
-		{"cmd/pglock-admin/why_screen.go", "\tif isWell(e) {\n", "\tif false {\n"},
+		{"cmd/pglock-admin/internal/explain/why_screen.go", "\tif IsWell(e) {\n", "\tif false {\n"},
 	}, command, "^TestWhyTakesThreeLines"},
 	{"why: a lock with dead waiters is told in three lines", []edit{
-		{"cmd/pglock-admin/why_screen.go", "return len(e.Verdicts) == 1 && v.Severity", "return v.Severity"},
+		{"cmd/pglock-admin/internal/explain/why_screen.go", "return len(e.Verdicts) == 1 && v.Severity",
+			"return v.Severity"},
 	}, command, "^TestWhyTakesThreeLines"},
 	{"why: a writer that waits before readers goes unsaid", []edit{
 		{"lockadmin/verdicts.go", "if h.Mode == pglock.ModeShared && first.Mode", "if false && first.Mode"},
@@ -120,14 +122,14 @@ var ofLists = []mutant{
 		{"lockadmin/explain.go", "if s.wait.HolderSession == all[0].Session {", "if true {"},
 	}, administration, "^TestCircle"},
 	{"why: a dead connection is called stopped", []edit{
-		{"lockadmin/verdicts_life.go", "\tcase heart >= 0:\n\t\tv.Kind = WhyStopped", "\tcase h.Renewed || heart >= " +
-			"0:\n\t\tv.Kind = WhyStopped"},
+		{"lockadmin/verdicts_life.go", "\tcase heart >= 0:\n\t\tv.Kind = whyStopped", "\tcase h.Renewed || heart >= " +
+			"0:\n\t\tv.Kind = whyStopped"},
 	}, administration, "^TestVerdict"},
 	{"why: a label may have a command", []edit{
 		{"lockadmin/verdicts.go", " || shown.Argument(host) != host {", " {"},
 	}, administration, "^TestWhatProgram"},
 	{"serve: whoever may not break serves a page that does", []edit{
-		{"cmd/pglock-admin/serve.go", "if err == nil && breaks {", "if false {"},
+		{"cmd/pglock-admin/internal/serve/serve.go", "if err == nil && breaks {", "if false {"},
 	}, command, "^TestServeNeeds"},
 	{"serve: other handlers have no headers", []edit{
 		{"dashboard/auth.go", "\t\tdistrust(w.Header())\n", ""},
