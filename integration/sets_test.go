@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -297,5 +298,57 @@ func TestAStatementForManyThatWaitsHasLockedNothingElse(t *testing.T) {
 	}
 	if a := answers; !a[0].Granted || a[1].Granted || a[1].Holder != "" || !a[2].Granted {
 		t.Errorf("answers %+v: want the first and the last one granted, and the other free", a)
+	}
+}
+
+// A statement for many that others disturb twice gives up instead of waiting out of order: two that waited so could
+// wait for each other. The first wait, for the last name, is in order. Meanwhile somebody takes the first name, which
+// was free.
+func TestI25_AStatementForManyDoesNotWaitForWhatItHasPassed(t *testing.T) {
+	t.Parallel()
+	for what, call := range map[string]func(t *testing.T, m *many, names []string) func() error{
+		"acquire": func(t *testing.T, m *many, names []string) func() error {
+			requests := []protocol.Request{m.request(names[0], true), m.request(names[1], true)}
+			return func() error { _, err := m.acquire(t, requests); return err }
+		},
+		"release": func(t *testing.T, m *many, names []string) func() error {
+			requests := []protocol.Request{m.request(names[0], false), m.request(names[1], false)}
+			answers, err := m.acquire(t, requests)
+			if err != nil {
+				t.Fatal(err)
+			}
+			claims := []protocol.Claim{claimOf(requests[0], answers[0]), claimOf(requests[1], answers[1])}
+			return func() error {
+				return m.Run(t.Context(), m.Conn, m.ReleaseAll(claims, make([]protocol.Ending, 2)))
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			m, first, last, look := newMany(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t,
+				db.URL())
+			names := m.ready(t, "n", 2)
+			send := call(t, m, names)
+			patientCalls(t, look)
+			const take = "SELECT FROM pglock.locks WHERE name = $1 FOR UPDATE"
+			last.exec(t, "BEGIN")
+			last.exec(t, take, names[1])
+			done := make(chan error, 1)
+			pgtest.Group(t).Go(func() { done <- send() })
+			m.awaitBlocked(t, look)
+			before := one[string](t, look, "SELECT string_agg(l::text, ' ' ORDER BY l.name) FROM pglock.locks l")
+			first.exec(t, "BEGIN")
+			first.exec(t, take, names[0])
+			last.exec(t, "ROLLBACK")
+			if err := <-done; state(err) != "55P03" || !strings.Contains(err.Error(), "its turn has passed") {
+				t.Errorf("%v, want that it gives up", err)
+			}
+			first.exec(t, "ROLLBACK")
+			if now := one[string](t, look,
+				"SELECT string_agg(l::text, ' ' ORDER BY l.name) FROM pglock.locks l"); now != before {
+				t.Errorf("it has changed\n%s to\n%s", before, now)
+			}
+		})
 	}
 }

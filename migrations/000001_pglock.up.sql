@@ -907,8 +907,8 @@ END $qualified$;
 -- have to wait for longer than a moment, all fail, and nothing was done.
 --
 -- First grant_set grants free locks to plain requests together. If that cannot be all of them, it grants none, and
--- those that are not free go first, one by one in the byte order of their names. So whoever waits here has locked no
--- name after the one that it waits for, unless somebody disturbs grant_set both times.
+-- those that are not free go first, one by one in the byte order of their names. If somebody disturbs it again, those
+-- that were free follow. So whoever waits here has locked no name after the one that it waits for: see in_order.
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
@@ -927,6 +927,7 @@ DECLARE
   a     record;
   given record;
   last  text;
+  most  text;                                            -- the last name that it may have locked
   nth   int;
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
@@ -949,10 +950,12 @@ BEGIN
     LOOP
       nth := CASE WHEN a.name = last THEN nth ELSE 1 END;
       last := a.name;
+      ok := (NOT (a.wait OR a.retry) OR in_order(a.name, most)) AND ok;         -- another waits for no row
       given := acquire_otherwise(
         ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL),
         false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth);
       nth := nth + (given.granted OR a.wait OR a.retry)::int;
+      most := GREATEST(most COLLATE "C", a.name);
       RETURN QUERY SELECT a.n, given.granted, given.token, given.more;
       ok := ok AND NOT given.granted AND (given.more -> 'handed') IS NULL;
     END LOOP;
@@ -1853,6 +1856,7 @@ DECLARE
   done  record;
   ended record;
   a     record;
+  most  text;                                            -- the last name that it may have locked
 BEGIN
   FOR round IN 1..2 LOOP
     done := end_set(p_names, p_tokens, p_grant_ids, p_slots, held);
@@ -1876,7 +1880,9 @@ BEGIN
       WHERE g.held = (round = 2)                         -- first those that are not
       ORDER BY g.name COLLATE "C", g.slot, g.n
     LOOP
+      ok := in_order(a.name, most) AND ok;
       ended := release_otherwise(a.name, a.token, a.grant_id, a.slot, NULL, true);
+      most := GREATEST(most COLLATE "C", a.name);
       release_leases.n := a.n;  release_leases.released := ended.released;  release_leases.more := ended.more;
       RETURN NEXT;
       ok := ok AND (ended.more -> 'handed') IS NULL;
@@ -2309,6 +2315,19 @@ BEGIN
 EXCEPTION WHEN SQLSTATE 'LK000' THEN
   ns := NULL;  places := NULL;  watched := NULL;
   held := chosen_of(locked, pg_catalog.cardinality(p_names));
+END $$;
+
+-- in_order refuses to wait for a lock whose name comes before one that the same statement has locked: two that waited
+-- so could wait for each other. That happens if others disturb it twice, and whoever asks again finds them gone.
+CREATE FUNCTION in_order(p_name text, p_locked text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+  IF p_name COLLATE "C" < p_locked THEN
+    RAISE EXCEPTION 'others take lock % now, and its turn has passed: nothing was done', pg_catalog.quote_literal(p_name)
+      USING ERRCODE = '55P03', HINT = 'Try again.';
+  END IF;
+  RETURN true;
 END $$;
 
 -- chosen_of turns numbers from 1 to p_many into what says of each whether it is among them.

@@ -78,8 +78,8 @@ END $$;
 -- have to wait for longer than a moment, all fail, and nothing was done.
 --
 -- First grant_set grants free locks to plain requests together. If that cannot be all of them, it grants none, and
--- those that are not free go first, one by one in the byte order of their names. So whoever waits here has locked no
--- name after the one that it waits for, unless somebody disturbs grant_set both times.
+-- those that are not free go first, one by one in the byte order of their names. If somebody disturbs it again, those
+-- that were free follow. So whoever waits here has locked no name after the one that it waits for: see in_order.
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
@@ -98,6 +98,7 @@ DECLARE
   a     record;
   given record;
   last  text;
+  most  text;                                            -- the last name that it may have locked
   nth   int;
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
@@ -120,10 +121,12 @@ BEGIN
     LOOP
       nth := CASE WHEN a.name = last THEN nth ELSE 1 END;
       last := a.name;
+      ok := (NOT (a.wait OR a.retry) OR in_order(a.name, most)) AND ok;         -- another waits for no row
       given := acquire_otherwise(
         ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL),
         false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth);
       nth := nth + (given.granted OR a.wait OR a.retry)::int;
+      most := GREATEST(most COLLATE "C", a.name);
       RETURN QUERY SELECT a.n, given.granted, given.token, given.more;
       ok := ok AND NOT given.granted AND (given.more -> 'handed') IS NULL;
     END LOOP;

@@ -68,6 +68,7 @@ DECLARE
   done  record;
   ended record;
   a     record;
+  most  text;                                            -- the last name that it may have locked
 BEGIN
   FOR round IN 1..2 LOOP
     done := end_set(p_names, p_tokens, p_grant_ids, p_slots, held);
@@ -91,7 +92,9 @@ BEGIN
       WHERE g.held = (round = 2)                         -- first those that are not
       ORDER BY g.name COLLATE "C", g.slot, g.n
     LOOP
+      ok := in_order(a.name, most) AND ok;
       ended := release_otherwise(a.name, a.token, a.grant_id, a.slot, NULL, true);
+      most := GREATEST(most COLLATE "C", a.name);
       release_leases.n := a.n;  release_leases.released := ended.released;  release_leases.more := ended.more;
       RETURN NEXT;
       ok := ok AND (ended.more -> 'handed') IS NULL;

@@ -101,6 +101,19 @@ EXCEPTION WHEN SQLSTATE 'LK000' THEN
   held := chosen_of(locked, cardinality(p_names));
 END $$;
 
+-- in_order refuses to wait for a lock whose name comes before one that the same statement has locked: two that waited
+-- so could wait for each other. That happens if others disturb it twice, and whoever asks again finds them gone.
+CREATE FUNCTION in_order(p_name text, p_locked text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+  IF p_name COLLATE "C" < p_locked THEN
+    RAISE EXCEPTION 'others take lock % now, and its turn has passed: nothing was done', quote_literal(p_name)
+      USING ERRCODE = '55P03', HINT = 'Try again.';
+  END IF;
+  RETURN true;
+END $$;
+
 -- chosen_of turns numbers from 1 to p_many into what says of each whether it is among them.
 CREATE FUNCTION chosen_of(p_ns bigint[], p_many int) RETURNS boolean[]
 LANGUAGE plpgsql IMMUTABLE

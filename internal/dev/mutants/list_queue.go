@@ -171,6 +171,9 @@ var ofTheQueue = []mutant{
 			"AND o.ticket > head.served FOR UPDATE)) RETURNING n,",
 		},
 	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"I25 a statement for many waits for what it has passed", []edit{
+		{schema, "IF p_name COLLATE \"C\" < p_locked THEN", "IF false THEN"},
+	}, integration, "^TestI25_AStatementForManyDoesNotWait"},
 	{"I9 grants in slots forget how far the queue was served", []edit{
 		{schema, "IF exclusive = 0 AND upto > p_head.served THEN", "IF false THEN"},
 	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
