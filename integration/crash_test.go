@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"syscall"
 	"testing"
 	"time"
@@ -251,48 +250,4 @@ func TestI8_WaitersSurviveAServerCrash(t *testing.T) {
 		}
 	}
 	awaitQueue(t, look, "x", 0)
-}
-
-// I9 and cancel: who leaves the queue is skipped, and the error says who held the lock and the place.
-func TestCancelledWaiterLeavesTheQueue(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	look := newPeer(t, db.URL())
-	var waiting waits
-	c := newClient(t, db.Pool(t), pglock.WithDefaultHolder("the holder"), pglock.WithObserver(&waiting))
-	holder, err := c.TryAcquire(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := make(chan fetched, 3)
-	var cancels []context.CancelFunc
-	for n := range 3 {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		cancels = append(cancels, cancel)
-		acquireInBackground(ctx, c, n, "x", got)
-		awaitQueue(t, look, "x", n+1)
-	}
-	pgtest.Eventually(t, "all to know their places", func() bool { return waiting.Load() == 3 })
-	cancels[1]()
-	f := await(t, got)
-	var held *pglock.HeldError
-	if f.n != 1 || !errors.Is(f.err, context.Canceled) || !errors.Is(f.err, pglock.ErrHeld) ||
-		!errors.As(f.err, &held) {
-		t.Fatalf("%d: %v", f.n, f.err)
-	}
-	if held.Place != 2 || held.Holder != "the holder" || held.Token != holder.Token() || held.Lock != "x" ||
-		held.ExpiresAt.IsZero() {
-		t.Errorf("%+v", held)
-	}
-	awaitQueue(t, look, "x", 2)
-	for _, n := range []int{0, 2} {
-		if err := holder.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if f = await(t, got); f.n != n || f.err != nil {
-			t.Fatalf("%d: %v, want %d", f.n, f.err, n)
-		}
-		holder = f.lease
-	}
 }

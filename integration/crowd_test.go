@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,94 +28,105 @@ func wantFree(t *testing.T, look *peer) {
 
 // turnstile sees every lease of one lock, from all clients of the process.
 type turnstile struct {
-	t       *testing.T
 	holders atomic.Int32
-	mu      sync.Mutex
-	last    pglock.Token
-	passed  int
-}
-
-func (ts *turnstile) count() int {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	return ts.passed
+	last    atomic.Int64
 }
 
 // pass notes a lease: nobody else has the lock meanwhile, and the token is greater than every one before.
-func (ts *turnstile) pass(l *pglock.Lease) {
+func (ts *turnstile) pass(t *testing.T, l *pglock.Lease) {
 	if n := ts.holders.Add(1); n != 1 {
-		ts.t.Errorf("I1: %d hold the lock", n)
+		t.Errorf("I1: %d hold the lock", n)
 	}
-	ts.mu.Lock()
-	if l.Token() <= ts.last {
-		ts.t.Errorf("I2: token %d after %d", l.Token(), ts.last)
+	if last := ts.last.Swap(int64(l.Token())); int64(l.Token()) <= last {
+		t.Errorf("I2: token %d after %d", l.Token(), last)
 	}
-	ts.last = l.Token()
-	ts.passed++
-	ts.mu.Unlock()
 	ts.holders.Add(-1)
 }
 
-// Connections of the clients are ended all the time, whatever travels on them: requests, grants, releases, hints and
-// heartbeats. All calls are served, and when it is over nobody holds a lock that nobody knows of.
+// Calls that are cancelled at every moment, among others that are not: every error is the context's, nobody holds a
+// lock without knowing, every queue is empty at the end, and the others are all served.
+func TestTrap9_StormOfCancelledWaits(t *testing.T) {
+	t.Parallel()
+	storm(t, false, pglock.WithTTL(forHours))
+}
+
+// The same while connections of the clients are ended all the time, whatever travels on them: requests, grants,
+// releases, hints and heartbeats.
 func TestTrap9_CallsWhoseConnectionsAreEnded(t *testing.T) {
 	t.Parallel()
-	chaos := lasting(2 * time.Second)
+	storm(t, true)
+}
+
+func storm(t *testing.T, ends bool, opts ...pglock.AcquireOption) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
-	ts := &turnstile{t: t}
+	locks := make([]turnstile, 2)
 	wg := pgtest.Group(t)
 	var stop atomic.Bool
-	var untold, cancelled atomic.Int64
+	var served, untold, cancelled atomic.Int64
 	for range 3 {
 		c := newClient(t, db.Pool(t, maxConnections(4)))
 		for caller := range 10 {
 			wg.Go(func() {
-				for !stop.Load() {
+				for n := caller; !stop.Load(); n++ {
 					ctx, cancel := context.WithCancel(t.Context())
-					if caller%3 == 0 {
-						time.AfterFunc(time.Duration(1+2*caller)*time.Millisecond, cancel) // the chaos of this test
+					if n%3 == 0 {
+						time.AfterFunc(rand.N(20*time.Millisecond), cancel) // the chaos of this test
 					}
-					l, err := c.Acquire(ctx, "x")
-					cancel()
-					if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+					acquire := c.Acquire
+					if caller == 0 {
+						acquire = c.TryAcquire
+					}
+					lock := n % len(locks)
+					l, err := acquire(ctx, fmt.Sprint("x", lock), opts...)
+					switch {
+					case err == nil:
+						locks[lock].pass(t, l)
+						served.Add(1)
+						if err := l.Release(ctx); err != nil && ends {
+							untold.Add(1)
+						} else if err != nil && !(errors.Is(err, context.Canceled) && ctx.Err() != nil) {
+							t.Error(err) // where ctx ends meanwhile, the client goes on telling the server
+						}
+					case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 						cancelled.Add(1)
 						time.Sleep(5 * time.Millisecond) // leaves the machine to those who are served
-						continue
-					} else if err != nil {
+					case !errors.Is(err, pglock.ErrHeld) || caller != 0:
 						t.Error(err)
-						return
 					}
-					ts.pass(l)
-					if err := l.Release(t.Context()); err != nil {
-						untold.Add(1)
-					}
+					cancel()
 				}
 			})
 		}
 	}
-	cuts, enough := 0, rounds(100)
-	few := func() bool { return ts.count() < enough || cuts < 10 }
-	for began := time.Now(); time.Since(began) < chaos || few() && time.Since(began) < patience; {
-		cuts += one[int](t, look, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
-			SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1) b`)
-		served := ts.count()
+	ended, enough := 0, int64(rounds(200))
+	few := func(enough int64) bool {
+		return served.Load() < enough || cancelled.Load() < enough/20 || ends && ended < 10
+	}
+	began := time.Now()
+	for time.Since(began) < lasting(2*time.Second) || few(enough) && time.Since(began) < patience {
+		if ends {
+			ended += one[int](t, look, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (
+				SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+				ORDER BY random() LIMIT 1) b`)
+		}
+		before := served.Load()
 		time.Sleep(20 * time.Millisecond) // between two blows
-		for wait := time.Now(); ts.count() == served && time.Since(wait) < time.Second; {
+		for wait := time.Now(); served.Load() == before && time.Since(wait) < time.Second; {
 			time.Sleep(time.Millisecond) // a slow machine gets time for a lease between them
 		}
 	}
 	stop.Store(true)
 	wg.Wait()
-	began := time.Now()
+	began = time.Now()
 	wantFree(t, look)
 	if took := time.Since(began); took > 5*time.Second && untold.Load() == 0 {
-		t.Errorf("trap 9: the lock was free after %v: it was held for nobody", took)
+		t.Errorf("trap 9: the locks were free after %v: they were held for nobody", took)
 	}
-	t.Logf("%d leases, %d cancelled, %d releases not told, %d connections ended, %d grants", ts.passed,
-		cancelled.Load(), untold.Load(), cuts, checkGrants(t, look))
-	if ts.passed < enough/2 || cuts < 10 || cancelled.Load() == 0 {
+	t.Logf("%d leases, %d cancelled, %d releases not told, %d connections ended, %d grants", served.Load(),
+		cancelled.Load(), untold.Load(), ended, checkGrants(t, look))
+	if few(enough / 2) {
 		t.Error("too little happened to show anything")
 	}
 }

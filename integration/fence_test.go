@@ -254,7 +254,7 @@ func TestI3_I18_FenceInAnOldSnapshotDoesNotSeeTheGreaterToken(t *testing.T) {
 	}
 }
 
-// I4, I18, trap 5: whatever ended the lease, and whatever the snapshot shows, COMMIT is refused; and the tricks that
+// I4, I18: whatever ended the lease, and whatever the snapshot shows, COMMIT is refused; and the tricks that
 // defer or switch off triggers open no hole.
 func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
 	t.Parallel()

@@ -6,18 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
-	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -40,6 +34,17 @@ func newBarrier(t *testing.T, db *pgtest.DB) *barrier {
 		CREATE TRIGGER barrier BEFORE INSERT OR UPDATE ON pglock.locks FOR EACH ROW WHEN (NEW.name = 'm') EXECUTE FUNCTION public.wait_at_barrier();
 		CREATE TRIGGER barrier BEFORE INSERT ON pglock.waiters FOR EACH ROW WHEN (NEW.name = 'm') EXECUTE FUNCTION public.wait_at_barrier();`, barrierKey))
 	return b
+}
+
+// atCommit moves the barrier to the commit, also of those that write to the ledger.
+func (b *barrier) atCommit(t *testing.T) {
+	t.Helper()
+	b.keeper.exec(t, `DROP TRIGGER barrier ON pglock.locks; DROP TRIGGER barrier ON pglock.waiters;
+		ALTER TABLE ledger ADD name text DEFAULT 'm'`)
+	for _, on := range []string{`INSERT OR UPDATE ON pglock.locks`, `INSERT ON pglock.waiters`, `INSERT ON ledger`} {
+		b.keeper.exec(t, `CREATE CONSTRAINT TRIGGER barrier AFTER `+on+` DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW WHEN (NEW.name = 'm') EXECUTE FUNCTION public.wait_at_barrier()`)
+	}
 }
 
 func (b *barrier) close(t *testing.T) {
@@ -100,323 +105,6 @@ func wantHeld(t *testing.T, look *peer, calls []*attempt) {
 			return strings.HasPrefix(name, "opener")
 		}))
 	})
-}
-
-// cancelHalf cancels every second of the calls, and checks that they come back with their own error while the others
-// wait.
-func cancelHalf(t *testing.T, calls []*attempt) (cancelled, others []*attempt) {
-	t.Helper()
-	for i, a := range calls {
-		if i%2 == 0 {
-			a.cancel()
-			cancelled = append(cancelled, a)
-		} else {
-			others = append(others, a)
-		}
-	}
-	for _, a := range cancelled {
-		a.wait(t)
-		if !errors.Is(a.err, context.Canceled) || a.lease != nil {
-			t.Errorf("%q: %v, want context.Canceled", a.name, a.err)
-		}
-	}
-	for _, a := range others {
-		if a.isDone() {
-			t.Errorf("%q came back too: %v", a.name, a.err)
-		}
-	}
-	return cancelled, others
-}
-
-// Half of the calls are cancelled before their statement is sent: they come back at once, nothing is sent for them, and
-// the others get what they asked for.
-func TestTrap9_CallsCancelledBeforeTheirStatementIsSentAreNotInIt(t *testing.T) {
-	db := pgtest.Database(t)
-	look := newPeer(t, db.URL())
-	for what, opts := range map[string][]pglock.AcquireOption{"plain": nil,
-		"metadata": {pglock.WithMetadata(json.RawMessage(`1`))}} {
-		c := newCrowd(t, db.URL(), 4)
-		free := c.hold()
-		calls := c.gather(attempts(some(what, 12)), c.try(opts...))
-		cancelled, others := cancelHalf(t, calls[openers:])
-		free()
-		for _, a := range calls {
-			a.wait(t)
-		}
-		for _, l := range mustAll(t, others) {
-			ownsRow(t, look, l)
-		}
-		for _, s := range c.sent.since() {
-			for _, a := range cancelled {
-				if slices.Contains(s.names, a.name) {
-					t.Errorf("%q was sent", a.name)
-				}
-			}
-		}
-		wantHeld(t, look, others)
-		if n := one[int](t, look, `SELECT count(*) FROM pglock.spent_grants`); n != 0 {
-			t.Errorf("%d grants were given back that were never asked for", n)
-		}
-		if err := c.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// Half of the calls are cancelled while their statement is under way: they come back at once, none of their locks stays
-// held, and the others have valid leases. So it is for names that are new, for locks that were used before, and for any
-// request.
-func TestTrap9_CallsCancelledWhileTheirStatementIsUnderWayLeaveNoLockHeld(t *testing.T) {
-	db := pgtest.Database(t)
-	look, b := newPeer(t, db.URL()), newBarrier(t, db)
-	for _, use := range []struct {
-		what, function string
-		opts           []pglock.AcquireOption
-	}{
-		{"new names", "acquire_leases", nil}, {"used before", "acquire_leases", nil},
-		{"with metadata", "acquire_leases", []pglock.AcquireOption{pglock.WithMetadata(json.RawMessage(`1`))}},
-	} {
-		t.Run(use.what, func(t *testing.T) {
-			c := newCrowd(t, db.URL(), 5)
-			calls := attempts(around(3))
-			c.inFlight(b, calls, c.try(append(use.opts, pglock.WithTTL(time.Hour))...), use.function)
-			_, others := cancelHalf(t, calls[openers:])
-			b.open(t)
-			for _, a := range calls {
-				a.wait(t)
-			}
-			leases := mustAll(t, others)
-			wantHeld(t, look, others)
-			for _, l := range leases {
-				ownsRow(t, look, l)
-			}
-			if err := c.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
-			wantHeld(t, look, nil)
-		})
-	}
-}
-
-// Half of the calls that are being queued are cancelled while their statement is under way: their tickets are taken
-// back.
-func TestTrap9_CallsCancelledWhileTheyAreQueuedLeaveNoTicket(t *testing.T) {
-	db := pgtest.Database(t)
-	look, b, holder := newPeer(t, db.URL()), newBarrier(t, db), newClient(t, db.Pool(t))
-	leases := make(map[string]*pglock.Lease)
-	for _, name := range around(3) {
-		leases[name] = mustTry(t, holder, name)
-	}
-	c := newCrowd(t, db.URL(), 5)
-	calls := attempts(around(3))
-	c.inFlight(b, calls, c.wait(pglock.WithMetadata(json.RawMessage(`1`))), "acquire_leases")
-	_, others := cancelHalf(t, calls[openers:])
-	b.open(t)
-	want := []string{}
-	for _, a := range others {
-		want = append(want, a.name)
-	}
-	slices.Sort(want)
-	pgtest.Eventually(t, "just the others to be queued", func() bool {
-		return slices.Equal(want,
-			one[[]string](t, look, `SELECT coalesce(array_agg(name::text ORDER BY name), '{}') FROM pglock.waiters`))
-	})
-	for _, a := range others {
-		mustRelease(t, leases[a.name])
-		a.wait(t)
-	}
-	for _, l := range mustAll(t, others) {
-		ownsRow(t, look, l)
-	}
-}
-
-// A statement whose calls are all cancelled, and that hangs, ends on the server in ten seconds, and nothing stays held.
-func TestTrap9_StatementWhoseCallsAreAllCancelledEnds(t *testing.T) {
-	pgtest.Long(t, "TestTrap9_CallsCancelledWhileTheirStatementIsUnderWayLeaveNoLockHeld")
-	db := pgtest.Database(t)
-	look, b := newPeer(t, db.URL()), newBarrier(t, db)
-	c := newCrowd(t, db.URL(), 5)
-	calls := attempts(around(3))
-	c.inFlight(b, calls, c.try(pglock.WithTTL(time.Hour)), "acquire_leases")
-	for _, a := range calls {
-		a.cancel()
-	}
-	var age time.Duration // of the statement, by the server's clock, when it was last seen
-	pgtest.Eventually(t, "the statement to end", func() bool {
-		us := one[*int64](t, look,
-			`SELECT (extract(epoch FROM max(clock_timestamp() - query_start)) * 1000000)::bigint `+underWay,
-			"acquire_leases")
-		if us != nil {
-			age = time.Duration(*us) * time.Microsecond
-		}
-		return us == nil
-	})
-	if age < protocol.Patience/2 || age > protocol.Patience+3*time.Second { // a busy machine is late
-		t.Errorf("the statement ended after %v, want %v", age, protocol.Patience)
-	}
-	for _, a := range calls[openers:] {
-		if a.wait(t); !errors.Is(a.err, context.Canceled) {
-			t.Errorf("%q: %v", a.name, a.err)
-		}
-	}
-	b.open(t)
-	wantHeld(t, look, nil)
-}
-
-// network is how a crowd's connections are lost.
-type network struct {
-	*line
-	mu      sync.Mutex
-	sockets []net.Conn
-}
-
-// dial opens a connection, but none to cancel what is under way on another.
-func (n *network) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	if strings.Contains(string(debug.Stack()), ".CancelRequest(") {
-		return nil, errors.New("no request to cancel gets through")
-	}
-	socket, err := new(net.Dialer).DialContext(ctx, network, address)
-	if err == nil {
-		n.mu.Lock()
-		n.sockets = append(n.sockets, socket)
-		n.mu.Unlock()
-	}
-	return socket, err
-}
-
-// closeAll ends every connection on the side of the client: what is under way on the server goes on.
-func (n *network) closeAll() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, s := range n.sockets {
-		_ = s.Close()
-	}
-	n.sockets = nil
-}
-
-// losses are ways to lose a connection whose statement is held up at the barrier: before its commit, while it goes on,
-// and after its commit before its answer. Each opens the barrier.
-var losses = map[string]func(t *testing.T, n *network, b *barrier, pid uint32, committed func() bool){
-	"server ends it": func(t *testing.T, _ *network, b *barrier, pid uint32, _ func() bool) {
-		b.keeper.exec(t, `SELECT pg_terminate_backend($1)`, pid)
-		pgtest.Eventually(t, "the backend to end", func() bool {
-			return one[int](t, b.keeper, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1`, pid) == 0
-		})
-		b.open(t)
-	},
-	"statement goes on": func(t *testing.T, n *network, b *barrier, _ uint32, committed func() bool) {
-		n.closeAll()
-		pgtest.Eventually(t, "a second attempt to wait for the first", func() bool { return blocked(t, b.keeper) > 0 })
-		b.open(t)
-	},
-	"answer is lost": func(t *testing.T, n *network, b *barrier, _ uint32, committed func() bool) {
-		n.cut(t, "downstream")
-		b.open(t)
-		pgtest.Eventually(t, "the statement to be committed", committed)
-		n.mend()
-	},
-}
-
-// granted reports whether all of these calls have their locks. An opener may be late, and then finds no line to the
-// server.
-func granted(t *testing.T, look *peer, calls []*attempt) bool {
-	t.Helper()
-	holds := held(t, look)
-	return !slices.ContainsFunc(calls, func(a *attempt) bool { return !slices.Contains(holds, a.name) })
-}
-
-func newNetwork(t *testing.T, db *pgtest.DB) *network { return &network{line: newLine(t, db.URL())} }
-
-func (n *network) crowd(t *testing.T) *crowd {
-	return newCrowd(t, n.url, 5, func(p *pgxpool.Config) { p.ConnConfig.DialFunc = n.dial })
-}
-
-// The connection is lost while many calls travel in one statement: each ends with its one true grant, and nobody else
-// holds anything.
-func TestI6_StatementForManyThatLosesItsConnectionGrantsEachOnce(t *testing.T) {
-	db := pgtest.Database(t)
-	look, b, n := newPeer(t, db.URL()), newBarrier(t, db), newNetwork(t, db)
-	logGrants(t, look)
-	for what, lose := range losses {
-		t.Run(what, func(t *testing.T) {
-			if what == "answer is lost" && testing.Short() {
-				t.Skip("waits for clients to give up a connection that is silent")
-			}
-			look.exec(t, `DELETE FROM pglock.locks`)
-			c := n.crowd(t)
-			for _, use := range []struct {
-				what, function string
-				opts           []pglock.AcquireOption
-			}{
-				{"new names", "acquire_leases", nil}, {"used before", "acquire_leases", nil},
-				{"with metadata", "acquire_leases", []pglock.AcquireOption{pglock.WithMetadata(json.RawMessage(`1`))}},
-			} {
-				calls := attempts(around(3))
-				pid := c.inFlight(b, calls, c.try(append(use.opts, pglock.WithTTL(time.Hour))...), use.function)
-				lose(t, n, b, pid, func() bool { return granted(t, look, calls[openers:]) })
-				for _, a := range calls {
-					a.wait(t)
-				}
-				for _, l := range mustAll(t, calls) {
-					holdsAsGranted(t, look, l)
-					mustRelease(t, l)
-				}
-				if h := held(t, look); len(h) > 0 {
-					t.Errorf("%s: %q are held, and nobody knows", use.what, h)
-				}
-				look.exec(t, `TRUNCATE public.grant_log`)
-			}
-		})
-	}
-}
-
-// The answer to many calls is lost and they give up before they can ask again: nothing stays held.
-func TestI6_CallsThatGiveUpAfterTheirAnswerWasLostHoldNothing(t *testing.T) {
-	db := pgtest.Database(t)
-	look, b, n := newPeer(t, db.URL()), newBarrier(t, db), newNetwork(t, db)
-	c := n.crowd(t)
-	calls := attempts(around(3))
-	c.inFlight(b, calls, c.try(pglock.WithTTL(time.Hour)), "acquire_leases")
-	n.cut(t, "downstream")
-	b.open(t)
-	pgtest.Eventually(t, "the grants to be committed", func() bool { return granted(t, look, calls[openers:]) })
-	for _, a := range calls {
-		a.cancel()
-	}
-	for _, a := range calls[openers:] {
-		if a.wait(t); !errors.Is(a.err, context.Canceled) {
-			t.Errorf("%q: %v", a.name, a.err)
-		}
-	}
-	n.mend()
-	wantHeld(t, look, nil)
-}
-
-// The connection is lost while many leases are released in one statement: each is released once, and says so.
-func TestI5_StatementForManyThatLosesItsConnectionReleasesEachOnce(t *testing.T) {
-	db := pgtest.Database(t)
-	look, b, n := newPeer(t, db.URL()), newBarrier(t, db), newNetwork(t, db)
-	logGrants(t, look)
-	for what, lose := range losses {
-		t.Run(what, func(t *testing.T) {
-			c := n.crowd(t)
-			calls := ofLeases(mustAll(t, c.together(attempts(around(3)), c.try())))
-			look.exec(t, `TRUNCATE public.grant_log`)
-			pid := c.inFlight(b, calls, release, "release_leases")
-			lose(t, n, b, pid, func() bool { return len(held(t, look)) == 0 })
-			for _, a := range calls {
-				if a.wait(t); a.err != nil {
-					t.Errorf("%q: %v", a.name, a.err)
-				}
-			}
-			if h := held(t, look); len(h) > 0 {
-				t.Errorf("%q are still held", h)
-			}
-			if n := one[int](t, look, `SELECT count(*) FROM public.grant_log`); n != len(calls) {
-				t.Errorf("%d releases of %d leases", n, len(calls))
-			}
-		})
-	}
 }
 
 // refuses makes the server refuse what is done to locks whose names begin with "bad", each with its own message.

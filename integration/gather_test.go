@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,6 +76,7 @@ type crowd struct {
 	pool   *pgxpool.Pool
 	door   doorway
 	sent   *statements
+	waits  waits
 	stacks []byte // see under
 }
 
@@ -85,7 +87,7 @@ func newCrowd(t *testing.T, url string, connections int32, change ...func(*pgxpo
 		p.ConnConfig.Tracer = c.sent
 		p.PrepareConn = c.door.pass
 	})...)
-	c.Client = newClient(t, c.pool, pglock.WithDefaultHolder("crowd"))
+	c.Client = newClient(t, c.pool, pglock.WithDefaultHolder("crowd"), pglock.WithObserver(&c.waits))
 	c.sent.since()
 	return c
 }
@@ -94,6 +96,7 @@ func newCrowd(t *testing.T, url string, connections int32, change ...func(*pgxpo
 type doorway struct {
 	mu     sync.Mutex
 	closed chan struct{} // nil: it is open
+	keeps  atomic.Int32  // how many it keeps back
 }
 
 // pass is a pool's PrepareConn. It waits for longer than the head start that the client gives the pool, however slow
@@ -105,6 +108,8 @@ func (d *doorway) pass(ctx context.Context, _ *pgx.Conn) (bool, error) {
 	if closed == nil {
 		return true, nil
 	}
+	d.keeps.Add(1)
+	defer d.keeps.Add(-1)
 	left := make(chan struct{})
 	defer context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.Canceled) {
@@ -154,6 +159,7 @@ type attempt struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	lease  *pglock.Lease
+	leases []*pglock.Lease // of a call for several locks
 	left   time.Duration
 	err    error
 }

@@ -197,3 +197,27 @@ func TestI6_GivingUpEndsAGrantBesideATicketThatWasPassedOver(t *testing.T) {
 	}
 	wantFree(t, holder)
 }
+
+// A waiter that leaves while a release grants it the lock gives the lock to the next, whether it hears of the grant or
+// not.
+func TestTrap9_WhoeverLeavesGivesOnWhatItIsGrantedMeanwhile(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, leaving := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientWaits(t, p)
+	holder := p.party("holder", "exclusive", time.Minute).mustGet(t, "x")
+	waiter := p.party("waiter", "exclusive", time.Minute).mustQueue(t, "x")
+	p.party("next", "exclusive", time.Minute).mustQueue(t, "x")
+	p.exec(t, `BEGIN`)
+	waysToEnd["release_lease"](t, holder)
+	left := make(chan error, 1)
+	go func() {
+		_, err := leaving.Exec(t.Context(), waysToLeave["give_up"], waiter.key, "x", waiter.id)
+		left <- err
+	}()
+	leaving.awaitBlocked(t, newPeer(t, db.URL()))
+	p.exec(t, `COMMIT`)
+	if err := <-left; err != nil || heldBy(t, p, "x") != "next" || queuedFor(t, p, "x") != "" {
+		t.Errorf("%v: %q holds it, and %q wait", err, heldBy(t, p, "x"), queuedFor(t, p, "x"))
+	}
+}

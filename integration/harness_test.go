@@ -240,7 +240,8 @@ func logGrants(t *testing.T, p *peer) {
 			IF OLD IS NULL OR OLD.token <> NEW.token OR OLD.expires_at <> NEW.expires_at THEN
 				INSERT INTO public.grant_log (name, slot, mode, capacity, ticket, grant_id, old_token, new_token, old_expires, new_expires, granted_at, ended_at)
 					VALUES (NEW.name, NEW.slot, NEW.mode, NEW.capacity, NEW.ticket, NEW.grant_id, OLD.token, NEW.token,
-						CASE WHEN NEW.ended_at <= OLD.expires_at THEN NEW.ended_at ELSE OLD.expires_at END, NEW.expires_at, NEW.acquired_at, NEW.ended_at);
+						CASE WHEN NEW.token <> OLD.token AND NEW.ended_at IS DISTINCT FROM OLD.ended_at THEN NEW.acquired_at -- handed over
+							WHEN NEW.ended_at <= OLD.expires_at THEN NEW.ended_at ELSE OLD.expires_at END, NEW.expires_at, NEW.acquired_at, NEW.ended_at);
 			END IF;
 			RETURN NULL;
 		END $$;

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -154,61 +153,6 @@ func TestAWaiterIsToldOfItsGrant(t *testing.T) {
 				wantHint(t, look, waiter.hear(t), waits.grant, waits.ticket)
 			})
 		}
-	}
-}
-
-// A lease's own token speaks for it, with the right grant ID and no other; the tokens beside it do not, nor any when it
-// has ended.
-func TestI5_ItsTokenAndItsGrantIDSpeakForALease(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	p := newHastyPeer(t, db.URL())
-	calls := map[string]string{
-		"release_lease":           `SELECT released::text FROM pglock.release_lease($1, $2, $3)`,
-		"renew_leases":            `SELECT CASE outcome WHEN 'renewed' THEN 'true' ELSE 'false' END FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`,
-		"a renewal that may wait": `SELECT CASE outcome WHEN 'renewed' THEN 'true' ELSE 'false' END FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}', '1 s')`,
-		"check_leases":            `SELECT (reason IS NULL)::text FROM pglock.check_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`,
-		"release_leases":          `SELECT released::text FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`,
-		"fence":                   `SELECT 'true' FROM pglock.fence($1, $2, $3)`,
-	}
-	refused := []string{"false", "LK003", "LK002"} // a fence may have seen a greater token
-	says := func(call string, g grant) string {
-		var answer string
-		p.exec(t, `BEGIN`) // what a fence lets pass, COMMIT may refuse: here the call itself is to refuse
-		if err := p.QueryRow(t.Context(), calls[call], g.name, g.token, g.id.String()).Scan(&answer); err != nil {
-			p.exec(t, `ROLLBACK`)
-			return state(err)
-		}
-		p.exec(t, `COMMIT`)
-		return answer
-	}
-	before := freed(t, p, "x")
-	for call := range calls {
-		g := p.mustAcquire(t, "x", time.Minute)
-		for what, wrong := range map[string]grant{
-			"another grant ID":   {name: "x", token: g.token, id: uuid.New()},
-			"the token before":   {name: "x", token: g.token - 1, id: g.id},
-			"the token after":    {name: "x", token: g.token + 1, id: g.id},
-			"a grant before":     before,
-			"a name without one": {name: "y", token: g.token, id: g.id},
-		} {
-			if got := says(call, wrong); !slices.Contains(refused, got) || !isHeld(t, p, g) {
-				t.Errorf("I5: %s with %s: %s", call, what, got)
-			}
-		}
-		if got := says(call, g); got != "true" {
-			t.Errorf("%s with its own token: %s", call, got)
-		}
-		if held := isHeld(t, p, g); held == strings.HasPrefix(call, "release") {
-			t.Errorf("%s with its own token: held is %v", call, held)
-		}
-		_, _ = p.releaseBy(t.Context(), "release_lease", g)
-		for call := range calls {
-			if got := says(call, g); !slices.Contains(refused, got) {
-				t.Errorf("%s with the token of a lease that was released: %s", call, got)
-			}
-		}
-		before = g
 	}
 }
 

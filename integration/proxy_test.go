@@ -2,13 +2,22 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
+	"runtime/debug"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // line is a network line to the server that a test can cut.
@@ -56,3 +65,53 @@ func (l *line) toxic(t *testing.T, kind, direction, attributes string) {
 }
 
 func (l *line) mend() { l.proxy.Toxics.ResetToxics(context.Background()) }
+
+// network is how a crowd's connections are lost.
+type network struct {
+	*line
+	cancels atomic.Bool  // requests to cancel get through
+	lost    atomic.Int32 // how many connections were ended from the other side
+	mu      sync.Mutex
+	sockets []net.Conn
+}
+
+// socket is a connection that notes its end.
+type socket struct {
+	net.Conn
+	lost *atomic.Int32
+}
+
+func (s socket) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		s.lost.Add(1)
+	}
+	return n, err
+}
+
+// dial opens a connection, but none to cancel what is under way on another, unless it may.
+func (n *network) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if !n.cancels.Load() && strings.Contains(string(debug.Stack()), ".CancelRequest(") {
+		return nil, errors.New("no request to cancel gets through")
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	n.sockets = append(n.sockets, conn)
+	n.mu.Unlock()
+	return socket{conn, &n.lost}, nil
+}
+
+// closeAll ends every connection on the side of the client: what is under way on the server goes on.
+func (n *network) closeAll() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.sockets {
+		_ = s.Close()
+	}
+	n.sockets = nil
+}
+
+func newNetwork(t *testing.T, db *pgtest.DB) *network { return &network{line: newLine(t, db.URL())} }

@@ -305,32 +305,6 @@ func TestI13_TryThatTheQueueRefusesLocksNothing(t *testing.T) {
 	}
 }
 
-func TestI5_OnlyTheOwnerReleasesASlot(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	p := newHastyPeer(t, db.URL())
-	for _, mode := range []string{"shared", "limit 2"} {
-		g, other := p.mustAsk(t, mode, mode), p.mustAsk(t, mode, mode)
-		for what, forged := range map[string]grant{
-			"another grant ID":         {name: mode, token: g.token, id: uuid.New()},
-			"the grant ID of another":  {name: mode, token: g.token, id: other.id},
-			"another token":            {name: mode, token: g.token + 1000, id: g.id},
-			"another name's grant IDs": {name: mode + " not", token: g.token, id: g.id},
-		} {
-			for way := range releaseWays {
-				if released, err := p.releaseBy(t.Context(), way, forged); err != nil || released || !isHeld(t, p, g) ||
-					!isHeld(t, p, other) {
-					t.Errorf("I5: %s of %s with %s: %v, %v", way, mode, what, released, err)
-				}
-			}
-			if one[bool](t, p, `SELECT released FROM pglock.release_lease($1, $2, $3, 1)`, forged.name, forged.token,
-				forged.id.String()) || !isHeld(t, p, g) || !isHeld(t, p, other) {
-				t.Errorf("I5: slot 1 of %s was released with %s", mode, what)
-			}
-		}
-	}
-}
-
 // A slot that is over, but locked by somebody who looks at it, is not made up for by one above the limit.
 func TestNoSlotIsAboveItsLimit(t *testing.T) {
 	t.Parallel()

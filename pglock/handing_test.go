@@ -43,29 +43,6 @@ func TestHandOverThatARenewalOvertakesIsARelease(t *testing.T) {
 	})
 }
 
-// The answer is lost, and the repetition finds the lease gone.
-func TestHandOverWhoseAnswerIsLostIsAskedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, held, b, c := handing(t)
-		lost := 0
-		s.set(func() {
-			s.fault = func(what string, done bool) error {
-				if what == "handOver" && done && lost == 0 {
-					lost++
-					return errReset
-				}
-				return nil
-			}
-		})
-		if err := held.HandOver(t.Context(), "c"); err != nil || held.Err() != ErrReleased ||
-			len(s.of("handOver")) != 2 {
-			t.Errorf("%v, %v after %d requests", err, held.Err(), len(s.of("handOver")))
-		}
-		still(t, b)
-		served(t, c)
-	})
-}
-
 // The server is away from one moment on. What has become of the lock is told by the next renewal.
 func TestHandOverOfUnknownOutcomeIsSettledByTheNextRenewal(t *testing.T) {
 	for name, done := range map[string]bool{"it was handed over": true, "it was not": false} {

@@ -77,25 +77,6 @@ func TestLossFoundByCheckOrRenewEndsTheLease(t *testing.T) {
 	}
 }
 
-func TestFailureOfTheConnectionInCheckOrRenewEndsNoLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
-		broken := errors.New("no route to host")
-		fails := func(context.Context, protocol.Claim) (time.Duration, error) { return 0, broken }
-		s.onRenew, s.onCheck = fails, fails
-		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
-		if err := l.renew(t.Context()); !errors.Is(err, broken) || errors.Is(err, ErrLost) {
-			t.Errorf("Renew: %v, want %v", err, broken)
-		}
-		if _, err := l.Check(t.Context()); !errors.Is(err, broken) || errors.Is(err, ErrLost) {
-			t.Errorf("Check: %v, want %v", err, broken)
-		}
-		if err := l.Err(); err != nil {
-			t.Errorf("the lease: %v", err)
-		}
-	})
-}
-
 func TestCheckThatIsAnsweredAfterTheDeadlinePromisesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()

@@ -74,31 +74,6 @@ func TestRequestThatNeitherWaitsNorIsGrantedIsNotRepeatedWithoutPause(t *testing
 	})
 }
 
-func TestCallThatIsCancelledWhileItWaitsNamesBothReasons(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
-		queued(s, time.Hour)
-		c := startClient(t, s, trust.SystemClock())
-		_, first := waiting(t.Context(), t, c, "report")
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(10*time.Second, cancel)
-		began := time.Now()
-		l, err := c.Acquire(ctx, "report")
-		var held *HeldError
-		if l != nil || !errors.Is(err, context.Canceled) || !errors.Is(err, ErrHeld) || !errors.As(err, &held) {
-			t.Fatalf("Acquire = %v, %v; want context.Canceled and ErrHeld", l, err)
-		}
-		if held.Lock != "report" || held.Holder != "the other" || held.Token != 5 || held.ExpiresAt.IsZero() ||
-			held.Place != 2 {
-			t.Errorf("%+v does not tell who holds the lock, and the second place", held)
-		}
-		if took := time.Since(began); took != 10*time.Second {
-			t.Errorf("returned after %v, want at the cancelling", took)
-		}
-		still(t, first)
-	})
-}
-
 func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()

@@ -44,7 +44,7 @@ var ofRequests = []mutant{
 	{"I6 each retry has a grant ID of its own", []edit{
 		{"pglock/request.go", "\t\tif patience == nil {\n", "\t\tq.GrantID, _ = newGrantID()\n\t\tif patience == nil " +
 			"{\n"},
-	}, integration, "^TestI6_LostAnswerYields"},
+	}, integration, "MeetsAFault/^TryAcquire/lost"},
 	{"I6 a refused retry forgets the attempt before", []edit{
 		{"pglock/acquire.go", "\tif q.lost {\n\t\tc.takeBack(q", "\tif err != nil && !errors.Is(err, ErrHeld) && " +
 			"q.lost {\n\t\tc.takeBack(q"},
@@ -81,10 +81,10 @@ var ofRequests = []mutant{
 	}, library, "^TestALeaseInAnotherSlot"},
 	{"trap 9: a cancelled call keeps the grant that was under way", []edit{
 		{"pglock/takeback.go", "\tc.takeBack(q.RequestID, err != nil || q.Retry, q.TTL)\n", ""},
-	}, integration, "^TestTrap9_Cancelled|^TestTrap9_CallsCancelled"},
+	}, integration, "MeetsAFault/^TryAcquire/Trap9|ThatMeetAFault/^TryAcquire/Trap9"},
 	{"trap 9: a cancelled wait keeps its ticket", []edit{
 		{"pglock/wait.go", "\tif !answered && !q.lost {\n", "\tif true || !answered && !q.lost {\n"},
-	}, integration, "^TestCancelledWaiter"},
+	}, integration, "MeetsAFault/^Acquire,_queued/Trap9_cancelled_while_it_waits"},
 	{"trap 9: requests whose attempts may be on their way are not spent", []edit{
 		{"internal/takeback/takeback.go", "Spend: spend, Done:", "Spend: false, Done:"},
 	}, library, "^TestRequestsAre|^TestTrap9_"},

@@ -139,5 +139,5 @@ var ofExtensions = []mutant{
 	{"a call that asks again outlives Close", []edit{
 		{"internal/server/server.go", "if err != nil && s.life.Err() != nil {", "if err != nil && s.life.Err() != " +
 			"nil && false {"},
-	}, integration, "^TestCloseEndsAReleaseThat|^TestCloseEndsAHandOverThat"},
+	}, integration, "MeetsAFault/^(Release|HandOver)/silent"},
 }

@@ -37,7 +37,7 @@ var ofFences = []mutant{
 		{schema, "  IF NOT FOUND THEN\n    PERFORM {{schema}}.refuse_lease(p_name, p_token, p_grant_id, p_slot);",
 			"  IF false THEN\n    PERFORM {{schema}}.refuse_lease(p_name, p_token, p_grant_id, p_slot);"},
 	}, integration, "^TestI16_Wait|^TestI3_Fence"},
-	{"I4 I18 trap 5: COMMIT reads the lease plainly", []edit{
+	{"I4 I18 COMMIT reads the lease plainly", []edit{
 		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot " +
 			"FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot " +
 			"OPERATOR(pg_catalog.=) NEW.slot;"},
@@ -61,7 +61,7 @@ var ofFences = []mutant{
 		{schema, "OPERATOR(pg_catalog.=) r.slot\n      AND l.grant_id OPERATOR(pg_catalog.=) p_grant_id AND l.token " +
 			"OPERATOR(pg_catalog.=) p_token", "OPERATOR(pg_catalog.=) r.slot\n      AND l.grant_id " +
 			"OPERATOR(pg_catalog.=) p_grant_id"},
-	}, integration, "^TestI5_Its"},
+	}, integration, "^TestI5_I7_Only"},
 	{"I4 I10 COMMIT takes whatever lease there is", []edit{
 		{schema, "    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND l.token OPERATOR(pg_catalog.=) " +
 			"NEW.last_token\n           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at",
@@ -134,7 +134,7 @@ var ofFences = []mutant{
 	}, integration, "^TestI17_|^TestI11_I17"},
 	{"I17 a write leaves no receipt", []edit{
 		{schema, "  IF p_receipt_id IS NOT NULL THEN\n    UPDATE", "  IF false THEN\n    UPDATE"},
-	}, integration, "^TestI17_Lost"},
+	}, integration, "MeetsAFault/^Write/I17"},
 	{"I17 a write of many fences leaves no receipt", []edit{
 		{schema, "    ok := {{schema}}.write_receipt(p_receipt_id, p_write_id);\n", "    NULL;\n"},
 	}, integration, "^TestI17_ManyFences"},
@@ -150,7 +150,7 @@ var ofFences = []mutant{
 	{"I17 an unanswered COMMIT is called a failure", []edit{
 		{"fencedstore/write.go", "\tover, err := resolve(ctx, receipt, err, db.lookBy(o.fences[0].Lease))\n",
 			"\tover := false\n"},
-	}, integration, "^TestI17_Lost"},
+	}, integration, "MeetsAFault/^Write/I17"},
 	{"I17 a later write overwrites the receipt of an unknown outcome", []edit{
 		{"fencedstore/write.go", "\t\tw.doubt = true\n\t\terr = errors.New(", "\t\terr = errors.New("},
 	}, integration, "^TestI17_CancelledStandby"},

@@ -37,7 +37,7 @@ var ofLeaders = []mutant{
 	}, library, "^TestHandOverToNobodyHides"},
 	{"I17 a hand-over whose answer is lost is a loss", []edit{
 		{"pglock/handover.go", "repeated && next.Outcome == string(ReasonReleased)", "false"},
-	}, library, "^TestHandOverWhoseAnswer"},
+	}, integration, "MeetsAFault/^HandOver/lost"},
 	{"I17 a hand-over of unknown outcome is called a failure", []edit{
 		{"pglock/handover.go", "\t\t\tif repeated {\n", "\t\t\tif repeated && false {\n"},
 	}, library, "^TestHandOverOfUnknown"},

@@ -2,7 +2,7 @@ package main
 
 // ofTheQueue are the faults of waiting: of tickets, the order of the queue, hints and circles.
 var ofTheQueue = []mutant{
-	{"I8 trap 7: a ticket is written without the head's lock", []edit{
+	{"I8 a ticket is written without the head's lock", []edit{
 		{schema, "LIMIT 1 FOR KEY SHARE; EXIT WHEN FOUND;", "LIMIT 1; EXIT WHEN FOUND;"},
 	}, integration, "^TestI8_"},
 	{"I8 who asks again has the ticket that was passed over", []edit{
