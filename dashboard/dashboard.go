@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -47,7 +48,7 @@ func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
-	begin, err := newBeginnings(cmp.Or(c.title, admin.Place().String()))
+	begin, err := newBeginnings(cmp.Or(c.title, shown.Line(admin.Place().String())))
 	if err != nil {
 		return nil, err
 	}

@@ -122,7 +122,7 @@ func (l *look) isIn(r reader, schema string) bool {
 
 func names(locks []string) (all []string) {
 	for _, l := range locks[:min(3, len(locks))] {
-		all = append(all, shown.Name(l))
+		all = append(all, word(l))
 	}
 	return all
 }
@@ -216,10 +216,10 @@ func (l *look) unknownVerdicts() {
 	}
 	v := Verdict{Kind: whyUnknown, Severity: SeverityWarning,
 		Text: fmt.Sprintf("Nobody has used a lock named %s in schema %s of this database; %s.", l.lock(),
-			shown.Word(l.schema), here),
+			word(l.schema), here),
 		Because: "Sure, unless the lock has been free for long and prune has removed it."}
 	for _, s := range l.Similar {
-		v.Steps = append(v.Steps, again(fmt.Sprintf("Did you mean %s?", shown.Name(s)), s))
+		v.Steps = append(v.Steps, again(fmt.Sprintf("Did you mean %s?", word(s)), s))
 	}
 	if len(v.Steps) > 3 {
 		v.Steps = v.Steps[:3]
@@ -236,16 +236,17 @@ func (l *look) unknownVerdicts() {
 		if e.Holds {
 			v.Kind = whyAnotherSchema
 			v.Text = fmt.Sprintf("This is the wrong schema: nobody has used %s in schema %s, and schema %s of this "+
-				"database has a lock of that name.", l.lock(), shown.Word(l.schema), shown.Word(e.Schema))
+				"database has a lock of that name.", l.lock(), word(l.schema), word(e.Schema))
 			v.Because = "Sure: it was found there."
-			v.Steps = append([]Step{{Do: "Look there.", Run: RunAdmin, Command: "why " + l.lock(), Schema: e.Schema}},
+			v.Steps = append([]Step{{Do: "Look there.", Run: RunAdmin, Command: "why " + shown.Name(l.name),
+				Schema: e.Schema}},
 				v.Steps...)
 		}
 	}
 	var there []Step
 	for _, e := range databases[:min(3, len(databases))] {
-		there = append(there, Step{Do: fmt.Sprintf("Look in database %s.", shown.Word(e.Database)), Run: RunAdmin,
-			Command: "why " + l.lock(), Database: e.Database})
+		there = append(there, Step{Do: fmt.Sprintf("Look in database %s.", word(e.Database)), Run: RunAdmin,
+			Command: "why " + shown.Name(l.name), Database: e.Database})
 	}
 	switch {
 	case v.Kind == whyUnknown && len(l.Similar) > 0:
@@ -260,21 +261,21 @@ func (l *look) unknownVerdicts() {
 		if len(e.Applications) > 0 {
 			var called []string
 			for _, a := range e.Applications {
-				called = append(called, shown.Text(a))
+				called = append(called, a)
 			}
 			others += " (" + strings.Join(called, ", ") + ")"
 		}
 		v.Text = fmt.Sprintf("Probably this is the wrong database: nobody has used a lock named %s here, and %s. "+
 			"Programs that use pglock are connected to database %s of the same server: %s.",
-			l.lock(), here, shown.Word(e.Database), others)
+			l.lock(), here, word(e.Database), others)
 		v.Because = "Sure that it is unknown here. That it is in the other database is a guess, from the names of " +
 			"the connections there."
 		v.Steps = append(there, v.Steps...)
 	}
 	for _, e := range schemas {
 		if !e.Holds {
-			v.Steps = append(v.Steps, Step{Do: fmt.Sprintf("Schema %s has locks of pglock too.", shown.Word(e.Schema)),
-				Run: RunAdmin, Command: "why " + l.lock(), Schema: e.Schema})
+			v.Steps = append(v.Steps, Step{Do: fmt.Sprintf("Schema %s has locks of pglock too.", word(e.Schema)),
+				Run: RunAdmin, Command: "why " + shown.Name(l.name), Schema: e.Schema})
 		}
 	}
 	if len(l.Guards) > 0 { // its name is that of a resource

@@ -8,8 +8,9 @@ import (
 )
 
 // Explanation says how one lock is, what is wrong with it and what to do next. Verdicts are conclusions in plain words;
-// the rest are the facts behind them. Texts in Verdicts quote and escape what comes from outside, so a terminal may
-// show them; the other fields hold names and labels as they are. Times are the server's, in UTC.
+// the rest are the facts behind them. All texts have names, labels and statements as they are, with whatever characters:
+// whoever shows them escapes them. Only commands are quoted, so that a shell may read them. Times are the server's, in
+// UTC.
 type Explanation struct {
 	Lock     string    `json:"lock"`
 	Standby  *Standby  `json:"standby,omitempty"` // the server is one: all this is about the past

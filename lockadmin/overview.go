@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
-	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -193,7 +192,7 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 
 // wellSummary is that of a lock that is not suspect.
 func wellSummary(l pglock.LockInfo) Summary {
-	s := Summary{Lock: l.Name, Severity: SeverityOK, Kind: whyFree, Who: shown.Text(l.Holder), Waiting: l.Waiting}
+	s := Summary{Lock: l.Name, Severity: SeverityOK, Kind: whyFree, Who: l.Holder, Waiting: l.Waiting}
 	if l.Held {
 		s.Kind, s.Since = whyHeld, l.AcquiredAt
 	}

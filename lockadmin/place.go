@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	"github.com/pglock-dev/pglock/internal/server"
-	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // Place is where an Admin looks, so that people can see whether that is where they mean to be.
@@ -16,9 +15,9 @@ type Place struct {
 
 // String names the schema only if it is not the usual one.
 func (p Place) String() string {
-	s := shown.Text(p.Server) + ", database " + shown.Word(p.Database)
+	s := p.Server + ", database " + word(p.Database)
 	if p.Schema != defaultSchema {
-		s += ", schema " + shown.Word(p.Schema)
+		s += ", schema " + word(p.Schema)
 	}
 	return s
 }

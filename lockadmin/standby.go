@@ -111,7 +111,7 @@ func (l *look) standbyVerdict() {
 	case len(l.Holders) == 1:
 		h := l.Holders[0]
 		v.Text = fmt.Sprintf("As far as this standby knows, %s is held by %s, which got it %s ago",
-			l.lock(), shown.Text(h.Holder), shown.Age(h.HeldFor))
+			l.lock(), h.Holder, shown.Age(h.HeldFor))
 		if h.SignedAt.IsZero() {
 			v.Text += ". No sign of life has arrived here since."
 		} else {
@@ -121,7 +121,7 @@ func (l *look) standbyVerdict() {
 		v.Text = fmt.Sprintf("As far as this standby knows, %s has %s.", l.lock(), count(len(l.Holders), "holder"))
 	case l.Last != nil && l.Last.EndedAt.IsZero():
 		v.Text = fmt.Sprintf("As far as this standby knows, the lease of %s, which was the last to hold %s, was not "+
-			"renewed and ran out %s ago.", shown.Text(l.Last.Holder), l.lock(), shown.Age(l.At.Sub(l.Last.ExpiresAt)))
+			"renewed and ran out %s ago.", l.Last.Holder, l.lock(), shown.Age(l.At.Sub(l.Last.ExpiresAt)))
 	default:
 		v.Text = fmt.Sprintf("As far as this standby knows, %s is free.", l.lock())
 	}

@@ -69,7 +69,16 @@ func (l *look) has(kind string) bool {
 func (l *look) add(v Verdict) { l.Verdicts = append(l.Verdicts, v) }
 
 // lock is the lock's name within a sentence.
-func (l *look) lock() string { return shown.Name(l.name) }
+func (l *look) lock() string { return word(l.name) }
+
+// word is a name within a sentence, in quotes if it could be read as a part of the sentence. It escapes nothing:
+// whoever shows the sentence does.
+func word(name string) string {
+	if name == "" || shown.Argument(name) != name {
+		return `"` + name + `"`
+	}
+	return name
+}
 
 // grave is critical if somebody waits for the lock, and otherwise a warning.
 func (l *look) grave() Severity {
@@ -96,7 +105,7 @@ func (l *look) next() string {
 	if l.Queue.Alive == nil {
 		return "then it is free: nobody waits for it"
 	}
-	return fmt.Sprintf("then %s gets it, the first of %s", shown.Text(l.Queue.Alive.Holder), count(l.alive(), "waiter"))
+	return fmt.Sprintf("then %s gets it, the first of %s", l.Queue.Alive.Holder, count(l.alive(), "waiter"))
 }
 
 func count(n int, what string) string {
@@ -110,10 +119,10 @@ func count(n int, what string) string {
 func (l *look) breakStep(name string, token pglock.Token, holder, reason string) Step {
 	effect := fmt.Sprintf("Takes the lock away at once. It stops no program: if %s still runs, it goes on until it "+
 		"notices. The fence refuses its later writes; what it does without a fence, such as files and mails, nothing "+
-		"refuses.", shown.Text(holder))
+		"refuses.", holder)
 	if name == l.name && l.Queue.Alive != nil {
 		effect = strings.Replace(effect, "at once.", fmt.Sprintf("at once and gives it to %s.",
-			shown.Text(l.Queue.Alive.Holder)), 1)
+			l.Queue.Alive.Holder), 1)
 	}
 	return Step{Do: "Take the lock away from this holder.", Run: RunAdmin,
 		Command: fmt.Sprintf("break %s --token %d --reason %s", shown.Name(name), int64(token), shown.Argument(reason)),
@@ -136,12 +145,12 @@ func (l *look) connection(h HolderFacts) (told string) {
 		}
 		var facts []string
 		if b.Client != "" {
-			facts = append(facts, "comes from "+shown.Text(b.Client))
+			facts = append(facts, "comes from "+b.Client)
 		} else if !b.Hidden {
 			facts = append(facts, "comes over a local socket")
 		}
 		if b.Application != "" {
-			facts = append(facts, "calls itself "+shown.Text(b.Application))
+			facts = append(facts, "calls itself "+b.Application)
 		}
 		if told = fmt.Sprintf("Its heartbeat connection (server process %d)", b.PID); len(facts) > 0 {
 			told += " " + strings.Join(facts, " and ")
@@ -167,7 +176,7 @@ func labelParts(label string) (host, pid string) {
 func (l *look) find(h HolderFacts, effect string) Step {
 	host, pid := labelParts(h.Holder)
 	if pid == "" {
-		return Step{Do: "Find the program. Its label is " + shown.Text(h.Holder) + ".",
+		return Step{Do: "Find the program. Its label is " + h.Holder + ".",
 			Effect: strings.TrimSpace(l.connection(h) + " " + effect)}
 	}
 	return Step{Do: fmt.Sprintf("Look at the program. Run this on host %s.", host), Run: RunShell,
@@ -181,7 +190,7 @@ func (l *look) heldVerdict() {
 		return
 	}
 	h := l.Holders[0]
-	v := Verdict{Kind: whyHeld, Severity: SeverityOK, Who: shown.Text(h.Holder), Since: h.AcquiredAt}
+	v := Verdict{Kind: whyHeld, Severity: SeverityOK, Who: h.Holder, Since: h.AcquiredAt}
 	switch {
 	case len(l.Holders) > 1:
 		v.Text = fmt.Sprintf("%s has %s, and all of them renew in time.", l.lock(), count(len(l.Holders), "holder"))
@@ -192,23 +201,23 @@ func (l *look) heldVerdict() {
 		for _, h := range l.Holders {
 			if h.Life == LifeUnknown && gone(h) {
 				v.Text += fmt.Sprintf(" The connection of %s has ended since its last sign of life, %s ago.",
-					shown.Text(h.Holder), shown.Age(h.Silent))
+					h.Holder, shown.Age(h.Silent))
 			}
 		}
 	case h.Life == LifeUnknown && gone(h):
 		v.Text = fmt.Sprintf("%s is held by %s. Its last sign of life came %s ago, and its connection has ended "+
 			"since: it is dead, or opens another within %s.",
-			l.lock(), shown.Text(h.Holder), shown.Age(h.Silent), shown.Age(signDue(h)))
+			l.lock(), h.Holder, shown.Age(h.Silent), shown.Age(signDue(h)))
 	case signedSince(h):
 		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it gave a sign of life %s ago, as it should every %s.",
-			l.lock(), shown.Text(h.Holder), shown.Age(h.Silent), shown.Age(signDue(h)))
+			l.lock(), h.Holder, shown.Age(h.Silent), shown.Age(signDue(h)))
 	case h.Renewed:
 		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it renewed %s ago, as it should every %s.", l.lock(),
-			shown.Text(h.Holder), shown.Age(h.SinceRenewal), shown.Age(due(h)))
+			h.Holder, shown.Age(h.SinceRenewal), shown.Age(due(h)))
 	default:
 		v.Text = fmt.Sprintf("%s is held by %s. It got the lock %s ago and should give a sign of life every %s, so "+
 			"nothing shows yet whether it is alive.",
-			l.lock(), shown.Text(h.Holder), shown.Age(h.HeldFor), shown.Age(signDue(h)))
+			l.lock(), h.Holder, shown.Age(h.HeldFor), shown.Age(signDue(h)))
 	}
 	if n := l.alive(); n > 0 {
 		l.slow(&v, h, n)
@@ -219,13 +228,13 @@ func (l *look) heldVerdict() {
 		}
 	}
 	if b := l.lastBreak(); b != nil && l.At.Sub(b.At) < recently && b.Token < h.Token {
-		v.Text += fmt.Sprintf(" %s broke the lease of %s %s ago.", shown.Text(b.Actor), shown.Text(b.Holder),
+		v.Text += fmt.Sprintf(" %s broke the lease of %s %s ago.", b.Actor, b.Holder,
 			shown.Age(l.At.Sub(b.At)))
 		if strings.HasPrefix(b.Reason, circleReason) {
 			v.Text += " The deadlock is gone: the holder no longer waits in a circle."
 		}
 		v.Text += " The break stopped no program: the old one may still be working without the lock."
-		v.Kind, v.Severity, v.Who, v.Since = whyBroken, SeverityNote, shown.Text(b.Actor), b.At
+		v.Kind, v.Severity, v.Who, v.Since = whyBroken, SeverityNote, b.Actor, b.At
 		v.Steps = append(oldProgram(b.Holder), v.Steps...)
 	}
 	l.add(v)
@@ -237,7 +246,7 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	v.Kind, v.Severity, v.Since = whySlow, SeverityBusy, first.Since
 	waits := fmt.Sprintf("%d wait for it, the first of them for %s", waiting, shown.Age(first.Waiting))
 	if waiting == 1 {
-		waits = fmt.Sprintf("%s has waited for it for %s", shown.Text(first.Holder), shown.Age(first.Waiting))
+		waits = fmt.Sprintf("%s has waited for it for %s", first.Holder, shown.Age(first.Waiting))
 	}
 	if first.Waiting > 2*h.HeldFor && first.Waiting > 10*time.Second {
 		waits += ", mostly for earlier holders"
@@ -245,7 +254,7 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	v.Text += fmt.Sprintf(" %s.", waits)
 	if h.Mode == pglock.ModeShared && first.Mode == pglock.ModeExclusive {
 		v.Text += fmt.Sprintf(" Readers hold the lock, and the first in the queue, %s, wants it alone: it waits for "+
-			"all of them.", shown.Text(first.Holder))
+			"all of them.", first.Holder)
 		if l.readers > 0 {
 			v.Text += fmt.Sprintf(" %s behind it.", map[bool]string{true: "1 reader waits",
 				false: fmt.Sprintf("%d readers wait", l.readers)}[l.readers == 1])
@@ -254,7 +263,7 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	}
 	v.Because = fmt.Sprintf("Nothing in PostgreSQL blocks the holder as far as can be seen, and the queue is in "+
 		"order. %s has held the lock for %s.",
-		shown.Text(h.Holder), shown.Age(h.HeldFor))
+		h.Holder, shown.Age(h.HeldFor))
 	v.IfNothing = "The waiters get the lock in their order."
 	if l.Queue.HandedPast {
 		l.handedPast(v, h)
@@ -263,9 +272,9 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	if w := l.perhapsWaits(); w != nil {
 		by := ""
 		if w.Holder != "" {
-			by = " of " + shown.Text(w.Holder)
+			by = " of " + w.Holder
 		}
-		v.Text += fmt.Sprintf(" %s itself has waited for lock %s%s for %s.", shown.Text(w.Waiter), shown.Name(w.For),
+		v.Text += fmt.Sprintf(" %s itself has waited for lock %s%s for %s.", w.Waiter, word(w.For),
 			by, shown.Age(w.Waiting))
 		v.Because += " Whether its work under this lock is what waits for the other one cannot be seen: another line " +
 			"of its work may wait, or it asked without the context of its lease."
@@ -282,7 +291,7 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 
 // handedPast is about holders that choose who comes next, past the first in the queue.
 func (l *look) handedPast(v *Verdict, h HolderFacts) {
-	first := shown.Text(l.Queue.Alive.Holder)
+	first := l.Queue.Alive.Holder
 	v.Kind, v.Severity = whyHandedPast, SeverityNote
 	if n := l.Queue.HandOvers; n != nil {
 		v.Text += fmt.Sprintf(" Since then it was handed over %s (HandOver), also past %s.", count(*n, "time"), first)
@@ -292,7 +301,7 @@ func (l *look) handedPast(v *Verdict, h HolderFacts) {
 	}
 	v.Because = fmt.Sprintf("Sure: the lock was granted to a ticket that came later. Nothing in PostgreSQL blocks "+
 		"the holder as far as can be seen. %s has held the lock for %s.",
-		shown.Text(h.Holder), shown.Age(h.HeldFor))
+		h.Holder, shown.Age(h.HeldFor))
 	v.IfNothing = fmt.Sprintf("%s gets the lock when a holder releases it. As long as they hand it over, nobody "+
 		"knows when that is.", first)
 	v.Steps = []Step{{Do: "If that is not meant, let the programs release the lock instead. A release gives it to " +

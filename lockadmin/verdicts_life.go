@@ -55,7 +55,7 @@ func (l *look) pulseVerdict(h HolderFacts) {
 	if p == onTime && !quiet {
 		return
 	}
-	who, since := shown.Text(h.Holder), shown.Age(h.SinceRenewal)
+	who, since := h.Holder, shown.Age(h.SinceRenewal)
 	left := fmt.Sprintf("In %s the lease ends; %s.", shown.Age(h.Remaining), l.next())
 	of := fmt.Sprintf("it has not renewed for %s; it should every %s", since, shown.Age(due(h)))
 	if !h.Renewed {
@@ -90,7 +90,7 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		v.Text = fmt.Sprintf("%s is held by %s, whose renewal hangs in the server: %s.", l.lock(), who, of)
 		v.Because = fmt.Sprintf("Sure: server process %d has worked on the renewal for %s", b.PID, shown.Age(b.Query))
 		if b.WaitsFor != "" {
-			v.Because += fmt.Sprintf(", and waits for %s", shown.Text(b.WaitsFor))
+			v.Because += fmt.Sprintf(", and waits for %s", b.WaitsFor)
 		}
 		v.Because += "."
 		if strings.HasSuffix(b.WaitsFor, "SyncRep") {

@@ -21,8 +21,8 @@ func (l *look) circleVerdict() {
 	sure := !slices.ContainsFunc(l.Circle, func(w Wait) bool { return !w.SameOwner })
 	var links []string
 	for _, w := range l.Circle {
-		links = append(links, fmt.Sprintf("%s holds %s and waits for %s, which %s holds", shown.Text(w.Waiter),
-			shown.Name(w.Holds), shown.Name(w.For), shown.Text(w.Holder)))
+		links = append(links, fmt.Sprintf("%s holds %s and waits for %s, which %s holds", w.Waiter,
+			word(w.Holds), word(w.For), w.Holder))
 	}
 	v := Verdict{Kind: whyCircle, Severity: SeverityStuck, Who: strings.Join(programs(l.Circle), ", ")}
 	for _, w := range l.Circle { // a deadlock lasts since its last wait began
@@ -32,7 +32,7 @@ func (l *look) circleVerdict() {
 	}
 	v.Text = fmt.Sprintf("A deadlock: %s.", strings.Join(links, "; "))
 	if len(l.Circle) == 1 {
-		v.Text = fmt.Sprintf("A deadlock: %s holds %s and waits for the same lock.", shown.Text(l.Circle[0].Waiter),
+		v.Text = fmt.Sprintf("A deadlock: %s holds %s and waits for the same lock.", l.Circle[0].Waiter,
 			l.lock())
 	}
 	v.Because = "Sure: in each of these programs the line of work that holds is the one that waits. The newest " +
@@ -57,16 +57,16 @@ func (l *look) circleVerdict() {
 	step := l.breakStep(w.For, w.Token, w.Holder, circleReason+waiter)
 	step.Do = "Or break one lease."
 	step.Effect = fmt.Sprintf("%s loses %s at once, and its fenced writes are refused: its work under that lock is "+
-		"lost and must be done again. %s gets the lock, ends its work, and lets go of both.", shown.Text(w.Holder),
-		shown.Name(w.For), shown.Text(waiter))
+		"lost and must be done again. %s gets the lock, ends its work, and lets go of both.", w.Holder,
+		word(w.For), waiter)
 	if len(l.Circle) > 1 {
 		step.Do = fmt.Sprintf("Or break one lease. That of %s costs the least work, going by the time: it has held "+
-			"its lock for %s.", shown.Text(w.Holder), shown.Age(w.HeldFor))
+			"its lock for %s.", w.Holder, shown.Age(w.HeldFor))
 		var others []string
 		for n, o := range l.Circle {
 			if n != least {
-				others = append(others, fmt.Sprintf("%s, token %d, held by %s for %s", shown.Name(o.For),
-					int64(o.Token), shown.Text(o.Holder), shown.Age(o.HeldFor)))
+				others = append(others, fmt.Sprintf("%s, token %d, held by %s for %s", word(o.For),
+					int64(o.Token), o.Holder, shown.Age(o.HeldFor)))
 			}
 		}
 		step.Effect += " The others: " + strings.Join(others, "; ") + "."
@@ -79,7 +79,7 @@ func (l *look) circleVerdict() {
 
 func programs(waits []Wait) (all []string) {
 	for _, w := range waits {
-		if p := shown.Text(w.Waiter); !slices.Contains(all, p) {
+		if p := w.Waiter; !slices.Contains(all, p) {
 			all = append(all, p)
 		}
 	}
@@ -95,16 +95,16 @@ func (l *look) waitsVerdict() {
 		if w.Holds != l.name || !w.SameOwner || w.Waiting < unremarkable {
 			continue
 		}
-		v := Verdict{Kind: whyWaits, Severity: l.grave(), Who: shown.Text(w.Waiter), Since: l.since(w.Waiting)}
+		v := Verdict{Kind: whyWaits, Severity: l.grave(), Who: w.Waiter, Since: l.since(w.Waiting)}
 		by := ", which nobody holds at this moment"
 		if w.Holder != "" {
-			by = ", which " + shown.Text(w.Holder) + " holds"
+			by = ", which " + w.Holder + " holds"
 		}
 		v.Text = fmt.Sprintf("%s is held by %s, which waits itself: for lock %s%s. It has waited for %s.", l.lock(),
-			shown.Text(w.Waiter), shown.Name(w.For), by, shown.Age(w.Waiting))
+			w.Waiter, word(w.For), by, shown.Age(w.Waiting))
 		v.Because = "Sure: it has a ticket in the queue of that lock, and the same line of work holds this one."
-		v.IfNothing = fmt.Sprintf("%s goes on when it gets %s, and lets go of %s after its work.", shown.Text(w.Waiter),
-			shown.Name(w.For), l.lock())
+		v.IfNothing = fmt.Sprintf("%s goes on when it gets %s, and lets go of %s after its work.", w.Waiter,
+			word(w.For), l.lock())
 		v.Steps = []Step{again("The cause is there: look at that lock.", w.For),
 			again("Then at this one again.", l.name)}
 		l.add(v)
@@ -137,10 +137,10 @@ func (l *look) freeVerdicts() {
 		return
 	}
 	last := l.Last
-	v := Verdict{Kind: whyFree, Severity: SeverityOK, Who: shown.Text(last.Holder)}
+	v := Verdict{Kind: whyFree, Severity: SeverityOK, Who: last.Holder}
 	switch ended, when := last.EndedAt, ""; {
 	case !ended.IsZero():
-		when = fmt.Sprintf(" The last holder was %s; its lease ended %s ago", shown.Text(last.Holder),
+		when = fmt.Sprintf(" The last holder was %s; its lease ended %s ago", last.Holder,
 			shown.Age(l.At.Sub(ended)))
 		how := "by a release"
 		if l.Events == nil { // without the right to read them, a break looks the same
@@ -150,19 +150,19 @@ func (l *look) freeVerdicts() {
 	default:
 		v.Text = fmt.Sprintf("%s is free: nobody holds it, and nobody waits for it. The last holder was %s; its "+
 			"lease ran out %s ago, without a release.", l.lock(),
-			shown.Text(last.Holder), shown.Age(l.At.Sub(last.ExpiresAt)))
+			last.Holder, shown.Age(l.At.Sub(last.ExpiresAt)))
 		v.Because = "A lease that runs out without a release means that its program died, was stopped, or lost its " +
 			"connection for too long."
 	}
 	if b := l.lastBreak(); b != nil && b.NewToken >= last.Token {
 		ago := l.At.Sub(b.At)
 		v.Text = fmt.Sprintf("%s is free: %s broke the lease of %s %s ago. Nobody holds it now, and nobody waits for "+
-			"it.", l.lock(), shown.Text(b.Actor), shown.Text(b.Holder), shown.Age(ago))
+			"it.", l.lock(), b.Actor, b.Holder, shown.Age(ago))
 		v.Because = fmt.Sprintf("The reason they gave: %s. The break stopped no program: if %s still runs, its "+
 			"fenced writes are refused, and whatever it does without a fence goes on.",
-			shown.Text(b.Reason), shown.Text(b.Holder))
+			b.Reason, b.Holder)
 		if ago < recently {
-			v.Kind, v.Severity, v.Who, v.Since = whyBroken, SeverityNote, shown.Text(b.Actor), b.At
+			v.Kind, v.Severity, v.Who, v.Since = whyBroken, SeverityNote, b.Actor, b.At
 		}
 	}
 	if v.Kind == whyBroken {
@@ -210,7 +210,7 @@ func (l *look) betweenVerdict() {
 		over = l.Last.ExpiresAt
 	}
 	since := l.At.Sub(over)
-	v := Verdict{Kind: whyBetween, Severity: SeverityNote, Who: shown.Text(first.Holder), Since: over}
+	v := Verdict{Kind: whyBetween, Severity: SeverityNote, Who: first.Holder, Since: over}
 	v.Text = fmt.Sprintf("Nobody has held %s for %s, and %s for it: it goes from one holder to the next.", l.lock(),
 		shown.Age(since), waitWord(l.alive()))
 	v.Because = "That takes a moment, up to about a second after a lease that has run out."
@@ -218,7 +218,7 @@ func (l *look) betweenVerdict() {
 	if since > 3*time.Second {
 		v.Kind, v.Severity = whyTurn, SeverityStuck
 		v.Text = fmt.Sprintf("Nobody has held %s for %s, although %s for it. It is the turn of %s, which does not "+
-			"take it.", l.lock(), shown.Age(since), waitWord(l.alive()), shown.Text(first.Holder))
+			"take it.", l.lock(), shown.Age(since), waitWord(l.alive()), first.Holder)
 		v.Because = "That program has shown a sign of life not long ago. Probably it was stopped or cut off since then."
 		v.IfNothing = "When it gives no sign of life for 10s (by default), the queue passes over it."
 		v.Steps = []Step{again("Wait ten seconds, and look again.", l.name),
@@ -261,8 +261,8 @@ func (l *look) guardVerdict() {
 		return
 	}
 	g := l.Guards[0]
-	v := Verdict{Kind: whyGuard, Severity: SeverityWarning, Who: "table " + shown.Text(g.Table)}
-	v.Text = fmt.Sprintf("The guard of table %s is broken: %s.", shown.Text(g.Table), shown.Text(g.Problem))
+	v := Verdict{Kind: whyGuard, Severity: SeverityWarning, Who: "table " + g.Table}
+	v.Text = fmt.Sprintf("The guard of table %s is broken: %s.", g.Table, g.Problem)
 	if n := len(l.Guards) - 1; n > 0 {
 		v.Text += fmt.Sprintf(" So %s of this lock.", map[bool]string{true: "is that of 1 more table",
 			false: fmt.Sprintf("are those of %d more tables", n)}[n == 1])
@@ -294,7 +294,7 @@ func (l *look) pastVerdicts() {
 		if h.SlowestRenewal > h.TTL*6/10 {
 			l.add(Verdict{Kind: whyGap, Severity: SeverityWarning,
 				Text: fmt.Sprintf("%s has nearly lost %s before: once it did not renew for %s, and the lease lasts %s.",
-					shown.Text(h.Holder), l.lock(),
+					h.Holder, l.lock(),
 					shown.Age(h.SlowestRenewal), shown.Duration(h.TTL)),
 				Because: "Sure: the server measures it. The program paused, or it could not reach the server.",
 				Steps: []Step{{Do: "Find out what paused it (garbage collection, a busy machine, the network), or " +
@@ -307,7 +307,7 @@ func (l *look) pastVerdicts() {
 	for _, e := range l.Events {
 		if e.Kind == EventTakeover && l.At.Sub(e.At) < time.Hour {
 			hour++
-			if who := shown.Text(e.Holder); !slices.Contains(holders, who) && len(holders) < 3 {
+			if who := e.Holder; !slices.Contains(holders, who) && len(holders) < 3 {
 				holders = append(holders, who)
 			}
 		}
@@ -345,13 +345,13 @@ func (l *look) tableVerdict() {
 			Query: t.inState, Statement: t.statement, Hidden: t.state == "" && t.prepared == "", MayEnd: true}
 		v.Who, v.Since = process(b), l.since(t.transaction)
 		v.Text = fmt.Sprintf("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b),
-			shown.Text(t.table))
+			t.table)
 		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock " +
 			"so. " + does(b) + statement(b)
 		v.Steps = l.endProcess(b)
 		if len(t.waitsFor) > 0 {
 			v.Text = fmt.Sprintf("Nobody can use any lock: %s wants to lock the whole table %s of pglock, and "+
-				"everybody queues behind it. It waits itself, for %s.", about(b), shown.Text(t.table),
+				"everybody queues behind it. It waits itself, for %s.", about(b), t.table,
 				processes(t.waitsFor))
 			v.Steps = nil
 			for _, pid := range t.waitsFor {

@@ -38,7 +38,7 @@ func (l *look) preparedVerdicts() {
 			v.Severity = l.graveRow()
 		}
 		v.Text = fmt.Sprintf("A prepared transaction, %s of user %s, prepared %s ago, keeps %s.",
-			shown.Text(b.Prepared), shown.Text(b.User),
+			b.Prepared, b.User,
 			shown.Age(b.Transaction), l.keeps(row, fences))
 		v.Because = "Sure: pg_prepared_xacts lists it. It was half of a two-phase commit. It belongs to no process, " +
 			"so it survives the program and restarts of the server."
@@ -75,7 +75,7 @@ func (l *look) consequence(row bool, fences []string) string {
 
 // endPrepared are the ways to end a prepared transaction.
 func endPrepared(b Backend) []Step {
-	needs := fmt.Sprintf("user %s, or a superuser, in this database", shown.Text(b.User))
+	needs := fmt.Sprintf("user %s, or a superuser, in this database", b.User)
 	return []Step{
 		{Do: "Ask whoever runs the two-phase commits (a transaction manager, a job) which way the other half went. " +
 			"Both halves must end alike. Then one of:"},
@@ -89,17 +89,17 @@ func endPrepared(b Backend) []Step {
 // about describes a server process: whose it is, and what it does.
 func about(b Backend) string {
 	if b.Prepared != "" {
-		return fmt.Sprintf("prepared transaction %s of user %s", shown.Text(b.Prepared), shown.Text(b.User))
+		return fmt.Sprintf("prepared transaction %s of user %s", b.Prepared, b.User)
 	}
 	var whose []string
 	if b.Application != "" {
-		whose = append(whose, shown.Text(b.Application))
+		whose = append(whose, b.Application)
 	}
 	if b.User != "" {
-		whose = append(whose, "user "+shown.Text(b.User))
+		whose = append(whose, "user "+b.User)
 	}
 	if b.Client != "" {
-		whose = append(whose, "from "+shown.Text(b.Client))
+		whose = append(whose, "from "+b.Client)
 	}
 	text := fmt.Sprintf("server process %d", b.PID)
 	if len(whose) > 0 {
@@ -112,9 +112,9 @@ func about(b Backend) string {
 func process(b Backend) string {
 	switch {
 	case b.Prepared != "":
-		return "prepared transaction " + shown.Text(b.Prepared)
+		return "prepared transaction " + b.Prepared
 	case b.Application != "":
-		return fmt.Sprintf("process %d, %s", b.PID, shown.Text(b.Application))
+		return fmt.Sprintf("process %d, %s", b.PID, b.Application)
 	}
 	return fmt.Sprintf("process %d", b.PID)
 }
@@ -146,7 +146,7 @@ func does(b Backend) string {
 	case b.State == "active":
 		return fmt.Sprintf("It has been running a statement for %s.", shown.Age(b.Query))
 	}
-	return fmt.Sprintf("It is %s.", shown.Text(b.State))
+	return fmt.Sprintf("It is %s.", b.State)
 }
 
 // statement quotes the last statement of a process, in one line.
@@ -158,7 +158,7 @@ func statement(b Backend) string {
 	if r := []rune(s); len(r) > 100 {
 		s = string(r[:100]) + "…"
 	}
-	return " Its last statement: " + shown.Text(s)
+	return " Its last statement: " + s
 }
 
 // roots follows a process to those at the end of its wait, and tells how many are in between.
@@ -199,17 +199,17 @@ func (l *look) endProcess(b Backend) []Step {
 	needs := ""
 	if !b.MayEnd {
 		needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend (a superuser, if that role is one)",
-			shown.Text(b.User))
+			b.User)
 	}
 	var steps []Step
 	whose := "whoever runs it"
 	if b.Application != "" {
-		whose = shown.Text(b.Application)
+		whose = b.Application
 	}
 	if strings.HasPrefix(b.State, "idle in transaction") {
 		steps = append(steps,
 			Step{Do: fmt.Sprintf("Let user %s (%s) type COMMIT or ROLLBACK there. That is the gentle way.",
-				shown.Text(b.User), whose)})
+				b.User, whose)})
 	} else if b.State == "active" && len(b.BlockedBy) == 0 {
 		steps = append(steps, Step{Do: fmt.Sprintf("Cancel the statement of process %d.", b.PID), Run: RunSQL,
 			Command: fmt.Sprintf("SELECT pg_cancel_backend(%d)", b.PID),
@@ -244,10 +244,10 @@ func (l *look) rowVerdicts() {
 		case slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return pulseOf(h) != onTime }):
 			h := l.Holders[0]
 			v.Severity = SeverityStuck
-			v.Text += fmt.Sprintf(" So %s cannot renew its lease: the last time was %s ago.", shown.Text(h.Holder),
+			v.Text += fmt.Sprintf(" So %s cannot renew its lease: the last time was %s ago.", h.Holder,
 				shown.Age(h.SinceRenewal))
 			v.IfNothing = fmt.Sprintf("In %s %s loses the lock, although its program may be well. After that nobody "+
-				"gets it until that transaction ends.", shown.Age(h.Remaining), shown.Text(h.Holder))
+				"gets it until that transaction ends.", shown.Age(h.Remaining), h.Holder)
 		default:
 			v.IfNothing = fmt.Sprintf("The holder probably cannot renew. Then its lease ends in %s, and after that "+
 				"nobody gets the lock until that transaction ends.",

@@ -32,13 +32,13 @@ func fenceOf(b Backend) string {
 	if b.Resource == "" {
 		return "a fence that nobody had passed before"
 	}
-	return "the fence of " + shown.Text(b.Resource)
+	return "the fence of " + b.Resource
 }
 
 // writer names the program of a fenced transaction: the holder's, or an older one.
 func (l *look) writer(b Backend) (who string, present bool) {
 	if len(l.Holders) == 1 && (b.Hidden || b.Transaction <= l.Holders[0].HeldFor+unremarkable) {
-		return shown.Text(l.Holders[0].Holder), true
+		return l.Holders[0].Holder, true
 	}
 	if len(l.Holders) > 1 {
 		return "one of its holders", true
@@ -57,7 +57,7 @@ func (l *look) blockedVerdict(b Backend) {
 	}
 	at := ""
 	if b.BlockedAt != "" {
-		at = " for " + shown.Text(b.BlockedAt)
+		at = " for " + b.BlockedAt
 	}
 	if len(ends) == 0 {
 		v.Text = fmt.Sprintf("%s%s, in a circle of server processes.", whose, at)
@@ -154,7 +154,7 @@ func (l *look) idleVerdict(b Backend) {
 		Effect: "Rolls back what this transaction wrote, and opens the fence. The program keeps the lock, gets an " +
 			"error, and may write again."}
 	if !b.MayEnd {
-		terminate.Needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend", shown.Text(b.User))
+		terminate.Needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend", b.User)
 	}
 	if present && !b.Hidden && b.InState < patient {
 		v.Severity = SeverityNote

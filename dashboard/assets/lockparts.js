@@ -12,7 +12,7 @@ export function whyList(why) {
   if (!why) return [];
   return [
     verdicts(why.verdicts ?? []),
-    (why.unseen ?? []).map((text) => h('p', { class: 'hint' }, 'Not seen: ', lines(text))),
+    (why.unseen ?? []).map((text) => h('p', { class: 'hint' }, 'Not seen: ', shown(text))),
   ];
 }
 
@@ -30,10 +30,10 @@ function verdicts(all) {
           i > 0 ? h('span', { class: 'soft' }, 'Also: ') : null,
           h('span', { class: 'severity' }, wordOf(v.severity)),
           ' ',
-          lines(v.text),
+          shown(v.text),
         ),
-        v.because ? h('p', { class: 'hint' }, lines(v.because)) : null,
-        v.if_nothing ? h('p', { class: 'hint' }, 'If nobody does anything: ', lines(v.if_nothing)) : null,
+        v.because ? h('p', { class: 'hint' }, shown(v.because)) : null,
+        v.if_nothing ? h('p', { class: 'hint' }, 'If nobody does anything: ', shown(v.if_nothing)) : null,
         v.steps?.length ? h('ol', { class: 'steps' }, v.steps.map(step)) : null,
       ),
     ),
@@ -44,18 +44,16 @@ function step(one) {
   return h(
     'li',
     {},
-    h('p', {}, lines(one.do)),
+    h('p', {}, shown(one.do)),
     one.command ? commandOf(one) : null,
     one.effect || one.needs
-      ? h('p', { class: 'hint' }, lines([one.effect, one.needs ? `Needs ${one.needs}.` : ''].filter(Boolean).join(' ')))
+      ? h('p', { class: 'hint' }, shown([one.effect, one.needs ? `Needs ${one.needs}.` : ''].filter(Boolean).join(' ')))
       : null,
   );
 }
 
-const lines = (text, code = null) =>
-  String(text ?? '')
-    .split('\n')
-    .map((line, i) => [i > 0 ? '\n' : null, shown(line, { 'data-code': code })]);
+const lines = (text) =>
+  text.split('\n').map((line, i) => [i > 0 ? '\n' : null, shown(line, { 'data-code': true })]);
 
 // holderCard returns { element, update(lock), tick() } for one lease; onBreak, if given, adds a button.
 export function holderCard(lock, onBreak) {
@@ -107,7 +105,7 @@ export function holderCard(lock, onBreak) {
             'div',
             { class: 'whole' },
             h('dt', {}, 'Metadata'),
-            h('dd', {}, h('pre', { tabindex: '0', 'aria-label': 'Metadata' }, lines(metadata, true))),
+            h('dd', {}, h('pre', { tabindex: '0', 'aria-label': 'Metadata' }, lines(metadata))),
           )
         : null,
     ),

@@ -182,9 +182,17 @@ func Lines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
 		if !AllPrint(strings.ReplaceAll(line, "\t", " ")) {
-			q := Quote(line)
-			lines[i] = strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
+			lines[i] = Line(line)
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Line escapes what does not print in a finished sentence, and what would begin another line.
+func Line(s string) string {
+	if AllPrint(s) {
+		return s
+	}
+	q := Quote(s)
+	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }

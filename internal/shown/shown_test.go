@@ -20,3 +20,14 @@ func TestUnseenCharactersAreEscaped(t *testing.T) {
 		t.Errorf("the name is shown as %s", got)
 	}
 }
+
+func TestASentenceStaysOneLine(t *testing.T) {
+	for text, want := range map[string]string{
+		`"my lock" is held`:        `"my lock" is held`,
+		"\"a\x1b[2J\" is held\nOK": `"a\x1b[2J" is held\nOK`,
+	} {
+		if got := Line(text); got != want {
+			t.Errorf("%q is shown as %s, want %s", text, got, want)
+		}
+	}
+}

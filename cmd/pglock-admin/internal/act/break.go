@@ -196,7 +196,7 @@ func toBreak(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, b brea
 }
 
 func drawToBreak(w *cli.Page, o *cli.Options, l look.LockView) {
-	fmt.Fprintf(w, "at %s\n", o.At.Now())
+	fmt.Fprintf(w, "at %s\n", shown.Line(o.At.Now().String()))
 	waiting := "nobody"
 	if l.LockInfo.Waiting > 0 {
 		waiting = fmt.Sprint(l.LockInfo.Waiting)

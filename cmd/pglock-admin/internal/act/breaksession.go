@@ -66,7 +66,7 @@ func noSuchSession(o *cli.Options, id string) error {
 }
 
 func drawSessionToBreak(w *cli.Page, o *cli.Options, s lockadmin.Session) {
-	fmt.Fprintf(w, "at %s\n", o.At.Now())
+	fmt.Fprintf(w, "at %s\n", shown.Line(o.At.Now().String()))
 	state := string(s.Life)
 	switch s.Life {
 	case lockadmin.LifeAlive:

@@ -33,7 +33,7 @@ func (o *Options) Show(cmd *cobra.Command, v any, draw func(*Page)) error {
 	}
 	p := &Page{Width: Columns(w)}
 	if o.At != nil {
-		fmt.Fprintf(p, "at %s\n", o.At.Now())
+		fmt.Fprintf(p, "at %s\n", shown.Line(o.At.Now().String()))
 	}
 	if o.Standby != nil {
 		fmt.Fprintln(p, Wrapped(o.Standby.String(), TextWidth(p)))

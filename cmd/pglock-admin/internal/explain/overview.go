@@ -65,8 +65,11 @@ func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
 			if next == "" {
 				next = s.Why
 			}
-			rows = append(rows, []string{cli.Mark(s.Severity), lock, since, strconv.Itoa(s.Waiting), s.Text, s.Who,
-				next})
+			who := s.Who
+			if who != "" {
+				who = shown.Text(who)
+			}
+			rows = append(rows, []string{cli.Mark(s.Severity), lock, since, strconv.Itoa(s.Waiting), s.Text, who, next})
 		}
 		for _, title := range []string{"NEXT", "WAITING"} {
 			if !w.Fits(cli.TableOf(titles, rows)) {
@@ -77,7 +80,7 @@ func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
 		if first := view.Locks[0]; first.Why != "" {
 			fmt.Fprintf(w, "\nWhat to do: %s\n", first.Why)
 		} else {
-			fmt.Fprintf(w, "\nWhat to do: %s\n", strings.TrimSpace(first.Next.Do+" "+first.Next.Paste))
+			fmt.Fprintf(w, "\nWhat to do: %s\n", strings.TrimSpace(shown.Line(first.Next.Do)+" "+first.Next.Paste))
 		}
 		if o.LeavesOut(view.Locks[0].Why + view.Locks[0].Next.Paste) {
 			fmt.Fprintf(w, "The commands leave out the password: %s.\n", passwordFirst)
@@ -114,7 +117,7 @@ func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
 		lines = append(lines, fmt.Sprintf("OK  %s. Here: %s.", well, counts))
 	}
 	for _, u := range all.Unseen {
-		lines = append(lines, "Not seen: "+u)
+		lines = append(lines, "Not seen: "+shown.Line(u))
 	}
 	if all.Partly {
 		lines = append(lines, "So much waits here, or is silent, that some was not looked at.")

@@ -91,7 +91,8 @@ func drawWell(w *cli.Page, o *cli.Options, e lockadmin.Explanation, width int) {
 	for _, s := range v.Steps {
 		if s.Command == "" || isSame(s, e.Lock) {
 			fmt.Fprintln(w, behind("  ", s.Do, width))
-		} else if line := "  " + strings.TrimSuffix(s.Do, ".") + ": " + command(o, s); len([]rune(line)) <= width {
+		} else if line := "  " + strings.TrimSuffix(shown.Line(s.Do), ".") + ": " +
+			command(o, s); len([]rune(line)) <= width {
 			fmt.Fprintln(w, line)
 		} else {
 			fmt.Fprintf(w, "%s\n     %s\n", behind("  ", s.Do, width), command(o, s))
@@ -106,9 +107,9 @@ func isSame(s lockadmin.Step, lock string) bool {
 
 const passwordFirst = "set PGPASSWORD to the password first"
 
-// behind wraps a text behind a mark, and indents its other lines as far.
+// behind escapes a text and wraps it behind a mark, and indents its other lines as far.
 func behind(mark, text string, width int) string {
-	n := len([]rune(mark))
+	n, text := len([]rune(mark)), shown.Line(text)
 	if width-n < cli.LeastWidth {
 		n = min(n, 4)
 		return strings.TrimRight(mark, " ") + "\n" + strings.Repeat(" ", n) +
