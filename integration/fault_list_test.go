@@ -119,8 +119,11 @@ var faults = []*fault{
 			x.open()
 		}},
 	{name: "I6 I17 the answer is lost", fits: sends, want: func(k *kind) *answer {
-		if k.writes {
+		switch {
+		case k.writes:
 			return succeeds
+		case k.checks != nil && k.once:
+			return eitherWay // it may have been sent again; whether it was done is checked
 		}
 		return again(fails)(k)
 	}, inject: func(x *cell) {
