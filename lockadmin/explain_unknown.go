@@ -260,9 +260,7 @@ func (l *look) unknownVerdicts() {
 		others := count(e.Connections, "connection")
 		if len(e.Applications) > 0 {
 			var called []string
-			for _, a := range e.Applications {
-				called = append(called, a)
-			}
+			called = append(called, e.Applications...)
 			others += " (" + strings.Join(called, ", ") + ")"
 		}
 		v.Text = fmt.Sprintf("Probably this is the wrong database: nobody has used a lock named %s here, and %s. "+
