@@ -116,6 +116,28 @@ func TestHostileTextsComeOutAsJSONAlone(t *testing.T) {
 	}
 }
 
+// They may hold secrets, and whoever sees the page need not be who may see them.
+func TestStatementsOfOtherProgramsStayOutOfThePage(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.hold("app-1", "nightly")
+	conn := s.db.Conn(t)
+	for _, sql := range []string{"BEGIN",
+		"SELECT 'secret-4242' FROM pglock.locks WHERE name = 'nightly' FOR UPDATE"} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	body := ""
+	pgtest.Eventually(t, "the page to say who has locked the row", func() bool {
+		body = s.get("/api/lock?name=nightly").want(200).body
+		return strings.Contains(body, "has locked the row")
+	})
+	if body += s.get("/api/locks").want(200, "has locked its row").body; strings.Contains(body, "secret-4242") {
+		t.Errorf("the page has the statement: %s", body)
+	}
+}
+
 func TestOneLockHasItsQueue(t *testing.T) {
 	t.Parallel()
 	s := start(t)

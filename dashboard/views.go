@@ -167,7 +167,7 @@ func viewWhy(e lockadmin.Explanation, schema string) *whyView {
 				steps[i].Command += " --schema " + shown.Argument(there)
 			}
 		}
-		verdicts[n].Steps = steps
+		verdicts[n].Steps, verdicts[n].Statement = steps, "" // it may hold secrets
 	}
 	return &whyView{e.State, e.Severity, verdicts, e.Unseen}
 }

@@ -259,9 +259,7 @@ func (l *look) unknownVerdicts() {
 		v.Kind = whyAnotherDatabase
 		others := count(e.Connections, "connection")
 		if len(e.Applications) > 0 {
-			var called []string
-			called = append(called, e.Applications...)
-			others += " (" + strings.Join(called, ", ") + ")"
+			others += " (" + strings.Join(e.Applications, ", ") + ")"
 		}
 		v.Text = fmt.Sprintf("Probably this is the wrong database: nobody has used a lock named %s here, and %s. "+
 			"Programs that use pglock are connected to database %s of the same server: %s.",

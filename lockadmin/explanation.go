@@ -62,12 +62,14 @@ const (
 
 // Verdict is one conclusion.
 type Verdict struct {
-	Kind      string   `json:"kind"` // a word for what it is about; a later version may have others
-	Severity  Severity `json:"severity"`
-	Text      string   `json:"text"`                 // what is so, in one or two sentences
-	Because   string   `json:"because,omitempty"`    // how sure that is, and why
-	IfNothing string   `json:"if_nothing,omitempty"` // what happens if nobody does anything
-	Steps     []Step   `json:"steps"`                // what to do, the first first
+	Kind     string   `json:"kind"` // a word for what it is about; a later version may have others
+	Severity Severity `json:"severity"`
+	Text     string   `json:"text"`              // what is so, in one or two sentences
+	Because  string   `json:"because,omitempty"` // how sure that is, and why
+	// the last statement of the process that is the cause, as far as the server shows it: it may hold secrets
+	Statement string `json:"statement,omitempty"`
+	IfNothing string `json:"if_nothing,omitempty"` // what happens if nobody does anything
+	Steps     []Step `json:"steps"`                // what to do, the first first
 
 	Who   string    `json:"who,omitempty"`  // who is the cause: a label, or a process of the server
 	Since time.Time `json:"since,omitzero"` // since when it is so, as far as the server knows

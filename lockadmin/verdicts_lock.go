@@ -347,7 +347,8 @@ func (l *look) tableVerdict() {
 		v.Text = fmt.Sprintf("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b),
 			t.table)
 		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock " +
-			"so. " + does(b) + statement(b)
+			"so. " + does(b)
+		v.Statement = statement(b)
 		v.Steps = l.endProcess(b)
 		if len(t.waitsFor) > 0 {
 			v.Text = fmt.Sprintf("Nobody can use any lock: %s wants to lock the whole table %s of pglock, and "+

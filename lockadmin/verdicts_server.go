@@ -149,16 +149,13 @@ func does(b Backend) string {
 	return fmt.Sprintf("It is %s.", b.State)
 }
 
-// statement quotes the last statement of a process, in one line.
+// statement is the last statement of a process, in one line.
 func statement(b Backend) string {
 	s := strings.Join(strings.Fields(b.Statement), " ")
-	if s == "" {
-		return ""
-	}
 	if r := []rune(s); len(r) > 100 {
 		s = string(r[:100]) + "…"
 	}
-	return " Its last statement: " + s
+	return s
 }
 
 // roots follows a process to those at the end of its wait, and tells how many are in between.
@@ -237,7 +234,8 @@ func (l *look) rowVerdicts() {
 			v.Text += fmt.Sprintf(" That transaction is %s old.", shown.Age(b.Transaction))
 		}
 		v.Because = "Sure: the row names the transaction. Programs that use pglock hold this row for milliseconds; " +
-			"so this is a person or a script. " + does(b) + statement(b)
+			"so this is a person or a script. " + does(b)
+		v.Statement = statement(b)
 		switch {
 		case l.State != LockHeld:
 			v.IfNothing = fmt.Sprintf("Nobody gets %s until that transaction ends.", l.lock())

@@ -79,7 +79,8 @@ func (l *look) blockedVerdict(b Backend) {
 	if len(ends) > 1 {
 		v.Text += fmt.Sprintf(" %s more block it too.", count(len(ends)-1, "process"))
 	}
-	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
+	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end)
+	v.Statement = statement(end)
 	v.IfNothing = "The write goes on when that transaction ends. Otherwise it fails at the write's time limit" +
 		l.atTheLatest(b) + "."
 	if l.alive() > 0 && present {
@@ -138,7 +139,8 @@ func (l *look) idleVerdict(b Backend) {
 			fenceOf(b), shown.Age(b.Transaction), shown.Age(b.InState))
 	}
 	v.Because = fmt.Sprintf("Sure: %s has passed %s and runs no statement. Its program does something else in the "+
-		"middle of its write, or hangs.", about(b), fenceOf(b)) + statement(b)
+		"middle of its write, or hangs.", about(b), fenceOf(b))
+	v.Statement = statement(b)
 	v.IfNothing = "The server ends that transaction at the write's time limit" + l.atTheLatest(b) +
 		". What it wrote is then rolled back."
 	if !present {
@@ -204,7 +206,8 @@ func (l *look) fenceVerdict(b Backend) {
 	v := Verdict{Kind: whyFence, Severity: SeverityWarning, Who: process(end), Since: l.sinceOf(b, b.Query)}
 	v.Text = fmt.Sprintf("A write under %s waits at %s: %s has passed it earlier and is still open.", l.lock(),
 		fenceOf(b), about(end))
-	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
+	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end)
+	v.Statement = statement(end)
 	v.IfNothing = "It goes on when that transaction ends, at the latest when the lease of that transaction is over, " +
 		"or the time limit that its program has set."
 	v.Steps = append(l.endProcess(end), again("Or wait, and look again.", l.name))

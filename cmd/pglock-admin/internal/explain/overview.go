@@ -78,7 +78,11 @@ func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
 		}
 		cli.DrawTable(w, titles, rows, look.PlacesOf([]string{"FOR", "WAITING"}, titles)...)
 		if first := view.Locks[0]; first.Why != "" {
-			fmt.Fprintf(w, "\nWhat to do: %s\n", first.Why)
+			todo := first.Why
+			if first.Next.Run == lockadmin.RunAdmin && strings.HasPrefix(first.Next.Command, "why ") {
+				todo = first.Next.Paste // the cause is there
+			}
+			fmt.Fprintf(w, "\nWhat to do: %s\n", todo)
 		} else {
 			fmt.Fprintf(w, "\nWhat to do: %s\n", strings.TrimSpace(shown.Line(first.Next.Do)+" "+first.Next.Paste))
 		}
@@ -88,6 +92,9 @@ func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
 	}
 	for _, line := range overviewRest(view.Overview, limit) {
 		fmt.Fprintln(w, line)
+	}
+	if view.Busy > 0 {
+		fmt.Fprintf(w, "Who has waited longest: pglock-admin waiters --order age --limit 3%s\n", o.Same())
 	}
 }
 
@@ -111,6 +118,8 @@ func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
 	case all.More > 0:
 		lines = append(lines, fmt.Sprintf("%d more may not be well: --limit %d looks at them too. Here: %s.",
 			all.More, min(1000, limit+all.More), counts))
+	case len(all.Locks) > 0 && all.Known == len(all.Locks):
+		lines = append(lines, fmt.Sprintf("Here: %s.", counts))
 	case len(all.Locks) > 0:
 		lines = append(lines, fmt.Sprintf("%s. Here: %s.", others, counts))
 	default:

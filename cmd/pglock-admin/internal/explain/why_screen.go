@@ -28,7 +28,11 @@ func DrawWhy(w *cli.Page, o *cli.Options, e lockadmin.Explanation) {
 	}
 	first := e.Verdicts[0]
 	fmt.Fprintf(w, "\n%s\n", behind(cli.Mark(first.Severity)+"  ", first.Text, width))
-	for _, more := range [][2]string{{"", first.Because}, {"If you do nothing: ", first.IfNothing}} {
+	because := first.Because
+	if first.Statement != "" {
+		because += " Its last statement: " + first.Statement
+	}
+	for _, more := range [][2]string{{"", because}, {"If you do nothing: ", first.IfNothing}} {
 		if more[1] != "" {
 			fmt.Fprintln(w, behind("  ", more[0]+more[1], width))
 		}
