@@ -73,7 +73,8 @@ func TestWhyFindsTheRightDatabase(t *testing.T) {
 	defer stage.Close()
 	a := in(t, stage.URL, "why", stage.Lock).want(t, cli.ExitSchema, "probably the wrong database", "database app",
 		"why nightly-report", "/app?")
-	if strings.Contains(a.stderr, "migrate up") {
+	all := in(t, stage.URL, "why").want(t, cli.ExitSchema, "probably the wrong database", "pglock-admin why", "/app?")
+	if strings.Contains(a.stderr+all.stderr, "migrate up") {
 		t.Errorf("whoever looks into the wrong database is told to make the schema there:\n%s", a.stderr)
 	}
 	config, err := pgxpool.ParseConfig(at)

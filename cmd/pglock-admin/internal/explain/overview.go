@@ -29,7 +29,7 @@ type summaryView struct {
 
 // overview is why without a name.
 func overview(o *cli.Options, cmd *cobra.Command, limit int) error {
-	return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+	return hereOrElsewhere(o, cmd, "why", func(ctx context.Context, admin *lockadmin.Admin) error {
 		all, err := admin.Overview(ctx, limit)
 		if err != nil {
 			return err

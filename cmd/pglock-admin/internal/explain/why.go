@@ -52,26 +52,33 @@ connections do, pg_read_all_stats.`,
 			if cmd.Flags().Changed("limit") {
 				return cli.UsageErrorf("pglock-admin why", "--limit is for why without a name")
 			}
-			return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-				var e lockadmin.Explanation
-				err := o.LookOnPool(ctx, pool, func(ctx context.Context, admin *lockadmin.Admin) (err error) {
-					e, err = admin.Explain(ctx, name)
-					return err
+			return hereOrElsewhere(o, cmd, "why "+shown.Name(name),
+				func(ctx context.Context, admin *lockadmin.Admin) error {
+					e, err := admin.Explain(ctx, name)
+					if err != nil {
+						return err
+					}
+					return o.Show(cmd, Pasteable(o, e), func(w *cli.Page) { DrawWhy(w, o, e) })
 				})
-				if err != nil {
-					return perhapsElsewhere(ctx, o, pool, name, err)
-				}
-				return o.Show(cmd, Pasteable(o, e), func(w *cli.Page) { DrawWhy(w, o, e) })
-			})
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 20, "without a name, show at most this `number` of locks, from 1 to 1000")
 	return cmd
 }
 
-// perhapsElsewhere adds to the error about a missing schema where pglock is in use instead: otherwise somebody who
-// looks into the wrong database would hear that they should make the schema there.
-func perhapsElsewhere(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, name string, err error) error {
+// hereOrElsewhere looks. The error about a missing schema says where pglock is in use instead, with the command that
+// looks there: otherwise somebody who looks into the wrong database would hear that they should make the schema there.
+func hereOrElsewhere(o *cli.Options, cmd *cobra.Command, same string,
+	f func(context.Context, *lockadmin.Admin) error) error {
+	return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+		if err := o.LookOnPool(ctx, pool, f); err != nil {
+			return perhapsElsewhere(ctx, o, pool, same, err)
+		}
+		return nil
+	})
+}
+
+func perhapsElsewhere(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, same string, err error) error {
 	var schema *pglock.SchemaError
 	if !errors.As(err, &schema) || schema.Have != 0 {
 		return err
@@ -81,7 +88,7 @@ func perhapsElsewhere(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, n
 		return err
 	}
 	p := places[0]
-	step := lockadmin.Step{Run: lockadmin.RunAdmin, Command: "why " + shown.Name(name), Schema: p.Schema}
+	step := lockadmin.Step{Run: lockadmin.RunAdmin, Command: same, Schema: p.Schema}
 	text := fmt.Sprintf("this database has no pglock in schema %s, but schema %s has it", shown.Word(o.Schema),
 		shown.Word(p.Schema))
 	if p.Schema == "" {
