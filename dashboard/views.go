@@ -156,14 +156,18 @@ type whyView struct {
 	Unseen   []string            `json:"unseen"`
 }
 
-// viewWhy names the schema in the commands of pglock-admin, unless it is the usual one. It names no server: that has
+// viewWhy makes commands for a shell. It names the schema, unless it is the usual one. It names no server: that has
 // perhaps another address where people paste them.
 func viewWhy(e lockadmin.Explanation, schema string) *whyView {
 	verdicts := slices.Clone(e.Verdicts)
 	for n := range verdicts {
 		steps := slices.Clone(verdicts[n].Steps)
 		for i, s := range steps {
-			if there := cmp.Or(s.Schema, schema); s.Run == lockadmin.RunAdmin && there != pglockSchema {
+			there := cmp.Or(s.Schema, schema)
+			switch {
+			case s.Run == lockadmin.RunSQL:
+				steps[i].Command = `psql "$DATABASE_URL" -c ` + shown.Query(s.Command)
+			case s.Run == lockadmin.RunAdmin && there != pglockSchema:
 				steps[i].Command += " --schema " + shown.Argument(there)
 			}
 		}

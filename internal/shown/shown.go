@@ -59,6 +59,15 @@ func Argument(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
+// Query quotes a statement as an argument of a shell's command: in double quotes if that reads better, because a
+// statement often has single quotes.
+func Query(sql string) string {
+	if strings.Contains(sql, "'") && !strings.ContainsAny(sql, "\"$`\\!") {
+		return `"` + sql + `"`
+	}
+	return Argument(sql)
+}
+
 // Text makes a text from outside safe to show: it quotes and escapes a text that does not print, or that looks quoted.
 func Text(s string) string {
 	if s == "" || strings.TrimSpace(s) != s || s[0] == '"' || !AllPrint(s) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -116,17 +115,9 @@ func command(o *cli.Options, s lockadmin.Step) string {
 		}
 		return "pglock-admin " + s.Command + there.Same()
 	case lockadmin.RunSQL:
-		return o.Psql() + " -c " + quotedSQL(s.Command)
+		return o.Psql() + " -c " + shown.Query(s.Command)
 	}
 	return s.Command
-}
-
-// quotedSQL is in double quotes if that reads better: a statement often has single quotes.
-func quotedSQL(sql string) string {
-	if strings.Contains(sql, "'") && !strings.ContainsAny(sql, "\"$`\\!") {
-		return `"` + sql + `"`
-	}
-	return shown.Argument(sql)
 }
 
 // WhyView is an explanation in JSON, with the commands as they are pasted.
