@@ -17,6 +17,9 @@ import (
 // ctx ends.
 const Patience = 10 * time.Second
 
+// goodbye limits the polite end of a connection that leads to a standby.
+const goodbye = 100 * time.Millisecond
+
 // Step is one statement, which is a whole transaction.
 type Step struct {
 	SQL  string
@@ -63,7 +66,7 @@ func (e *Executor) BeginExplicitly() { e.explicit.Store(true) }
 
 // Run runs the first step and, after its commit, the others, all in one round trip. The error is that of the first
 // step: a failure after it undoes nothing. The others go along only if they surely reach the same session, and so not
-// where statements have no names.
+// where statements have no names. A connection on which nothing may be written is closed.
 func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ...Step) error {
 	_ = Unconfirmed(conn) // of a commit that is not ours
 	for {
@@ -83,6 +86,11 @@ func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ..
 			continue
 		case named && err == nil:
 			e.names.worked()
+		}
+		if State(err) == stateReadOnly { // a standby: another connection may reach the primary
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+			_ = conn.Close(closing)
+			cancel()
 		}
 		if Unconfirmed(conn) && err == nil {
 			return ErrUnconfirmed

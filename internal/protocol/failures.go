@@ -115,6 +115,9 @@ func Fatal(err error) bool {
 // stateNoSlot is the refusal of a connection because of max_connections, or of the limit of a role or a database.
 const stateNoSlot = "53300"
 
+// stateReadOnly is the refusal of a standby, and of a session that may only read.
+const stateReadOnly = "25006"
+
 // loginRefusals are the classes of the refusals of a connection that another attempt does not change: the password, the
 // database, the settings, the rights.
 var loginRefusals = []string{"28", "3D", "22", "42"}

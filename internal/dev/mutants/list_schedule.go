@@ -101,6 +101,9 @@ var ofConnections = []mutant{
 		{"internal/server/own.go", "Usable: usable, Hang: s.hang, Attend: s.attend,\n\t})\n}\n\n// newDirect",
 			"Usable: usable, Hang: s.hang,\n\t})\n}\n\n// newDirect"},
 	}, integration, "^TestALostConnectionIsNoticed"},
+	{"a connection to a standby is kept", []edit{
+		{"internal/protocol/execute.go", "if State(err) == stateReadOnly {", "if false {"},
+	}, library, "^TestConnectionsToAStandbyAreGivenUp"},
 	{"a connection that brings nothing is kept", []edit{
 		{"internal/server/listen.go", "\t\th.ears.change(func() { h.ears.spoilt = true })\n", ""},
 	}, integration, "^TestAConnectionThatBringsNothing"},
