@@ -46,6 +46,7 @@ func TestFlagsAreRefusedWithTheirNameAndRule(t *testing.T) {
 		"--throng 201":        "--throng 201: must be 1 to 200",
 		"--duration -1s":      "--duration -1s: must be positive",
 		"--faults pause,rain": `"rain" is no fault`,
+		"--cluster tree":      "--cluster tree: must be own, patroni, patroni-async",
 		"--storms 3":          "flag provided but not defined: -storms",
 		"now":                 `argument "now"`,
 	} {
@@ -64,7 +65,7 @@ func TestFaultsAreChosenByName(t *testing.T) {
 		"all,-pause":             "no pause",
 		"pause,kill,pause,-kill": "pause",
 	} {
-		chosen, err := selectFaults(names)
+		chosen, err := selectFaults(names, allFaults)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -121,7 +121,7 @@ func failover(lossy bool) func(*hit) error {
 func breakLeases(h *hit) error {
 	look, err := h.eye.look(h.ctx)
 	look.Holders = slices.DeleteFunc(look.Holders, func(x history.Holder) bool {
-		return strings.Contains(x.Label, "+crowd")
+		return strings.Contains(x.Label, "+crowd") || strings.Contains(x.Label, load.Keeper)
 	})
 	if err != nil || len(look.Holders) == 0 {
 		return nil // there is no server, or nothing to break

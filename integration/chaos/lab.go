@@ -15,7 +15,6 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/cluster"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/load"
-	"github.com/pglock-dev/pglock/integration/chaos/internal/wire"
 )
 
 // lab is one run.
@@ -26,6 +25,8 @@ type lab struct {
 	judge    *check.Judge
 	evidence *evidence
 	cluster  *cluster.Cluster
+	patroni  *cluster.Patroni // which keeps the cluster, or nil
+	outages  outages
 	eye      *eye
 	crew     []*member
 	began    time.Time
@@ -72,10 +73,11 @@ func (l *lab) violated(first bool) {
 
 // live starts everything, injects faults, and brings everything to its end.
 func (l *lab) live(ctx context.Context) (err error) {
-	if l.cluster, err = cluster.Start(ctx, l.programs, l.committed, l.giveUp); err != nil {
+	if err = l.startCluster(ctx); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.cluster.Stop()) }()
+	defer l.keepLogs()
 	l.screen.say("%s", l.cluster.Description())
 	if l.eye, err = openEye(ctx, l.cluster, l.judge); err != nil {
 		return err
@@ -103,15 +105,14 @@ func (l *lab) live(ctx context.Context) (err error) {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err := l.finish(ctx); err != nil {
-		return err
+	return l.finish(ctx)
+}
+
+// keepLogs keeps the servers' logs with the evidence.
+func (l *lab) keepLogs() {
+	for i, log := range l.cluster.Logs() {
+		l.evidence.write(fmt.Sprintf("server%d.log", i), log)
 	}
-	if l.evidence.count() > 0 {
-		for i, log := range l.cluster.Logs() {
-			l.evidence.write(fmt.Sprintf("server%d.log", i), log)
-		}
-	}
-	return nil
 }
 
 func (l *lab) committed(c history.Commit) {
@@ -133,13 +134,13 @@ func (l *lab) giveUp(err error) {
 func (l *lab) hire(ctx context.Context) error {
 	levels := []string{"read committed", "serializable", "repeatable read"}
 	for n := range l.workers {
-		line, err := wire.Listen(l.cluster.Address())
+		line, connString, err := l.way(n)
 		if err != nil {
 			return err
 		}
-		m := &member{n: n, line: line, hear: l.judge.Event, ended: l.ended}
+		m := &member{n: n, line: line, hear: l.heard, ended: l.ended}
 		m.setup = func(who int64) load.Setup {
-			return load.Setup{Who: who, Seed: l.seed, URL: l.cluster.AppURL(line.Address()), Label: label(who),
+			return load.Setup{Who: who, Seed: l.seed, URL: connString, Label: label(who),
 				Exec: n%2 == 1, Isolation: levels[n%len(levels)],
 				SessionTTL: l.sessionTTL, Goroutines: l.goroutines, Pace: l.pace}
 		}
@@ -155,6 +156,11 @@ func (l *lab) hire(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (l *lab) heard(e history.Event) {
+	l.judge.Event(e)
+	l.outages.event(e)
 }
 
 // ended hears of the end of a process. What it wrote to standard error is a panic, or a report of the race detector.
@@ -187,6 +193,10 @@ func (l *lab) inject(ctx context.Context) error {
 	var lanes sync.WaitGroup
 	defer lanes.Wait()
 	for _, where := range lanesOf(l.faults) {
+		if where == serverLane && l.patroni != nil {
+			lanes.Go(func() { l.rounds(ctx) })
+			continue
+		}
 		lanes.Go(func() { l.drive(ctx, where) })
 	}
 	lanes.Go(func() { l.keepCalm(ctx) })

@@ -18,7 +18,7 @@ func chaos(t *testing.T, o options, faults string) {
 	t.Helper()
 	o.programs = pgtest.Programs(t)
 	var err error
-	if o.faults, err = selectFaults(faults); err != nil {
+	if o.faults, err = selectFaults(faults, faultsOf(o.clusterName)); err != nil {
 		t.Fatal(err)
 	}
 	var out output

@@ -90,6 +90,8 @@ type options struct {
 	crowd          int // long leases
 	throng         int // clients
 	sessionTTL     time.Duration
+	clusterName    string
+	oneRound       bool // of the faults of Patroni's cluster
 	untilViolation bool
 	sweep          bool
 	keep           bool
@@ -115,6 +117,8 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 		"check that nothing is left in the tables")
 	flags.BoolVar(&o.keep, "keep", false, "keep the folder with everything that was written down, also when nothing "+
 		"was found")
+	flags.StringVar(&o.clusterName, "cluster", ownCluster, "the servers: own, patroni (with a synchronous standby) or "+
+		"patroni-async; the latter two have faults of their own and need patroni, etcd and haproxy")
 	names := flags.String("faults", "all", "comma-separated names of faults, all or none; a name after a minus is "+
 		"left out")
 	programs := flags.String("programs", "", "folder of initdb and postgres; default: where they are found, as the "+
@@ -129,7 +133,7 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 		return o, errors.Is(err, flag.ErrHelp), err
 	}
 	if *list {
-		showLists(out)
+		showLists(out, o.clusterName)
 		return o, true, nil
 	}
 	for _, rule := range []struct {
@@ -143,13 +147,15 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 		{o.crowd < 1 || o.crowd > 10_000, fmt.Sprintf("--crowd %d: must be 1 to 10000", o.crowd)},
 		{o.throng < 1 || o.throng > 200, fmt.Sprintf("--throng %d: must be 1 to 200", o.throng)},
 		{o.duration <= 0, fmt.Sprintf("--duration %v: must be positive", o.duration)},
+		{!slices.Contains(clusters, o.clusterName), fmt.Sprintf("--cluster %s: must be %s", o.clusterName,
+			strings.Join(clusters, ", "))},
 		{o.pace <= 0, fmt.Sprintf("--pace %v: must be positive", o.pace)},
 	} {
 		if rule.broken {
 			return o, false, errors.New(rule.text)
 		}
 	}
-	if o.faults, err = selectFaults(*names); err != nil {
+	if o.faults, err = selectFaults(*names, faultsOf(o.clusterName)); err != nil {
 		return o, false, err
 	}
 	if o.seed == 0 {
@@ -163,21 +169,21 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 	return o, false, err
 }
 
-// selectFaults reads the value of --faults.
-func selectFaults(names string) (chosen []fault, err error) {
+// selectFaults reads the value of --faults, names of some of all.
+func selectFaults(names string, all []fault) (chosen []fault, err error) {
 	for name := range strings.SplitSeq(names, ",") {
 		name, without := strings.CutPrefix(strings.TrimSpace(name), "-")
 		var group []fault
 		switch name {
 		case "all":
-			group = allFaults
+			group = all
 		case "none", "":
 		default:
-			at := slices.IndexFunc(allFaults, func(f fault) bool { return f.name == name })
+			at := slices.IndexFunc(all, func(f fault) bool { return f.name == name })
 			if at < 0 {
 				return nil, fmt.Errorf("--faults: %q is no fault; --list shows them", name)
 			}
-			group = allFaults[at : at+1]
+			group = all[at : at+1]
 		}
 		named := func(f fault) bool {
 			return slices.ContainsFunc(group, func(g fault) bool { return g.name == f.name })
@@ -190,9 +196,9 @@ func selectFaults(names string) (chosen []fault, err error) {
 	return chosen, nil
 }
 
-func showLists(out io.Writer) {
+func showLists(out io.Writer, cluster string) {
 	fmt.Fprintln(out, "Faults:")
-	for _, f := range allFaults {
+	for _, f := range faultsOf(cluster) {
 		fmt.Fprintf(out, "  %-22s %s\n", f.name, f.about)
 	}
 	fmt.Fprintln(out, "\nChecks:")

@@ -21,6 +21,7 @@ type fault struct {
 	weight      int                  // how often, beside the others of its lane
 	standby     bool                 // it needs one
 	quiet       bool                 // it keeps nobody from the server
+	moves       bool                 // another server takes over
 	full        bool                 // it keeps everybody from connecting anew
 	delays      time.Duration        // it may delay the end of a lease, or a grant, for so long
 	choose      func(h *hit) *member // which worker is concerned; nil: any
@@ -124,7 +125,8 @@ func (l *lab) drive(ctx context.Context, where lane) {
 // hit injects one fault and writes it down.
 func (l *lab) hit(ctx context.Context, f fault, r *rand.Rand) {
 	h := &hit{lab: l, ctx: ctx, rand: r}
-	note := history.Fault{Name: f.name, Worker: history.Everybody, Quiet: f.quiet, Full: f.full, Delays: f.delays}
+	note := history.Fault{Name: f.name, Worker: history.Everybody, Quiet: f.quiet, Full: f.full, Moves: f.moves,
+		Delays: f.delays}
 	if f.lane == firstLane {
 		h.m = l.crew[r.IntN(len(l.crew))]
 		if f.choose != nil {

@@ -103,6 +103,7 @@ func (l *lab) report() string {
 		fmt.Fprintf(&b, "%s\n\n", t.Render())
 	}
 	counted("fault", l.injected.Count())
+	b.WriteString(l.outages.table())
 
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)

@@ -99,7 +99,7 @@ func (p *process) kill(pm *postmaster) error {
 		return nil
 	}
 	_ = syscall.Kill(pm.pid, syscall.SIGSTOP)
-	children, err := childrenOf(pm.pid)
+	children, err := ChildrenOf(pm.pid)
 	for _, pid := range append(children, pm.pid) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // checked below
 	}
@@ -117,7 +117,8 @@ func (p *process) kill(pm *postmaster) error {
 	return err
 }
 
-func childrenOf(pid int) (children []int, err error) {
+// ChildrenOf are the running children of a process: the backends and helpers of a postmaster.
+func ChildrenOf(pid int) (children []int, err error) {
 	all, err := parents()
 	for child, parent := range all {
 		if parent == pid {

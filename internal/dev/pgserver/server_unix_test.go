@@ -195,7 +195,7 @@ func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *te
 		return ask[bool](t, conn, "select exists (select from pg_stat_activity where query like '%100000000000)' and "+
 			"pid <> pg_backend_pid())")
 	})
-	children, err := childrenOf(s.PID())
+	children, err := ChildrenOf(s.PID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -402,7 +402,7 @@ func TestEndedContextEndsTheStartAndLeavesNothing(t *testing.T) {
 // children counts this process's server processes, including their minders, which end after removing the folders.
 func children(tb testing.TB) int {
 	tb.Helper()
-	all, err := childrenOf(os.Getpid())
+	all, err := ChildrenOf(os.Getpid())
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -67,6 +67,10 @@ func (j *Judge) explained(e history.Event) bool {
 		return slices.ContainsFunc(j.faults.Between(e.At.Add(-lasting), e.At), func(f history.Fault) bool {
 			return f.Full
 		})
+	case "read-only":
+		return slices.ContainsFunc(j.faults.Between(e.At.Add(-lasting), e.At), func(f history.Fault) bool {
+			return f.Moves
+		})
 	case "unfenced": // the guard may ask for another fence
 		return e.Kind == history.Wrote && j.tampered(e.At.Add(-lasting), e.At)
 	}

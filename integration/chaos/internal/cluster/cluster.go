@@ -52,6 +52,7 @@ type Cluster struct {
 	primary *node
 	standby *node
 	logs    []string // of servers that are gone
+	patroni *Patroni // which keeps the servers, or nil
 
 	unfollow context.CancelFunc
 	followed sync.WaitGroup
@@ -107,8 +108,15 @@ func (c *Cluster) followPrimary() {
 func (c *Cluster) Stop() error {
 	c.turns.Lock()
 	defer c.turns.Unlock()
+	if c.patroni != nil {
+		c.patroni.watching()
+		c.patroni.watched.Wait()
+	}
 	c.unfollow()
 	c.followed.Wait()
+	if c.patroni != nil {
+		return c.patroni.stop()
+	}
 	var errs []error
 	for _, n := range []*node{c.standby, c.primary} {
 		if n != nil {
@@ -129,6 +137,9 @@ func (c *Cluster) retire(n *node) error {
 
 // Logs are the logs of all servers that there were, and are.
 func (c *Cluster) Logs() []string {
+	if c.patroni != nil {
+		return c.patroni.memberLogs()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	logs := append([]string(nil), c.logs...)

@@ -32,7 +32,11 @@ type decodeError struct{ error }
 
 // makeSlot begins the order: commits from now on are reported.
 func makeSlot(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slotName)
+	_, err := conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`,
+		slotName) // a server that leads again may have kept it
+	if err == nil {
+		_, err = conn.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slotName)
+	}
 	if err != nil {
 		return fmt.Errorf("cluster: make the replication slot: %w", err)
 	}

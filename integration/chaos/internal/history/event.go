@@ -46,6 +46,9 @@ const Unfenced = "unfenced"
 // Brief is how a worker asks for a lease of less than a second that must not be lost for nothing.
 const Brief = "brief"
 
+// Kept is how a worker asks for a lease that it holds for ever.
+const Kept = "keep"
+
 // Event is one thing that a worker says.
 type Event struct {
 	Kind Kind  `json:"k"`

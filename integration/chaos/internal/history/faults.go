@@ -23,6 +23,7 @@ type Fault struct {
 	Note   string
 	Quiet  bool     // it keeps nobody from the server: a break, a prune, cancelled calls
 	Delays Duration // it may delay the end of a lease, or a grant, for so long
+	Moves  bool     // another server takes over, and one that may only be read may answer for a while
 	Full   bool     // nobody can connect anew: who has lost connections to another fault stays without them
 }
 

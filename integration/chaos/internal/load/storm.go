@@ -18,9 +18,10 @@ import (
 const afterStorm = 4 * time.Second
 
 // How many goroutines may be there that were not before, when every call has returned: of client and pool; and, after a
-// storm, also of the load that goes on beside it.
+// storm, also of the load that goes on beside it. Twelve senders stay when a long silence has needed all of them, one
+// or two for each kind of call and four for waits; the others hear, renew and read.
 const (
-	afterCalls   = 12
+	afterCalls   = 16
 	besideStorms = 60
 )
 

@@ -54,6 +54,8 @@ const (
 	Crowd    = "crowd"  // one client keeps N leases of the TTL, and beside them short ones for so long
 	Throng   = "throng" // N clients ask for one lock at once, each for so long at most
 	Extend   = "extend" // a lease, for so long
+	Keep     = "keep"   // hold a lease of the TTL for ever, and ask for another when it is lost
+	Lead     = "lead"   // campaign for ever, and write while it leads
 	GoInside = "inside" // write, and wait within the callback, after the work, for GoOn
 	GoOn     = "go on"
 	Drain    = "drain" // end all calls
@@ -128,6 +130,10 @@ func Run(in io.Reader, out io.Writer) error {
 					ttl: 500 * time.Millisecond, patience: time.Second}
 				w.extend(load, rand.New(rand.NewPCG(w.Seed, uint64(w.id()))), q, o.For)
 			})
+		case Keep:
+			w.errands.Go(func() { w.keep(load, o.TTL) })
+		case Lead:
+			w.errands.Go(func() { w.lead(load) })
 		case GoInside:
 			w.errands.Go(func() { w.inside(load) })
 		case GoOn:
