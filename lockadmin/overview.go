@@ -219,6 +219,10 @@ func (l *look) summary() Summary {
 		Waiting: l.Queue.Waiting}
 	if first := v.Steps[:min(1, len(v.Steps))]; l.name == "" { // nobody can ask why
 		s.Next = v.Steps[0]
+		if i := slices.IndexFunc(v.Steps, func(s Step) bool { return s.Command != "" }); i > 0 {
+			s.Next = v.Steps[i]
+			s.Next.Do = v.Steps[0].Do + " Otherwise:"
+		}
 	} else if len(first) > 0 && first[0].Command != "" && first[0].Needs == "" && first[0].Run != RunShell {
 		s.Next = first[0]
 	}

@@ -199,6 +199,9 @@ func checkOverview(t *testing.T, admin *lockadmin.Admin, e lockadmin.Explanation
 		t.Errorf("why says %s, %q; the overview has %+v", want.Severity, want.Kind, all)
 	}
 	if want.Kind == "table" {
+		if next := all.Locks[n].Next; next.Command == "" || next.Do == "" {
+			t.Errorf("the overview names no command: %+v", next)
+		}
 		return
 	}
 	var leases []pglock.LockInfo
