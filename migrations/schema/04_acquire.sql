@@ -121,7 +121,7 @@ BEGIN
     LOOP
       nth := CASE WHEN a.name = last THEN nth ELSE 1 END;
       last := a.name;
-      ok := (NOT (a.wait OR a.retry) OR in_order(a.name, most)) AND ok;         -- another waits for no row
+      ok := (NOT (a.wait OR a.retry) OR in_order(a.name, most)) AND ok;         -- a try waits for no row that is there
       given := acquire_otherwise(
         ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL),
         false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth);

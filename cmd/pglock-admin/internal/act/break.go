@@ -15,6 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// BreakView is a break in JSON.
 type BreakView struct {
 	lockadmin.Broken
 	Reason string          `json:"reason"`
@@ -30,6 +31,7 @@ type breaking struct {
 	given, yes    bool         // the token is given; no question is asked
 }
 
+// NewBreak is the command break.
 func NewBreak(o *cli.Options) *cobra.Command {
 	var b breaking
 	var token int64
@@ -157,6 +159,7 @@ func breakFailed(o *cli.Options, err error, why, see string) error {
 	return err
 }
 
+// UnknownBreak says that nobody knows whether a lease was broken; see is the command that shows it.
 func UnknownBreak(err error, see string) error {
 	return &cli.Advised{Text: "it is unknown whether the lease was broken", Err: err, Code: cli.ExitUnreachable,
 		Hint: see}
@@ -167,6 +170,7 @@ func lockFailed(o *cli.Options, err error, name string) error {
 	return breakFailed(o, err, "pglock-admin why "+shown.Name(name)+o.Same(), SeeWhether(o, name))
 }
 
+// SeeWhether is the command that shows whether a lease was broken.
 func SeeWhether(o *cli.Options, name string) string {
 	return "pglock-admin show " + shown.Name(name) + o.Same() + ", to see whether it was broken"
 }

@@ -29,6 +29,7 @@ type GuardView struct {
 	Problem  string `json:"problem,omitempty"` // what is wrong with the guard
 }
 
+// GuardsView is a list of guards in JSON.
 type GuardsView struct {
 	Guards []GuardView `json:"guards"`
 }
@@ -42,6 +43,7 @@ type GuardedView struct {
 	mended bool // the guard was there, and lacked something
 }
 
+// NewGuard is the command guard.
 func NewGuard(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "guard",

@@ -15,6 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// VersionView is the version of a schema in JSON.
 type VersionView struct {
 	Schema  string `json:"schema"`
 	Before  *int   `json:"before,omitempty"` // of a change
@@ -23,6 +24,7 @@ type VersionView struct {
 	Needed  int    `json:"needed"`
 }
 
+// NewMigrate is the command migrate.
 func NewMigrate(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",

@@ -25,6 +25,7 @@ type PruneView struct {
 	Waits     int   `json:"waits"` // how often the table of locks was in use
 }
 
+// NewPrune is the command prune.
 func NewPrune(o *cli.Options) *cobra.Command {
 	idle, older := lockadmin.DefaultIdle, time.Duration(0)
 	cmd := &cobra.Command{

@@ -14,6 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
+// NewRecord is the command record.
 func NewRecord(o *cli.Options) *cobra.Command {
 	var level, by string
 	keep := time.Duration(0)

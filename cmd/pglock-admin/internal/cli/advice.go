@@ -19,6 +19,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// Again is the advice to try again.
 const Again = "the same command again"
 
 // Advice gives the exit code of an error, and the next step.

@@ -97,7 +97,7 @@ func (o *Options) Looking(ctx context.Context, f func(context.Context, *lockadmi
 	return o.WithPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.LookOnPool(ctx, pool, f) })
 }
 
-// LookOnPool is looking for an existing pool.
+// LookOnPool is Looking for an existing pool.
 func (o *Options) LookOnPool(
 	ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *lockadmin.Admin) error,
 ) error {
@@ -111,7 +111,7 @@ func (o *Options) LookOnPool(
 	return f(ctx, admin)
 }
 
-// WithAdmin is looking for a command that writes, or shows the present: it refuses a standby.
+// WithAdmin is Looking for a command that writes, or shows the present: it refuses a standby.
 func (o *Options) WithAdmin(ctx context.Context, f func(context.Context, *lockadmin.Admin) error) error {
 	return o.WithPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.OnPool(ctx, pool, f) })
 }

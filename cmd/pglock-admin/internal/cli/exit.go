@@ -26,6 +26,7 @@ const (
 	ExitInterrupted = 130
 )
 
+// ExitCodesHelp lists the exit codes.
 const ExitCodesHelp = `Exit codes:
     0  done
     1  failed
@@ -40,7 +41,7 @@ const ExitCodesHelp = `Exit codes:
 Errors go to standard error: the message, the server and database it is about, and what to try next. With -o json
 or yaml an error is an object {"error", "code", "hint", "at"}. run has other exit codes: pglock-admin run --help.`
 
-// problem is an error as the user sees it.
+// Problem is an error as the user sees it.
 type Problem struct {
 	Message string `json:"error"`
 	Code    int    `json:"code"`
@@ -60,7 +61,7 @@ func (p Problem) Print(w io.Writer, format string) {
 	fmt.Fprintf(w, "try: %s\n", shown.Lines(p.Hint))
 }
 
-// advised is an error with its text, its exit code and the next step.
+// Advised is an error with its text, its exit code and the next step.
 type Advised struct {
 	Text string // without that of the cause
 	Err  error  // the cause, if there is one
@@ -82,6 +83,7 @@ func (e *Advised) Error() string {
 
 func (e *Advised) Unwrap() error { return e.Err }
 
+// UsageErrorf is an error in the command line, with what is right.
 func UsageErrorf(hint, format string, args ...any) error {
 	return &Advised{Text: fmt.Sprintf(format, args...), Code: ExitUsage, Hint: hint}
 }
@@ -141,7 +143,7 @@ func WriteData(w io.Writer, format string, v any) error {
 	return err
 }
 
-// silent is an exit code about which there is nothing to say.
+// Silent is an exit code about which there is nothing to say.
 type Silent int
 
 func (c Silent) Error() string { return fmt.Sprintf("exit code %d", int(c)) }

@@ -79,6 +79,7 @@ func Message(err error) string {
 	return s
 }
 
+// Innermost is the first cause of an error.
 func Innermost(err error) error {
 	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
 		err = next
@@ -86,6 +87,7 @@ func Innermost(err error) error {
 	return err
 }
 
+// VersionText is the version of a schema in words; 0 is none.
 func VersionText(version int) string {
 	if version == 0 {
 		return "missing"
@@ -168,6 +170,7 @@ func refusalsOf(err error) []refusal {
 	return []refusal{{"", err.Error()}}
 }
 
+// StateOf is the SQLSTATE of an error, or "".
 func StateOf(err error) string {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {

@@ -10,7 +10,7 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// options has the flags of every command.
+// Options has the flags of every command.
 type Options struct {
 	DatabaseURL string
 	Schema      string
@@ -25,6 +25,7 @@ type Options struct {
 	Standby *lockadmin.Standby // of a command that only reads; nil: the server is none
 }
 
+// DefaultSchema is the schema where no flag names one.
 const DefaultSchema = "pglock"
 
 // Check refuses what no command can work with.

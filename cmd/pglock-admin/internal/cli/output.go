@@ -23,6 +23,7 @@ const (
 	outputYAML  = "yaml"
 )
 
+// Outputs are the values of --output.
 var Outputs = []string{OutputTable, OutputJSON, outputYAML}
 
 // Show writes the answer of a command: first the server and database, then v as JSON or YAML, or what draw draws.
@@ -43,7 +44,7 @@ func (o *Options) Show(cmd *cobra.Command, v any, draw func(*Page)) error {
 	return err
 }
 
-// page is the text that a command writes for people.
+// Page is the text that a command writes for people.
 type Page struct {
 	strings.Builder
 	Width int // of the terminal, 0 when it is not known
@@ -102,8 +103,10 @@ func DrawTable(w *Page, titles []string, rows [][]string, right ...int) {
 	}
 }
 
+// Fits reports whether what was drawn is no wider than the page.
 func (w *Page) Fits(drawn string) bool { return w.Width == 0 || text.LongestLineLen(drawn) <= w.Width }
 
+// TableOf draws rows under their titles; right are the columns that stand at the right, from 0.
 func TableOf(titles []string, rows [][]string, right ...int) string {
 	t := table.NewWriter()
 	t.SetStyle(plainStyle())
@@ -170,6 +173,7 @@ func escapeJSON(s string) string {
 // LeaseBar draws how much of a lease remains.
 func LeaseBar(remaining, ttl time.Duration) string { return LeaseCells(remaining, ttl, 10) }
 
+// LeaseCells is LeaseBar with so many cells.
 func LeaseCells(remaining, ttl time.Duration, cells int) string {
 	full := 0
 	if ttl > 0 && remaining > 0 {
@@ -178,7 +182,7 @@ func LeaseCells(remaining, ttl time.Duration, cells int) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", cells-full)
 }
 
-// Exactly is moment with all that the server knows of the time.
+// Exactly is Moment with all that the server knows of the time.
 func Exactly(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000000 UTC") }
 
 // Moment writes a time of the server; empty for zero.
@@ -189,6 +193,7 @@ func Moment(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05.000 UTC")
 }
 
+// Count is a number of things, such as "2 locks".
 func Count(n int64, what string) string {
 	if n != 1 {
 		what += "s"

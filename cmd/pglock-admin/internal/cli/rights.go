@@ -13,6 +13,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// OperatorRole is the role of those who break and prune.
 const OperatorRole = "pglock_admin"
 
 // lacking is a refusal of the server, with advice on the right that the user lacks.

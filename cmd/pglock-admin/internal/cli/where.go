@@ -12,15 +12,16 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// where is the server, database and schema of a command. Of several servers it has all until one has answered.
+// Where is the server, database and schema of a command. Of several servers it has all until one has answered.
 type Where = lockadmin.Place
 
-// target is where a command connects to: first all servers that it may try, then the one that has answered.
+// Target is where a command connects to: first all servers that it may try, then the one that has answered.
 type Target struct {
 	Where
 	answered atomic.Pointer[string] // one of several servers
 }
 
+// Now is where the command is, as far as it knows.
 func (t *Target) Now() Where {
 	w := t.Where
 	if one := t.answered.Load(); one != nil {

@@ -15,11 +15,13 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
+// DoctorView is what doctor found, in JSON.
 type DoctorView struct {
 	Findings  []lockadmin.Finding `json:"findings"`
 	Attention []string            `json:"attention"` // the items that are not ok
 }
 
+// NewDoctor is the command doctor.
 func NewDoctor(o *cli.Options) *cobra.Command {
 	strict := false
 	cmd := &cobra.Command{

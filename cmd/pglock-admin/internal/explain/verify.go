@@ -27,6 +27,7 @@ type verifyView struct {
 	Settings   look.RecordView `json:"history"`
 }
 
+// NewVerify is the command verify.
 func NewVerify(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [NAME]",

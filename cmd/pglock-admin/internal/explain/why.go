@@ -14,6 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// NewWhy is the command why.
 func NewWhy(o *cli.Options) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
@@ -146,6 +147,7 @@ func pasteableStep(o *cli.Options, s lockadmin.Step) whyStep {
 	return step
 }
 
+// Pasteable is an explanation in JSON, with commands for a shell.
 func Pasteable(o *cli.Options, e lockadmin.Explanation) WhyView {
 	v := WhyView{Explanation: e, Verdicts: []whyVerdict{}}
 	for _, verdict := range e.Verdicts {

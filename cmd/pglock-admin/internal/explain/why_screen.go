@@ -17,6 +17,7 @@ import (
 
 const whyWidth = 100
 
+// DrawWhy draws an explanation for people.
 func DrawWhy(w *cli.Page, o *cli.Options, e lockadmin.Explanation) {
 	width := whyWidth
 	if w.Width > 0 {

@@ -16,6 +16,7 @@ tries again.
 It needs a terminal, and leaves it as it was: with exit code 0 after q, with 130 after Ctrl-C or a signal. Ctrl-Z
 suspends it.`
 
+// NewTop is the command top.
 func NewTop(o *cli.Options) *cobra.Command {
 	interval := liveInterval
 	cmd := &cobra.Command{
@@ -42,6 +43,7 @@ pglock_admin.
 	return cmd
 }
 
+// NewWatch is the command watch.
 func NewWatch(o *cli.Options) *cobra.Command {
 	interval := liveWatchInterval
 	cmd := &cobra.Command{

@@ -18,6 +18,7 @@ type fencesView struct {
 	More   bool                  `json:"more"` // --limit left some out
 }
 
+// NewFences is the command fences.
 func NewFences(o *cli.Options) *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{

@@ -22,6 +22,7 @@ type historyView struct {
 	History RecordView               `json:"history"`
 }
 
+// NewHistory is the command history.
 func NewHistory(o *cli.Options) *cobra.Command {
 	var limit int
 	var before int64
@@ -200,6 +201,7 @@ type RecordView struct {
 	Keep int64 `json:"keep_ms"`
 }
 
+// RecordViewOf is what the history has, in JSON.
 func RecordViewOf(s lockadmin.HistorySettings) RecordView {
 	return RecordView{HistorySettings: s, Keep: s.Keep.Milliseconds()}
 }

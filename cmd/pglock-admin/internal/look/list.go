@@ -34,6 +34,7 @@ type listedLock struct {
 	Why     string             `json:"why,omitempty"`
 }
 
+// ViewOf is a lease in JSON.
 func ViewOf(i pglock.LockInfo) LockView {
 	return LockView{LockInfo: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(),
 		HeldFor: HeldFor(i).Milliseconds(),
@@ -48,11 +49,13 @@ func HeldFor(i pglock.LockInfo) time.Duration {
 	return max(0, i.ExpiresAt.Add(-i.Remaining).Sub(i.AcquiredAt))
 }
 
+// ListView is a list of leases in JSON.
 type ListView struct {
 	Locks []listedLock `json:"locks"`
 	More  bool         `json:"more"` // --limit left some out
 }
 
+// NewList is the command list.
 func NewList(o *cli.Options) *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{
@@ -189,6 +192,7 @@ func Without(title string, titles []string, rows [][]string) ([]string, [][]stri
 	return slices.Delete(titles, n, n+1), rows
 }
 
+// PlacesOf tells which columns have these titles, from 0.
 func PlacesOf(some, titles []string) (places []int) {
 	for _, title := range some {
 		if n := slices.Index(titles, title); n >= 0 {

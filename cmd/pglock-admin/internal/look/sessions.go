@@ -18,6 +18,7 @@ type sessionsView struct {
 	More     bool                `json:"more"` // --limit left some out
 }
 
+// NewSessions is the command sessions.
 func NewSessions(o *cli.Options) *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{

@@ -15,6 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// ShowView is all about one lock, in JSON.
 type ShowView struct {
 	Lock     LockView                 `json:"lock"`     // of several holders the one with the lowest slot
 	Holders  []LockView               `json:"holders"`  // every lease that is held
@@ -30,6 +31,7 @@ type ShowView struct {
 // fencesShown is how many fences of a lock are shown at most.
 const fencesShown = 1000
 
+// NewShow is the command show.
 func NewShow(o *cli.Options) *cobra.Command {
 	var events, waiters int
 	cmd := &cobra.Command{
@@ -84,6 +86,7 @@ func NoSuchLock(o *cli.Options, name string, err error) error {
 			"--all" + o.Same() + " to see every name"}
 }
 
+// Look reads all about one lock, with at most so many events and waiters.
 func Look(ctx context.Context, admin *lockadmin.Admin, name string, events, waiters int) (ShowView, error) {
 	infos, err := admin.Holders(ctx, name)
 	if err != nil {

@@ -14,13 +14,16 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// WaitersView is a list of waiters in JSON.
 type WaitersView struct {
 	Waiters []lockadmin.Waiter `json:"waiters"`
 	More    bool               `json:"more"` // --limit left some out
 }
 
+// PassedOver is said of a waiter whose session gives no sign of life.
 const PassedOver = "dead session: the queue will pass over it"
 
+// NewWaiters is the command waiters.
 func NewWaiters(o *cli.Options) *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{

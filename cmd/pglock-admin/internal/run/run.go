@@ -89,6 +89,7 @@ type errand struct {
 	ends         bool // killAfter was given
 }
 
+// New is the command run.
 func New(o *cli.Options) *cobra.Command {
 	e := &errand{ttl: pglock.DefaultTTL}
 	cmd := &cobra.Command{

@@ -52,6 +52,7 @@ type serveView struct {
 	Auth     bool   `json:"auth"`
 }
 
+// New is the command serve.
 func New(o *cli.Options) *cobra.Command {
 	s := &serving{}
 	cmd := &cobra.Command{
