@@ -95,8 +95,14 @@ func (j *Judge) errors(e history.Event) {
 // library and of the workers never have. The SQLSTATE stands before the severity.
 var defect = regexp.MustCompile(`(?m)^.* (?:XX\d{3}|40P01|42\w{3}|22\w{3}|23\w{3}|0A\w{3}) (?:ERROR|FATAL|PANIC):.*$|^.* PANIC:.*$|^TRAP:.*$`)
 
+// demoted is what a server that has just become a standby answers to a worker whose sessions are serializable.
+const demoted = " 0A000 ERROR:  cannot use serializable mode in a hot standby"
+
 func (j *Judge) serverLog(log string) {
 	for _, line := range defect.FindAllString(log, 20) {
+		if strings.HasSuffix(line, demoted) {
+			continue
+		}
 		_, after, _ := strings.Cut(log, line)
 		v := Violation{Check: "server log", What: line, At: history.Now()}
 		for i, next := range strings.SplitN(after, "\n", 8) {
