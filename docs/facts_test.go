@@ -122,25 +122,6 @@ func TestConfigurationHasTheLimitsOfTheCode(t *testing.T) {
 	}
 }
 
-func TestThePromisesOfTheReadmeAreThoseOfTheGuarantees(t *testing.T) {
-	t.Parallel()
-	readme, guarantees := read(t, "README.md"), read(t, "docs", "guarantees.md")
-	for i := 1; i <= 11; i++ {
-		cell := fmt.Sprintf("I%d |", i)
-		row(t, guarantees, cell)
-		tests := link.FindAllStringSubmatch(row(t, readme, cell), -1)
-		found := false
-		for _, l := range tests {
-			if strings.HasSuffix(l[1], "_test.go") {
-				found = found || regexp.MustCompile(fmt.Sprintf(`func Test(\w+_)?I%d_`, i)).MatchString(read(t, l[1]))
-			}
-		}
-		if !found {
-			t.Errorf("I%d: the README links to no file with a test of it", i)
-		}
-	}
-}
-
 func TestChangesNameTheSchemaOfTheCode(t *testing.T) {
 	t.Parallel()
 	want := fmt.Sprintf("Schema version %d, `", pglock.SchemaVersion)

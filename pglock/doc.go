@@ -16,9 +16,9 @@
 //		})
 //	}
 //
-// At most one holder has a lock at a time, or as many as its mode allows. Each grant gives the holder a lease and a
-// fencing token. The lease ends at a time of the server's clock unless it is renewed; the client renews it in the
-// background. The token is greater than that of every earlier grant of the lock.
+// At most one holder has a lock at a time, or as many as its mode allows. Each grant gives the holder a lease, which
+// ends at a time of the server's clock unless it is renewed; the client renews it in the background. The grant also has
+// a fencing token, which is greater than that of every earlier grant of the lock.
 //
 // A lease alone protects nothing: its holder may be paused for longer than the lease lasts, and wake up in the
 // middle of a write. Package fencedstore uses lease and token to refuse such a write, as in the program above.
@@ -29,19 +29,19 @@
 //
 // # Who decides
 //
-// The database decides who holds a lock. It compares expiries with its own clock (clock_timestamp) and draws tokens
-// from one sequence while the lock's row is locked. It answers a grant or a renewal only when that is on disk, and
-// on a synchronous standby where there is one, whatever synchronous_commit the session has.
+// The database decides who holds a lock. It compares expiries with its own clock and draws tokens from one sequence
+// while the lock's row is locked. It answers a grant or a renewal only when that is on disk, and on a synchronous
+// standby where there is one, whatever synchronous_commit the session has.
 //
 // The process only decides when to stop. It trusts a lease up to a deadline before the expiry:
 //
 //	deadline = sent + left - min(left/20, 1s)    left = min(TTL, what the server said is left)
 //
-// sent is the local time at which the request was sent, not that of its answer. The client reads both the monotonic
-// and the wall clock and uses the one that has moved further: one may stop while a machine sleeps, the other can be
-// set back. So a wrongly set clock ends trust too early, never too late; the margin is for clocks that run slowly.
-// Renewals are sent after a third of the TTL, less up to a tenth of that. While a lease is extended (Lease.Extend),
-// the length of the extension stands in the formula instead of the TTL.
+// sent is the local time at which the request was sent. The client reads both the monotonic and the wall clock and
+// uses the one that has moved further: one may stop while a machine sleeps, the other can be set back. So a wrongly
+// set clock ends trust too early, never too late; the margin is for clocks that run slowly. Renewals are sent after a
+// third of the TTL, less up to a tenth of that. While a lease is extended (Lease.Extend), the length of the extension
+// stands in the formula instead of the TTL.
 //
 // # The life of a lease
 //
@@ -56,9 +56,8 @@
 //	 └───────────────────────────────┘
 //
 // A free lock keeps its row, and the row keeps the last token. Breaking a lease replaces its token by a greater one.
-// A renewal never revives a lease that has ended. Lease.Extend makes a lease last for longer than its TTL: the
-// heartbeat goes on renewing it and does not shorten it, and the deadline follows. If requests are queued, a release
-// or a break grants the lock to the next one in the same step.
+// A renewal never revives a lease that has ended. Lease.Extend makes a lease last for longer than its TTL; renewals do
+// not shorten it. If requests are queued, a release or a break grants the lock to the next one in the same step.
 //
 // In the process:
 //
@@ -73,23 +72,18 @@
 //
 // # Waiting
 //
-// Acquire, AcquireAll and Do queue: the transaction that finds the lock held also writes a ticket. Tickets are
-// served in order, whatever their mode, and later requests do not overtake them; TryAcquire is refused while others
-// are queued. A release grants the lock to the next ticket in its own transaction, and then notifies the waiter's
-// client. When a lease runs out, the next request does this; the first waiter in the queue asks as soon as the
-// server's clock says so.
+// Acquire, AcquireAll and Do queue: the transaction that finds the lock held also writes a ticket. A release grants the
+// lock to the next ticket in its own transaction, and then notifies the waiter's client. When a lease runs out, the
+// next request does this; the first waiter in the queue asks as soon as the server's clock says so. TryAcquire is
+// refused while others are queued.
 //
 // Each call has a ticket of its own, also beside other calls of its client. If many goroutines of one process want one
 // lock, let them take a sync.Mutex first: then one of them at a time asks the server.
 //
-// The notification is a hint for one ticket. Nobody can forge it, and it may be lost: the row of the lock decides.
-// While calls wait, the client looks at its tickets every second, or less often if looks take long. While each of them
-// has eight others before it, and none of their owners holds a lock, it looks every two and a half seconds, or four
-// times in a shorter TTL of the session or of the lease. If they all ask for exclusive leases of four seconds or more,
-// and looks have found nobody served for five seconds, the client stops listening half a minute later, because each
-// notification wakes all that listen. It listens again as soon as a look finds somebody served or a ticket near. If it
-// receives no notifications, as behind a pooler that shares connections between transactions, it looks after 20 ms and
-// then at intervals that grow to a second. WithListenConfig gives the listener a direct connection.
+// A waiting call holds no connection. The notification is a hint, and may be lost: while calls wait, the client looks
+// at its tickets every second, or less often far from the front of a queue ([docs/protocol.md]). If it receives no
+// notifications, as behind a pooler that shares connections between transactions, it looks after 20 ms and then at
+// intervals that grow to a second. WithListenConfig gives the listener a direct connection.
 //
 // A client with waiting calls counts as alive for its session TTL after each look (WithSessionTTL, 10 s). The queue
 // skips a client that does not look because it was killed, paused or cut off; when it looks again it queues at the
@@ -113,78 +107,49 @@
 // has the same owner as the lease. Every other request has a new owner. An owner that asks for a lock that it holds
 // gets ErrSelfDeadlock at once, unless it asks WithNewOwner. If owners wait for each other in a circle, in any number
 // of processes, the one that queued last gets ErrDeadlock within a second; the others wait until it releases what it
-// holds.
-//
-// An owner counts as one line of work: if several goroutines ask under one lease's context, all count as waiting
-// when one of them waits. Circles through requests whose context carries no lease, or through anything but locks,
-// are not seen.
+// holds. If several goroutines ask under one lease's context, all count as waiting when one of them waits. Circles
+// through requests whose context carries no lease, or through anything but locks, are not seen.
 //
 // # Promises
 //
-//   - By the server's clock, the leases of one lock never overlap.
-//   - The tokens of one lock strictly increase, across crashes, restarts, and failovers that lose no commit.
-//   - Only whoever knows the grant ID renews or releases a lease. A second release changes nothing and says so.
-//   - A request whose answer was lost is repeated with the same grant ID and yields the same grant and token. A
-//     grant that nobody waits for any more is given back.
-//   - A holder learns of a loss by its deadline at the latest, with no message from the server.
-//   - A live waiter is granted the lock in the order of tickets, over all processes. Only a holder that hands the
-//     lock to a waiter it names (Lease.HandOver) changes that order. No release is missed: a lost notification costs
-//     the time until the next look. A release wakes one waiter if it grants to one.
-//   - A waiting call holds no connection, and an abandoned wait leaves no lock held.
-//   - A lease that Break has ended stays ended.
-//   - A refused call changes nothing and says why.
+//   - I1: The leases of one lock never overlap, by the server's clock.
+//   - I2: A lock's tokens increase from grant to grant, across crashes, restarts and failovers.
+//   - I3: No write passes a fence after a greater token has passed it.
+//   - I4: No fenced write commits if its lease had ended at the check inside COMMIT.
+//   - I5: Only the owner of a grant renews or releases it.
+//   - I6: A lost answer leaves no lock that nobody knows of.
+//   - I7: A holder learns of a lost lease by its local deadline at the latest.
+//   - I8: No live waiter misses a release.
+//   - I9: Waiters are served in the order of their tickets, over all processes.
+//   - I10: A lease that an operator broke stays broken.
+//   - I11: A refused call changes nothing and says why.
 //
-// # Not promised
-//
-//   - Availability: without the server there are no locks.
-//   - Fairness beyond the order of tickets. There are no priorities, and a crash of the server may lose the newest
-//     tickets: their requests queue again.
-//   - That the next in the queue lives: a waiter that dies in the last seconds before its turn may be granted the
-//     lock,
-//     which is then taken for that waiter's TTL.
-//   - That nobody else believes in the lock: a holder whose lease has just ended may, up to its deadline. Use a
-//     fence.
-//   - Anything about resources that no fence protects.
-//   - That a grant survives a failover that lost its commit. Tokens still ascend, but the lock is free again while
-//     its holder believes in it. Use synchronous replication and ObserveCommits, or WithGrace.
-//   - Answers from standbys: they are refused with ErrReadOnly.
+// Also, an abandoned wait leaves no lock held. [docs/guarantees.md] has the conditions of each promise, and says what
+// is not promised. Above all: without the server there are no locks. A holder whose lease has just ended may believe in
+// it up to its deadline, so use a fence. A failover that loses commits frees locks while their holders believe in them,
+// without synchronous replication and ObserveCommits, or WithGrace.
 //
 // # Failures
 //
-//   - The process is paused past the TTL: it loses the lease as soon as it continues. Others get the lock after the
-//     expiry.
-//   - The process dies: the lock is free when the lease runs out, and goes to the first in the queue. The queue
-//     skips
-//     its waiting calls when its session TTL has passed.
-//   - The connection that listens is lost, or brings nothing: waits continue by looks; the client replaces it after 50
-//     ms to a minute.
-//   - Looks fail because there is no server: waiting calls tolerate this for 30 s. A restarted server still has the
-//     tickets.
-//   - The answer to an acquire is lost: the client asks again with the same grant ID, for 10 s or the TTL; then it
-//     returns ErrOutcomeUnknown and takes the request back in the background. Acquire and Do tolerate 30 s without a
-//     server.
-//   - A connection hangs in silence: other leases are renewed on another one, as soon as they have waited for a quarter
-//     of their time; those of the silent renewal are asked for again after half of the time that they had left. Every
-//     other statement has 10 s; then the call asks again, or fails. A call whose ctx ends returns at once, or after
-//     a quarter of a second for its place in the queue: its statement continues without it, and what that brings goes
+// What a caller sees; [docs/guarantees.md] also has what others see, and what becomes of the data.
+//
+//   - The process is paused past the TTL, renewals fail up to the deadline, the server is away or its clock jumps past
+//     the expiry, an operator breaks the lease, or a failover loses the grant: the lease is lost. LostError has the
+//     Reason, and the last failure in Err.
+//   - The answer to an acquire is lost: the client asks again with the same grant ID, for 10 s or the TTL; then the
+//     call returns ErrOutcomeUnknown, and the client takes the request back in the background.
+//   - There is no server, or no connection to be had: Acquire, AcquireAll and Do tolerate this for 30 s; TryAcquire
+//     fails at once. A restarted server still has leases and tickets.
+//   - A connection hangs in silence: a statement has 10 s; then the call asks again, or fails. A call whose ctx ends
+//     returns at once, or after a quarter of a second for its place in the queue. What its statement still brings goes
 //     back.
-//   - Renewals fail: they are repeated every twentieth to tenth of the TTL, at most a second apart, until the
-//     deadline;
-//     then the lease is lost, and LostError.Err holds the last failure.
-//   - The server restarts: leases are rows and continue; they are lost if it is away past their deadline.
-//   - The server's clock jumps forward: leases end early. It is set back: those of dead holders end late.
-//   - A failover loses the grant: the next renewal reports the lease as lost, unknown or taken over.
-//   - An operator breaks the lease: the next heartbeat reports it.
-//   - The pool is exhausted: leases are kept and released; other calls wait for a connection as long as their ctx.
-//   - The server has no free slot for a connection: leases are kept and released, and waiting calls are granted their
-//     locks, over the client's connection or an idle one of the pool. Acquire and Do tolerate half a minute without
-//     either.
-//   - Release cannot reach the server while ctx allows: its error says so, the client keeps trying, and at worst
-//     the
-//     lease runs out by itself. The same holds if the server crashes just after a release, which does not wait for the
-//     disk.
-//   - The server refuses to show a watched lock, for example for want of a right, or the pool is closed: the watch
-//     ends with that error.
+//   - The pool is exhausted: leases are kept and released, and waiting calls are granted their locks, over the client's
+//     own connection; other calls wait for the pool as long as their ctx allows.
+//   - Release cannot reach the server while ctx allows: its error says so, the client keeps trying, and at worst the
+//     lease runs out by itself. It also runs out if the server crashes just after a release, which does not wait for
+//     the disk.
+//   - The server is a standby: every call fails with ErrReadOnly.
+//   - Watch ends with the error if the server refuses to show the lock, or the pool is closed.
 //
 // # What a client owns
 //
@@ -193,14 +158,11 @@
 // calls the observer, if there is one (WithObserver); one for each dial under way, for at most ten seconds; and one
 // for each statement of calls under way, of which up to twelve stay for the next.
 //
-// Connections outside the pool: one. It is for renewals and LISTEN, while the client waits, watches, or holds leases
-// for longer than ten seconds or a third of their TTL; it is made as the pool makes its own. Looks use it if the pool
-// has no idle one. If it cannot be opened, an idle one of the pool serves for one statement at a time, and the client
-// does not listen. If it does not answer, others are opened beside it for a moment; so they are, up to four in all,
-// for calls that release while the application holds its whole pool, and for questions of package fencedstore. It is
-// closed after 30 s without use, or after a minute at the latest where leases come and go. With WithListenConfig a
-// second connection listens instead. If the pool's configuration has no application_name, the connection appears in
-// pg_stat_activity as "pglock host/program[pid]".
+// Connections outside the pool: one, for renewals and LISTEN, while the client waits, watches, or holds leases for
+// longer than ten seconds or a third of their TTL. It is made as the pool makes its own, and closed after 30 s without
+// use, or after a minute at the latest where leases come and go. With WithListenConfig a second connection listens
+// instead. For a moment there may be a few more. [docs/connections.md] says when, what the client does without a free
+// connection, and how it works behind a pooler.
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, and
 // ends all goroutines and connections before it returns. Writes of package fencedstore are not among those calls: their
@@ -211,6 +173,7 @@
 //
 // An observer that does not return keeps its goroutine: Close waits for it for a second, and says so.
 //
-// Only listening needs session state, so the client works behind a pooler that shares connections between
-// transactions.
+// [docs/guarantees.md]: https://github.com/pglock-dev/pglock/blob/main/docs/guarantees.md
+// [docs/protocol.md]: https://github.com/pglock-dev/pglock/blob/main/docs/protocol.md
+// [docs/connections.md]: https://github.com/pglock-dev/pglock/blob/main/docs/connections.md
 package pglock
