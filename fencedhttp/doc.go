@@ -1,9 +1,8 @@
 // Package fencedhttp passes fencing tokens to HTTP services, and lets a service compare them.
 //
-// A fence in the database protects what is in the database. A service that keeps its state elsewhere has to compare
-// the tokens where the state is. This package has both ends: a Transport puts the token of the request's context into
-// the header Fencing-Token; a Verifier, a middleware, remembers in a TokenStore the greatest token that it has seen
-// for a resource, and refuses lower ones.
+// A fence in the database protects what is in the database. A service that keeps its state elsewhere compares the
+// tokens itself. A Transport puts the token of the request's context into the header Fencing-Token; a Verifier, a
+// middleware, remembers in a TokenStore the greatest token that it has seen for a resource, and refuses lower ones.
 //
 //	// the holder of the lease
 //	client := &http.Client{Transport: &fencedhttp.Transport{}}
@@ -53,5 +52,6 @@
 // sends the token along.
 //
 // All tokens of a resource must come from one pglock schema: another database has another sequence. They ascend
-// across failovers, even those that lose commits. A restore needs an operator: see docs/operations.md.
+// across failovers, even those that lose commits. After a restore an operator advances the epoch: see
+// docs/failover.md#advance-the-epoch.
 package fencedhttp

@@ -16,7 +16,8 @@
 //     pass.
 //
 // So tokens pass the fence in ascending order, no write commits if its lease had ended at the last check, and no grant
-// comes between that check and the commit. The database orders them. No client's clock matters.
+// comes between that check and the commit. No client's clock matters. [docs/fencing.md] has the pictures, the cases of
+// each isolation level, and the holes that remain.
 //
 // # Ways to write
 //
@@ -45,9 +46,8 @@
 //
 // A fence refuses a stale writer that asks. GuardTable makes every writer ask: psql, an ORM, another language, old
 // code. A trigger refuses each write of the table unless its transaction has passed the fence of the table's resource,
-// or of the row's, as in accounts/42. The proof is the row of the fence: it carries the transaction's ID, and no client
-// can write it. So the trigger also refuses a write if its fence was rolled back with a savepoint, and a write after a
-// raw COMMIT.
+// or of the row's, as in accounts/42. It also refuses a write whose fence was rolled back with a savepoint, and a write
+// after a raw COMMIT.
 //
 // # Outside the database
 //
@@ -84,35 +84,21 @@
 //
 // If d is longer than what the lease has left, the lease is extended to d before BEGIN. Renewals do not shorten it, and
 // after the write it goes back to its TTL. Choose d with care: it is also how long a holder that hangs, or dies, can
-// keep the next one waiting.
+// keep the next one waiting. The context of the callback ends two seconds after the limit d.
 //
-// The fence sets lock_timeout, statement_timeout, idle_in_transaction_session_timeout, tcp_user_timeout and, from
-// PostgreSQL 17 on, transaction_timeout. It sets client_connection_check_interval to a second. lock_timeout is a little
-// lower than the others. If the user has set a lower limit, it stays. These settings end with the transaction. If one
-// of them ends the transaction, the error is a TimeLimitError, which names the setting and its length. A driver of
-// database/sql may only say "driver: bad connection" then; the error is a TimeLimitError all the same. For a
-// transaction of Guard, Guarded.Explain finds it.
+// The fence limits the transaction with settings that end with it: lock_timeout, statement_timeout,
+// idle_in_transaction_session_timeout, tcp_user_timeout, client_connection_check_interval (one second) and, from
+// PostgreSQL 17 on, transaction_timeout. Before 17 a transaction may outlast its limit, but never commits after its
+// lease has ended. If the user has set a lower limit, it stays.
 //
-// If the transaction waited for somebody else's lock, TimeLimitError.Wait says for what and for whom. A write that has
-// used three quarters of its time asks the server, over another connection of the lease's client; other writes ask
-// nobody.
+// If a limit ends the transaction, the error is a TimeLimitError, which names the setting and its length, also if a
+// driver of database/sql only says "driver: bad connection". For a transaction of Guard, Guarded.Explain finds it. If
+// the transaction waited for somebody else's lock, TimeLimitError.Wait says for what and for whom. After a
+// TimeLimitError of a transaction of Guard the application has to close the connection: with pgx by tx.Conn().Close;
+// with database/sql by returning driver.ErrBadConn from the function of sql.Conn.Raw. The stores do that themselves.
 //
-// From PostgreSQL 17 on a server process that stood still past transaction_timeout and another limit reports the other
-// one. It then ends the next transaction on its connection that has any such limit. So a write that ended later than
-// its limits closes its connection, and does not give it back to the pool. After a TimeLimitError of a transaction of
-// Guard the application has to: with pgx by tx.Conn().Close; with database/sql by returning driver.ErrBadConn from the
-// function of sql.Conn.Raw.
-//
-// From PostgreSQL 17 on no fenced transaction outlasts its limit. Before, each setting counts from the beginning of a
-// statement, or of a pause between two statements. So if a holder works first and then hangs, the server ends its
-// transaction later, by as long as the holder has worked. Many short statements, and work inside COMMIT, have no limit
-// there. On every version, the context of a callback under WithTimeLimit ends two seconds after the limit. Whatever its
-// limits, a transaction cannot commit after its lease has ended. If a client does not read its answers, the server ends
-// its transaction only over TCP.
-//
-// Under REPEATABLE READ and SERIALIZABLE the last check sees the expiry of the transaction's snapshot. It refuses a
-// write that takes longer than that, even if the heartbeat has renewed the lease meanwhile. WithTimeLimit extends the
-// lease before the snapshot.
+// Under REPEATABLE READ and SERIALIZABLE the last check refuses a write that outlives the expiry in its snapshot, even
+// if the heartbeat has renewed the lease meanwhile. WithTimeLimit extends the lease before the snapshot.
 //
 // A fenced write is as durable as the session's synchronous_commit makes it. Unlike a grant, it does not turn this
 // setting on. The fence and the write are lost together or not at all.
@@ -120,19 +106,11 @@
 // # Unknown outcomes
 //
 // A write leaves a receipt, a row that its own transaction writes. So the receipt is there if the write was committed,
-// and only then:
-//
-//	BEGIN, fence, receipt ── write ── COMMIT ──╳ no answer
-//	                                              Outcome(receipt) waits until that transaction has ended
-//	                                              the receipt is there       OutcomeCommitted
-//	                                              it is not, and cannot be   OutcomeRolledBack
-//
-// If COMMIT gets no answer, the write asks for its receipt, for five seconds. It returns nil if the transaction was
-// committed. If the transaction was rolled back, it returns an error that does not match pglock.ErrOutcomeUnknown. If
-// the question gets no answer either, or if somebody cancelled the wait for a synchronous standby, the error is an
-// OutcomeUnknownError. Give its Receipt to Outcome of a store later, from any process. It answers for a week, also
-// after a crash. After a failover it answers what the new primary knows. A program reuses a receipt's row only when it
-// knows what became of the previous write. So nobody overwrites a receipt that somebody may still read.
+// and only then. If COMMIT gets no answer, the write asks for its receipt, for five seconds. It returns nil if the
+// transaction was committed. If it was rolled back, the write returns an error that does not match
+// pglock.ErrOutcomeUnknown. If the question gets no answer either, or if somebody cancelled the wait for a synchronous
+// standby, the error is an OutcomeUnknownError. Give its Receipt to Outcome of a store later, from any process. It
+// answers for a week, also after a crash. After a failover it answers what the new primary knows.
 //
 // A cancelled wait for the standby shows only on connections whose configuration went through pglock.ObserveCommits;
 // through database/sql only pgx has them. It is safe to try again with the same lease and without SameToken: if the
@@ -157,4 +135,6 @@
 //     previous one, as it does in a write of a store.
 //   - Write through another connection, which no fence protects.
 //   - Keep the transaction after the callback has returned.
+//
+// [docs/fencing.md]: https://github.com/pglock-dev/pglock/blob/main/docs/fencing.md
 package fencedstore
