@@ -100,17 +100,15 @@
 //
 // # Poolers
 //
-// Session advisory locks do not work through a pooler that shares sessions between transactions: one session takes
-// the lock, and another gives it back. A bridge refuses a connection if another server process answers than the
-// connection names (ErrPooler). That happens behind PgBouncer in every mode. Give WithConnConfig a connection string
-// that leads to the server itself.
+// Session advisory locks do not work through a pooler that shares sessions between transactions. A bridge refuses a
+// connection if another server process answers than the connection names (ErrPooler), as behind PgBouncer in every
+// mode. Give WithConnConfig a connection string that leads to the server itself.
 //
 // # What it costs
 //
-// Each Acquire opens a connection outside the pool, as soon as it has the lease; the connection counts in
-// max_connections and lasts until Release. An Acquire sends two more statements, a Release one, and the bridge pings
-// once every quarter of the TTL, 5 s at most. Use a bridge only during a change, and for locks that you take some times
-// a second at most.
+// Each Acquire opens a connection outside the pool, as soon as it has the lease; it lasts until Release. An Acquire
+// sends two more statements, a Release one, and the bridge pings once every quarter of the TTL, 5 s at most. Use a
+// bridge only during a change, and for locks that you take some times a second at most.
 //
 // Session advisory locks count: a session may take one twice. A bridge does not count: an owner that asks for a lock
 // that it holds gets pglock.ErrSelfDeadlock, as for any lease.

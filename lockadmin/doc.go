@@ -27,9 +27,9 @@
 //
 // # History
 //
-// History yields how each tenure ended, the time for which somebody held a lease. At the default level it has the
-// leases that were taken over or broken; SetHistory makes it have all. Verify replays it and reports tenures that ran
-// at the same time, and tokens that went back. docs/history.md says what its answer proves.
+// History yields how each tenure ended, the time for which somebody held a lease. At the default level it has those
+// that were taken over or broken; SetHistory makes it have all. Verify reports tenures that ran at the same time, and
+// tokens that went back. docs/history.md says what its answer proves.
 //
 // # Rights
 //
@@ -39,6 +39,5 @@
 // # Standbys
 //
 // On a standby everything that looks answers, with the past: Admin.Standby says how far it is behind. No client is
-// called silent or dead there, because a standby does not see the connections of its primary. Whatever writes fails
-// with pglock.ErrReadOnly.
+// called silent or dead there. Whatever writes fails with pglock.ErrReadOnly.
 package lockadmin

@@ -126,16 +126,16 @@
 //
 // Also, an abandoned wait leaves no lock held. [docs/guarantees.md] has the conditions of each promise, and says what
 // is not promised. Above all: without the server there are no locks. A holder whose lease has just ended may believe in
-// it up to its deadline, so use a fence. A failover that loses commits frees locks while their holders believe in them,
-// without synchronous replication and ObserveCommits, or WithGrace.
+// it up to its deadline, so use a fence. A failover that loses commits frees locks while their holders believe in them:
+// use synchronous replication and ObserveCommits, or WithGrace.
 //
 // # Failures
 //
 // What a caller sees; [docs/guarantees.md] also has what others see, and what becomes of the data.
 //
-//   - The process is paused past the TTL, renewals fail up to the deadline, the server is away or its clock jumps past
-//     the expiry, an operator breaks the lease, or a failover loses the grant: the lease is lost. LostError has the
-//     Reason, and the last failure in Err.
+//   - A lease is lost if the process is paused past the TTL, renewals fail until the deadline, the server's clock jumps
+//     past the expiry, an operator breaks the lease, or a failover loses the grant. LostError has the Reason, and in
+//     Err the last failure.
 //   - The answer to an acquire is lost: the client asks again with the same grant ID, for 10 s or the TTL; then the
 //     call returns ErrOutcomeUnknown, and the client takes the request back in the background.
 //   - There is no server, or no connection to be had: Acquire, AcquireAll and Do tolerate this for 30 s; TryAcquire
