@@ -127,7 +127,7 @@ var changes = map[string]func(t *testing.T) (*scene, change){
 			},
 			after: func() program {
 				c := s.client()
-				return func(ctx context.Context) error { return fromredislock.After(ctx, c, s.store) }
+				return func(ctx context.Context) error { return fromadvisory.LockAfter(ctx, c, s.store) }
 			},
 		}
 	},
@@ -143,7 +143,7 @@ var changes = map[string]func(t *testing.T) (*scene, change){
 			},
 			after: func() program {
 				c := s.client()
-				return func(ctx context.Context) error { return fromredsync.After(ctx, c, s.store) }
+				return func(ctx context.Context) error { return fromadvisory.LockAfter(ctx, c, s.store) }
 			},
 		}
 	},
@@ -159,7 +159,7 @@ var changes = map[string]func(t *testing.T) (*scene, change){
 			},
 			after: func() program {
 				c := s.client()
-				return func(ctx context.Context) error { return frometcd.MutexAfter(ctx, c, s.store) }
+				return func(ctx context.Context) error { return fromadvisory.LockAfter(ctx, c, s.store) }
 			},
 		}
 	},
