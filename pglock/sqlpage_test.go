@@ -12,7 +12,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
-// The page of the SQL functions shows every function that users and operators may call, with its arguments in order.
+// The page of the SQL functions shows every function that users and operators may call, its arguments in order, and a
+// question mark after each that may be left out.
 func TestThePageOfTheSQLFunctionsNamesEveryArgument(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/sql-api.md")
@@ -25,7 +26,8 @@ func TestThePageOfTheSQLFunctionsNamesEveryArgument(t *testing.T) {
 	}
 	rows, err := pgtest.Database(t).Conn(t).Query(t.Context(), `
 		SELECT p.proname::text AS name, ARRAY(
-			SELECT substr(a.name, 3) FROM unnest(p.proargnames) WITH ORDINALITY a (name, n)
+			SELECT substr(a.name, 3) || CASE WHEN a.n > p.pronargs - p.pronargdefaults THEN '?' ELSE '' END
+			FROM unnest(p.proargnames) WITH ORDINALITY a (name, n)
 			WHERE coalesce(p.proargmodes[a.n::int], 'i') = 'i' ORDER BY a.n) AS arguments
 		FROM pg_proc p
 		WHERE p.pronamespace = 'pglock'::regnamespace AND has_function_privilege('pglock_admin', p.oid, 'EXECUTE')
@@ -38,7 +40,7 @@ func TestThePageOfTheSQLFunctionsNamesEveryArgument(t *testing.T) {
 	if err != nil || len(functions) == 0 {
 		t.Fatalf("%d functions: %v", len(functions), err)
 	}
-	argument := regexp.MustCompile(`(?:^|, )(\w+)`) // its type and default come after the name
+	argument := regexp.MustCompile(`(?:^|, )(\w+\??)`)
 	for _, f := range functions {
 		shown := regexp.MustCompile("`" + f.Name + "\\(([^`]*)\\)`").FindSubmatch(page)
 		if shown == nil {
