@@ -136,9 +136,8 @@ func TestACommandIsKilledWhenRunAndItsMinderWakeUpTooLate(t *testing.T) {
 		}
 		awaitStopped(t, pid)
 	}
-	next := running(t, db.URL(), line("a", sh("echo next"))...)
+	next := running(t, db.URL(), line("a --holder next", sh("echo next; read line"))...)
 	next.says(t, "next") // after the expiry
-	next.ends(t, 0)
 	woken := time.Now()
 	ended := lives(t, command)
 	for _, pid := range []int{p.cmd.Process.Pid, minder} {
@@ -150,7 +149,10 @@ func TestACommandIsKilledWhenRunAndItsMinderWakeUpTooLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("killed %v after waking up", (<-ended).Sub(woken))
-	p.ends(t, run.ExitLost)
+	since := cli.Moment(ask[time.Time](t, db, "SELECT acquired_at FROM pglock.get_lock('a')"))
+	p.ends(t, run.ExitLost, "the program did not run for about ", "; next has held it since "+since+"; COMMAND was")
+	next.goesOn(t)
+	next.ends(t, 0)
 }
 
 func TestACommandIsKilledByRunWhenTheMinderIsStopped(t *testing.T) {

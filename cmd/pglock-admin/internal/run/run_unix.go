@@ -26,6 +26,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/shown"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -68,7 +69,7 @@ func runUnderLock(o *cli.Options, cmd *cobra.Command, e *errand) (err error) {
 		return err
 	}
 	r := &runner{
-		options: o, errand: e, path: path, lease: lease, store: fencedstore.New(pool), signals: signals,
+		options: o, errand: e, path: path, lease: lease, pool: pool, store: fencedstore.New(pool), signals: signals,
 		note: func(format string, args ...any) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: %s\n", shown.Lines(fmt.Sprintf(format, args...)))
 		},
@@ -306,7 +307,24 @@ func (r *runner) release(ctx context.Context, client *pglock.Client, err error) 
 func (r *runner) lost(err error) error {
 	show := "pglock-admin show " + shown.Name(r.errand.name) + r.options.Same()
 	return ending(ExitLost, cli.Again+", if the work can be repeated; "+show+" tells who holds the lock now",
-		"%s; %s", r.loss(err), r.fate())
+		"%s%s; %s", r.loss(err), r.successor(), r.fate())
+}
+
+// successor says who was granted the lock after the loss, if the server tells it soon. The loss itself asks nobody.
+func (r *runner) successor() (text string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // the command has ended
+	defer cancel()
+	admin, err := lockadmin.New(ctx, r.pool, lockadmin.WithSchema(r.options.Schema))
+	if err != nil {
+		return ""
+	}
+	infos, _ := admin.Holders(ctx, r.errand.name)
+	for _, i := range infos {
+		if i.Held && i.Token > r.lease.Token() && i.Slot == r.lease.Slot() {
+			text = fmt.Sprintf("; %s has held it since %s", shown.Text(i.Holder), cli.Moment(i.AcquiredAt))
+		}
+	}
+	return text
 }
 
 // loss says how the lease was lost.

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/minder"
 	"github.com/pglock-dev/pglock/fencedstore"
@@ -24,6 +26,7 @@ type runner struct {
 	errand  *errand
 	path    string
 	lease   *pglock.Lease
+	pool    *pgxpool.Pool
 	store   *fencedstore.Store
 	signals <-chan os.Signal
 	note    func(format string, args ...any)
