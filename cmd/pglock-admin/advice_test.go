@@ -80,9 +80,11 @@ func TestAStepThatTakesTooLongIsRolledBack(t *testing.T) {
 func TestNobodyIsToldToMigrateWhereThatIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	for _, command := range []string{"list", "doctor", "guard list"} {
+	const here = "schema pglock has it"
+	for command, says := range map[string]string{"prune": "belongs to PostgreSQL", "doctor": "belongs to PostgreSQL",
+		"list": here, "guard list": here} {
 		if a := in(t, db.URL(), append(strings.Fields(command), "--schema", "pg_catalog")...).want(t, cli.ExitSchema,
-			"belongs to PostgreSQL"); strings.Contains(a.stderr, "migrate up") {
+			says); strings.Contains(a.stderr, "migrate up") {
 			t.Errorf("%s: %s", command, a.stderr)
 		}
 	}
@@ -96,7 +98,7 @@ func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
 	user := asUser(t, db, "pglock_user")
 	says := func(address, hint string) {
 		t.Helper()
-		for _, command := range []string{"list", "migrate version", "doctor"} {
+		for _, command := range []string{"prune", "migrate version", "doctor"} {
 			in(t, address, strings.Fields(command)...).want(t, cli.ExitSchema, "try: "+hint)
 		}
 	}

@@ -317,7 +317,7 @@ func TestWhoDoesNotOwnTheTableIsToldWhoMust(t *testing.T) {
 func TestGuardsNeedTheSchema(t *testing.T) {
 	t.Parallel()
 	missing := pgtest.EmptyDatabase(t)
-	for _, command := range []string{"guard add jobs", "guard drop jobs --yes", "guard list"} {
+	for _, command := range []string{"guard add jobs", "guard drop jobs --yes"} {
 		in(t, missing.URL(), strings.Fields(command)...).want(t, cli.ExitSchema, "missing",
 			"try: pglock-admin migrate up\n")
 	}

@@ -21,7 +21,7 @@ func TestMigrateMakesTellsAndRemovesTheSchema(t *testing.T) {
 	url := pgtest.EmptyDatabase(t).URL()
 	in(t, url, "migrate", "version").want(t, cli.ExitSchema, "schema pglock: missing", "needs "+latest,
 		"try: pglock-admin migrate up\n")
-	in(t, url, "list").want(t, cli.ExitSchema, "try: pglock-admin migrate up")
+	in(t, url, "prune").want(t, cli.ExitSchema, "try: pglock-admin migrate up")
 	in(t, url, "migrate", "up").want(t, cli.ExitOK, latest, "it was missing")
 	in(t, url, "migrate", "up").want(t, cli.ExitOK, "as before")
 	v := decode[act.VersionView](t, in(t, url, "migrate", "version", "-o", "json").want(t, cli.ExitOK).stdout)
@@ -39,7 +39,7 @@ func TestMigrateWorksInAnotherSchema(t *testing.T) {
 	pgtest.Whole(t, "TestEveryAnswerNamesTheServerAndTheDatabase")
 	t.Parallel()
 	url := pgtest.EmptyDatabase(t).URL()
-	in(t, url, "list", "--schema", "My locks").want(t, cli.ExitSchema, "migrate up --schema 'My locks'")
+	in(t, url, "prune", "--schema", "My locks").want(t, cli.ExitSchema, "migrate up --schema 'My locks'")
 	in(t, url, "migrate", "up", "--schema", "My locks").want(t, cli.ExitOK)
 	in(t, url, "list", "--schema", "My locks").want(t, cli.ExitOK)
 	in(t, url, "list").want(t, cli.ExitSchema)

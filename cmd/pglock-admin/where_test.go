@@ -135,7 +135,7 @@ func TestASuggestedCommandGoesToTheSameDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.User = url.User(u.User.Username())
-	admin(t, "list", "--database-url", db.URL(), "--schema", "my locks").want(t, cli.ExitSchema,
+	admin(t, "prune", "--database-url", db.URL(), "--schema", "my locks").want(t, cli.ExitSchema,
 		"try: pglock-admin migrate up --schema 'my locks' --database-url "+shown.Argument(u.String())+"\n")
 }
 

@@ -77,6 +77,14 @@ func TestWhyFindsTheRightDatabase(t *testing.T) {
 	if strings.Contains(a.stderr+all.stderr, "migrate up") {
 		t.Errorf("whoever looks into the wrong database is told to make the schema there:\n%s", a.stderr)
 	}
+	for _, command := range []string{"list", "waiters", "waiters " + stage.Lock, "sessions", "fences", "show a",
+		"history", "verify", "guard list"} {
+		b := in(t, stage.URL, strings.Fields(command)...).want(t, cli.ExitSchema, "probably the wrong database",
+			"database app", `/app?`, "; pglock-admin "+command+"\n")
+		if strings.Contains(b.stderr, "migrate up") {
+			t.Errorf("%s, in the wrong database, advises to make the schema there:\n%s", command, b.stderr)
+		}
+	}
 	config, err := pgxpool.ParseConfig(at)
 	if err != nil {
 		t.Fatal(err)

@@ -30,6 +30,7 @@ func (o *Options) Aim(cmd *cobra.Command) error {
 		return nil
 	}
 	o.Role = cmd.Annotations["role"]
+	o.again = again(cmd)
 	config, err := pgxpool.ParseConfig(o.url())
 	if err != nil {
 		return UsageErrorf(`--database-url "postgres://user@host:5432/database"`, "%s: %s", o.source(), fault(err))
@@ -92,7 +93,9 @@ func Because(ctx context.Context, err error) error {
 }
 
 // Looking runs f with a lockadmin.Admin, for a command that only reads: it also answers on a standby, and the answer
-// says so. It refuses a schema of another version.
+// says so. It refuses a schema of another version. The error about a missing schema says where pglock is in use instead,
+// with the command that looks there: otherwise somebody who looks into the wrong database would hear that they should
+// make the schema there.
 func (o *Options) Looking(ctx context.Context, f func(context.Context, *lockadmin.Admin) error) error {
 	return o.WithPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.LookOnPool(ctx, pool, f) })
 }
@@ -103,7 +106,7 @@ func (o *Options) LookOnPool(
 ) error {
 	admin, err := lockadmin.New(ctx, pool, lockadmin.WithSchema(o.Schema))
 	if err != nil {
-		return err
+		return o.perhapsElsewhere(ctx, pool, err)
 	}
 	if o.Standby, err = admin.Standby(ctx); err != nil {
 		return err

@@ -21,6 +21,7 @@ type Options struct {
 	Started bool               // the command line is valid: a later error is not one of usage
 	Config  *pgxpool.Config    // of a command that connects to a database
 	At      *Target            // the server and database
+	again   string             // the command and its names
 	Role    string             // that the command needs; empty: pglock_user
 	Standby *lockadmin.Standby // of a command that only reads; nil: the server is none
 }

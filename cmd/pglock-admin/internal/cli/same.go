@@ -49,6 +49,18 @@ func (o *Options) Elsewhere(command, database string) string {
 	return command + o.sameBut(database)
 }
 
+// There writes a command for another schema or another database of the server; "" is the same.
+func (o *Options) There(command, schema, database string) string {
+	there := *o
+	if schema != "" {
+		there.Schema = schema
+	}
+	if database != "" {
+		return there.Elsewhere(command, database)
+	}
+	return command + there.Same()
+}
+
 // Texts that mean themselves between double quotes, and in a pattern.
 var (
 	plainWord  = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)

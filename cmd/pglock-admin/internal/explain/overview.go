@@ -29,7 +29,7 @@ type summaryView struct {
 
 // overview is why without a name.
 func overview(o *cli.Options, cmd *cobra.Command, limit int) error {
-	return hereOrElsewhere(o, cmd, "why", func(ctx context.Context, admin *lockadmin.Admin) error {
+	return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 		all, err := admin.Overview(ctx, limit)
 		if err != nil {
 			return err
@@ -87,7 +87,7 @@ func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
 			fmt.Fprintf(w, "\nWhat to do: %s\n", strings.TrimSpace(shown.Line(first.Next.Do)+" "+first.Next.Paste))
 		}
 		if o.LeavesOut(view.Locks[0].Why + view.Locks[0].Next.Paste) {
-			fmt.Fprintf(w, "The commands leave out the password: %s.\n", passwordFirst)
+			fmt.Fprintf(w, "The commands leave out the password: %s.\n", cli.PasswordFirst)
 		}
 	}
 	for _, line := range overviewRest(view.Overview, limit) {

@@ -2,16 +2,12 @@ package explain
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 // NewWhy is the command why.
@@ -52,69 +48,24 @@ connections do, pg_read_all_stats.`,
 			if cmd.Flags().Changed("limit") {
 				return cli.UsageErrorf("pglock-admin why", "--limit is for why without a name")
 			}
-			return hereOrElsewhere(o, cmd, "why "+shown.Name(name),
-				func(ctx context.Context, admin *lockadmin.Admin) error {
-					e, err := admin.Explain(ctx, name)
-					if err != nil {
-						return err
-					}
-					return o.Show(cmd, Pasteable(o, e), func(w *cli.Page) { DrawWhy(w, o, e) })
-				})
+			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				e, err := admin.Explain(ctx, name)
+				if err != nil {
+					return err
+				}
+				return o.Show(cmd, Pasteable(o, e), func(w *cli.Page) { DrawWhy(w, o, e) })
+			})
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 20, "without a name, show at most this `number` of locks, from 1 to 1000")
 	return cmd
 }
 
-// hereOrElsewhere looks. The error about a missing schema says where pglock is in use instead, with the command that
-// looks there: otherwise somebody who looks into the wrong database would hear that they should make the schema there.
-func hereOrElsewhere(o *cli.Options, cmd *cobra.Command, same string,
-	f func(context.Context, *lockadmin.Admin) error) error {
-	return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-		if err := o.LookOnPool(ctx, pool, f); err != nil {
-			return perhapsElsewhere(ctx, o, pool, same, err)
-		}
-		return nil
-	})
-}
-
-func perhapsElsewhere(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, same string, err error) error {
-	var schema *pglock.SchemaError
-	if !errors.As(err, &schema) || schema.Have != 0 {
-		return err
-	}
-	places, placesErr := lockadmin.Places(ctx, pool, lockadmin.WithSchema(o.Schema))
-	if placesErr != nil || len(places) == 0 {
-		return err
-	}
-	p := places[0]
-	step := lockadmin.Step{Run: lockadmin.RunAdmin, Command: same, Schema: p.Schema}
-	text := fmt.Sprintf("this database has no pglock in schema %s, but schema %s has it", shown.Word(o.Schema),
-		shown.Word(p.Schema))
-	if p.Schema == "" {
-		step.Database = p.Database
-		text = fmt.Sprintf("this is probably the wrong database: it has no pglock, and programs that use pglock are "+
-			"connected to database %s of the same server", shown.Word(p.Database))
-	}
-	hint := command(o, step)
-	if o.LeavesOut(hint) {
-		hint += " (" + passwordFirst + ")"
-	}
-	return &cli.Advised{Text: text, Code: cli.ExitSchema, Hint: hint}
-}
-
 // command writes what a step runs, so that somebody can paste it into a shell.
 func command(o *cli.Options, s lockadmin.Step) string {
 	switch s.Run {
 	case lockadmin.RunAdmin:
-		there := *o
-		if s.Schema != "" {
-			there.Schema = s.Schema
-		}
-		if s.Database != "" {
-			return there.Elsewhere("pglock-admin "+s.Command, s.Database)
-		}
-		return "pglock-admin " + s.Command + there.Same()
+		return o.There("pglock-admin "+s.Command, s.Schema, s.Database)
 	case lockadmin.RunSQL:
 		return o.Psql() + " -c " + shown.Query(s.Command)
 	}
@@ -142,7 +93,7 @@ type whyStep struct {
 func pasteableStep(o *cli.Options, s lockadmin.Step) whyStep {
 	step := whyStep{Step: s, Paste: command(o, s)}
 	if o.LeavesOut(step.Paste) {
-		step.First = passwordFirst
+		step.First = cli.PasswordFirst
 	}
 	return step
 }

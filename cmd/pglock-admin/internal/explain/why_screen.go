@@ -69,7 +69,7 @@ func DrawWhy(w *cli.Page, o *cli.Options, e lockadmin.Explanation) {
 		}
 	}
 	if leftOut {
-		fmt.Fprintln(w, behind("  ", "The commands leave out the password: "+passwordFirst+".", width))
+		fmt.Fprintln(w, behind("  ", "The commands leave out the password: "+cli.PasswordFirst+".", width))
 	}
 }
 
@@ -109,8 +109,6 @@ func drawWell(w *cli.Page, o *cli.Options, e lockadmin.Explanation, width int) {
 func isSame(s lockadmin.Step, lock string) bool {
 	return s.Run == lockadmin.RunAdmin && s.Command == "why "+shown.Name(lock) && s.Database == "" && s.Schema == ""
 }
-
-const passwordFirst = "set PGPASSWORD to the password first"
 
 // behind escapes a text and wraps it behind a mark, and indents its other lines as far.
 func behind(mark, text string, width int) string {
