@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"os/exec"
 	"path/filepath"
@@ -113,9 +114,17 @@ func TestI23_AStandbyShowsThePastAndSaysSo(t *testing.T) {
 	session := one[string](t, look, `SELECT session_id::text FROM pglock.locks WHERE name = 'gone'`)
 	program := adminCommand(t)
 	there, here := commandOf{t, program, primary.url}, commandOf{t, program, standby.url}
+	from := look.Config()
+	source := fmt.Sprintf("This standby receives from %s, port %d: ", from.Host, from.Port)
 	standby.catchUp(t, look)
 
 	t.Run("looks", func(t *testing.T) { standbyLooks(t, there, here, session) })
+	t.Run("the primary's address", func(t *testing.T) {
+		mine := commandOf{t, program, standby.url}
+		mine.wants([]string{"why", "gone"}, "Ask the primary.", source)
+		mine.url = strings.Replace(standby.url, from.User+":"+from.Password, "oncall:x", 1)
+		mine.wants([]string{"why", "gone"}, "Ask the primary.", "-", "receives from")
+	})
 	t.Run("refusals", func(t *testing.T) { standbyRefuses(t, here, standby, session) })
 	t.Run("a table that is locked", func(t *testing.T) { standbyOfALockedTable(t, primary, standby, here) })
 	t.Run("delay", func(t *testing.T) { standbyIsBehind(t, look, standby, here) })

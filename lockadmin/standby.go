@@ -25,6 +25,9 @@ type Standby struct {
 	// Receiving says that it is connected to its primary. Of a connection that has died silently it says so until
 	// wal_receiver_timeout ends it.
 	Receiving bool `json:"receiving"`
+	// Source is the host and port from which it receives: of the primary, or of another standby. "" if it receives
+	// nothing, or the user lacks pg_read_all_stats.
+	Source string `json:"source,omitempty"`
 
 	at time.Time // by the standby's clock
 }
@@ -86,7 +89,7 @@ func scanStandby(rows pgx.Rows) (s Standby, err error) {
 	var caughtUp bool
 	var at int64
 	var replayed *int64
-	err = rows.Scan(&at, &s.Receiving, &caughtUp, &replayed)
+	err = rows.Scan(&at, &s.Receiving, &caughtUp, &replayed, &s.Source)
 	s.at, s.ReplayedAt = protocol.Moment(&at), protocol.Moment(replayed)
 	switch {
 	case s.Receiving && caughtUp:
@@ -131,6 +134,9 @@ func (l *look) standbyVerdict() {
 // askPrimary puts one step into the place of all that change something, which a standby refuses.
 func (l *look) askPrimary() {
 	ask := []Step{{Do: "Ask the primary. It alone knows how the lock is now, and nothing can be done here."}}
+	if s := l.Standby.Source; s != "" {
+		ask[0].Do += " This standby receives from " + s + ": that is the primary, or another standby."
+	}
 	for i := range l.Verdicts {
 		v := &l.Verdicts[i]
 		v.IfNothing = ""

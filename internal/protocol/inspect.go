@@ -60,12 +60,15 @@ const LookBriefly = `SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OP
 		pg_catalog.set_config('statement_timeout', $2::pg_catalog.text, true) AS b`
 
 // Replayed has one row on a standby, and none on a primary: the standby's time, whether it is connected to its primary,
-// whether it has replayed all that it has received, and when the last transaction that it has replayed was committed.
+// whether it has replayed all that it has received, when the last transaction that it has replayed was committed, and
+// where it receives from, if the user may know that.
 const Replayed = `SELECT
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
 		EXISTS (SELECT FROM pg_catalog.pg_stat_wal_receiver w WHERE w.pid IS NOT NULL),
 		coalesce(pg_catalog.pg_last_wal_receive_lsn() OPERATOR(pg_catalog.<=) pg_catalog.pg_last_wal_replay_lsn(), false),
-		(EXTRACT(epoch FROM pg_catalog.pg_last_xact_replay_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
+		(EXTRACT(epoch FROM pg_catalog.pg_last_xact_replay_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
+		coalesce((SELECT pg_catalog.concat(w.sender_host, ', port ', w.sender_port) FROM pg_catalog.pg_stat_wal_receiver w
+			WHERE w.sender_host IS NOT NULL), '')
 	WHERE pg_catalog.pg_is_in_recovery()`
 
 // The next two read catalogs alone, so they also work where the schema is missing or its tables are locked.
