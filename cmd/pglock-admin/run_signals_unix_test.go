@@ -51,6 +51,21 @@ func TestRunGivesItsCommandTheLeaseAndItsOwnFiles(t *testing.T) {
 	p.ends(t, 0, "it complains\n")
 }
 
+func TestRunSaysThatARowIsLockedOfALockThatNobodyHolds(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	running(t, db.URL(), line("a", sh("exit"))...).ends(t, 0)
+	psql := db.Conn(t)
+	for _, sql := range []string{"BEGIN", "SELECT FROM pglock.locks WHERE name = 'a' FOR UPDATE"} {
+		if state := written(t, psql, sql); state != "" {
+			t.Fatal(state)
+		}
+	}
+	p := running(t, db.URL(), line("a --try", sh("echo never"))...)
+	p.ends(t, run.ExitHeld, "nobody holds lock a, and it is not free: a transaction has locked its row, or",
+		"; pglock-admin why a tells more")
+}
+
 func TestOneOfTwoRunsHasTheLockAndTheOtherIsTold(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

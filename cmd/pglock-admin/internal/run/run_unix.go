@@ -181,7 +181,7 @@ func heldByOthers(o *cli.Options, e *errand, err error) error {
 	if e.quiet {
 		return cli.Silent(e.heldCode)
 	}
-	text := fmt.Sprintf("lock %s is held", shown.Name(e.name))
+	text, tells := fmt.Sprintf("lock %s is held", shown.Name(e.name)), "show"
 	var held *pglock.HeldError
 	switch {
 	case !errors.As(err, &held):
@@ -189,12 +189,16 @@ func heldByOthers(o *cli.Options, e *errand, err error) error {
 		text = fmt.Sprintf("lock %s is not granted yet, because of a failover", shown.Name(e.name))
 	case held.Holder != "":
 		text += fmt.Sprintf(" by %s with token %d", shown.Text(held.Holder), int64(held.Token))
+	default:
+		text = fmt.Sprintf("nobody holds lock %s, and it is not free: a transaction has locked its row, or a waiter is "+
+			"next", shown.Name(e.name))
+		tells = "why"
 	}
 	hint := "--wait with a longer duration"
 	if e.try || e.wait == 0 {
 		hint = "--wait 10m, to wait for it"
 	}
-	return ending(e.heldCode, hint+"; pglock-admin show "+shown.Name(e.name)+o.Same()+" tells more",
+	return ending(e.heldCode, hint+"; pglock-admin "+tells+" "+shown.Name(e.name)+o.Same()+" tells more",
 		"%s; COMMAND has not run", text)
 }
 
