@@ -188,7 +188,11 @@ func serverAdvice(err error) (code int, hint string) {
 	case errors.As(err, &late):
 		return ExitUnreachable, "a longer --timeout; pglock-admin why says whether somebody keeps pglock's tables, " +
 			"and psql -c 'SELECT 1' whether the server hangs"
-	case state == "53300", state == "57P03": // too many connections; the server starts or stops
+	case state == "53300": // too many connections
+		return ExitUnreachable, Again + " in a moment. Who has the connections only a connection can tell: some are " +
+			"reserved for superusers, and from PostgreSQL 16 on reserved_connections for members of " +
+			"pg_use_reserved_connections"
+	case state == "57P03": // the server starts or stops
 		return ExitUnreachable, Again + " in a moment"
 	case errors.As(err, &connect) && state != "" && !strings.HasPrefix(state, "57"):
 		return ExitUsage, "other settings in the connection string or PGOPTIONS: the server refuses these"
