@@ -57,7 +57,7 @@ func (l *look) readNeighbours(r reader, a *Admin) error {
 	var found []string
 	list := func(prefix string, limit int) error {
 		infos, err := rows(r, a.db.Queries.List,
-			[]any{prefix, true, "", limit, "", "", nil, "", false, nil, "name"}, scanLock)
+			[]any{prefix, true, "", limit, "", "", nil, "", false, nil, "name", false}, scanLock)
 		for _, i := range infos {
 			found = append(found, i.Name)
 		}

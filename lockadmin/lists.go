@@ -66,7 +66,7 @@ func (a *Admin) Locks(ctx context.Context, q LocksQuery) iter.Seq2[pglock.LockIn
 	err := l.check(OrderName, OrderAge, OrderRecent, OrderWaiting, OrderExpiry)
 	return pages(l, err, func(last pglock.LockInfo, size int) ([]pglock.LockInfo, error) {
 		args := []any{l.prefix, q.Free, cmp.Or(last.Name, l.after), size, l.match, l.holder, l.ofSession(),
-			string(l.mode), q.Queued, l.since(), string(l.order)}
+			string(l.mode), q.Queued, l.since(), string(l.order), q.Waited}
 		infos, err := server.List(ctx, a.db, a.db.Queries.List, args, scanLock)
 		if err != nil {
 			return nil, failed(ctx, "list locks", err)

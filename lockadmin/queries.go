@@ -46,6 +46,7 @@ type LocksQuery struct {
 	Older   time.Duration // the lease was granted so long ago, from 1 µs to 10 years
 	Free    bool          // free locks too, by their last holders
 	Queued  bool          // only locks for which somebody waits, free ones too
+	Waited  bool          // by OrderName also locks that are free for three seconds though somebody waits
 
 	Order Order  // OrderName by default, OrderAge, OrderRecent, OrderWaiting or OrderExpiry
 	After string // begin after the lock with this name; with OrderName only

@@ -75,7 +75,7 @@ DROP FUNCTION session_rows(p_limit int, p_match text, p_holder text, p_session_i
 DROP FUNCTION list_fences(p_lock_name text, p_limit int, p_after text, p_prefix text, p_match text, p_older interval, p_order text);
 DROP FUNCTION list_waiters(p_name text, p_limit int, p_after text, p_after_ticket bigint, p_after_place bigint, p_prefix text, p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval, p_order text);
 DROP FUNCTION oldest_waiters(p_limit int, p_name text, p_prefix text, p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval);
-DROP FUNCTION list_locks(p_prefix text, p_free boolean, p_after text, p_limit int, p_match text, p_holder text, p_session_id uuid, p_mode text, p_queued boolean, p_older interval, p_order text);
+DROP FUNCTION list_locks(p_prefix text, p_free boolean, p_after text, p_limit int, p_match text, p_holder text, p_session_id uuid, p_mode text, p_queued boolean, p_older interval, p_order text, p_waited boolean);
 DROP FUNCTION walks_index();
 DROP FUNCTION last_with(p_prefix text);
 DROP FUNCTION is_listed(p_name text, p_in_holder text, p_in_session uuid, p_in_mode text, p_since timestamptz, p_prefix text, p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval);

@@ -263,3 +263,31 @@ func TestTerminalEscapesAreQuoted(t *testing.T) {
 		fmt.Sprint(lease.Token())).want(t, cli.ExitOK))
 	unsafe(in(t, db.URL(), "show", name).want(t, cli.ExitOK, `"bad\x1b[0m"`))
 }
+
+// A lock that nobody holds and nobody gets is in the list, with the word that why has for it.
+func TestAFreeLockThatIsStuckIsListed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db, "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'former', '1 h') FROM "+
+		"unnest('{free,stuck,young}'::text[]) n")
+	execute(t, db, "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'waiter', '1 h', p_wait => true,"+
+		" p_session_ttl => '1 h') FROM unnest('{stuck,young}'::text[]) n")
+	execute(t, db, "UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 min'")
+	execute(t, db, "UPDATE pglock.locks SET expires_at = '-infinity', ended_at = clock_timestamp() + interval '1 h' "+
+		"WHERE name = 'young'") // it was ended less than three seconds ago, however long the test takes
+	psql := db.Conn(t)
+	for _, sql := range []string{"BEGIN", "SELECT FROM pglock.locks WHERE name = 'stuck' FOR UPDATE"} {
+		if state := written(t, psql, sql); state != "" {
+			t.Fatal(state)
+		}
+	}
+	execute(t, db, "SELECT pg_sleep(1.1)") // a younger transaction is nothing to speak of
+	v := decode[look.ListView](t, in(t, db.URL(), "list", "-o", "json").want(t, cli.ExitOK).stdout)
+	if len(v.Locks) != 1 || v.Locks[0].Name != "stuck" || v.Locks[0].Held || v.Locks[0].Why != "row" ||
+		v.Locks[0].Verdict != lockadmin.SeverityStuck {
+		t.Errorf("%+v", v.Locks)
+	}
+	in(t, db.URL(), "list").want(t, cli.ExitOK, "STUCK", "FREE")
+	in(t, db.URL(), "why").want(t, cli.ExitOK, "STUCK", "stuck", "somebody has locked its row")
+	in(t, db.URL(), "list", "--holder", "former").want(t, cli.ExitOK, "no lock fits these flags")
+}

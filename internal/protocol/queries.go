@@ -110,7 +110,7 @@ func NewQueries(schema string) *Queries {
 			FROM {{schema}}.history_settings()`),
 		List: in(`SELECT {{info}} FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4,
 				$5::pg_catalog.text, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid, $8::pg_catalog.text, $9::pg_catalog.bool,
-				$10::pg_catalog.text::pg_catalog.interval, $11::pg_catalog.text)`),
+				$10::pg_catalog.text::pg_catalog.interval, $11::pg_catalog.text, $12::pg_catalog.bool)`),
 		Waiters: in(`SELECT {{waiter}} FROM {{schema}}.list_waiters($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.int8,
 				$5::pg_catalog.int8, $6::pg_catalog.text, $7::pg_catalog.text, $8::pg_catalog.text, $9::pg_catalog.text::pg_catalog.uuid,
 				$10::pg_catalog.text, $11::pg_catalog.text::pg_catalog.interval, $12::pg_catalog.text)`),

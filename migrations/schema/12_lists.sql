@@ -45,13 +45,15 @@ $$;
 
 -- list_locks lists the leases of held locks in the byte order of the locks' names, p_limit of them after the lock
 -- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued
--- it has the locks for which somebody waits, free ones too. By age the oldest lease comes first; by recent the last
+-- it has the locks for which somebody waits, free ones too; with p_waited by name also those that have been free for
+-- three seconds though somebody waits: the rule of suspects. By age the oldest lease comes first; by recent the last
 -- grant; by waiting the queue that somebody has waited in for longest, also those of free locks; by expiry the lease
 -- that ends next.
 CREATE FUNCTION list_locks(
   p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000,
   p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
-  p_queued boolean DEFAULT false, p_older interval DEFAULT NULL, p_order text DEFAULT 'name')
+  p_queued boolean DEFAULT false, p_older interval DEFAULT NULL, p_order text DEFAULT 'name',
+  p_waited boolean DEFAULT false)
 RETURNS SETOF described
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = on SET enable_bitmapscan = on SET enable_sort = on SET enable_nestloop = off SET jit = off
@@ -68,16 +70,18 @@ BEGIN
       FROM locks l LEFT JOIN (
         SELECT q.name, min(q.enqueued_at) AS since FROM queue q WHERE p_order = 'waiting' OR p_queued
         GROUP BY q.name) w ON w.name = l.name
+        CROSS JOIN LATERAL (SELECT CASE p_order WHEN 'name' THEN (         -- then w is not there
+          SELECT q.ticket FROM waiters q WHERE q.name = l.name AND q.ticket > CASE l.slot WHEN 0 THEN l.served
+            ELSE (SELECT h.served FROM locks h WHERE h.name = l.name AND h.slot = 0) END
+          ORDER BY q.ticket LIMIT 1) IS NOT NULL ELSE w.name IS NOT NULL END AS waits) q
       WHERE (p_after = '' OR l.name > p_after) AND (p_prefix = '' OR l.name >= p_prefix
           AND l.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m)))
         AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
                       p_prefix, p_match, p_holder, p_session_id, p_mode, p_older)
-        AND (NOT p_queued OR CASE p_order WHEN 'name' THEN (         -- then w is not there
-          SELECT q.ticket FROM waiters q WHERE q.name = l.name AND q.ticket > CASE l.slot WHEN 0 THEN l.served
-            ELSE (SELECT h.served FROM locks h WHERE h.name = l.name AND h.slot = 0) END
-          ORDER BY q.ticket LIMIT 1) IS NOT NULL ELSE w.name IS NOT NULL END)
+        AND (NOT p_queued OR q.waits)
         AND (is_running(l.expires_at, l.ended_at)
-          OR (p_free OR p_queued OR p_order = 'waiting' AND w.name IS NOT NULL) AND NOT EXISTS (
+          OR (p_free OR p_queued OR p_order = 'waiting' AND w.name IS NOT NULL OR p_waited AND p_order = 'name'
+              AND coalesce(l.ended_at, l.expires_at) < clock_timestamp() - interval '3 s' AND q.waits) AND NOT EXISTS (
             SELECT FROM locks o WHERE o.name = l.name AND (is_running(o.expires_at, o.ended_at) OR o.token > l.token)))
       ORDER BY least, most DESC, l.name, l.slot LIMIT CASE WHEN p_order <> 'name' THEN p_limit END) k
     CROSS JOIN LATERAL (SELECT * FROM described o WHERE o.name = k.name AND o.slot = k.slot OFFSET 0) d

@@ -67,6 +67,9 @@ STUCK; "?" of locks that may not be well beyond the first fifty, at which nobody
 lease is left; or instead that the holder is silent or dead, as pglock-admin sessions --help explains. A live holder
 renews its lease. One that has almost run out belongs to a holder that is stopped or cut off.
 
+A lock that has been free for three seconds though somebody waits is in the list too, unless you choose leases or another
+order: perhaps a transaction has locked its row.
+
 A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the
 holder of slot 2. WAITING is how many wait for the lock, and for how long the first of them has; pglock-admin waiters
 shows them.
@@ -88,6 +91,7 @@ after pglock-admin show.`,
 			q := lockadmin.LocksQuery{Prefix: flags.prefix, Match: flags.match, Holder: flags.holder,
 				Session: flags.session, Mode: pglock.Mode(flags.mode), Older: flags.older, Free: flags.all,
 				Queued: flags.queued,
+				Waited: flags.holder == "" && flags.session == "" && flags.mode == "" && flags.older == 0,
 				Order:  lockadmin.Order(flags.order), After: flags.after, Limit: limit, PageSize: page}
 			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				first := lists.First[pglock.LockInfo]
