@@ -90,6 +90,13 @@ func TestTheListBeginsWithWhatIsWrong(t *testing.T) {
 	if all := decode[locks](t, s.get("/api/locks").want(200).body); all.Locks[1].Verdict != "warning" {
 		t.Errorf("the list says of report: %+v", all.Locks[1])
 	}
+	s.execute("SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-3', '1 h', " +
+		"p_wait => true, p_session_ttl => '1 h')")
+	s.execute("UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 min' WHERE name = 'report'")
+	free := decode[locks](t, s.get("/api/locks").want(200).body)
+	if len(free.Ill.Locks) != 1 || free.Ill.Locks[0].Lock != "report" || free.Ill.Locks[0].Severity != "stuck" {
+		t.Errorf("nobody holds report, and nobody gets it: %+v", free)
+	}
 }
 
 func TestHostileTextsComeOutAsJSONAlone(t *testing.T) {

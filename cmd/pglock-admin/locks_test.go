@@ -270,8 +270,8 @@ func TestAFreeLockThatIsStuckIsListed(t *testing.T) {
 	db := pgtest.Database(t)
 	execute(t, db, "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'former', '1 h') FROM "+
 		"unnest('{free,stuck,young}'::text[]) n")
-	execute(t, db, "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'waiter', '1 h', p_wait => true,"+
-		" p_session_ttl => '1 h') FROM unnest('{stuck,young}'::text[]) n")
+	execute(t, db, "SELECT pglock.acquire_lease(n, gen_random_uuid(), gen_random_uuid(), 'waiter', '1 h', "+
+		"p_wait => true, p_session_ttl => '1 h') FROM unnest('{stuck,young}'::text[]) n")
 	execute(t, db, "UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 min'")
 	execute(t, db, "UPDATE pglock.locks SET expires_at = '-infinity', ended_at = clock_timestamp() + interval '1 h' "+
 		"WHERE name = 'young'") // it was ended less than three seconds ago, however long the test takes

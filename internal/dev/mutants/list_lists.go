@@ -32,7 +32,7 @@ var ofLists = []mutant{
 		{schema, "p_since <= clock_timestamp() - p_older)", "p_since > clock_timestamp() - p_older)"},
 	}, administration, "^TestLocksAre"},
 	{"lists: those that nobody waits for too", []edit{
-		{schema, "AND (NOT p_queued OR CASE", "AND (true OR CASE"},
+		{schema, "AND (NOT p_queued OR q.waits)", "AND (true OR q.waits)"},
 	}, administration, "^TestLocksAre"},
 	{"lists: the order by waiting is that by age", []edit{
 		{schema, "CASE p_order WHEN 'waiting' THEN w.since", "CASE p_order WHEN 'waiting' THEN l.acquired_at"},

@@ -93,9 +93,9 @@ func Because(ctx context.Context, err error) error {
 }
 
 // Looking runs f with a lockadmin.Admin, for a command that only reads: it also answers on a standby, and the answer
-// says so. It refuses a schema of another version. The error about a missing schema says where pglock is in use instead,
-// with the command that looks there: otherwise somebody who looks into the wrong database would hear that they should
-// make the schema there.
+// says so. It refuses a schema of another version. The error about a missing schema says where pglock is in use
+// instead, with the command that looks there: otherwise somebody who looks into the wrong database would hear that they
+// should make the schema there.
 func (o *Options) Looking(ctx context.Context, f func(context.Context, *lockadmin.Admin) error) error {
 	return o.WithPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.LookOnPool(ctx, pool, f) })
 }

@@ -190,8 +190,8 @@ func heldByOthers(o *cli.Options, e *errand, err error) error {
 	case held.Holder != "":
 		text += fmt.Sprintf(" by %s with token %d", shown.Text(held.Holder), int64(held.Token))
 	default:
-		text = fmt.Sprintf("nobody holds lock %s, and it is not free: a transaction has locked its row, or a waiter is "+
-			"next", shown.Name(e.name))
+		text = fmt.Sprintf("nobody holds lock %s, and it is not free: a transaction has locked its row, or a waiter "+
+			"is next", shown.Name(e.name))
 		tells = "why"
 	}
 	hint := "--wait with a longer duration"
