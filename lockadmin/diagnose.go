@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -34,8 +36,8 @@ type Finding struct {
 }
 
 // Diagnose asks the server what it can and cannot do for the locks: the schema's version, the timeline and the epoch
-// of tokens, settings that cost durability, transactions that stand in the way, and every guarded table. It changes
-// nothing, needs no Admin, and works where New refuses: on a standby, with an altered sequence, with a too new schema.
+// of tokens, settings that cost durability, standbys and whether the pool would find them, transactions that stand in
+// the way, and every guarded table. It changes nothing, needs no Admin, and works where New refuses: on a standby, with an altered sequence, with a too new schema.
 // The pool stays the caller's.
 //
 // Errors: pglock.ErrInvalid, ErrPermission, or the failure to connect. If the schema is missing or has another
@@ -56,7 +58,7 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 	if errors.As(err, &other) && other.Have == 0 {
 		return findings, other
 	}
-	more, err := server.Rows(ctx, db, db.Queries.Diagnose, nil, scanFinding)
+	more, err := server.Rows(ctx, db, db.Queries.Diagnose, []any{hosts(pool), chooses(pool)}, scanFinding)
 	findings = append(findings, more...)
 	switch {
 	// another version may have another diagnosis, or none
@@ -67,6 +69,19 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 	}
 	return findings, nil
 }
+
+// hosts is how many servers the pool's connection string names.
+func hosts(pool *pgxpool.Pool) int {
+	config := pool.Config().ConnConfig
+	seen := map[string]bool{net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))): true}
+	for _, other := range config.Fallbacks { // of one server, too: with and without TLS
+		seen[net.JoinHostPort(other.Host, strconv.Itoa(int(other.Port)))] = true
+	}
+	return len(seen)
+}
+
+// chooses says that the pool's connection string asks for a server of some kind: target_session_attrs.
+func chooses(pool *pgxpool.Pool) bool { return pool.Config().ConnConfig.ValidateConnect != nil }
 
 func scanFinding(rows pgx.Rows) (f Finding, err error) {
 	var ok *bool

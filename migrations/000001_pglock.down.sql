@@ -47,7 +47,8 @@ DROP FUNCTION history_settings(OUT level text, OUT keep_us bigint, OUT since tim
 DROP FUNCTION note_tenure();
 DROP FUNCTION break_session(p_session_id uuid, p_reason text, p_actor text, p_limit int, p_after text);
 DROP FUNCTION prune_locks(p_idle interval, p_limit int, p_after text, OUT removed bigint, OUT next text);
-DROP FUNCTION diagnose();
+DROP FUNCTION diagnose(p_hosts int, p_chooses boolean);
+DROP FUNCTION diagnose_replication(p_hosts int, p_chooses boolean);
 DROP FUNCTION diagnose_transactions();
 DROP FUNCTION locked_by(p_pid int, p_xid xid);
 DROP FUNCTION diagnose_rights();

@@ -115,7 +115,7 @@ func TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion(t *testing.T) {
 			t.Errorf("%+v, %+v", v, p)
 		}
 	}
-	execute(t, newer, "DROP FUNCTION pglock.diagnose()")
+	execute(t, newer, "DROP FUNCTION pglock.diagnose")
 	in(t, newer.URL(), "doctor").want(t, cli.ExitSchema, "pglock, version "+next, "a newer pglock-admin")
 }
 

@@ -149,7 +149,7 @@ func NewQueries(schema string) *Queries {
 			FROM {{schema}}.list_waits($1::pg_catalog.text)`),
 		BrokenGuards: in(`SELECT table_name, resource, coalesce(key_column, ''), problem
 			FROM {{schema}}.broken_guards($1::pg_catalog.text)`),
-		Diagnose:     in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
+		Diagnose:     in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose($1, $2)`),
 		Statistics:   in(`SELECT item, lock_name, value FROM {{schema}}.statistics($1::pg_catalog.int4)`),
 		RecentEvents: in(`SELECT id, kind FROM {{schema}}.recent_events($1::pg_catalog.int8)`),
 	}

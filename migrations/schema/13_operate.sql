@@ -124,9 +124,57 @@ LANGUAGE sql VOLATILE AS $$
            ELSE '' END AS who FROM old o) t
 $$;
 
+-- diagnose_replication is diagnose for what a failover needs. Everybody may count the standbys that are connected;
+-- which of them are synchronous takes pg_read_all_stats. p_hosts and p_chooses are about the caller's connection
+-- string: how many servers it names, and whether it asks for one that takes writes. NULL: nobody knows.
+CREATE FUNCTION diagnose_replication(p_hosts int, p_chooses boolean)
+RETURNS TABLE (item text, ok boolean, value text, meaning text)
+LANGUAGE sql VOLATILE AS $$
+  WITH f AS MATERIALIZED (
+    SELECT pg_is_in_recovery() AS standby, nullif(btrim(current_setting('synchronous_standby_names')), '') AS names,
+      r.n, CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN r.safe ELSE r.n END = 0 AS alone,
+      r.n || CASE WHEN r.n = 1 THEN ' standby is connected' ELSE ' standbys are connected' END AS connected,
+      (SELECT g.reset_val FROM pg_settings g WHERE g.name = 'synchronous_commit') AS waits,
+      (SELECT string_agg(format('; %s for %s', split_part(c.line, '=', 2), coalesce('role ' || quote_ident(o.rolname),
+           'this database')), '' ORDER BY o.rolname)
+       FROM pg_db_role_setting d CROSS JOIN unnest(d.setconfig) AS c (line) LEFT JOIN pg_roles o ON o.oid = d.setrole
+       WHERE c.line IN ('synchronous_commit=off', 'synchronous_commit=local') AND (d.setdatabase = 0
+         OR d.setdatabase = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database()))) AS others
+    FROM (SELECT count(*) AS n, count(*) FILTER (WHERE w.sync_state IN ('sync', 'quorum')) AS safe
+          FROM pg_stat_replication w
+          WHERE w.state IS DISTINCT FROM 'backup' AND NOT EXISTS (   -- a subscriber is no standby
+            SELECT FROM pg_replication_slots s WHERE s.active_pid = w.pid AND s.slot_type = 'logical')) r)
+  SELECT 'synchronous standby', CASE WHEN NOT f.standby AND f.names IS NOT NULL THEN NOT f.alone END,
+    CASE WHEN f.standby THEN 'standby' ELSE coalesce(f.names, 'none') END, CASE
+      WHEN f.standby THEN 'Ask the primary.'
+      WHEN f.names IS NULL THEN 'Without one, a failover may lose the last grants and writes; tokens ascend all the '
+        'same.' || CASE WHEN f.n > 0 THEN ' ' || f.connected || ': synchronous_standby_names may name one.' ELSE '' END
+      WHEN f.alone THEN 'None of these is connected: grants and commits hang until one is, or until '
+        'synchronous_standby_names is changed.'
+      ELSE 'What was answered is there, too, and outlives this server.' END
+  FROM f
+  UNION ALL
+  SELECT 'synchronous_commit', CASE WHEN f.waits NOT IN ('off', 'local') AND f.others IS NULL THEN true END,
+    f.waits || coalesce(f.others, ''), 'Grants and renewals wait for the disk in any case.' || CASE
+      WHEN f.waits NOT IN ('off', 'local') AND f.others IS NULL THEN ' So do fenced writes.'
+      ELSE ' A fenced write does not where this is off, nor for a standby where it is local: a crash or a failover may '
+        'take back what was committed last.' END
+  FROM f
+  UNION ALL
+  SELECT 'hosts', CASE WHEN NOT (p_hosts = 1 AND f.n > 0) AND NOT (p_hosts > 1 AND p_chooses IS NOT TRUE) THEN true END,
+    p_hosts || CASE WHEN f.n > 0 THEN ', ' || f.connected ELSE '' END, CASE
+      WHEN p_hosts = 1 AND f.n > 0 THEN 'This connection string knows no other server after a failover, unless its '
+        'host then leads to the new primary. Name all hosts, with target_session_attrs=read-write.'
+      WHEN p_hosts = 1 THEN 'No standby is connected that a connection string could name.'
+      WHEN p_chooses THEN 'Of the hosts in the connection string, a client takes the one that takes writes.'
+      ELSE 'Without target_session_attrs=read-write a client takes the first host that answers, be it a standby.' END
+  FROM f WHERE p_hosts IS NOT NULL
+$$;
+
 -- diagnose says what this server can and cannot do for the locks. ok is NULL if that depends on the user's needs. It
 -- locks nothing, and also answers on a standby.
-CREATE FUNCTION diagnose() RETURNS TABLE (item text, ok boolean, value text, meaning text)
+CREATE FUNCTION diagnose(p_hosts int DEFAULT NULL, p_chooses boolean DEFAULT NULL)
+RETURNS TABLE (item text, ok boolean, value text, meaning text)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
   WITH f AS MATERIALIZED (
     SELECT r.rolname, r.rolsuper,
@@ -145,8 +193,6 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ('fsync', current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean,
      format('fsync %s, full_page_writes %s', current_setting('fsync'), current_setting('full_page_writes')),
      'With either off, a crash of the machine can lose grants that were answered.'),
-    ('synchronous standby', NULL, coalesce(nullif(current_setting('synchronous_standby_names'), ''), 'none'),
-     'Without one, a failover may lose the last grants and writes; tokens ascend all the same.'),
     ('client_connection_check_interval', f.checks, CASE WHEN f.checks THEN 'available' ELSE 'not available' END,
      'Without it, a holder that was killed while its statement runs blocks the next at the fence until that ends.'),
     ('transaction_timeout', f.bounds, CASE WHEN f.bounds THEN 'available' ELSE 'not available before PostgreSQL 17' END,
@@ -154,6 +200,8 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
      'It cannot commit.'),
     ('notification queue', f.heard < 0.5, round(f.heard * 100, 1) || ' % full',
      'When it is full, hints are lost and waiting calls go by looks alone: end the session that does not read.')) AS v
+  UNION ALL
+  SELECT * FROM diagnose_replication(p_hosts, p_chooses)
   UNION ALL
   SELECT * FROM diagnose_transactions()
   UNION ALL

@@ -1,0 +1,71 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// The doctor says what a failover would cost: whether a standby has what was answered, whether commits wait for the
+// disk, and whether a client would find the new primary. No standby is information; one that is waited for in vain is
+// not.
+func TestDoctorSaysWhatAFailoverWouldCost(t *testing.T) {
+	t.Parallel() // it has servers of its own
+	primary := newPrimary(t)
+	look := newPeer(t, primary.url)
+	wants := func(url, item string, level lockadmin.FindingLevel, value string, words ...string) {
+		t.Helper()
+		f := findingOf(t, url, item)
+		if f.Level != level || f.Value != value {
+			t.Errorf("want %s, %q, of %+v", level, value, f)
+		}
+		for _, w := range words {
+			if !strings.Contains(f.Meaning, w) {
+				t.Errorf("no %q in %+v", w, f)
+			}
+		}
+	}
+	set := func(name, value string) {
+		t.Helper()
+		look.exec(t, `ALTER SYSTEM SET `+name+` = '`+value+`'`)
+		look.exec(t, `SELECT pg_reload_conf()`)
+		pgtest.Eventually(t, name+" to be set", func() bool {
+			return one[string](t, look, `SELECT current_setting($1)`, name) == value
+		})
+	}
+	wants(primary.url, "synchronous standby", lockadmin.FindingDepends, "none", "a failover may lose the last grants")
+	wants(primary.url, "hosts", lockadmin.FindingOK, "1", "No standby is connected")
+	wants(primary.url, "synchronous_commit", lockadmin.FindingOK, "on", "So do fenced writes.")
+
+	look.exec(t, `ALTER ROLE postgres SET synchronous_commit = local`)
+	wants(primary.url, "synchronous_commit", lockadmin.FindingDepends, "local; local for role postgres")
+	look.exec(t, `ALTER ROLE postgres RESET synchronous_commit`)
+	set("synchronous_commit", "off")
+	wants(primary.url, "synchronous_commit", lockadmin.FindingDepends, "off",
+		"Grants and renewals wait for the disk in any case. A fenced write does not where this is off")
+	set("synchronous_commit", "on")
+
+	standby := newStandby(t, primary)
+	wants(primary.url, "synchronous standby", lockadmin.FindingDepends, "none",
+		"1 standby is connected: synchronous_standby_names may name one.")
+	wants(primary.url, "hosts", lockadmin.FindingDepends, "1, 1 standby is connected",
+		"Name all hosts, with target_session_attrs=read-write.")
+	here := address(t, primary.url)
+	both := strings.Replace(primary.url, here, here+","+address(t, standby.url), 1)
+	wants(both, "hosts", lockadmin.FindingDepends, "2, 1 standby is connected", "be it a standby")
+	wants(both+"&target_session_attrs=read-write", "hosts", lockadmin.FindingOK, "2, 1 standby is connected")
+	wants(standby.url, "synchronous standby", lockadmin.FindingDepends, "standby", "Ask the primary.")
+
+	set("synchronous_standby_names", "*")
+	pgtest.Eventually(t, "the standby to be synchronous", func() bool {
+		return one[bool](t, look, `SELECT bool_and(sync_state = 'sync') FROM pg_stat_replication`)
+	})
+	wants(primary.url, "synchronous standby", lockadmin.FindingOK, "*", "outlives this server")
+	set("synchronous_standby_names", "elsewhere")
+	pgtest.Eventually(t, "the standby to be asynchronous", func() bool {
+		return one[bool](t, look, `SELECT bool_and(sync_state = 'async') FROM pg_stat_replication`)
+	})
+	wants(primary.url, "synchronous standby", lockadmin.FindingAttention, "elsewhere", "grants and commits hang")
+}
