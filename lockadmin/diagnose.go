@@ -37,8 +37,8 @@ type Finding struct {
 
 // Diagnose asks the server what it can and cannot do for the locks: the schema's version, the timeline and the epoch
 // of tokens, settings that cost durability, standbys and whether the pool would find them, transactions that stand in
-// the way, and every guarded table. It changes nothing, needs no Admin, and works where New refuses: on a standby, with an altered sequence, with a too new schema.
-// The pool stays the caller's.
+// the way, and every guarded table. It changes nothing, needs no Admin, and works where New refuses: on a standby, with
+// an altered sequence, with a too new schema. The pool stays the caller's.
 //
 // Errors: pglock.ErrInvalid, ErrPermission, or the failure to connect. If the schema is missing or has another
 // version, the error is ErrSchema (SchemaError), together with the findings that are still possible; the first of

@@ -178,3 +178,29 @@ func TestDiagnoseRefusesWrongArguments(t *testing.T) {
 }
 
 func second(_ []lockadmin.Finding, err error) error { return err }
+
+// The trial is for a database without a schema of ours, by a user who may make one.
+func TestDoctorTriesAnEngineBeforeThereIsASchema(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	in(t, db.URL(), "doctor", "--engine", "--strict").want(t, cli.ExitOK).narrow(t).inOrder(t,
+		"–          engine             PostgreSQL ", "ok         time limits        as PostgreSQL does it\n",
+		"ok         row locks ", "ok         FOR KEY SHARE ", "ok         SKIP LOCKED ", "ok         sequence ",
+		"ok         clock ", "ok         check in COMMIT ", "ok         LISTEN and NOTIFY ",
+		"As far as a trial can tell, locks are safe on this server. Nothing needs\nattention.")
+
+	execute(t, db, "CREATE SCHEMA other")
+	execute(t, db, "CREATE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()'")
+	execute(t, db, "ALTER DATABASE "+db.Name()+" SET search_path = other, pg_catalog, public")
+	in(t, db.URL(), "doctor", "--engine").want(t, cli.ExitOK, "attention  clock ", "not as PostgreSQL does it",
+		"Locks are not safe on this server. Attention: 1 of 9: clock.")
+	in(t, db.URL(), "doctor", "--engine", "--strict").want(t, cli.ExitAttention, "1 finding marked attention")
+	v := decode[explain.DoctorView](t, in(t, db.URL(), "doctor", "--engine", "-o", "json").want(t, cli.ExitOK).stdout)
+	if !bad(finding(t, v, "clock")) || !fine(finding(t, v, "sequence")) || v.Verdict == "" {
+		t.Errorf("%+v", v)
+	}
+	user := asUser(t, db, "pg_monitor")
+	execute(t, db, "REVOKE CREATE ON DATABASE "+db.Name()+" FROM PUBLIC")
+	in(t, user, "doctor", "--engine").want(t, cli.ExitPermission, "GRANT CREATE ON DATABASE")
+	in(t, "postgres://me:secret@"+closedPort(t)+"/db", "doctor", "--engine").want(t, cli.ExitUnreachable)
+}

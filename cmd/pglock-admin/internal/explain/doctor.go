@@ -7,10 +7,12 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/engine"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -18,12 +20,13 @@ import (
 // DoctorView is what doctor found, in JSON.
 type DoctorView struct {
 	Findings  []lockadmin.Finding `json:"findings"`
-	Attention []string            `json:"attention"` // the items that are not ok
+	Attention []string            `json:"attention"`         // the items that are not ok
+	Verdict   string              `json:"verdict,omitempty"` // with --engine: whether locks are safe here
 }
 
 // NewDoctor is the command doctor.
 func NewDoctor(o *cli.Options) *cobra.Command {
-	strict := false
+	strict, asEngine := false, false
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check what the server can do for the locks",
@@ -35,19 +38,23 @@ A finding is marked "ok", "attention", or "–" when it depends on what you want
 setting that this version of PostgreSQL lacks. So the exit code is 0 whatever doctor finds; with --strict it is 7 when
 anything needs attention. A schema that is missing or of another version is an error with exit code 5.
 
-You need the role pglock_user.`,
+You need the role pglock_user.
+
+With --engine, doctor tries on the server what locks need of PostgreSQL, in a second: for an engine that speaks
+PostgreSQL's protocol, before you install anything. It makes a schema pglock_trial_… and drops it. You need CREATE on
+the database, and three connections.`,
 		Example: `  pglock-admin doctor
   pglock-admin doctor --strict
+  pglock-admin doctor --engine --strict
   pglock-admin doctor -o json | jq '.findings[] | select(.level == "attention")'`,
 		Args:        cli.NoArguments,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-				findings, err := lockadmin.Diagnose(ctx, pool, lockadmin.WithSchema(o.Schema))
-				if findings == nil {
+				view, err := diagnosed(ctx, o, pool, asEngine)
+				if view.Findings == nil {
 					return err
 				}
-				view := DoctorView{Findings: findings, Attention: attention(findings)}
 				if writeErr := o.Show(cmd, view, func(w *cli.Page) {
 					drawDoctor(w, view)
 				}); writeErr != nil || err != nil {
@@ -63,10 +70,38 @@ You need the role pglock_user.`,
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 7 when anything needs attention")
+	cmd.Flags().BoolVar(&asEngine, "engine", false, "try what locks need of PostgreSQL; needs no schema")
 	return cmd
 }
 
+func diagnosed(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, asEngine bool) (v DoctorView, err error) {
+	if !asEngine {
+		v.Findings, err = lockadmin.Diagnose(ctx, pool, lockadmin.WithSchema(o.Schema))
+		v.Attention = attention(v.Findings)
+		return v, err
+	}
+	v.Findings, err = engine.Try(ctx, o.Config.ConnConfig)
+	v.Attention = attention(v.Findings)
+	v.Verdict = "As far as a trial can tell, locks are safe on this server."
+	if len(v.Attention) > 0 {
+		v.Verdict = "Locks are not safe on this server."
+	}
+	if cli.StateOf(err) == "42501" {
+		err = &cli.Advised{Err: err, Code: cli.ExitPermission, Hint: "let an administrator run: GRANT CREATE ON " +
+			"DATABASE " + pgx.Identifier{o.Config.ConnConfig.Database}.Sanitize() + " TO " +
+			pgx.Identifier{o.Config.ConnConfig.User}.Sanitize() + "; or try in a database of your own"}
+	}
+	return v, err
+}
+
 func (v DoctorView) summary() string {
+	if v.Verdict != "" {
+		return v.Verdict + " " + strings.ToUpper(v.counted()[:1]) + v.counted()[1:] + "."
+	}
+	return v.counted()
+}
+
+func (v DoctorView) counted() string {
 	if len(v.Attention) == 0 {
 		return "nothing needs attention"
 	}
