@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the examples' code into docs/recipes.md")
+var update = flag.Bool("update", false, "write the examples' code into docs/recipes.md and docs/scaling.md")
 
-// shown is a file that docs/recipes.md shows: its name in a comment, and then its code.
+// shown is a file that a page shows: its name in a comment, and then its code.
 var shown = regexp.MustCompile("(?s)<!-- (examples/[^ ]+) -->\n```go\n(.*?)```\n")
 
 // declarations is what follows the imports of a file.
@@ -29,29 +29,30 @@ func declarations(t *testing.T, path string) string {
 }
 
 func TestTheRecipesInTheDocumentationAreTheFilesThatAreTested(t *testing.T) {
-	const page = "../docs/recipes.md"
-	before, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
 	seen := map[string]bool{}
-	after := shown.ReplaceAllStringFunc(string(before), func(part string) string {
-		path := shown.FindStringSubmatch(part)[1]
-		seen[path] = true
-		return "<!-- " + path + " -->\n```go\n" + declarations(t, filepath.Join("..", path)) + "```\n"
-	})
-	for name := range told {
-		if path := "examples/" + name + "/job.go"; !seen[path] {
-			t.Errorf("%s does not show %s", page, path)
-		}
-	}
-	if *update {
-		if err := os.WriteFile(page, []byte(after), 0o600); err != nil {
+	for _, page := range []string{"../docs/recipes.md", "../docs/scaling.md"} {
+		before, err := os.ReadFile(page)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return
+		after := shown.ReplaceAllStringFunc(string(before), func(part string) string {
+			path := shown.FindStringSubmatch(part)[1]
+			seen[path] = true
+			return "<!-- " + path + " -->\n```go\n" + declarations(t, filepath.Join("..", path)) + "```\n"
+		})
+		switch {
+		case after == string(before):
+		case *update:
+			if err := os.WriteFile(page, []byte(after), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			t.Errorf("%s shows other code than the files have: go test ./examples -run TheRecipes -update", page)
+		}
 	}
-	if after != string(before) {
-		t.Errorf("%s shows other code than the files have: go test ./examples -run TheRecipes -update", page)
+	for name := range told {
+		if path := "examples/" + name + "/job.go"; !seen[path] {
+			t.Errorf("no page shows %s", path)
+		}
 	}
 }

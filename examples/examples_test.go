@@ -60,6 +60,8 @@ var told = map[string][]string{
 		`E         writes "Friday, token `, "D         finds its lease lost after it wrote", "LEFT ALONE",
 		"F         is in the middle", "F         is KILLED", `G         writes "Sunday, token `,
 		"file      Sunday, token ", "page      Sunday, token ", "SHOWN: the last good write stands"},
+	"split": {"part 1    has ", "part 2    has ", "both      have 40 of 40 names", "acme      has 2 locks at once",
+		"at once: REFUSED", "came twice", "under a lock of the other: REFUSED", "SHOWN: each lock, its fence"},
 }
 
 // build makes the examples' programs. go run, which hands them to cp, keeps them in its cache, as go build does not:
@@ -112,10 +114,12 @@ func wantStory(t *testing.T, name, story string) {
 func wantNoSchema(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	var left string
-	const schemas = "SELECT coalesce(string_agg(nspname, ' '), '') FROM pg_namespace WHERE nspname LIKE 'pglock%'"
+	const schemas = `SELECT coalesce(string_agg(o.name, ' '), '') FROM (
+		SELECT nspname::text AS name FROM pg_namespace WHERE nspname LIKE 'pglock%'
+		UNION ALL SELECT datname FROM pg_database WHERE datname LIKE 'pglock_example%') o`
 	err := conn.QueryRow(t.Context(), schemas).Scan(&left)
 	if err != nil || left != "" {
-		t.Errorf("schemas are left: %s, %v", left, err)
+		t.Errorf("schemas or databases are left: %s, %v", left, err)
 	}
 }
 

@@ -39,8 +39,8 @@ const begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
 // checks are all that the protocol needs; docs/scaling.md has them, too.
 var checks = []check{
 	{item: "time limits",
-		why: "A statement waits no longer than its transaction says, and a transaction that hangs ends. Without them a " +
-			"holder that hangs keeps the next one out for ever.",
+		why: "A statement waits no longer than its transaction says, and a transaction that hangs ends. " +
+			"Without them a holder that hangs keeps the next one out for ever.",
 		steps: []step{
 			{a, "CREATE TABLE @.limits (id int PRIMARY KEY)", anything},
 			{a, "INSERT INTO @.limits VALUES (1)", "INSERT 0 1"},
@@ -66,8 +66,8 @@ var checks = []check{
 			{a, "ROLLBACK", anything},
 		}},
 	{item: "row locks",
-		why: "Whoever waits for a row decides on what it finds then, not on what was there before. Without that two " +
-			"clients are granted one lock.",
+		why: "Whoever waits for a row decides on what it finds then, not on what was there before. Without " +
+			"that two clients are granted one lock.",
 		steps: []step{
 			{a, "CREATE TABLE @.rows (id int PRIMARY KEY, token bigint)", anything},
 			{a, "INSERT INTO @.rows VALUES (1, 1)", "INSERT 0 1"},
@@ -82,7 +82,8 @@ var checks = []check{
 			{a, begin, anything},
 			{a, "UPDATE @.rows SET token = 3 WHERE id = 1", "UPDATE 1"},
 			{b, begin, anything},
-			{b, "INSERT INTO @.rows AS r VALUES (1, 9) ON CONFLICT (id) DO UPDATE SET token = 9 WHERE r.token = 2", waits},
+			{b, "INSERT INTO @.rows AS r VALUES (1, 9) ON CONFLICT (id) DO UPDATE SET token = 9 WHERE r.token = 2",
+				waits},
 			{a, "COMMIT", anything},
 			{b, answer, "INSERT 0 0"},
 			{b, "COMMIT", anything},
@@ -96,8 +97,8 @@ var checks = []check{
 			{a, "SELECT string_agg(token::text, ' ' ORDER BY id) FROM @.rows", "3 1"},
 		}},
 	{item: "FOR KEY SHARE",
-		why: "COMMIT of a fenced write keeps a grant out, and lets a renewal pass. Without it the lock may go to another " +
-			"client within the COMMIT, or the lease ends because of its own write.",
+		why: "COMMIT of a fenced write keeps a grant out, and lets a renewal pass. Without it the lock may go " +
+			"to another client within the COMMIT, or the lease ends because of its own write.",
 		steps: []step{
 			{a, "CREATE TABLE @.leases (id int PRIMARY KEY, token bigint UNIQUE, expires int)", anything},
 			{a, "INSERT INTO @.leases VALUES (1, 1, 1)", "INSERT 0 1"},
@@ -109,8 +110,8 @@ var checks = []check{
 			{b, answer, "UPDATE 1"},
 		}},
 	{item: "SKIP LOCKED",
-		why: "Whoever looks for a free row passes those that are locked. Without it a renewal or a release waits for the " +
-			"transactions of others.",
+		why: "Whoever looks for a free row passes those that are locked. Without it a renewal or a release " +
+			"waits for the transactions of others.",
 		steps: []step{
 			{a, "CREATE TABLE @.tickets (id int PRIMARY KEY)", anything},
 			{a, "INSERT INTO @.tickets VALUES (1), (2)", "INSERT 0 2"},
@@ -122,8 +123,8 @@ var checks = []check{
 			{a, "ROLLBACK", anything},
 		}},
 	{item: "sequence",
-		why: "Each number is greater than all before, whichever connection drew them. Without that a fence refuses the " +
-			"holder, or lets its predecessor pass.",
+		why: "Each number is greater than all before, whichever connection drew them. Without that a fence " +
+			"refuses the holder, or lets its predecessor pass.",
 		steps: []step{
 			{a, "CREATE SEQUENCE @.tokens CACHE 1", anything},
 			{a, "SELECT nextval('@.tokens')", greater},
@@ -136,8 +137,8 @@ var checks = []check{
 			{a, "SELECT nextval('@.tokens')", greater},
 		}},
 	{item: "clock",
-		why: "One clock for all, which goes on within a transaction. Without it a lease seems to be held that has run " +
-			"out, or to have run out that is held.",
+		why: "One clock for all, which goes on within a transaction. Without it a lease seems to be held that " +
+			"has run out, or to have run out that is held.",
 		steps: []step{
 			{a, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", rising},
 			{b, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", rising},
@@ -150,8 +151,8 @@ var checks = []check{
 			{a, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", rising},
 		}},
 	{item: "check in COMMIT",
-		why: "A deferred trigger looks at the lease when the transaction commits, knows its own transaction by its " +
-			"number, and refuses it. Without it a fenced write may be committed after its lease is lost.",
+		why: "A deferred trigger looks at the lease when the transaction commits, knows its own transaction by " +
+			"its number, and refuses it. Without it a fenced write may be committed after its lease is lost.",
 		steps: []step{
 			{a, "CREATE TABLE @.held (id int PRIMARY KEY, token bigint UNIQUE)", anything},
 			{a, "INSERT INTO @.held VALUES (1, 1)", "INSERT 0 1"},
@@ -182,8 +183,8 @@ var checks = []check{
 			{a, "SELECT string_agg(id::text, ' ') FROM @.fences", "3"},
 		}},
 	{item: "LISTEN and NOTIFY", late: true,
-		why: "A notification arrives when its transaction has committed, and not otherwise. Without it locks are safe, " +
-			"but waiting calls hear of their grants by looks, up to a second late.",
+		why: "A notification arrives when its transaction has committed, and not otherwise. Without it locks " +
+			"are safe, but waiting calls hear of their grants by looks, up to a second late.",
 		steps: []step{
 			{a, `LISTEN "@"`, anything},
 			{b, begin, anything},

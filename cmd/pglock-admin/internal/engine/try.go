@@ -36,14 +36,14 @@ func try(ctx context.Context, config *pgx.ConnConfig, checks []check) (findings 
 	if err != nil {
 		return nil, err
 	}
-	version, _, _ := strings.Cut(t.answer(ctx, conn, "SELECT version()"), " on ") // such a processor, by such a compiler
+	version, _, _ := strings.Cut(t.answer(ctx, conn, "SELECT version()"), " on ") // which processor does not matter
 	if err := conn.PgConn().Exec(ctx, "CREATE SCHEMA "+t.schema).Close(); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.drop(ctx)) }()
 	findings = append(findings, lockadmin.Finding{Item: "engine", Level: lockadmin.FindingDepends, Value: version,
-		Meaning: "What it calls itself. It was tried over up to three connections, which may have led to one node: if " +
-			"yours has several, try each, and a name that leads to all."})
+		Meaning: "What it calls itself. The connections of the trial may have led to one node: if yours has several, " +
+			"try each, and a name that leads to all."})
 	for _, c := range checks {
 		f := lockadmin.Finding{Item: c.item, Level: lockadmin.FindingOK, Value: "as PostgreSQL does it", Meaning: c.why}
 		if fault := t.run(ctx, c); fault != "" {

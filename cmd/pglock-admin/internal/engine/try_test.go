@@ -84,10 +84,12 @@ func TestAnEngineWhoseFunctionsDoSomethingElseIsFoundOut(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ function, item, words string }{
 		"a clock that stands still in a transaction": {
-			"clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT pg_catalog.now()'", "clock", ": f, and not t"},
+			"clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT pg_catalog.now()'",
+			"clock", ": f, and not t"},
 		"a clock for each connection": {
 			`clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
-			$$ SELECT pg_catalog.clock_timestamp() + pg_catalog.pg_backend_pid() * interval '1 s' $$`, "clock", "and not above"},
+			$$ SELECT pg_catalog.clock_timestamp() + pg_catalog.pg_backend_pid() * interval '1 s' $$`,
+			"clock", "and not above"},
 		"a sequence with a cache for each connection": {
 			`nextval(text) RETURNS bigint LANGUAGE sql AS
 			$$ SELECT pg_catalog.nextval($1::regclass) + pg_catalog.pg_backend_pid() * 100 $$`, "sequence", "and not above"},
@@ -124,12 +126,14 @@ func TestAnEngineWhoseFunctionsDoSomethingElseIsFoundOut(t *testing.T) {
 func TestAnEngineWhoseStatementsDoSomethingElseIsFoundOut(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ item, from, to, words string }{
-		"it has one isolation level": {"row locks", "READ COMMITTED", "SERIALIZABLE", "serializable, and not read committed"},
+		"it has one isolation level": {"row locks", "READ COMMITTED", "SERIALIZABLE",
+			"serializable, and not read committed"},
 		"it fails instead of waiting": {"row locks", "UPDATE @.rows SET token = 9 WHERE id = 1 AND token = 1",
 			"SELECT id FROM @.rows FOR UPDATE NOWAIT", "error 55P03"},
 		"it forgets the condition after a wait": {"row locks", "WHERE id = 1 AND token = 1", "WHERE id = 1",
 			"UPDATE 1, and not UPDATE 0"},
-		"its ON CONFLICT forgets the condition":   {"row locks", "WHERE r.token = 2", "", "INSERT 0 1, and not INSERT 0 0"},
+		"its ON CONFLICT forgets the condition": {"row locks", "WHERE r.token = 2", "",
+			"INSERT 0 1, and not INSERT 0 0"},
 		"its readers do not lock":                 {"FOR KEY SHARE", "FOR KEY SHARE", "", "UPDATE 1, and not waits"},
 		"it has one strength of locks":            {"FOR KEY SHARE", "FOR KEY SHARE", "FOR SHARE", "and not UPDATE 1"},
 		"it does not skip":                        {"SKIP LOCKED", "SKIP LOCKED", "", "and not 2"},
