@@ -111,7 +111,7 @@ func spread(ctx context.Context, s *stage.Stage, parts Parts) error {
 	for i, part := range parts {
 		var names, locks, fences, amount int
 		const here = `SELECT (SELECT count(*) FROM stock), (SELECT count(*) FROM %[1]s.locks),
-			(SELECT count(*) FROM %[1]s.fences), (SELECT sum(amount) FROM stock)`
+			(SELECT count(*) FROM %[1]s.fences), (SELECT coalesce(sum(amount), 0) FROM stock)`
 		sql := fmt.Sprintf(here, pgx.Identifier{s.Schema}.Sanitize())
 		if err := part.Pool.QueryRow(ctx, sql).Scan(&names, &locks, &fences, &amount); err != nil {
 			return err
