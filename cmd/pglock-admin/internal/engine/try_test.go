@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"slices"
 	"strings"
@@ -161,5 +163,39 @@ func TestAnEngineWhoseStatementsDoSomethingElseIsFoundOut(t *testing.T) {
 			}
 			wantOnly(t, tried(t, pgtest.EmptyDatabase(t), others[n:n+1]), c.item, c.words)
 		})
+	}
+}
+
+func TestATrialThatIsInterruptedLeavesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	config, err := pgx.ParseConfig(db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	schemas := func() (n int) {
+		db.Look(t, func(conn *pgx.Conn) {
+			const sql = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pglock%'"
+			if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+				t.Error(err)
+			}
+		})
+		return n
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stand := check{item: "stand", steps: []step{{a, "SELECT pg_sleep(4)", anything}}} // less than a step may last
+	done := make(chan error, 1)
+	go func() {
+		_, err := try(ctx, config, []check{stand, stand})
+		done <- err
+	}()
+	pgtest.Eventually(t, "the schema of the trial", func() bool { return schemas() == 1 })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("want the interruption: %v", err)
+	}
+	if n := schemas(); n > 0 {
+		t.Errorf("%d schemas are left", n)
 	}
 }
