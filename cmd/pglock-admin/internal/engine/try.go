@@ -38,6 +38,9 @@ func try(ctx context.Context, config *pgx.ConnConfig, checks []check) (findings 
 	}
 	version, _, _ := strings.Cut(t.answer(ctx, conn, "SELECT version()"), " on ") // which processor does not matter
 	if err := conn.PgConn().Exec(ctx, "CREATE SCHEMA "+t.schema).Close(); err != nil {
+		if ctx.Err() != nil { // it may be made all the same
+			err = errors.Join(err, t.drop(ctx))
+		}
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.drop(ctx)) }()
@@ -134,13 +137,7 @@ func (t *trial) run(ctx context.Context, c check) string {
 func (t *trial) step(ctx context.Context, s step) (got, want string) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	conn, err := t.conn(ctx, s.on)
-	if err != nil {
-		return "no connection: " + err.Error(), "one"
-	}
-	sql := strings.ReplaceAll(s.sql, "@", t.schema)
-	switch {
-	case s.sql == answer:
+	if s.sql == answer { // a goroutine has the connection
 		select {
 		case got = <-t.waiting:
 			t.waiting = nil
@@ -148,6 +145,13 @@ func (t *trial) step(ctx context.Context, s step) (got, want string) {
 			got = "no answer"
 		}
 		return got, s.want
+	}
+	conn, err := t.conn(ctx, s.on)
+	if err != nil {
+		return "no connection: " + err.Error(), "one"
+	}
+	sql := strings.ReplaceAll(s.sql, "@", t.schema)
+	switch {
 	case s.want == hears:
 		return t.hear(ctx, conn, s.sql != ""), s.sql
 	case s.want == waits:
