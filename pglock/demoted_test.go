@@ -65,3 +65,35 @@ func TestConnectionsToAStandbyAreGivenUp(t *testing.T) {
 	standby.Store(false)
 	want(pglock.EventRenew)
 }
+
+// The pool has several connections to a server that has become a standby: a call meets none of them twice.
+func TestACallPassesThePoolsConnectionsToAStandby(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 5 })
+	c := startClient(t, pool)
+	held := mustAcquire(t, c, "held")
+	demote := func() {
+		t.Helper()
+		var all []*pgxpool.Conn
+		for range 4 {
+			conn, err := pool.Acquire(t.Context())
+			if err == nil {
+				_, err = conn.Exec(t.Context(), "SET default_transaction_read_only = on")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, conn)
+		}
+		for _, conn := range all {
+			conn.Release()
+		}
+	}
+	demote()
+	mustAcquire(t, c, "report")
+	demote()
+	if err := held.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

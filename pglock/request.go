@@ -125,6 +125,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			continue
 		case locked && !q.Retry: // for a second somebody has been deciding about the lock
 			return protocol.Answer{}, nil
+		case q.queued && protocol.ReadOnly(err): // its place survives: a primary will know it
 		case server.NeverSent(err) && !q.Retry &&
 			(!q.Wait || errors.Is(err, puddle.ErrClosedPool)), !protocol.ConnectionLost(err) && !locked:
 			return a, errorFromSQL(err, q.Name, 0)
@@ -137,7 +138,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 		case <-asking.Done():
 			return a, c.endOfWait(ctx)
 		case <-patience:
-			if !q.lost {
+			if err = errorFromSQL(err, q.Name, 0); !q.lost {
 				return a, err
 			}
 			return a, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)

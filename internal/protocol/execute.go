@@ -87,7 +87,7 @@ func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ..
 		case named && err == nil:
 			e.names.worked()
 		}
-		if State(err) == stateReadOnly { // a standby: another connection may reach the primary
+		if ReadOnly(err) { // a standby: another connection may reach the primary
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 			_ = conn.Close(closing)
 			cancel()

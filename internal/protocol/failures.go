@@ -105,6 +105,9 @@ func ConnectionLost(err error) bool {
 	}
 }
 
+// ReadOnly reports whether a standby has refused, or a session that may only read. Nothing was changed.
+func ReadOnly(err error) bool { return State(err) == stateReadOnly }
+
 // Fatal reports whether the server, or a pooler before it, has ended the connection with this error, or crashed: what
 // it was doing may be done.
 func Fatal(err error) bool {

@@ -41,7 +41,7 @@ func newDirect(s *Server, direct *pgx.ConnConfig) *lending.Lender[*pgx.Conn] {
 			config := direct.Copy()
 			argument.NameApplication(config.RuntimeParams)
 			ears := giveEars(config, func(error) {}) // the listener says what it costs
-			conn, err := pgx.ConnectConfig(ctx, config)
+			conn, err := s.connectAny(ctx, config)
 			if err == nil {
 				conn.PgConn().CustomData()[earsKey] = ears
 			}
@@ -158,7 +158,7 @@ func (s *Server) connect(ctx context.Context, prepare func(*pgx.ConnConfig)) (*p
 	prepare(config)
 	protocol.ObserveCommits(config)
 	argument.NameApplication(config.RuntimeParams)
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := s.connectAny(ctx, config)
 	if err != nil {
 		return nil, err
 	}

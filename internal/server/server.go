@@ -6,6 +6,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,6 +40,8 @@ type Server struct {
 	listening atomic.Pointer[hearing]    // the own connection that listens, or did
 	known     atomic.Pointer[pgx.Conn]   // the own connection that the server knows as that, until it is closed
 	unknown   atomic.Int64               // how many such were closed
+	attempts  sync.WaitGroup             // to connect
+	askAgain  atomic.Int64               // nanoseconds: when servers that have refused may be asked again
 
 	life      context.Context // ends with Close: no statement outlives it
 	end       context.CancelFunc
@@ -75,7 +78,8 @@ func gathering[Q, A any](
 			answers := make([]A, len(calls))
 			return answers, s.executor.Run(ctx, conn, step(calls, answers))
 		},
-		Undone: func(err error) bool { return !protocol.ConnectionLost(err) },
+		// on a standby each half would be refused, too
+		Undone: func(err error) bool { return !protocol.ConnectionLost(err) && !protocol.ReadOnly(err) },
 		Passes: func(err error) bool { return protocol.Transient(err) && !protocol.LockedOut(err) },
 	})
 }
@@ -125,6 +129,7 @@ func (s *Server) Close() {
 	if s.lender.Close(); s.direct != nil {
 		s.direct.Close()
 	}
+	s.attempts.Wait()
 }
 
 // Pool is the application's.
@@ -143,7 +148,7 @@ func (s *Server) Query(ctx context.Context, step protocol.Step) error {
 
 // reach is Query for what keeps a lease or gives one back: if the pool has no connection soon, it uses another.
 func (s *Server) reach(ctx context.Context, step protocol.Step, along ...protocol.Step) error {
-	return s.repeat(ctx, s.lend, step, along...)
+	return s.past(func() error { return s.repeat(ctx, s.lend, step, along...) })
 }
 
 func (s *Server) repeat(
@@ -168,18 +173,31 @@ func (s *Server) repeat(
 // if the pool has none soon.
 func (s *Server) Acquire(ctx context.Context, a protocol.Request) (answer protocol.Answer, err error) {
 	a.Since = time.Now()
-	switch {
-	case a.Retry:
-		return s.again.Do(ctx, a)
-	case a.Wait:
-		answer, err = s.waits.Do(ctx, a)
-	default:
-		answer, err = s.acquires.Do(ctx, a)
-	}
-	if NeverSent(err) { // these two wait for the pool alone
+	err = s.past(func() error {
+		switch {
+		case a.Retry:
+			answer, err = s.again.Do(ctx, a)
+		case a.Wait:
+			answer, err = s.waits.Do(ctx, a)
+		default:
+			answer, err = s.acquires.Do(ctx, a)
+		}
+		return err
+	})
+	if NeverSent(err) && !a.Retry { // these two wait for the pool alone
 		err = noneFree(ctx, err, a.Since, s.pool)
 	}
 	return answer, err
+}
+
+// past repeats what a standby has refused, as often as the pool had idle connections: each is closed when it is
+// refused, and a new one may reach the primary.
+func (s *Server) past(do func() error) error {
+	for old := s.pool.Stat().IdleConns(); ; old-- {
+		if err := do(); old == 0 || !protocol.ReadOnly(err) {
+			return err
+		}
+	}
 }
 
 // requests is the step of requests that have a connection now.
@@ -205,7 +223,9 @@ func (s *Server) Renew(ctx context.Context, c protocol.Claim) (v protocol.Verdic
 // in a separate transaction, because NOTIFY must not wait for the disk. The answer leaves out what was announced.
 func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (protocol.Ending, error) {
 	if !announce || c.Slot != 0 {
-		return s.releases.Do(ctx, c)
+		var e protocol.Ending
+		err := s.past(func() (err error) { e, err = s.releases.Do(ctx, c); return err })
+		return e, err
 	}
 	var told int64
 	endings := make([]protocol.Ending, 1)

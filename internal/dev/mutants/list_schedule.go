@@ -102,8 +102,20 @@ var ofConnections = []mutant{
 			"Usable: usable, Hang: s.hang,\n\t})\n}\n\n// newDirect"},
 	}, integration, "^TestALostConnectionIsNoticed"},
 	{"a connection to a standby is kept", []edit{
-		{"internal/protocol/execute.go", "if State(err) == stateReadOnly {", "if false {"},
+		{"internal/protocol/execute.go", "if ReadOnly(err) { // a standby", "if false { // a standby"},
 	}, library, "^TestConnectionsToAStandbyAreGivenUp"},
+	{"a waiting call loses its place to a standby", []edit{
+		{"pglock/request.go", "case q.queued && protocol.ReadOnly(err):", "case false:"},
+	}, library, "^TestAWaitingCallKeepsItsPlaceWhile"},
+	{"a call meets the pool's connections to a standby one by one", []edit{
+		{"internal/server/server.go", "old == 0 || !protocol.ReadOnly(err)", "true"},
+	}, library, "^TestACallPasses"},
+	{"a silent server holds up the others", []edit{
+		{"internal/server/connect.go", "hosts := apart(config)", "hosts := apart(config)[:1]"},
+	}, "./internal/server", "^TestASilentServerHoldsUp"},
+	{"a standby is not asked again while another server is silent", []edit{
+		{"internal/server/connect.go", "} else if s.mayAskAgain() {", "} else if false {"},
+	}, "./internal/server", "^TestASilentServerHoldsUp"},
 	{"a connection that brings nothing is kept", []edit{
 		{"internal/server/listen.go", "\t\th.ears.change(func() { h.ears.spoilt = true })\n", ""},
 	}, integration, "^TestAConnectionThatBringsNothing"},

@@ -1,0 +1,118 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// hostAlone is how long the server's first address is tried alone, and so on with the next: one that is silent, as
+	// after a failover, holds up the others no longer.
+	hostAlone = 300 * time.Millisecond
+	// hostAgain is when those that have refused are asked again while another is silent, or up to twice as late: one of
+	// them may be promoted meanwhile.
+	hostAgain = 400 * time.Millisecond
+)
+
+// connectAny is pgx.ConnectConfig, but tries the addresses of several servers beside each other if they are slow, and
+// takes the first connection. Attempts that come too late end by themselves; Close waits for them.
+func (s *Server) connectAny(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
+	hosts := apart(config)
+	if len(hosts) == 1 {
+		return pgx.ConnectConfig(ctx, config)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type attempt struct {
+		host int
+		conn *pgx.Conn
+		err  error
+	}
+	ended := make(chan attempt)
+	try := func(host int) {
+		s.attempts.Go(func() {
+			conn, err := pgx.ConnectConfig(ctx, hosts[host])
+			select {
+			case ended <- attempt{host, conn, err}:
+			case <-ctx.Done():
+				if err == nil {
+					closing, end := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+					_ = conn.Close(closing)
+					end()
+				}
+			}
+		})
+	}
+	refused := make(map[int]error)
+	begun, underWay := 1, 1
+	try(0)
+	timer := time.NewTimer(hostAlone)
+	defer timer.Stop()
+	for {
+		select {
+		case a := <-ended:
+			if a.err == nil {
+				return a.conn, nil
+			}
+			refused[a.host] = a.err
+			if underWay--; underWay == 0 && begun == len(hosts) {
+				return nil, joined(refused)
+			} else if begun < len(hosts) {
+				timer.Reset(0)
+			}
+		case <-timer.C:
+			if begun < len(hosts) {
+				try(begun)
+				begun, underWay = begun+1, underWay+1
+			} else if s.mayAskAgain() {
+				for host := range refused {
+					delete(refused, host)
+					try(host)
+					underWay++
+				}
+			}
+			timer.Reset(hostAlone)
+		case <-ctx.Done():
+			return nil, errors.Join(joined(refused), ctx.Err())
+		}
+	}
+}
+
+// mayAskAgain reports whether it is time to ask servers again that have refused. However many dials are under way, they
+// are not asked more often.
+func (s *Server) mayAskAgain() bool {
+	now := time.Now().UnixNano()
+	next := s.askAgain.Load()
+	return now >= next && s.askAgain.CompareAndSwap(next, now+int64(hostAgain+rand.N(hostAgain)))
+}
+
+func joined(refused map[int]error) (err error) {
+	for _, host := range slices.Sorted(maps.Keys(refused)) {
+		err = errors.Join(err, refused[host])
+	}
+	return err
+}
+
+// apart is a configuration for each server of one with several.
+func apart(config *pgx.ConnConfig) (all []*pgx.ConnConfig) {
+	own := config.Copy()
+	own.Fallbacks = nil
+	all = append(all, own)
+	for _, f := range config.Fallbacks {
+		// pgx has the same server twice, with and without TLS
+		if last := all[len(all)-1]; last.Host == f.Host && last.Port == f.Port {
+			last.Fallbacks = append(last.Fallbacks, f)
+			continue
+		}
+		next := config.Copy()
+		next.Host, next.Port, next.TLSConfig, next.Fallbacks = f.Host, f.Port, f.TLSConfig, nil
+		all = append(all, next)
+	}
+	return all
+}
