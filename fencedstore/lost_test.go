@@ -118,3 +118,24 @@ func TestAWriteWhoseOwnHolderReleasesTheLeaseSaysSo(t *testing.T) {
 		})
 	}
 }
+
+// Whoever reads the error of a callback that was cut off learns first that the lease is lost, and of which write, and
+// then what the callback has said.
+func TestAWriteThatIsCutOffTellsTheLossFirst(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	l := b.acquire(t, "report")
+	err := b.store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
+		b.exec(t, `SELECT pglock.break_lock('report', 'test', 'test')`)
+		if _, err := l.Check(ctx); !errors.Is(err, pglock.ErrLost) {
+			t.Errorf("%v, want ErrLost", err)
+		}
+		<-ctx.Done()
+		return fmt.Errorf("half way: %w", ctx.Err())
+	})
+	want := fmt.Sprintf(`fencedstore: write to resource "report": lease of lock "report" with token %d is lost: broken: `+
+		`half way: context canceled`, l.Token())
+	if err == nil || err.Error() != want || !errors.Is(err, pglock.ErrLost) || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v\nwant %s, an ErrLost and the callback's own error", err, want)
+	}
+}

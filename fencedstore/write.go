@@ -91,7 +91,10 @@ func writeOnce(ctx context.Context, db database, o opening, fn work) error {
 	}
 	err = w.call(ctx, fn)
 	if theirs, is := err.(ofCallback); is { //nolint:errorlint // not what is inside
-		return ofCallback{w.explainFailure(theirs.error)}
+		if err = w.explainFailure(theirs.error); tellsTheEnd(err) == tellsTheEnd(theirs.error) {
+			return ofCallback{err}
+		}
+		return err // what became of the lease is ours to say
 	} else if err != nil {
 		return w.explainFailure(err)
 	}
@@ -293,7 +296,7 @@ func (w *writing) call(ctx context.Context, fn work) error {
 	return nil
 }
 
-// explainFailure returns fn's own error, with the loss of the lease beside it when that is the likely reason: the
+// explainFailure returns fn's own error, with the loss of the lease before it when that is the likely reason: the
 // server ends a fenced transaction when its lease ends. What the application's own statements were refused for is left
 // as it is.
 func (w *writing) explainFailure(err error) error {
@@ -302,8 +305,13 @@ func (w *writing) explainFailure(err error) error {
 	} else if strings.HasPrefix(protocol.State(err), "LK") || protocol.NameLost(err) {
 		err = w.explain(err)
 	}
-	if lost := w.lost(); lost != nil && !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrReleased) {
-		return errors.Join(err, lost)
+	if lost := w.lost(); lost != nil && !tellsTheEnd(err) {
+		return fmt.Errorf("%w: %w", lost, err)
 	}
 	return err
+}
+
+// tellsTheEnd reports whether an error tells the end of a lease.
+func tellsTheEnd(err error) bool {
+	return errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrReleased)
 }

@@ -2,7 +2,9 @@ package pglock
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -55,6 +57,11 @@ type database struct{ *server.Server }
 // start checks that the schema fits this library.
 func (d database) start(ctx context.Context, schema string) (databaseID uuid.UUID, err error) {
 	found, err := start(ctx, d.Queries, d.Query, schema)
+	if misfit, is := errors.AsType[*SchemaError](err); is {
+		at := d.Pool().Config().ConnConfig
+		misfit.Database = fmt.Sprintf("database %q of %s", server.Database(at),
+			strings.Join(server.Addresses(at), ", "))
+	}
 	if err != nil {
 		return uuid.Nil, err
 	}

@@ -72,8 +72,8 @@ func (e *HeldError) Error() string {
 		s += " until " + e.ExpiresAt.Format(time.RFC3339Nano)
 	}
 	if !e.OwnSince.IsZero() {
-		s += fmt.Sprintf("; that is this client, since %s: if the same work asks again, pass it Lease.Context",
-			e.OwnSince.Format(time.RFC3339))
+		s += fmt.Sprintf("; that is this client, since %s: release it, or pass Lease.Context if the same work asks "+
+			"again", e.OwnSince.Format(time.RFC3339))
 	}
 	if e.Place > 0 {
 		s += fmt.Sprintf("; place %d in the queue", e.Place)
@@ -170,13 +170,17 @@ func (e *ArgumentError) Is(target error) bool { return target == ErrInvalid }
 
 // SchemaError says which version of the schema was found and which one this library needs. It is an ErrSchema.
 type SchemaError struct {
-	Schema string
-	Have   int // 0 if the schema is missing
-	Need   int
+	Schema   string
+	Database string // where New looked, as in `database "app" of localhost:5432`; "" from others
+	Have     int    // 0 if the schema is missing
+	Need     int
 }
 
 func (e *SchemaError) Error() string {
 	switch {
+	case e.Have == 0 && e.Database != "":
+		return fmt.Sprintf("pglock: schema %q is missing or empty in %s: if that is the right one, run `pglock-admin "+
+			"migrate up --schema %s` or migrations.Up", e.Schema, e.Database, e.Schema)
 	case e.Have == 0:
 		return fmt.Sprintf("pglock: schema %q is missing or empty: run `pglock-admin migrate up --schema %s` or "+
 			"migrations.Up", e.Schema, e.Schema)

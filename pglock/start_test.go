@@ -30,6 +30,7 @@ func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn, pool := db.Conn(t), db.Pool(t)
+	where := fmt.Sprintf("database %q of ", db.Name())
 	const sequence = "ALTER SEQUENCE pglock.fencing_token_seq "
 	// as the migration makes it
 	const right = sequence + "INCREMENT 1 MINVALUE 1 MAXVALUE 8796093022207 NO CYCLE CACHE 1;"
@@ -44,8 +45,8 @@ func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
 		{"backward", right + sequence + "INCREMENT -1 MINVALUE -10", -1, []string{"fencing_token_seq", "INCREMENT 1"}},
 		{"newer", right + newerSchema(pglock.SchemaVersion+1), pglock.SchemaVersion + 1,
 			[]string{fmt.Sprintf("version %d", pglock.SchemaVersion+1), "newer release"}},
-		{"missing", "DROP SCHEMA pglock CASCADE", 0, []string{"migrate up", "migrations.Up"}},
-		{"empty", "CREATE SCHEMA pglock", 0, []string{"migrate up", "migrations.Up"}},
+		{"missing", "DROP SCHEMA pglock CASCADE", 0, []string{"migrate up", "migrations.Up", where}},
+		{"empty", "CREATE SCHEMA pglock", 0, []string{"migrate up", "migrations.Up", where}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			execute(t, conn, tc.change)
@@ -85,7 +86,7 @@ func TestClientThatMeetsAnOlderSchemaSaysWhichVersionItNeedsAndHowToGetIt(t *tes
 	_, err := pglock.New(t.Context(), pool)
 	var schema *pglock.SchemaError
 	if !errors.Is(err, pglock.ErrSchema) || !errors.As(err, &schema) ||
-		*schema != (pglock.SchemaError{Schema: "pglock", Have: 0, Need: pglock.SchemaVersion}) {
+		schema.Schema != "pglock" || schema.Have != 0 || schema.Need != pglock.SchemaVersion {
 		t.Fatalf("%v, want a SchemaError with versions 0 and %d", err, pglock.SchemaVersion)
 	}
 	if err := migrations.Up(t.Context(), db.URL()); err != nil {
