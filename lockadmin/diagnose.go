@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -58,7 +56,9 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 	if errors.As(err, &other) && other.Have == 0 {
 		return findings, other
 	}
-	more, err := server.Rows(ctx, db, db.Queries.Diagnose, []any{hosts(pool), chooses(pool)}, scanFinding)
+	config := pool.Config().ConnConfig
+	hosts, chooses := len(server.Addresses(config)), config.ValidateConnect != nil // target_session_attrs
+	more, err := server.Rows(ctx, db, db.Queries.Diagnose, []any{hosts, chooses}, scanFinding)
 	findings = append(findings, more...)
 	switch {
 	// another version may have another diagnosis, or none
@@ -69,19 +69,6 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 	}
 	return findings, nil
 }
-
-// hosts is how many servers the pool's connection string names.
-func hosts(pool *pgxpool.Pool) int {
-	config := pool.Config().ConnConfig
-	seen := map[string]bool{net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))): true}
-	for _, other := range config.Fallbacks { // of one server, too: with and without TLS
-		seen[net.JoinHostPort(other.Host, strconv.Itoa(int(other.Port)))] = true
-	}
-	return len(seen)
-}
-
-// chooses says that the pool's connection string asks for a server of some kind: target_session_attrs.
-func chooses(pool *pgxpool.Pool) bool { return pool.Config().ConnConfig.ValidateConnect != nil }
 
 func scanFinding(rows pgx.Rows) (f Finding, err error) {
 	var ok *bool
