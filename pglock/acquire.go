@@ -88,7 +88,7 @@ func (c *Client) get(ctx, parent context.Context, r request) (*Lease, error) {
 		r.Wait = false
 	case r.Wait && r.maxWait > 0:
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, r.maxWait)
+		ctx, cancel = waitAtMost(ctx, r.maxWait)
 		defer cancel()
 	}
 	q, err := c.newPending(ctx, r)

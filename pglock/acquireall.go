@@ -38,7 +38,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	parent := context.WithoutCancel(ctx)
 	if first.maxWait > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, first.maxWait)
+		ctx, cancel = waitAtMost(ctx, first.maxWait)
 		defer cancel()
 		first.maxWait = -1
 	}

@@ -159,5 +159,20 @@ func (c *Client) endOfWait(ctx context.Context) error {
 	if c.isClosed() {
 		return ErrClosed
 	}
+	if waited, is := context.Cause(ctx).(*waitedError); is { //nolint:errorlint // of this call, and not of one outside
+		return waited
+	}
 	return ctx.Err()
 }
+
+// waitAtMost is ctx with a limit that the text of an error tells from the caller's own.
+func waitAtMost(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, most, &waitedError{most})
+}
+
+// waitedError says that a call has waited for as long as WithMaxWait allows.
+type waitedError struct{ most time.Duration }
+
+func (e *waitedError) Error() string { return "waited " + e.most.String() + " in vain (WithMaxWait)" }
+
+func (e *waitedError) Is(target error) bool { return target == context.DeadlineExceeded }

@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,6 +82,9 @@ func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		began := time.Now()
 		_, err := c.Acquire(t.Context(), "report", WithMaxWait(3*time.Second))
+		if said := "waited 3s in vain (WithMaxWait): lock"; err == nil || !strings.Contains(err.Error(), said) {
+			t.Errorf("%v, want %q", err, said)
+		}
 		if !errors.Is(err, ErrHeld) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 3*time.Second {
 			t.Errorf("%v after %v, want ErrHeld and context.DeadlineExceeded after 3s", err, time.Since(began))
 		}
