@@ -69,16 +69,7 @@ func (l *look) blockedVerdict(b Backend) {
 	}
 	end := ends[0]
 	v.Who = process(end)
-	v.Text = fmt.Sprintf("%s%s: %s has locked it.", whose, at, about(end))
-	if between > 0 {
-		v.Text = fmt.Sprintf("%s%s. %s stand in between; at the end stands %s.", whose, at,
-			count(between, "other process"), about(end))
-		v.Text = strings.ReplaceAll(strings.ReplaceAll(v.Text, "other processs", "other processes"),
-			"1 other process stand ", "1 other process stands ")
-	}
-	if len(ends) > 1 {
-		v.Text += fmt.Sprintf(" %s more block it too.", count(len(ends)-1, "process"))
-	}
+	v.Text = whose + at + atTheEnd(ends, between)
 	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end)
 	v.Statement = statement(end)
 	v.IfNothing = "The write goes on when that transaction ends. Otherwise it fails at the write's time limit" +
@@ -88,7 +79,55 @@ func (l *look) blockedVerdict(b Backend) {
 	}
 	v.Steps = append(l.endProcess(end), Step{Do: "Do not break the lock for this: the next holder would meet the " +
 		"same transaction."})
+	if !present && b.Use == BackendWrite {
+		v.IfNothing = "That write goes on when that transaction ends, and is then refused, because its lease has " +
+			"ended. Otherwise it fails at the write's time limit."
+		v.Steps = append(l.endProcess(end), l.endPasser(b, end))
+		if behind := l.behind(b); behind > 0 {
+			v.Severity = SeverityStuck
+			v.IfNothing += " " + closedFor(behind)
+		}
+	}
 	l.add(v)
+}
+
+// atTheEnd says whom a process waits for: who has locked what it wants, or stands at the end of the chain.
+func atTheEnd(ends []Backend, between int) string {
+	text := fmt.Sprintf(": %s has locked it.", about(ends[0]))
+	switch {
+	case between == 1:
+		text = fmt.Sprintf(". 1 other process stands in between; at the end stands %s.", about(ends[0]))
+	case between > 1:
+		text = fmt.Sprintf(". %d other processes stand in between; at the end stands %s.", between, about(ends[0]))
+	}
+	switch more := len(ends) - 1; {
+	case more == 1:
+		text += " 1 process more blocks it too."
+	case more > 1:
+		text += fmt.Sprintf(" %d processes more block it too.", more)
+	}
+	return text
+}
+
+// closedFor says how many writes wait at a fence.
+func closedFor(behind int) string {
+	return fmt.Sprintf("Until then the fence is closed: %s there.", map[bool]string{true: "1 write waits",
+		false: fmt.Sprintf("%d writes wait", behind)}[behind == 1])
+}
+
+// endPasser ends a write that has passed a fence and waits for somebody.
+func (l *look) endPasser(passer, end Backend) Step {
+	s := Step{Do: fmt.Sprintf("Or end the connection of process %d, the write that has passed the fence.", passer.PID),
+		Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", passer.PID),
+		Effect: fmt.Sprintf("Rolls that write back, and opens the fence. A later write of the same rows then waits for "+
+			"%s itself.", process(Backend{PID: end.PID, Prepared: end.Prepared}))}
+	if _, present := l.writer(passer); !present {
+		s.Effect = strings.Replace(s.Effect, "that write back", "that write back, which cannot commit any more", 1)
+	}
+	if !passer.MayEnd {
+		s.Needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend", passer.User)
+	}
+	return s
 }
 
 // atTheLatest says when the server ends the transaction of a write that waits or is idle, as far as can be seen. Its
@@ -148,8 +187,7 @@ func (l *look) idleVerdict(b Backend) {
 			"because its lease has ended."
 	}
 	if behind > 0 {
-		v.IfNothing += fmt.Sprintf(" Until then the fence is closed: %s there.", map[bool]string{true: "1 write waits",
-			false: fmt.Sprintf("%d writes wait", behind)}[behind == 1])
+		v.IfNothing += " " + closedFor(behind)
 	}
 	terminate := Step{Do: "End that transaction.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)",
 		b.PID),
@@ -191,25 +229,60 @@ func (l *look) behind(b Backend) (n int) {
 	return n
 }
 
-// fenceVerdict is about a write that waits at the fence for an older transaction.
-func (l *look) fenceVerdict(b Backend) {
-	ends, _ := l.roots(b)
-	if len(ends) == 0 || ends[0].Prepared != "" || !b.Hidden && b.Query < unremarkable {
-		return // the prepared transaction has its own verdict
+// passer follows a process that waits at a fence to the transaction that has passed it. Others that wait there too may
+// stand in between.
+func (l *look) passer(b Backend) (passer Backend, found bool) {
+	seen := map[int]bool{b.PID: true}
+	for front := []Backend{b}; len(front) > 0; {
+		at := front[0]
+		front = front[1:]
+		for _, p := range l.processes {
+			switch {
+			case p.Prepared != "" && p.Prepared == at.BlockedByPrepared:
+				return p, true
+			case p.PID == 0 || seen[p.PID] || !slices.Contains(at.BlockedBy, p.PID):
+			case p.Use == BackendAtFence:
+				seen[p.PID] = true
+				front = append(front, p)
+			default:
+				return p, true
+			}
+		}
 	}
-	end := ends[0]
+	return Backend{}, false
+}
+
+// fenceVerdict is about a write that waits at the fence for an older transaction, which may wait for somebody itself.
+func (l *look) fenceVerdict(b Backend) {
+	passer, found := l.passer(b)
+	ends, _ := l.roots(b)
+	if !found || len(ends) == 0 || passer.Prepared != "" || !b.Hidden && b.Query < unremarkable {
+		return // a prepared transaction and a circle have their own verdicts
+	}
+	end, waits := ends[0], passer.PID != ends[0].PID
 	for _, v := range l.Verdicts {
-		if v.Kind == whyFence || v.Kind == whyIdle && end.Use == BackendWrite {
+		if v.Kind == whyFence || v.Kind == whyIdle && !waits && end.Use == BackendWrite {
 			return
 		}
 	}
-	v := Verdict{Kind: whyFence, Severity: SeverityWarning, Who: process(end), Since: l.sinceOf(b, b.Query)}
+	v := Verdict{Kind: whyFence, Severity: l.grave(), Who: process(end), Since: l.sinceOf(b, b.Query)}
 	v.Text = fmt.Sprintf("A write under %s waits at %s: %s has passed it earlier and is still open.", l.lock(),
-		fenceOf(b), about(end))
+		fenceOf(b), about(passer))
 	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end)
 	v.Statement = statement(end)
 	v.IfNothing = "It goes on when that transaction ends, at the latest when the lease of that transaction is over, " +
 		"or the time limit that its program has set."
-	v.Steps = append(l.endProcess(end), again("Or wait, and look again.", l.name))
+	v.Steps = l.endProcess(end)
+	if waits {
+		_, between := l.roots(passer)
+		at := ""
+		if passer.BlockedAt != "" {
+			at = " for " + passer.BlockedAt
+		}
+		v.Text += " That transaction waits itself" + at + atTheEnd(ends, between)
+		v.Because = fmt.Sprintf("Sure: pg_blocking_pids says who waits for whom. About %s: %s", process(end), does(end))
+		v.Steps = append(v.Steps, l.endPasser(passer, end))
+	}
+	v.Steps = append(v.Steps, again("Or wait, and look again.", l.name))
 	l.add(v)
 }

@@ -37,7 +37,7 @@ var whys = map[string]string{
 	"long-queue": "slow", "wrong-database": "another database",
 	"handed-past": "handed past", "writer-first": "slow", "stopped-early": "silent",
 	"idle-psql": "blocked", "first-psql": "blocked", "row-psql": "row",
-	"fence": "idle", "waits": "waits", "waits-unsaid": "slow",
+	"fence": "idle", "fence-psql": "blocked", "waits": "waits", "waits-unsaid": "slow",
 	"own-queue": "slow",
 	"healthy":   "held", "free": "free", "broken": "broken",
 	"limit":   "held",
@@ -236,7 +236,7 @@ var mends = map[string]string{
 	"blocked-holder": "SELECT pg_cancel_backend", "idle-holder": "SELECT pg_terminate_backend",
 	"prepared-transaction": "ROLLBACK PREPARED", "stopped-early": "break ", "idle-psql": "SELECT pg_terminate_backend",
 	"first-psql": "SELECT pg_terminate_backend", "row-psql": "SELECT pg_terminate_backend",
-	"fence": "SELECT pg_terminate_backend",
+	"fence": "SELECT pg_terminate_backend", "fence-psql": "SELECT pg_terminate_backend",
 	"table": "SELECT pg_terminate_backend",
 }
 

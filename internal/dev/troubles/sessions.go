@@ -137,6 +137,26 @@ func fence(ctx context.Context, s *Stage) error {
 	if err := s.writes(ctx, pool, lease, pay, false); err != nil {
 		return err
 	}
+	return s.nextAtFence(ctx, lease)
+}
+
+// fencePsql is fence, and the former holder's transaction waits for a row that somebody's psql has locked.
+func fencePsql(ctx context.Context, s *Stage) error {
+	pool, lease, err := s.reporter(ctx)
+	if err == nil {
+		_, err = s.session(ctx, "alice", "psql", "BEGIN", "SELECT balance FROM accounts WHERE id = 16 FOR UPDATE")
+	}
+	if err == nil {
+		err = s.writes(ctx, pool, lease, pay, true)
+	}
+	if err != nil {
+		return err
+	}
+	return s.nextAtFence(ctx, lease)
+}
+
+// nextAtFence breaks the lease of a write that is open, and has the next holder wait at the fence.
+func (s *Stage) nextAtFence(ctx context.Context, lease *pglock.Lease) error {
 	var next int64
 	const taken = `SELECT token FROM pglock.get_lock('nightly-report') WHERE held AND holder LIKE 'app-2%'`
 	if err := s.exec(ctx, "SELECT pglock.break_lock('nightly-report', 'stuck', 'alice@ops', $1)",

@@ -54,6 +54,8 @@ var all = []Trouble{
 	{"first-psql", report, "as idle-psql, and the write that waits is the first one under the lock", firstPsql},
 	{"row-psql", report, "somebody's psql has locked the lock's own row: end it", rowPsql},
 	{"fence", report, "a write waits at the fence for the open transaction of a former holder", fence},
+	{"fence-psql", report, "a write waits at the fence for a former holder's, which waits for a row that somebody's " +
+		"psql has locked: end that", fencePsql},
 	{"waits", report, "the holder waits for another lock", waits},
 	{"waits-unsaid", report, "the holder waits for another lock, without the context of its lease", waitsUnsaid},
 	{"wrong-database-empty", report, "as wrong-database, but the database has no pglock at all", wrongDatabaseEmpty},

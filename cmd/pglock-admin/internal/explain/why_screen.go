@@ -133,7 +133,12 @@ func whySteps(e lockadmin.Explanation) []lockadmin.Step {
 			steps = slices.Concat(steps, v.Steps)
 		}
 	}
-	return steps
+	told := map[string]bool{}
+	return slices.DeleteFunc(slices.Clone(steps), func(s lockadmin.Step) bool { // two may end with the same process
+		again := s.Command != "" && told[s.Command]
+		told[s.Command] = true
+		return again
+	})
 }
 
 // whyFacts are the facts, in the order in which one asks for them.
