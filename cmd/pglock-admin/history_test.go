@@ -120,6 +120,12 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 		code int
 	}{
 		"nothing-wrong": {correct, cli.ExitOK},
+		"gaps": {correct + `,
+			('a', 'takeover', 9, 11, 'nine', 'eleven', NULL, 0, 'exclusive', NULL, 80, 90, 90, 9),
+			('a', 'takeover', 11, 13, 'eleven', 'thirteen', NULL, 0, 'exclusive', NULL, 91, 92, 92, 11),
+			('a', 'takeover', 13, 15, 'thirteen', 'fifteen', NULL, 0, 'exclusive', NULL, 93, 94, 94, 13),
+			('a', 'takeover', 15, 17, 'fifteen', 'seventeen', NULL, 0, 'exclusive', NULL, 95, 96, 96, 15),
+			('a', 'takeover', 17, 18, 'seventeen', 'eighteen', NULL, 0, 'exclusive', NULL, 97, 98, 98, 17)`, cli.ExitOK},
 		"wrong": {correct + `,
 			('a', 'release', 4, NULL, '` + strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'") +
 			`', NULL, NULL, 0, 'exclusive', NULL, 65, 80, 80, 4),
@@ -139,9 +145,11 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 			Tenures    int
 			Violations []any
 			Gaps       []any
+			GapCount   int `json:"gap_count"`
 		}](t, in(t, db.URL(), "verify", "a", "-o", "json").want(t, cli.ExitOK).stdout)
-		if !v.OK || v.Tenures != 2 || v.Violations == nil || v.Gaps == nil {
-			t.Errorf("%+v, want 2 tenures and nothing wrong", v)
+		if tenures := map[string]int{"nothing-wrong": 2, "gaps": 7}[name]; !v.OK || v.Tenures != tenures ||
+			v.Violations == nil || v.Gaps == nil || len(v.Gaps) != v.GapCount {
+			t.Errorf("%+v, want %d tenures, nothing wrong, and all gaps", v, tenures)
 		}
 		in(t, db.URL(), "verify", "nobody").want(t, cli.ExitNotHeld, "nobody does not exist")
 		in(t, db.URL(), "verify", "a", "b").want(t, cli.ExitUsage)

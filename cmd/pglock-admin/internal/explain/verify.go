@@ -38,7 +38,8 @@ func NewVerify(o *cli.Options) *cobra.Command {
   limit    more tenures ran at the same time than the limit allows
   token    a later grant has a token that is not greater than all before
   clock    the times of tenures contradict each other, and the history shows that the server's clock was set back
-  gaps     tenures that are missing from the history, and why
+  gaps     tenures that are missing from the history, and why: all that should be there, and three of the others.
+           -o json has up to a hundred
 
 The exit code is 7 if verify finds anything but gaps that the level of the history or pruning explains. verify cannot
 check what the history lacks: at level losses that is most of it (see pglock-admin record). The page docs/history.md
@@ -165,11 +166,21 @@ var gapTexts = map[lockadmin.GapCause]string{
 	lockadmin.GapUnknown: "UNKNOWN: they should be there",
 }
 
+// explained is how many gaps with a known cause are listed: they need nothing.
+const explained = 3
+
 func drawGaps(w *cli.Page, v lockadmin.Verification) {
 	if v.GapCount == 0 {
 		return
 	}
 	fmt.Fprintf(w, "\nGAPS\n\n")
+	switch {
+	case v.MissingUnknown == v.Missing:
+	case v.Settings.Level == lockadmin.HistoryLosses:
+		fmt.Fprintf(w, "At level losses the history has no tenure that its holder ended, so gaps are usual.\n\n")
+	default:
+		fmt.Fprintf(w, "Tenures from before level all, or older than the history is kept, are missing: that is usual.\n\n")
+	}
 	token := func(t int64) string {
 		if t == 0 {
 			return "–"
@@ -177,12 +188,18 @@ func drawGaps(w *cli.Page, v lockadmin.Verification) {
 		return strconv.FormatInt(t, 10)
 	}
 	var rows [][]string
+	shownOf, listed := map[bool]int{}, int64(0)
 	for _, g := range v.Gaps {
+		unknown := g.Cause == lockadmin.GapUnknown
+		if shownOf[unknown]++; !unknown && shownOf[unknown] > explained {
+			continue
+		}
+		listed++
 		rows = append(rows, []string{shown.Name(g.Lock), strconv.Itoa(g.Slot), strconv.FormatInt(g.Missing, 10),
 			token(int64(g.After)), token(int64(g.Before)), gapTexts[g.Cause]})
 	}
 	cli.DrawTable(w, []string{"LOCK", "SLOT", "MISSING", "AFTER TOKEN", "BEFORE TOKEN", "WHY"}, rows, 1, 2, 3, 4)
-	if more := v.GapCount - int64(len(v.Gaps)); more > 0 {
-		fmt.Fprintf(w, "and %d more gaps\n", more)
+	if more := v.GapCount - listed; more > 0 {
+		fmt.Fprintf(w, "and %s\n", cli.Count(more, "more gap"))
 	}
 }
