@@ -30,7 +30,7 @@ type Summary struct {
 // Overview says which locks of the database are not well.
 type Overview struct {
 	At    time.Time `json:"looked_at"`
-	Locks []Summary `json:"locks"` // worst first, then in the order of Since
+	Locks []Summary `json:"locks"` // worst first; of these what somebody waits for, then in the order of Since
 	More  int       `json:"more"`  // that may not be well either, and that nobody has looked at
 
 	Busy   int  `json:"busy"`   // locks that somebody waits for, and that are well
@@ -106,11 +106,14 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 	if o.Busy = max(0, o.Busy); o.Known > 1000 {
 		o.Held = 0
 	}
-	slices.SortStableFunc(o.Locks, func(a, b Summary) int {
-		return cmp.Or(cmp.Compare(rank[b.Severity], rank[a.Severity]), a.Since.Compare(b.Since),
-			cmp.Compare(a.Lock, b.Lock))
-	})
+	slices.SortStableFunc(o.Locks, worstFirst)
 	return o, nil
+}
+
+// worstFirst is the order of an Overview.
+func worstFirst(a, b Summary) int {
+	return cmp.Or(cmp.Compare(rank[b.Severity], rank[a.Severity]), cmp.Compare(boolean(b.Waiting > 0),
+		boolean(a.Waiting > 0)), a.Since.Compare(b.Since), cmp.Compare(a.Lock, b.Lock))
 }
 
 // note takes down what was found about one lock.

@@ -1,6 +1,7 @@
 package lockadmin
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,5 +100,33 @@ func TestAFormerHoldersWriteThatWaitsClosesTheFence(t *testing.T) {
 		!strings.Contains(v.IfNothing, "then refused") || !strings.Contains(v.IfNothing, "1 write waits there.") ||
 		last.Command != "SELECT pg_terminate_backend(30002)" || !strings.Contains(last.Effect, "for process 30003 itself") {
 		t.Errorf("%+v", v)
+	}
+}
+
+// A lock that somebody waits for comes before one that nobody waits for, though that has been ill for longer.
+func TestTheOverviewBeginsWithALockThatSomebodyWaitsFor(t *testing.T) {
+	t.Parallel()
+	working := Backend{State: "active", Query: 3 * time.Second, Transaction: 10 * time.Minute}
+	named := func(name string, l *look, since time.Duration) Summary {
+		l.name = name
+		l.conclude()
+		s := l.summary()
+		s.Since = l.At.Add(-since)
+		return s
+	}
+	all := []Summary{
+		named("silent", signing(LifeSilent, 20*time.Minute, nil), 20*time.Minute),
+		named("late, one waits", lookAt(holderOf(13*time.Second)).queued(time.Second, true), time.Second),
+		named("fence, one waits", atTheFence(working).queued(time.Second, true), 3*time.Second),
+		named("fence", atTheFence(working), 3*time.Second),
+	}
+	slices.SortStableFunc(all, worstFirst)
+	var got []string
+	for _, s := range all {
+		got = append(got, s.Lock+": "+string(s.Severity))
+	}
+	want := "fence, one waits: stuck; late, one waits: warning; silent: warning; fence: warning"
+	if strings.Join(got, "; ") != want {
+		t.Errorf("%s, want %s", strings.Join(got, "; "), want)
 	}
 }
