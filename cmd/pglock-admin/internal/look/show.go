@@ -249,9 +249,8 @@ func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
 func Tell(e lockadmin.HistoryEntry) string {
 	switch e.Kind {
 	case lockadmin.EventBreak:
-		return fmt.Sprintf("%s (user %s) broke the lease of %s with token %d: %s (the next token is greater than %d)",
-			shown.Text(e.Actor), shown.Text(e.DBUser), shown.Text(e.Holder), e.Token, shown.Text(e.Reason),
-			e.NewToken)
+		return fmt.Sprintf("%s (user %s) broke the lease of %s with token %d: %s", shown.Text(e.Actor),
+			shown.Text(e.DBUser), shown.Text(e.Holder), e.Token, shown.Text(e.Reason))
 	case lockadmin.EventTakeover:
 		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, shown.Text(e.Holder),
 			shown.Text(e.Actor),
