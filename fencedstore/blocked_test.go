@@ -174,6 +174,39 @@ func TestEveryWriteInLineForARowIsToldWhoHasLockedIt(t *testing.T) {
 	}
 }
 
+// Whoever has locked the row may wait too, for somebody who has not: that one is not said to have locked it.
+func TestAWriteBehindOneThatWaitsIsToldWhoHoldsUpBoth(t *testing.T) {
+	t.Parallel()
+	b := newWideBench(t)
+	b.exec(t, `CREATE TABLE accounts AS SELECT 0 AS n`)
+	b.exec(t, `CREATE TABLE rates AS SELECT 0 AS n`)
+	pid := int(b.blocker(t, `UPDATE rates SET n = 2`).PgConn().PID())
+	locker := b.blocker(t, `UPDATE accounts SET n = 2`)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-ended })
+	go func() {
+		defer close(ended)
+		_, _ = locker.Exec(ctx, `UPDATE rates SET n = 3`)
+	}()
+	pgtest.Eventually(t, "who has locked the row waits itself", func() bool {
+		return b.number(t, `SELECT cardinality(pg_blocking_pids($1))`, locker.PgConn().PID()) == 1
+	})
+	lease := b.acquire(t, t.Name())
+	late := toldWho(t, func() error {
+		return b.store.With(fencedstore.WithTimeLimit(2*time.Second)).Write(t.Context(),
+			fencedstore.Fence{Lease: lease, SameToken: true},
+			func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `UPDATE accounts SET n = 1`)
+				return err
+			})
+	})
+	want := fmt.Sprintf("the transaction waited for a row of public.accounts, held up by process %d (", pid)
+	if len(late.Wait.By) != 1 || late.Wait.By[0].PID != pid || !strings.Contains(late.Error(), want) {
+		t.Errorf("%v, want %q", late, want)
+	}
+}
+
 // A write that waits at its fence for a predecessor's open transaction says whose that is, and so does a Guard.
 func TestWriteThatWaitsAtItsFenceSaysForWhom(t *testing.T) {
 	t.Parallel()

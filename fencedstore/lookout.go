@@ -55,7 +55,7 @@ func (w *Wait) String() string {
 	for _, b := range w.By {
 		all = append(all, b.String())
 	}
-	return w.For + ", which is locked by " + strings.Join(all, " and ")
+	return w.For + ", held up by " + strings.Join(all, " and ")
 }
 
 // query shows what those who kept the transaction waiting do now.
