@@ -119,8 +119,8 @@ func closedFor(behind int) string {
 func (l *look) endPasser(passer, end Backend) Step {
 	s := Step{Do: fmt.Sprintf("Or end the connection of process %d, the write that has passed the fence.", passer.PID),
 		Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", passer.PID),
-		Effect: fmt.Sprintf("Rolls that write back, and opens the fence. A later write of the same rows then waits for "+
-			"%s itself.", process(Backend{PID: end.PID, Prepared: end.Prepared}))}
+		Effect: fmt.Sprintf("Rolls that write back, and opens the fence. A later write of the same rows then waits "+
+			"for %s itself.", process(Backend{PID: end.PID, Prepared: end.Prepared}))}
 	if _, present := l.writer(passer); !present {
 		s.Effect = strings.Replace(s.Effect, "that write back", "that write back, which cannot commit any more", 1)
 	}

@@ -44,12 +44,14 @@ func TestAWriteAtTheFenceWaitsForWhoeverHasPassedIt(t *testing.T) {
 			"server process 30002 (user app) has passed it earlier and is still open.",
 			[]string{"SELECT pg_cancel_backend(30002)", "SELECT pg_terminate_backend(30002)", "why report"}},
 		"one that waits": {atTheFence(waits, alice), SeverityWarning,
-			"server process 30002 (user app) has passed it earlier and is still open. That transaction waits itself for a " +
-				"row of public.accounts: server process 30003 (user alice) has locked it.",
+			"server process 30002 (user app) has passed it earlier and is still open. That transaction waits itself " +
+				"for a row of public.accounts: server process 30003 (user alice) has locked it.",
 			[]string{"SELECT pg_terminate_backend(30003)", "SELECT pg_terminate_backend(30002)", "why report"}},
-		"one that waits for one that waits": {atTheFence(waits, between, behind).queued(time.Minute, true), SeverityStuck,
+		"one that waits for one that waits": {atTheFence(waits, between, behind).queued(time.Minute, true),
+			SeverityStuck,
 			"30002 (user app) has passed it earlier and is still open. That transaction waits itself for a row of " +
-				"public.accounts. 1 other process stands in between; at the end stands server process 30006 (user alice).",
+				"public.accounts. 1 other process stands in between; at the end stands server process 30006 " +
+				"(user alice).",
 			[]string{"SELECT pg_terminate_backend(30006)", "SELECT pg_terminate_backend(30002)", "why report"}},
 		"one that waits for a prepared transaction": {
 			atTheFence(prepared, Backend{Use: BackendBlocker, Prepared: "transfer", User: "alice"}), SeverityWarning,
@@ -98,7 +100,8 @@ func TestAFormerHoldersWriteThatWaitsClosesTheFence(t *testing.T) {
 	last := v.Steps[len(v.Steps)-1]
 	if v.Kind != whyBlocked || v.Severity != SeverityStuck || v.Who != "process 30003" ||
 		!strings.Contains(v.IfNothing, "then refused") || !strings.Contains(v.IfNothing, "1 write waits there.") ||
-		last.Command != "SELECT pg_terminate_backend(30002)" || !strings.Contains(last.Effect, "for process 30003 itself") {
+		last.Command != "SELECT pg_terminate_backend(30002)" ||
+		!strings.Contains(last.Effect, "for process 30003 itself") {
 		t.Errorf("%+v", v)
 	}
 }

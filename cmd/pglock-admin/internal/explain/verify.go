@@ -179,7 +179,8 @@ func drawGaps(w *cli.Page, v lockadmin.Verification) {
 	case v.Settings.Level == lockadmin.HistoryLosses:
 		fmt.Fprintf(w, "At level losses the history has no tenure that its holder ended, so gaps are usual.\n\n")
 	default:
-		fmt.Fprintf(w, "Tenures from before level all, or older than the history is kept, are missing: that is usual.\n\n")
+		fmt.Fprintf(w, "Tenures from before level all, or older than the history is kept, are missing: that is "+
+			"usual.\n\n")
 	}
 	token := func(t int64) string {
 		if t == 0 {
