@@ -148,15 +148,16 @@
 //   - Release cannot reach the server while ctx allows: its error says so, the client keeps trying, and at worst the
 //     lease runs out by itself. It also runs out if the server crashes just after a release, which does not wait for
 //     the disk.
-//   - The server is a standby: every call fails with ErrReadOnly.
+//   - The server is a standby: every call fails with ErrReadOnly. One that has its place in a queue first waits for a
+//     primary, for 30 s.
 //   - Watch ends with the error if the server refuses to show the lock, or the pool is closed.
 //
 // # What a client owns
 //
 // Goroutines: two for its whole life, the heartbeat and the watch that ends leases at their deadlines; a third, which
 // listens, from the first wait or Watch on; one that reads from the open connection while no statement does; one that
-// calls the observer, if there is one (WithObserver); one for each dial under way, for at most ten seconds; and one
-// for each statement of calls under way, of which up to twelve stay for the next.
+// calls the observer, if there is one (WithObserver); one for each dial under way, for at most ten seconds, and one for
+// each server that it tries; and one for each statement of calls under way, of which up to twelve stay for the next.
 //
 // Connections outside the pool: one, for renewals and LISTEN, while the client waits, watches, or holds leases for
 // longer than ten seconds or a third of their TTL. It is made as the pool makes its own, and closed after 30 s without
