@@ -21,10 +21,11 @@ const (
 )
 
 // connectAny is pgx.ConnectConfig, but tries the addresses of several servers beside each other if they are slow, and
-// takes the first connection. Attempts that come too late end by themselves; Close waits for them.
+// takes the first connection. Attempts that come too late end by themselves; Close waits for them. Without
+// target_session_attrs any server will do, and so the order counts: a slow primary must not lead to a standby.
 func (s *Server) connectAny(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
 	hosts := apart(config)
-	if len(hosts) == 1 {
+	if len(hosts) == 1 || config.ValidateConnect == nil {
 		return pgx.ConnectConfig(ctx, config)
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -26,6 +26,26 @@ func silence(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// clientOf is a client's server by this connection string, whose connections must suit, unless suits is nil.
+func clientOf(t *testing.T, url string, suits func() error) *Server {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if suits != nil {
+		config.ConnConfig.ValidateConnect = func(context.Context, *pgconn.PgConn) error { return suits() }
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	s := New(pool, "pglock", nil, errors.New("closed"))
+	t.Cleanup(s.Close)
+	return s
+}
+
 // A leader that is silent and one that is still a standby: a client is connected soon after that takes writes, and long
 // before a dial is given up.
 func TestASilentServerHoldsUpNoOther(t *testing.T) {
@@ -41,24 +61,13 @@ func TestASilentServerHoldsUpNoOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			at := db.Conn(t).Config()
 			address := address(at.Host, at.Port)
-			config, err := pgxpool.ParseConfig(strings.Replace(db.URL(), address, url(address), 1))
-			if err != nil {
-				t.Fatal(err)
-			}
 			refusals.Store(0)
-			config.ConnConfig.ValidateConnect = func(context.Context, *pgconn.PgConn) error {
+			s := clientOf(t, strings.Replace(db.URL(), address, url(address), 1), func() error {
 				if refusals.Add(1) <= 2 {
 					return refuses
 				}
 				return nil
-			}
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer pool.Close()
-			s := New(pool, "pglock", nil, errors.New("closed"))
-			defer s.Close()
+			})
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			conn, err := s.Connect(ctx)
@@ -81,23 +90,28 @@ func TestServersThatAllRefuseAreNotAskedAgain(t *testing.T) {
 	db := pgtest.Database(t)
 	at := db.Conn(t).Config()
 	own := address(at.Host, at.Port)
-	config, err := pgxpool.ParseConfig(strings.Replace(db.URL(), own, "127.0.0.1:1,"+own, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var asked atomic.Int32
 	refuses := errors.New("a standby")
-	config.ConnConfig.ValidateConnect = func(context.Context, *pgconn.PgConn) error { asked.Add(1); return refuses }
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	s := New(pool, "pglock", nil, errors.New("closed"))
-	defer s.Close()
-	_, err = s.Connect(t.Context())
+	s := clientOf(t, strings.Replace(db.URL(), own, "127.0.0.1:1,"+own, 1), func() error { asked.Add(1); return refuses })
+	_, err := s.Connect(t.Context())
 	if !errors.Is(err, refuses) || !strings.Contains(err.Error(), "127.0.0.1:1") || asked.Load() != 1 ||
 		!NeverSent(err) {
 		t.Errorf("%v after %d attempts, want what both have answered", err, asked.Load())
+	}
+}
+
+// Where the connection string does not say which server it wants, the second may be a standby: the first is waited for,
+// however slow it is.
+func TestHostsKeepTheirOrderWhereAnyServerWillDo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	at := db.Conn(t).Config()
+	own := address(at.Host, at.Port)
+	s := clientOf(t, strings.Replace(db.URL(), own, silence(t)+","+own, 1), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*hostAlone)
+	defer cancel()
+	if conn, err := s.Connect(ctx); err == nil {
+		t.Errorf("connected to %s while the first server may still answer", conn.PgConn().Conn().RemoteAddr())
+		_ = conn.Close(t.Context())
 	}
 }

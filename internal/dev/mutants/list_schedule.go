@@ -113,6 +113,9 @@ var ofConnections = []mutant{
 	{"a silent server holds up the others", []edit{
 		{"internal/server/connect.go", "hosts := apart(config)", "hosts := apart(config)[:1]"},
 	}, "./internal/server", "^TestASilentServerHoldsUp"},
+	{"a slow primary leads to a standby where any server will do", []edit{
+		{"internal/server/connect.go", "len(hosts) == 1 || config.ValidateConnect == nil", "len(hosts) == 1"},
+	}, "./internal/server", "^TestHostsKeepTheirOrder"},
 	{"a standby is not asked again while another server is silent", []edit{
 		{"internal/server/connect.go", "} else if s.mayAskAgain() {", "} else if false {"},
 	}, "./internal/server", "^TestASilentServerHoldsUp"},
