@@ -34,7 +34,7 @@ func (s *Store) With(opts ...Option) *Store { return &Store{s.of().with(opts)} }
 // with the lease.
 //
 // An error or a panic of fn, and the end of ctx, roll the transaction back. Write returns fn's error as it is; if the
-// lease is lost by then, it joins the loss. A nil return means committed.
+// lease is lost by then, the error tells the loss first, and matches both. A nil return means committed.
 //
 // Errors: ErrStaleToken (StaleTokenError), ErrLeftFence, ErrTimeLimit (TimeLimitError), pglock.ErrLost, ErrReleased,
 // ErrInvalid, ErrWrongDatabase, ErrPermission, and pglock.ErrOutcomeUnknown (OutcomeUnknownError) if the answer to

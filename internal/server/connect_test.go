@@ -92,7 +92,10 @@ func TestServersThatAllRefuseAreNotAskedAgain(t *testing.T) {
 	own := address(at.Host, at.Port)
 	var asked atomic.Int32
 	refuses := errors.New("a standby")
-	s := clientOf(t, strings.Replace(db.URL(), own, "127.0.0.1:1,"+own, 1), func() error { asked.Add(1); return refuses })
+	s := clientOf(t, strings.Replace(db.URL(), own, "127.0.0.1:1,"+own, 1), func() error {
+		asked.Add(1)
+		return refuses
+	})
 	_, err := s.Connect(t.Context())
 	if !errors.Is(err, refuses) || !strings.Contains(err.Error(), "127.0.0.1:1") || asked.Load() != 1 ||
 		!NeverSent(err) {
