@@ -17,7 +17,7 @@ END $do$;
 
 -- Guards must be dropped first: without the functions nobody could write to the tables, and dropping guards in
 -- passing would leave the tables open without anybody knowing. Whoever makes a guard locks the fences (hold_schema).
-LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
+LOCK TABLE locks, fences, waiters, subtrees, sessions, events IN ACCESS EXCLUSIVE MODE;
 
 DO $do$
 DECLARE
@@ -111,6 +111,7 @@ DROP FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resou
 DROP FUNCTION check_again(p_resource text);
 DROP FUNCTION pass_first(p_resource text, p_token bigint, p_name text, p_slot int, p_grant_id uuid, p_allow_same_token boolean);
 DROP FUNCTION limited(p_ms bigint, p_time_limit interval);
+DROP FUNCTION is_covered(p_resource text, p_name text, p_slot int);
 DROP FUNCTION refuse_arguments(p_name text, p_token bigint, p_grant_id uuid, p_resource text);
 DROP FUNCTION fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_allow_same_token boolean, p_database_id uuid, p_slot int, p_receipt_id uuid, p_write_id uuid, p_time_limit interval, OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint);
 DROP FUNCTION bound_transaction(p_ms bigint);
@@ -128,6 +129,27 @@ DROP FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[]
 DROP FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval, p_lasting interval[], p_no_longer timestamptz[], p_alone boolean);
 DROP FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int);
 DROP FUNCTION raise_lost(p_name text, p_token bigint, p_reason text);
+DROP FUNCTION sweep_subtrees(p_limit int);
+DROP FUNCTION ask_again(w waiters);
+DROP FUNCTION wake_tree(p_name text);
+DROP FUNCTION keep_queue(p_name text);
+DROP FUNCTION watch_subtree(p_name text);
+DROP FUNCTION note_subtree(w waiters);
+DROP FUNCTION try_subtree(w waiters, OUT granted boolean, OUT token bigint, OUT more json);
+DROP FUNCTION acquire_subtree(p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb, p_retry boolean, p_mode text, p_capacity int, p_wait boolean, p_session_ttl interval, p_owner_id uuid, p_nested boolean, p_alone boolean, OUT granted boolean, OUT token bigint, OUT more json);
+DROP FUNCTION wait_out();
+DROP FUNCTION fits_below(w waiters);
+DROP FUNCTION settled(p_name text, p_slot int, p_token bigint);
+DROP FUNCTION fits_tree(w waiters);
+DROP FUNCTION is_own(w waiters);
+DROP FUNCTION obstacles(w waiters);
+DROP FUNCTION names_below(w waiters);
+DROP FUNCTION below(w waiters, p_names text[]);
+DROP FUNCTION above(w waiters);
+DROP FUNCTION is_path(p_name text);
+DROP FUNCTION in_tree(w waiters);
+DROP FUNCTION is_below(p_name text);
+DROP FUNCTION ancestors(p_name text);
 DROP FUNCTION chosen_of(p_ns bigint[], p_many int);
 DROP FUNCTION in_order(p_name text, p_locked text);
 DROP FUNCTION end_set(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_chosen boolean[], OUT ns bigint[], OUT places tid[], OUT watched boolean[], OUT queued boolean[], OUT held boolean[]);
@@ -139,6 +161,7 @@ DROP FUNCTION take_to_spend(p_name text, p_grant_ids uuid[]);
 DROP FUNCTION await_row(p_name text, p_slot int);
 DROP FUNCTION give_up_all(p_name text, p_grant_ids uuid[], p_session_id uuid, p_spend boolean, OUT ended boolean[], OUT places int[], OUT token bigint, OUT more json);
 DROP FUNCTION give_up(p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean, p_alone boolean);
+DROP FUNCTION may_follow(w waiters);
 DROP FUNCTION hand_over(p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean, OUT outcome text, OUT more json);
 DROP FUNCTION release_otherwise(p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean, OUT more json);
 DROP FUNCTION release_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean);
@@ -169,7 +192,7 @@ DROP FUNCTION refuse_own(p_name text, p_owner_id uuid);
 DROP FUNCTION refusal(w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint, OUT more json);
 DROP FUNCTION is_taken(w waiters, p_head locks);
 DROP FUNCTION is_held(w waiters, p_head locks);
-DROP FUNCTION free_at(p_name text, p_mode text, p_capacity int);
+DROP FUNCTION free_at(w waiters);
 DROP FUNCTION next_waiter(p_name text, p_served bigint);
 DROP FUNCTION make_head(p_name text);
 DROP FUNCTION join_head(p_name text);
@@ -179,6 +202,7 @@ DROP FUNCTION knock_key(p_name text);
 DROP FUNCTION knock(p_name text);
 DROP FUNCTION bound_rest(p_idle boolean);
 DROP FUNCTION acquire_otherwise(w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean, p_nth int, OUT granted boolean, OUT token bigint, OUT more json);
+DROP FUNCTION acquire_new(w waiters);
 DROP FUNCTION check_request(w waiters, p_session_ttl interval, p_retry boolean, p_wait boolean);
 DROP FUNCTION acquire_leases(p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[], p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval, p_owner_ids uuid[], p_nested boolean[], p_alone boolean);
 DROP FUNCTION acquire_lease(p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb, p_retry boolean, p_mode text, p_capacity int, p_wait boolean, p_session_ttl interval, p_owner_id uuid, p_nested boolean, p_alone boolean, OUT granted boolean, OUT token bigint, OUT more json);
@@ -200,7 +224,7 @@ DROP FUNCTION next_epoch(p_epoch bigint, p_above bigint, p_drawn bigint);
 DROP FUNCTION epoch_now();
 DROP FUNCTION epoch_of(p_line bigint, p_step bigint);
 DROP FUNCTION current_timeline();
-DROP FUNCTION is_free(p_expires_at timestamptz, p_top_slot int, p_grant_id uuid, p_spent_until timestamptz, p_token bigint, p_asked uuid, p_drawn bigint);
+DROP FUNCTION is_free(p_expires_at timestamptz, p_top_slot int, p_queued boolean, p_grant_id uuid, p_spent_until timestamptz, p_token bigint, p_asked uuid, p_drawn bigint);
 DROP FUNCTION is_plain_session(p_session_key uuid, p_session_ttl interval);
 DROP FUNCTION is_plain(p_name text, p_grant_id uuid, p_holder text, p_ttl interval, p_metadata jsonb, p_mode text, p_capacity int, p_nested boolean);
 DROP FUNCTION microseconds_until(p_at timestamptz);
@@ -222,7 +246,7 @@ DROP FUNCTION refuse(p_argument text, p_value text, p_rule text);
 DROP FUNCTION serves_from();
 DROP FUNCTION schema_version();
 
-DROP TABLE events, done_keys, receipts, fences, spent_grants, waiters, sessions, locks, installation;
+DROP TABLE events, done_keys, receipts, fences, spent_grants, subtrees, waiters, sessions, locks, installation;
 DROP SEQUENCE ticket_seq, fencing_token_seq;
 
 -- Another database may migrate at this very moment, and both share the roles: if the two collide, try again.

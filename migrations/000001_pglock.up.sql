@@ -68,7 +68,8 @@ CREATE TABLE installation (
   timeline_since timestamptz,                -- when a grant first noticed this timeline; NULL for the first
   history_keep   interval NOT NULL DEFAULT '90 days',  -- for how long the history is kept
   history_since  timestamptz,                -- since when the history has every tenure; NULL: it has not
-  history_pruned timestamptz                 -- what ended before may have been removed from the history; NULL: nothing
+  history_pruned timestamptz,                -- what ended before may have been removed from the history; NULL: nothing
+  subtrees       boolean NOT NULL DEFAULT false        -- the table of subtrees may have rows
 );
 INSERT INTO installation DEFAULT VALUES;
 
@@ -107,6 +108,8 @@ CREATE TABLE locks (
   limit_named   int,                                -- by the latest lease or ticket of mode limit
   spent_until   timestamptz,                        -- until then given-up grant IDs may still arrive
   watched_until timestamptz,                        -- until then somebody wants to hear of changes
+  queued        boolean     NOT NULL DEFAULT false, -- somebody may queue though it is free: a subtree is in the way
+  subtree       boolean     NOT NULL DEFAULT false, -- of each row: the lease covers all names below this one
   PRIMARY KEY (name, slot)
 ) WITH (fillfactor = 25, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 
@@ -127,7 +130,7 @@ CREATE TABLE sessions (
 
 -- The queue. A ticket is drawn and written by whoever has joined the head or taken it. So whoever takes the head sees
 -- every ticket that is lower than any later one. Whoever ends a lease serves the queue, and nobody queues for a free
--- lock: so a lock whose head was released, and that has no slots, has no tickets that count.
+-- lock: so a lock whose head was released, and that has no slots, has no tickets that count, unless it says queued.
 CREATE TABLE waiters (
   name        text COLLATE "C" NOT NULL,
   ticket      bigint      NOT NULL,
@@ -141,10 +144,25 @@ CREATE TABLE waiters (
   ttl         interval    NOT NULL,
   metadata    jsonb,
   enqueued_at timestamptz NOT NULL,
+  subtree     boolean     NOT NULL,                 -- it wants all names below, too
   PRIMARY KEY (name, ticket)
 ) WITH (autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 CREATE INDEX waiters_session ON waiters (session_id);
 CREATE INDEX waiters_owner ON waiters (owner_id);
+
+-- Requests for subtrees: see 06_subtree. A row counts as long as its ticket does, and then the lease that this was
+-- granted.
+CREATE TABLE subtrees (
+  ticket   bigint  PRIMARY KEY,
+  name     text COLLATE "C" NOT NULL,
+  grant_id uuid    NOT NULL,
+  owner_id uuid,
+  mode     text    NOT NULL,
+  xact     xid8    NOT NULL,                        -- the transaction that wrote the ticket
+  waited   boolean NOT NULL DEFAULT false,          -- whoever may not have seen the ticket has ended
+  below    text[]                                   -- names below that may still be in the way; NULL: not looked for
+) WITH (vacuum_truncate = false);
+CREATE INDEX subtrees_name ON subtrees (name);
 
 -- Grant IDs that were given up while their request may still be under way. They are kept for an hour, far longer than
 -- a request can be late.
@@ -228,8 +246,9 @@ INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, 
   SELECT n, 0, u, u, repeat('.', 1500), '0', now(), now(), now() FROM generate_series(1, 20) n, gen_random_uuid() u;
 INSERT INTO sessions SELECT gen_random_uuid(), repeat('.', 1500), now() FROM generate_series(1, 40);
 INSERT INTO waiters
-  SELECT '', n, '', 0, gen_random_uuid(), gen_random_uuid(), NULL, false, repeat('.', 1500), '0', NULL, now()
+  SELECT '', n, '', 0, gen_random_uuid(), gen_random_uuid(), NULL, false, repeat('.', 1500), '0', NULL, now(), false
   FROM generate_series(1, 340) n;
+INSERT INTO subtrees SELECT n, n, gen_random_uuid(), NULL, repeat('.', 1500), '0' FROM generate_series(1, 90) n;
 INSERT INTO spent_grants SELECT gen_random_uuid(), now() FROM generate_series(1, 2600);
 INSERT INTO fences SELECT n, 0, repeat('.', 1500), 0, u, '0', now() FROM generate_series(1, 40) n, gen_random_uuid() u;
 INSERT INTO receipts SELECT gen_random_uuid(), gen_random_uuid(), now() FROM generate_series(1, 1200);
@@ -237,6 +256,7 @@ INSERT INTO done_keys SELECT n, repeat('.', 1500), 0, now() FROM generate_series
 DELETE FROM locks;
 DELETE FROM sessions;
 DELETE FROM waiters;
+DELETE FROM subtrees;
 DELETE FROM spent_grants;
 DELETE FROM fences;
 DELETE FROM receipts;
@@ -458,13 +478,14 @@ $$;
 
 -- is_free says of the head of a lock, which the caller locks in the same statement, that a plain request may be granted
 -- it: it was released, it has no slots, no grant ID of it was given up lately, and the next token is greater than that
--- of the row. For a released lock without slots nobody queues. p_drawn is the greatest token that was drawn.
+-- of the row. For a released lock without slots nobody queues, unless it says so. p_drawn is the greatest token that
+-- was drawn; NULL keeps whoever asks from a grant here.
 CREATE FUNCTION is_free(
-  p_expires_at timestamptz, p_top_slot int, p_grant_id uuid, p_spent_until timestamptz, p_token bigint, p_asked uuid,
-  p_drawn bigint) RETURNS boolean
+  p_expires_at timestamptz, p_top_slot int, p_queued boolean, p_grant_id uuid, p_spent_until timestamptz,
+  p_token bigint, p_asked uuid, p_drawn bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND p_top_slot OPERATOR(pg_catalog.=) 0
+  SELECT p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND p_top_slot OPERATOR(pg_catalog.=) 0 AND NOT p_queued
     AND p_grant_id OPERATOR(pg_catalog.<>) p_asked
     AND (p_spent_until IS NULL OR p_spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
     AND p_token OPERATOR(pg_catalog.<=) p_drawn
@@ -812,6 +833,7 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     total := total + n;
   END LOOP;
+  total := total + sweep_subtrees(p_limit);
   IF p_history THEN
     SELECT total + p.removed INTO total FROM prune_history(NULL, p_limit) p;
   END IF;
@@ -872,7 +894,7 @@ BEGIN
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
     grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
-    grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL,
+    grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL, subtree = false,
     session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
                                    'hex')::pg_catalog.uuid,                            -- session_of, written out
     acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
@@ -880,10 +902,11 @@ BEGIN
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
     WHERE (SELECT plain) AND h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
-      AND {{schema}}.is_free(h.expires_at, h.top_slot, h.grant_id, h.spent_until, h.token, p_grant_id, (
+      AND {{schema}}.is_free(h.expires_at, h.top_slot, h.queued, h.grant_id, h.spent_until, h.token, p_grant_id, (
         SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
                OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
-        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()))
+        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
+          AND (NOT i.subtrees OR NOT {{schema}}.is_below(p_name))))
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
   RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
     INTO acquire_lease.granted, acquire_lease.token, watched;
@@ -891,7 +914,7 @@ BEGIN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        NULL), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL) a;
+        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL) a;
   ELSIF watched THEN
     more := '{"watched": true}';
   END IF;
@@ -952,7 +975,8 @@ BEGIN
       last := a.name;
       ok := (NOT (a.wait OR a.retry) OR in_order(a.name, most)) AND ok;         -- a try waits for no row that is there
       given := acquire_otherwise(
-        ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL),
+        ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL,
+          false),
         false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth);
       nth := nth + (given.granted OR a.wait OR a.retry)::int;
       most := GREATEST(most COLLATE "C", a.name);
@@ -986,12 +1010,34 @@ AS $$
                          'be from 1 to 1000 with mode limit, else NULL') END
 $$;
 
--- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
--- was given up. INSERT locks the table before it draws the token, so the token cannot be older than a concurrent
--- prune of the row (I21). If somebody else inserts the name, it waits for them, and then the name is no longer new.
--- For any other lock it first looks, without locking. A try that is refused ends there, and has written nothing (I13).
--- If it cannot take the head of a lock that looks free, it looks again for some milliseconds: whoever joins, or has
--- taken it, is soon done.
+-- acquire_new grants a lock that was never used, and returns the token: a name without a row has no queue, and none of
+-- its grant IDs was given up. INSERT locks the table before it draws the token, so the token cannot be older than a
+-- concurrent prune of the row (I21). If somebody else inserts the name, it waits for them, and then the name is no
+-- longer new: NULL.
+CREATE FUNCTION acquire_new(w waiters) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  ok    boolean := require_durable_commit();
+  t     bigint;
+  since timestamptz;
+BEGIN
+  INSERT INTO locks AS l (name, token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
+    expires_at, metadata, grants)
+    SELECT w.name, draw_token(0), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
+      clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
+    WHERE NOT (SELECT i.subtrees FROM installation i) OR NOT is_below(w.name)
+    ON CONFLICT (name, slot) DO NOTHING
+    RETURNING l.token, l.acquired_at INTO t, since;
+  IF since < clock_timestamp() - w.ttl / 20 THEN         -- it has waited for who inserted the name, and undid it
+    UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl WHERE l.name = w.name;
+  END IF;
+  RETURN t;
+END $$;
+
+-- acquire_otherwise first looks, without locking, unless the lock was never used. A try that is refused ends there, and
+-- has written nothing (I13). If it cannot take the head of a lock that looks free, it looks again for some
+-- milliseconds: whoever joins, or has taken it, is soon done.
 -- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
 -- locked the head, a request that waits joins the queue. It never takes a head that it has joined: two that did would
 -- wait for each other. If the lock has become free meanwhile, the answer says that the first asks again at once.
@@ -1009,25 +1055,19 @@ DECLARE
   a     record;
   stays boolean := p_wait OR p_retry;
   ok    boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
-  since timestamptz;
 BEGIN
   w.session_id := session_of(p_session_key);
   IF p_plain IS NOT TRUE THEN
     ok := require_read_committed() AND check_request(w, p_session_ttl, p_retry, p_wait);
   END IF;
+  IF w.subtree THEN                                      -- before its ticket is drawn: see wait_out
+    LOCK TABLE locks IN ROW EXCLUSIVE MODE;
+  END IF;
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
-  IF head.name IS NULL AND w.mode = 'exclusive' THEN
-    ok := require_durable_commit();
-    INSERT INTO locks AS l (name, token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
-      expires_at, metadata, grants)
-      SELECT w.name, draw_token(0), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
-        clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
-      ON CONFLICT (name, slot) DO NOTHING
-      RETURNING true, l.token, l.acquired_at INTO acquire_otherwise.granted, acquire_otherwise.token, since;
-    IF FOUND THEN
-      IF since < clock_timestamp() - w.ttl / 20 THEN           -- it has waited for who inserted the name, and undid it
-        UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl WHERE l.name = w.name;
-      END IF;
+  IF head.name IS NULL AND w.mode = 'exclusive' AND NOT w.subtree THEN
+    acquire_otherwise.token := acquire_new(w);
+    acquire_otherwise.granted := acquire_otherwise.token IS NOT NULL;
+    IF acquire_otherwise.granted THEN
       RETURN;
     END IF;
   END IF;
@@ -1187,20 +1227,21 @@ BEGIN
   RETURN r.w;
 END $$;
 
--- free_at says when a request of this mode could be granted, by the present leases; NULL if it could be now. It
--- ignores the queue and locks nothing: it is an estimate.
-CREATE FUNCTION free_at(p_name text, p_mode text, p_capacity int) RETURNS timestamptz
+-- free_at says when a request could be granted, by the present leases, and by what is in its way above and below; NULL
+-- if it could be now. It ignores the queue and locks nothing: it is an estimate.
+CREATE FUNCTION free_at(w waiters) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  RETURN (
-    SELECT CASE p_mode
+  RETURN GREATEST((
+    SELECT CASE w.mode
              WHEN 'exclusive' THEN pg_catalog.max(l.expires_at)
              WHEN 'shared' THEN pg_catalog.max(l.expires_at) FILTER (WHERE l.mode <> 'shared')
              ELSE coalesce(pg_catalog.max(l.expires_at) FILTER (WHERE l.mode <> 'limit'),
-                           CASE WHEN pg_catalog.count(*) >= p_capacity THEN pg_catalog.min(l.expires_at) END)
+                           CASE WHEN pg_catalog.count(*) >= w.capacity THEN pg_catalog.min(l.expires_at) END)
            END
-    FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at));
+    FROM locks l WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at)),
+    CASE WHEN in_tree(w) THEN (SELECT pg_catalog.max(o.until) FROM obstacles(w) o) END);
 END $$;
 
 -- is_held says, without locking, that a lease is in the way of the next in the queue, or of w if nobody queues.
@@ -1216,7 +1257,7 @@ BEGIN
   IF p_head.top_slot > 0 THEN
     nxt := next_waiter(w.name, p_head.served);
     nxt := CASE WHEN nxt.ticket IS NULL THEN w ELSE nxt END;
-    RETURN free_at(w.name, nxt.mode, nxt.capacity) IS NOT NULL;
+    RETURN free_at(nxt) IS NOT NULL;
   END IF;
   RETURN false;
 END $$;
@@ -1235,11 +1276,12 @@ BEGIN
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
   RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL
-    OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
+    OR free_at(w) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
--- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last. The place
+-- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last, and where a
+-- subtree is in the way or below it somebody's lease, by names that lock. The place
 -- counts dead tickets. Where the lock is free, the first is who has none but dead ones before it: nobody else will ask.
 CREATE FUNCTION refusal(
   w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint,
@@ -1251,18 +1293,24 @@ DECLARE
   holder text := p_head.holder;
   until  timestamptz := p_head.expires_at;
   free   timestamptz := p_head.expires_at;
+  other  text;
   left_  bigint;
 BEGIN
   granted := false;
   token := p_head.token;
   IF NOT is_running(p_head.expires_at, p_head.ended_at) THEN                            -- else it is exclusive
+    w.ticket := coalesce(p_ticket, 0);
     SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
       WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
-    free := free_at(w.name, w.mode, w.capacity);
+    free := free_at(w);
+    IF until IS NULL AND free IS NOT NULL THEN                                          -- another lock is in the way
+      SELECT o.token, o.holder, o.until, o.name INTO refusal.token, holder, until, other FROM obstacles(w) o
+        ORDER BY o.until DESC LIMIT 1;
+    END IF;
   END IF;
   left_ := microseconds_until(free);
   more := json_strip_nulls(pg_catalog.json_build_object(
-    'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
+    'holder', holder, 'expires_at', until, 'by', other, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
     'first', nullif(p_place = 1 OR left_ = 0 AND (next_waiter(w.name, p_head.served)).ticket >= p_ticket, false),
     'handed', p_handed, 'watched',
       nullif(p_head.watched_until > clock_timestamp(), false)));
@@ -1373,8 +1421,7 @@ RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  g         grants;
-  nxt       waiters;  batch waiters[];  slots int[];
+  g         grants;  nxt waiters;  batch waiters[];  slots int[];
   upto      bigint := p_head.served;                     -- tickets that count no more
   exclusive int := 0;  shared int := 0;  limited int := 0;                 -- leases that are not over, by mode
   in_use    int;  above bigint := p_head.token;          -- their limit, and the greatest token
@@ -1394,6 +1441,7 @@ BEGIN
       EXIT WHEN w.ticket IS NULL;
       nxt := w; w := NULL;
     END IF;
+    EXIT WHEN in_tree(nxt) AND NOT fits_tree(nxt) AND (p_head.queued OR nxt.ticket = 0 OR keep_queue(nxt.name));
     IF nxt.mode = 'exclusive' THEN
       EXIT WHEN shared > 0 OR limited > 0;
       batch := claim(ARRAY[nxt], upto);
@@ -1485,7 +1533,8 @@ BEGIN
     ticket = coalesce(nullif(w.ticket, 0), l.ticket), served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
-    metadata = w.metadata, grants = l.grants + 1, slowest = NULL
+    metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued = false, subtree = w.subtree,
+    watched_until = CASE WHEN w.subtree THEN 'infinity' ELSE l.watched_until END
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t];
@@ -1493,15 +1542,15 @@ BEGIN
 END $$;
 
 -- next_batch returns the live waiters from w on that can be granted together with it: of its mode and limit, at most
--- p_most.
+-- p_most, and only one where each has to be compared with a tree.
 CREATE FUNCTION next_batch(w waiters, p_most int) RETURNS waiters[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RETURN (
     SELECT pg_catalog.array_agg(b.q ORDER BY b.ticket) FROM (
-      SELECT n.q, n.ticket, bool_and((n.q).mode = w.mode AND (n.q).capacity IS NOT DISTINCT FROM w.capacity)
-                              OVER (ORDER BY n.ticket) AS fits
+      SELECT n.q, n.ticket, bool_and((n.q).mode = w.mode AND (n.q).capacity IS NOT DISTINCT FROM w.capacity
+                                     AND (n.ticket = w.ticket OR NOT in_tree(n.q))) OVER (ORDER BY n.ticket) AS fits
       FROM (SELECT o AS q, o.ticket FROM waiters o WHERE o.name = w.name AND o.ticket >= w.ticket
             ORDER BY o.ticket LIMIT p_most) n) b
     WHERE b.fits AND ((b.q).ticket = w.ticket OR session_alive((b.q).session_id)));
@@ -1545,18 +1594,18 @@ BEGIN
     FROM pg_catalog.generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
   INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
-    acquired_at, renewed_at, expires_at, metadata, grants)
+    acquired_at, renewed_at, expires_at, metadata, grants, subtree)
     SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
-      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
+      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1, w.subtree
     FROM pg_catalog.unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested,
-      holder, ttl, metadata, enqueued_at, i)
+      holder, ttl, metadata, enqueued_at, subtree, i)
     ON CONFLICT (name, slot) DO UPDATE SET
       token = EXCLUDED.token, grant_id = EXCLUDED.grant_id, session_id = EXCLUDED.session_id,
         owner_id = EXCLUDED.owner_id,
       holder = EXCLUDED.holder, mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket,
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
       expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
-      slowest = NULL;
+      slowest = NULL, subtree = EXCLUDED.subtree;
   UPDATE locks l SET top_slot = GREATEST(l.top_slot, p_slots[pg_catalog.cardinality(p_slots)]),
     limit_named = coalesce(p_batch[1].capacity, l.limit_named)
     WHERE l.name = lock AND l.slot = 0
@@ -1633,7 +1682,8 @@ BEGIN
     END IF;
   END IF;
   IF g.token IS NULL THEN
-    IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0) THEN
+    ok := NOT w.subtree OR watch_subtree(w.name);
+    IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
       r := enqueue(w, p_head);
       ticket := r.ticket; place := r.place;
     END IF;
@@ -1707,13 +1757,14 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 DECLARE
-  r record;
+  r  record;
+  ok boolean := p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued OR keep_queue(p_head.name);
 BEGIN
   w.ticket := draw_ticket(p_head.served);
   w.enqueued_at := clock_timestamp();
   LOOP
     INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;
-    EXIT WHEN FOUND;
+    EXIT WHEN FOUND AND (NOT w.subtree OR note_subtree(w));
     SELECT q.ticket, q.name INTO r FROM waiters q WHERE q.grant_id = w.grant_id;
     IF r.name <> w.name THEN
       PERFORM refuse('grant_id', 'in use for another lock', 'be chosen anew for each request');
@@ -1772,6 +1823,7 @@ BEGIN
     END IF;
     IF r.watched THEN
       PERFORM pg_notify(watch_channel(r.name), '');      -- the server tells the same once
+      PERFORM wake_tree(r.name);
     END IF;
   END LOOP;
   RETURN n;
@@ -1973,7 +2025,7 @@ BEGIN
       WHERE q.name = p_name AND q.ticket > coalesce(w.ticket, head.served) AND q.holder = p_to
         AND q.mode = 'exclusive' AND session_alive(q.session_id)
       ORDER BY q.ticket LIMIT 1;
-    EXIT WHEN w.ticket IS NULL OR p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL;
+    EXIT WHEN w.ticket IS NULL OR p_look OR may_follow(w) AND claim(ARRAY[w], w.ticket - 1) IS NOT NULL;
   END LOOP;
   hand_over.outcome := CASE WHEN w.ticket IS NULL THEN 'nobody' ELSE 'handed over' END;
   IF p_look OR hand_over.outcome = 'nobody' THEN
@@ -1982,6 +2034,16 @@ BEGIN
   g := tell(grant_head(g, w, place_of(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
   more := json_strip_nulls(pg_catalog.json_build_object('handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
+END $$;
+
+-- may_follow says that a holder may hand its lock over to a request: no subtree that others hold covers it, and for a
+-- subtree nothing is in its way.
+CREATE FUNCTION may_follow(w waiters) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN CASE WHEN w.subtree THEN fits_tree(w)
+    ELSE position('/' IN w.name) = 0 OR NOT EXISTS (SELECT FROM above(w) a WHERE a.token IS NOT NULL) END;
 END $$;
 
 -- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to the next
@@ -2245,16 +2307,17 @@ BEGIN
         SELECT l.ctid AS at FROM locks l
         WHERE plain AND a.together = 1 AND l.name = a.name AND l.slot <= 0
           AND is_plain(a.name, a.grant_id, a.holder, a.ttl, a.metadata, a.mode, a.capacity, a.nested)
-          AND is_free(l.expires_at, l.top_slot, l.grant_id, l.spent_until, l.token, a.grant_id, (
+          AND is_free(l.expires_at, l.top_slot, l.queued, l.grant_id, l.spent_until, l.token, a.grant_id, (
             SELECT (i.epoch << 36) + pg_sequence_last_value('fencing_token_seq') FROM installation i
             WHERE i.started = pg_postmaster_start_time()))
+          AND (NOT (SELECT i.subtrees FROM installation i) OR NOT is_below(a.name))
         ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED) h),
     given AS (
       UPDATE locks l SET
         token = (SELECT i.epoch << 36 FROM installation i WHERE i.started = pg_postmaster_start_time())
                 + nextval('fencing_token_seq'),
         grant_id = f.grant_id, owner_id = f.owner_id, holder = f.holder, ttl = f.ttl, metadata = f.metadata,
-        grants = l.grants + 1, slowest = NULL, session_id = me, acquired_at = clock_timestamp(),
+        grants = l.grants + 1, slowest = NULL, subtree = false, session_id = me, acquired_at = clock_timestamp(),
         renewed_at = clock_timestamp(), expires_at = clock_timestamp() + f.ttl
       FROM found f WHERE l.ctid = f.at AND (SELECT pg_catalog.count(*) FROM found) = (SELECT pg_catalog.count(*) FROM asked)
       RETURNING f.n, l.token, l.watched_until > clock_timestamp() AS watched)
@@ -2342,6 +2405,428 @@ BEGIN
     chosen[n] := true;
   END LOOP;
   RETURN chosen;
+END $$;
+
+
+-- ==== 06_subtree
+
+-- Subtrees. A lease of a subtree covers its name and all names below it: those that begin with the name and '/'. It is
+-- an ordinary lease of its name. Its request has a row in subtrees besides its ticket. Tickets are of one sequence, so
+-- they also order requests for different names. Of two requests, where one covers the other,
+--   the one below waits for leases above it, and for tickets that are lower than its own;
+--   the one for the subtree waits for leases below it, and for tickets that are lower than its own.
+-- Nothing else is in anybody's way, and what the same owner has is not. Two shared ones are not in each other's way.
+--
+-- At least one of two sees the other, because every grant locks the table of locks before its snapshot is taken. A
+-- subtree's ticket is committed first. Then its request waits until all transactions have ended that had locked the
+-- table (wait_out): all others see the ticket. Only then does it look for what lies below (fits_below). Whoever passes
+-- over a ticket that is dead deletes it, and whoever grants one does: a row that somebody has locked is in the way.
+--
+-- Whoever waits for something above or below asks again when told (wake_tree), and when that would run out.
+
+-- ancestors lists the names that a name lies below.
+CREATE FUNCTION ancestors(p_name text) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+  parts pg_catalog.text[] := pg_catalog.string_to_array(p_name, '/');
+  path  pg_catalog.text := parts[1];
+  all_  pg_catalog.text[] := '{}';
+BEGIN
+  FOR i IN 2..pg_catalog.cardinality(parts) LOOP
+    all_ := pg_catalog.array_append(all_, path);
+    path := pg_catalog.concat(path, '/', parts[i]);
+  END LOOP;
+  RETURN all_;
+END $$;
+
+-- is_below says that there is a request for a subtree, or there was lately, that covers this name.
+DO $qualified$
+BEGIN
+  EXECUTE replace(replace($create$
+CREATE FUNCTION is_below(p_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN pg_catalog.strpos(p_name, '/') OPERATOR(pg_catalog.>) 0 AND EXISTS (
+    SELECT FROM {{schema}}.subtrees s WHERE s.name OPERATOR(pg_catalog.=) ANY ({{schema}}.ancestors(p_name)));
+END $$;
+$create$, '{{schema}}', quote_ident(current_schema())),
+    '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
+END $qualified$;
+
+-- in_tree says that a request may have something above or below it.
+CREATE FUNCTION in_tree(w waiters) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT (w).subtree OR strpos((w).name, '/') > 0 $$;
+
+-- is_path refuses what cannot be the name of a subtree.
+CREATE FUNCTION is_path(p_name text) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN '' = ANY (string_to_array(p_name, '/'))
+    THEN refuse('name', pg_catalog.quote_literal(left(p_name, 40)), 'have no empty part between, before or behind slashes, as '
+      'that of a subtree') ELSE true END
+$$;
+
+-- above lists what covers a request and is in its way. A lease that has run out is, until somebody settles it, and so
+-- is a ticket that is dead, until somebody deletes it.
+CREATE FUNCTION above(w waiters) RETURNS TABLE (
+  name text, ticket bigint, token bigint, slot int, holder text, owner_id uuid, until timestamptz, alive boolean)
+LANGUAGE plpgsql STABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+    SELECT s.name, s.ticket, l.token, l.slot, coalesce(l.holder, q.holder), s.owner_id,
+      CASE WHEN l.name IS NULL THEN q.alive_until ELSE l.expires_at END,
+      CASE WHEN l.name IS NULL THEN coalesce(q.alive_until > clock_timestamp(), false)
+           ELSE is_running(l.expires_at, l.ended_at) END
+    FROM subtrees s
+      LEFT JOIN LATERAL (
+        SELECT * FROM locks o WHERE o.name = s.name AND o.ticket = s.ticket AND o.grant_id = s.grant_id
+          AND NOT is_over(o.expires_at, o.ended_at) LIMIT 1) l ON true
+      LEFT JOIN LATERAL (
+        SELECT o.holder, (SELECT a.alive_until FROM sessions a WHERE a.session_id = o.session_id) AS alive_until
+        FROM waiters o WHERE o.name = s.name AND o.ticket = s.ticket AND o.ticket > (
+          SELECT h.served FROM locks h WHERE h.name = s.name AND h.slot = 0)) q ON l.name IS NULL
+    WHERE s.name = ANY (ancestors(w.name)) AND (s.owner_id = w.owner_id) IS NOT TRUE
+      AND NOT (s.mode = 'shared' AND w.mode = 'shared')
+      AND (l.name IS NOT NULL OR q.holder IS NOT NULL AND (w.ticket = 0 OR s.ticket < w.ticket));
+END $$;
+
+-- below lists what lies below a request for a subtree and is in its way, among p_names; NULL: all names. Without a
+-- ticket all tickets are.
+CREATE FUNCTION below(w waiters, p_names text[]) RETURNS TABLE (
+  name text, ticket bigint, token bigint, holder text, owner_id uuid, until timestamptz)
+LANGUAGE plpgsql STABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+  p_names := coalesce(p_names, names_below(w));
+  RETURN QUERY
+    SELECT l.name, NULL::bigint, l.token, l.holder, l.owner_id, l.expires_at FROM locks l
+    WHERE l.name = ANY (p_names) AND NOT is_over(l.expires_at, l.ended_at)
+      AND (l.owner_id = w.owner_id) IS NOT TRUE AND NOT (l.mode = 'shared' AND w.mode = 'shared')
+    UNION ALL
+    SELECT q.name, q.ticket, NULL, q.holder, q.owner_id,
+      (SELECT a.alive_until FROM sessions a WHERE a.session_id = q.session_id)
+    FROM few_tickets q
+    WHERE q.name = ANY (p_names) AND (w.ticket = 0 OR q.ticket < w.ticket)
+      AND (q.owner_id = w.owner_id) IS NOT TRUE AND NOT (q.mode = 'shared' AND w.mode = 'shared');
+END $$;
+
+-- names_below lists the names below a subtree that have a lease which is not over, or a ticket that is lower than that
+-- of the request; without a ticket any. It reads all names below, once for each request. When whoever may not have seen
+-- the ticket has ended, nothing else below can come to be in its way.
+CREATE FUNCTION names_below(w waiters) RETURNS text[]
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+  first text := w.name || '/';
+  after text := w.name || '0';                           -- the byte after '/'
+BEGIN
+  RETURN ARRAY(
+    SELECT l.name FROM locks l
+    WHERE l.name >= first AND l.name < after AND l.expires_at > '-infinity' AND NOT is_over(l.expires_at, l.ended_at)
+    UNION
+    SELECT q.name FROM waiters q WHERE q.name >= first AND q.name < after AND (w.ticket = 0 OR q.ticket < w.ticket)
+    ORDER BY 1);
+END $$;
+
+-- obstacles lists what is in the way of a request, above and below it: leases, and tickets (queued). It locks nothing.
+-- What lies below a request that has not looked yet is left out: it asks again at once.
+CREATE FUNCTION obstacles(w waiters) RETURNS TABLE (
+  name text, token bigint, holder text, owner_id uuid, until timestamptz, queued boolean)
+LANGUAGE plpgsql STABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF NOT (SELECT i.subtrees FROM installation i) AND NOT w.subtree THEN
+    RETURN;
+  END IF;
+  RETURN QUERY
+    SELECT a.name, a.token, a.holder, a.owner_id, a.until, a.token IS NULL FROM above(w) a
+    WHERE a.alive AND NOT is_own(w);
+  IF w.subtree THEN
+    RETURN QUERY
+      SELECT b.name, b.token, b.holder, b.owner_id, b.until, b.token IS NULL
+      FROM below(w, CASE WHEN w.ticket > 0
+        THEN coalesce((SELECT s.below FROM subtrees s WHERE s.ticket = w.ticket), '{}') END) b
+      WHERE b.until > clock_timestamp();
+  END IF;
+END $$;
+
+-- is_own says that the owner of a request holds a subtree that covers it, under which nobody else can have what is in
+-- its way: an exclusive one, or for a shared request any.
+CREATE FUNCTION is_own(w waiters) RETURNS boolean
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  RETURN w.nested AND EXISTS (
+    SELECT FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
+      AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared'));
+END $$;
+
+-- fits_tree says that nothing above a request is in its way, nor anything below one for a subtree. The caller has taken
+-- the head of its lock. It waits for nobody: what somebody has locked is in the way.
+CREATE FUNCTION fits_tree(w waiters) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  a record;
+BEGIN
+  IF NOT (SELECT i.subtrees FROM installation i) THEN
+    RETURN NOT w.subtree;
+  ELSIF is_own(w) THEN   -- nobody is granted it before this transaction has ended
+    PERFORM FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
+      AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared')
+      FOR KEY SHARE SKIP LOCKED;
+    RETURN FOUND AND (NOT w.subtree OR w.ticket > 0);
+  END IF;
+  FOR a IN SELECT * FROM above(w) LOOP
+    IF a.alive THEN
+      RETURN false;
+    ELSIF a.token IS NULL THEN
+      DELETE FROM waiters q WHERE q.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM waiters o WHERE o.name = a.name AND o.ticket = a.ticket FOR UPDATE SKIP LOCKED));
+      IF NOT FOUND THEN
+        RETURN false;
+      END IF;
+    ELSIF NOT settled(a.name, a.slot, a.token) THEN
+      RETURN false;
+    END IF;
+  END LOOP;
+  RETURN NOT w.subtree OR fits_below(w);
+END $$;
+
+-- settled says that a lease which has run out is over, and settles it if it can.
+CREATE FUNCTION settled(p_name text, p_slot int, p_token bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM settle(p_name);
+  RETURN NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = p_slot AND l.token = p_token
+    AND NOT is_over(l.expires_at, l.ended_at));
+END $$;
+
+-- fits_below says that nothing below a subtree is in the way of a request. Otherwise it keeps the names that still may
+-- be, and marks one of them as watched, the one whose lease would last longest: its end is announced.
+CREATE FUNCTION fits_below(w waiters) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  s     subtrees;
+  names text[];
+  left_ text[];
+  r     record;
+BEGIN
+  SELECT * INTO s FROM subtrees o WHERE o.ticket = w.ticket;
+  IF s.waited IS NOT TRUE THEN
+    RETURN false;
+  END IF;
+  names := coalesce(s.below, names_below(w));
+  DELETE FROM waiters q WHERE q.ctid = ANY (ARRAY(
+    SELECT o.ctid FROM waiters o WHERE o.name = ANY (names) AND o.ticket < w.ticket AND NOT EXISTS (
+      SELECT FROM sessions a WHERE a.session_id = o.session_id AND a.alive_until > clock_timestamp())
+    FOR UPDATE SKIP LOCKED));
+  FOR r IN SELECT DISTINCT l.name FROM locks l WHERE l.name = ANY (names) AND NOT is_over(l.expires_at, l.ended_at)
+    AND l.expires_at <= clock_timestamp()
+  LOOP
+    PERFORM settle(r.name);
+  END LOOP;
+  -- First tickets, then leases, each as of its own moment: whoever is granted the lock has no ticket any more.
+  left_ := ARRAY(SELECT DISTINCT q.name FROM few_tickets q WHERE q.name = ANY (names) AND q.ticket < w.ticket);
+  left_ := left_ || ARRAY(SELECT l.name FROM locks l
+    WHERE l.name = ANY (names) AND l.name <> ALL (left_) AND NOT is_over(l.expires_at, l.ended_at));
+  SELECT b.name, b.until INTO r FROM below(w, left_) b ORDER BY b.token IS NULL, b.until DESC LIMIT 1;
+  IF NOT FOUND THEN
+    RETURN true;
+  END IF;
+  IF left_ IS DISTINCT FROM s.below THEN
+    UPDATE subtrees o SET below = left_ WHERE o.ticket = w.ticket;
+  END IF;
+  UPDATE locks l
+    SET watched_until = GREATEST(l.watched_until, GREATEST(r.until, clock_timestamp()) + interval '1 minute')
+    WHERE l.ctid = (SELECT h.ctid FROM locks h WHERE h.name = r.name AND h.slot = 0 FOR NO KEY UPDATE SKIP LOCKED);
+  RETURN false;
+END $$;
+
+-- wait_out waits until the transactions have ended that have locked the table of locks to write it, for at most a tenth
+-- of a second, and says whether they have. Whatever they have granted is seen from then on, and whoever locks the table
+-- later sees what was committed before. The caller has not locked it: two that waited so would wait for each other.
+CREATE FUNCTION wait_out() RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  under text[];
+  pause float8 := 0.0005;
+  till  timestamptz := clock_timestamp() + interval '0.1 s';
+BEGIN
+  LOOP
+    under := ARRAY(
+      SELECT k.virtualtransaction FROM pg_locks k
+      WHERE k.locktype = 'relation' AND k.relation = 'locks'::regclass AND k.granted
+        AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+        AND k.mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareUpdateExclusiveLock', 'ShareLock')
+        AND k.pid IS DISTINCT FROM pg_backend_pid() AND (under IS NULL OR k.virtualtransaction = ANY (under)));
+    IF under = '{}' OR clock_timestamp() > till THEN
+      RETURN under = '{}';
+    END IF;
+    PERFORM pg_sleep(pause);
+    pause := LEAST(2 * pause, 0.01);
+  END LOOP;
+END $$;
+
+-- acquire_subtree is acquire_lease for a subtree: a lease of p_name and all names below it, exclusive or shared. It
+-- grants nothing at the first time, because the ticket must be committed before. So without p_wait, too, it writes a
+-- ticket, unless something is in the way: ask again, or give it up. more has in addition
+--   by                     the lock that the holder has, if another one is in the way
+CREATE FUNCTION acquire_subtree(
+  p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
+  p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
+  p_wait boolean DEFAULT true,
+  p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
+  p_alone boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_path(p_name)
+    AND CASE WHEN p_mode IN ('exclusive', 'shared') THEN true
+             ELSE refuse('mode', coalesce(pg_catalog.quote_literal(left(p_mode, 40)), 'NULL'), 'be exclusive or shared for a '
+               'subtree') END;
+  s  record;
+  w  waiters := ROW(p_name, 0, p_mode, p_capacity, p_grant_id, session_of(p_session_key), p_owner_id, p_nested,
+                    p_holder, p_ttl, p_metadata, NULL, true);
+BEGIN
+  SELECT o.ticket, o.waited, o.xact INTO s FROM waiters q JOIN subtrees o ON o.ticket = q.ticket
+    WHERE q.grant_id = p_grant_id;
+  IF NOT s.waited AND s.xact IS DISTINCT FROM pg_current_xact_id_if_assigned() AND wait_out() THEN
+    UPDATE subtrees o SET waited = true WHERE o.ticket = s.ticket;
+  END IF;
+  IF NOT p_wait AND s.ticket IS NULL THEN
+    ok := check_request(w, p_session_ttl, p_retry, p_wait);
+    SELECT a.granted, a.token, a.more INTO acquire_subtree.granted, acquire_subtree.token, acquire_subtree.more
+      FROM try_subtree(w) a;
+    IF acquire_subtree.granted IS NOT NULL THEN
+      RETURN;
+    END IF;
+  END IF;
+  SELECT a.granted, a.token, a.more INTO acquire_subtree.granted, acquire_subtree.token, acquire_subtree.more
+    FROM acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone, NULL) a;
+END $$;
+
+-- try_subtree refuses a request that would have to wait, and locks nothing; otherwise it answers nothing.
+CREATE FUNCTION try_subtree(w waiters, OUT granted boolean, OUT token bigint, OUT more json)
+LANGUAGE plpgsql VOLATILE
+AS $$
+#variable_conflict use_column
+DECLARE
+  head locks;
+  a    record;
+BEGIN
+  SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  IF is_taken(w, head) THEN
+    a := refusal(w, head, NULL, NULL, NULL);
+    granted := a.granted;  token := a.token;  more := a.more;
+  END IF;
+END $$;
+
+-- note_subtree writes what a ticket for a subtree needs besides.
+CREATE FUNCTION note_subtree(w waiters) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  DELETE FROM subtrees s WHERE s.name = w.name AND s.grant_id = w.grant_id;
+  INSERT INTO subtrees AS s (ticket, name, grant_id, owner_id, mode, xact)
+    VALUES (w.ticket, w.name, w.grant_id, w.owner_id, w.mode, pg_current_xact_id())
+    ON CONFLICT (ticket) DO UPDATE SET name = EXCLUDED.name, grant_id = EXCLUDED.grant_id, mode = EXCLUDED.mode,
+      owner_id = EXCLUDED.owner_id, xact = EXCLUDED.xact, waited = false, below = NULL;
+  UPDATE installation i SET subtrees = true WHERE NOT (SELECT o.subtrees FROM installation o);
+  RETURN true;
+END $$;
+
+-- watch_subtree marks the head of a subtree's lock as watched, for as long as it has rows in subtrees: the end of the
+-- lease is announced, and so is a ticket that is given up.
+CREATE FUNCTION watch_subtree(p_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  UPDATE locks l SET watched_until = 'infinity'
+    WHERE l.name = p_name AND l.slot = 0 AND l.watched_until IS DISTINCT FROM 'infinity';
+  RETURN true;
+END $$;
+
+-- keep_queue marks a head that is free, or may be soon: whoever wants the lock looks at its queue first.
+CREATE FUNCTION keep_queue(p_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  UPDATE locks l SET queued = true WHERE l.name = p_name AND l.slot = 0 AND NOT l.queued;
+  RETURN true;
+END $$;
+
+-- wake_tree tells those to ask again for whom a change of this lock may matter: requests for subtrees that cover it,
+-- and if it was a subtree, and is not held as one any more, the first of each queue below, and of its own.
+CREATE FUNCTION wake_tree(p_name text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF NOT (SELECT i.subtrees FROM installation i) THEN
+    RETURN;
+  END IF;
+  PERFORM ask_again(q) FROM subtrees s JOIN waiters q ON q.name = s.name AND q.ticket = s.ticket
+    WHERE s.name = ANY (ancestors(p_name));
+  IF EXISTS (SELECT FROM subtrees s WHERE s.name = p_name) AND NOT EXISTS (
+      SELECT FROM locks l WHERE l.name = p_name AND l.subtree AND is_running(l.expires_at, l.ended_at)) THEN
+    PERFORM ask_again(f.q) FROM (
+      SELECT DISTINCT ON (q.name) q, q.name FROM waiters q
+      WHERE q.name = p_name OR q.name >= p_name || '/' AND q.name < p_name || '0'
+      ORDER BY q.name, q.ticket) f;
+  END IF;
+END $$;
+
+-- ask_again tells a waiter to ask: a hint of a grant without a token.
+CREATE FUNCTION ask_again(w waiters) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM pg_notify('pglock_' || replace(w.session_id::text, '-', ''), hint(w.ticket, 0, 0, 0, w.grant_id));
+END $$;
+
+-- sweep_subtrees removes rows of requests that are neither queued nor granted any more, at most p_limit, and returns
+-- how many. When none is left it notes that. It waits for nobody.
+CREATE FUNCTION sweep_subtrees(p_limit int) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  gone text[];
+BEGIN
+  IF NOT (SELECT i.subtrees FROM installation i) THEN
+    RETURN 0;
+  END IF;
+  WITH dead AS (
+      DELETE FROM subtrees s WHERE s.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM subtrees o
+        WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = o.name AND q.ticket = o.ticket)
+          AND NOT EXISTS (SELECT FROM locks l WHERE l.name = o.name AND l.ticket = o.ticket AND l.grant_id = o.grant_id
+            AND NOT is_over(l.expires_at, l.ended_at))
+        LIMIT p_limit FOR UPDATE SKIP LOCKED)) RETURNING s.name)
+    SELECT pg_catalog.array_agg(d.name) INTO gone FROM dead d;
+  UPDATE locks l SET watched_until = clock_timestamp() + interval '1 minute' WHERE l.ctid = ANY (ARRAY(
+    SELECT h.ctid FROM locks h WHERE h.name = ANY (gone) AND h.slot = 0 AND h.watched_until = 'infinity'
+      AND NOT EXISTS (SELECT FROM subtrees s WHERE s.name = h.name) FOR NO KEY UPDATE SKIP LOCKED));
+  IF NOT EXISTS (SELECT FROM subtrees) THEN
+    BEGIN
+      LOCK TABLE subtrees IN SHARE MODE NOWAIT;          -- nobody writes one now
+      UPDATE installation i SET subtrees = false FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
+        WHERE i.one = mine.one AND NOT EXISTS (SELECT FROM subtrees);
+    EXCEPTION WHEN lock_not_available THEN
+      NULL;
+    END;
+  END IF;
+  RETURN coalesce(pg_catalog.cardinality(gone), 0);
 END $$;
 
 
@@ -2510,7 +2995,7 @@ DECLARE
 BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
-      SELECT q.ticket, q.name, q.mode, q.capacity FROM waiters q WHERE q.session_id = me),
+      SELECT q AS w, q.ticket, q.name FROM waiters q WHERE q.session_id = me),
     served AS MATERIALIZED (
       SELECT n.name, coalesce((SELECT l.served FROM locks l WHERE l.name = n.name AND l.slot = 0), 0) AS upto
       FROM (SELECT DISTINCT e.name FROM every e) n),
@@ -2528,7 +3013,7 @@ BEGIN
            m.upto
     FROM mine m LEFT JOIN own_firsts f ON f.ticket = m.ticket
       CROSS JOIN LATERAL (                -- once, and so apart from the rule, which the server inlines
-        SELECT CASE WHEN f.ahead = 0 THEN free_at(m.name, m.mode, m.capacity) END OFFSET 0) l (free_at);
+        SELECT CASE WHEN f.ahead = 0 THEN free_at(m.w) END OFFSET 0) l (free_at);
 END $$;
 
 -- own_tickets returns the locks and grant IDs of tickets of the session, for give_up: of tickets in a look for which
@@ -2547,11 +3032,12 @@ CREATE VIEW queue AS
 -- The same, for whoever reads a few by a key: OFFSET 0 keeps the planner to the order from a ticket to its lock. In the
 -- other one it would read all locks.
 CREATE VIEW few_tickets AS
-  SELECT q.*, h.served FROM waiters q
+  SELECT q.*, h.served, q AS w FROM waiters q
     CROSS JOIN LATERAL (SELECT l.served FROM locks l WHERE l.name = q.name AND l.slot = 0 OFFSET 0) h
   WHERE q.ticket > h.served;
 
--- Who keeps a waiter waiting, and how: the holders of the lock, and waiters before it that hold locks themselves.
+-- Who keeps a waiter waiting, and how: the holders of the lock, waiters before it that hold locks themselves or want a
+-- subtree, and what is in its way above and below.
 -- any_of says that it can continue when one of several does, as with a semaphore. A waiter behind one of another mode
 -- waits for all holders, because that one does.
 CREATE VIEW waits AS
@@ -2566,8 +3052,10 @@ CREATE VIEW waits AS
     WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
       AND NOT (q.mode = 'shared' AND l.mode = 'shared' AND NOT b.behind)
     UNION ALL
+    SELECT o.owner_id, o.holder, false, o.queued FROM obstacles(q.w) o WHERE in_tree(q.w)
+    UNION ALL
     SELECT w.owner_id, w.holder, false, true FROM waiters w
-    WHERE w.name = q.name AND w.ticket > q.served AND w.ticket < q.ticket AND w.nested
+    WHERE w.name = q.name AND w.ticket > q.served AND w.ticket < q.ticket AND (w.nested OR w.subtree)
       AND NOT (q.mode = 'shared' AND w.mode = 'shared')
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = w.session_id)) k
   WHERE (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id);
@@ -2739,7 +3227,7 @@ BEGIN
       AND pg_catalog.octet_length(coalesce(p_resource, p_name)) OPERATOR(pg_catalog.<=) 512) IS NOT TRUE THEN
     PERFORM {{schema}}.refuse_arguments(p_name, p_token, p_grant_id, p_resource);
   END IF;
-  SELECT l.slot, coalesce(p_resource, CASE
+  SELECT l.slot, l.subtree, coalesce(p_resource, CASE
       WHEN l.slot OPERATOR(pg_catalog.>) 0 THEN pg_catalog.concat(l.name, '#', l.slot) ELSE l.name END) AS resource,
       pg_catalog.date_part('epoch', l.expires_at OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) AS seconds
     INTO r FROM {{schema}}.locks l
@@ -2756,7 +3244,7 @@ BEGIN
   IF p_time_limit IS NOT NULL THEN
     ms := {{schema}}.limited(ms, p_time_limit);
   END IF;
-  ok := {{schema}}.bound_transaction(ms);
+  ok := {{schema}}.bound_transaction(ms) AND (NOT r.subtree OR {{schema}}.is_covered(r.resource, p_name, r.slot));
   UPDATE {{schema}}.fences f SET last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
       fenced_xact = pg_catalog.pg_current_xact_id(),
       advanced_at = GREATEST(pg_catalog.clock_timestamp(), pg_catalog.statement_timestamp())   -- see fence_commit
@@ -2797,6 +3285,16 @@ BEGIN
   RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
       coalesce(pg_catalog.quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'),
       CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END USING ERRCODE = 'invalid_parameter_value';
+END $$;
+
+-- is_covered refuses a resource that does not lie below a subtree, and is not that of the lease's own slot.
+CREATE FUNCTION is_covered(p_resource text, p_name text, p_slot int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
+BEGIN
+  RETURN p_resource IN (p_name, p_name || '#' || nullif(p_slot, 0)) OR starts_with(p_resource, p_name || '/')
+    OR refuse('resource', pg_catalog.quote_literal(p_resource),
+              'be ' || pg_catalog.quote_literal(p_name) || ' or below it, which is what the lease covers');
 END $$;
 
 -- limited is the lesser of p_ms and a time limit.
@@ -3086,7 +3584,8 @@ END $$;
 -- with other IDs is older than the transaction.
 
 -- require_fence returns true if this transaction has passed the fence of p_resource, or an operator lets it write
--- without one, in which case it notes the table. Otherwise it raises (I3). p_column: the row has no key there, and so
+-- without one, in which case it notes the table. The fence of a name above will do, if a subtree's lease passed it.
+-- Otherwise it raises (I3). p_column: the row has no key there, and so
 -- no fence. It locks nothing but the operator's event, which is this transaction's own.
 CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text, p_column text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
@@ -3098,7 +3597,11 @@ DECLARE
 BEGIN
   IF p_column IS NULL AND EXISTS (
       SELECT FROM fences f
-      WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()) THEN
+      WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()
+      UNION ALL
+      SELECT FROM fences f JOIN locks l ON l.name = f.lock_name AND l.slot = f.slot
+      WHERE f.resource = ANY (ancestors(p_resource)) AND f.fenced_xact = mine
+        AND f.advanced_at >= transaction_timestamp() AND l.subtree AND l.grant_id = f.grant_id) THEN
     RETURN true;
   END IF;
   name := p_schema || '.' || p_table;
@@ -3353,8 +3856,8 @@ DECLARE
 BEGIN
   SELECT k.relkind, k.relname, pg_has_role(k.relowner, 'USAGE') AS owned,
       k.relnamespace = (SELECT s.oid FROM pg_namespace s WHERE s.nspname = current_schema())
-      AND k.relname IN ('locks', 'fences', 'events', 'spent_grants', 'installation', 'waiters', 'sessions', 'receipts',
-                        'done_keys', 'pglock_schema_migrations') AS ours
+      AND k.relname IN ('locks', 'fences', 'events', 'spent_grants', 'installation', 'waiters', 'subtrees',
+                        'sessions', 'receipts', 'done_keys', 'pglock_schema_migrations') AS ours
     INTO c FROM pg_class k WHERE k.oid = p_table;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'table is %: it must be an existing table', coalesce(p_table::text, 'NULL') USING ERRCODE = '42P01';
@@ -3546,7 +4049,8 @@ CREATE VIEW described AS
                                 ORDER BY q.ticket LIMIT 1000000) w) AS waiting,
          watch_channel(l.name) AS channel, l.grants, (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us,
          (SELECT GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint FROM waiters q
-          WHERE q.name = l.name AND q.ticket > h.served ORDER BY q.ticket LIMIT 1) AS longest_wait_us, l.ticket
+          WHERE q.name = l.name AND q.ticket > h.served ORDER BY q.ticket LIMIT 1) AS longest_wait_us, l.ticket,
+         l.subtree
   FROM locks l CROSS JOIN LATERAL (
     SELECT CASE WHEN l.slot = 0 THEN l.served
                 ELSE (SELECT o.served FROM locks o WHERE o.name = l.name AND o.slot = 0) END AS served) h
@@ -3578,7 +4082,8 @@ BEGIN
   PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.watched_until >= clock_timestamp() + p_for / 2;
   IF NOT FOUND THEN
     LOOP
-      UPDATE locks l SET watched_until = clock_timestamp() + p_for WHERE l.name = p_name AND l.slot = 0;
+      UPDATE locks l SET watched_until = GREATEST(l.watched_until, clock_timestamp() + p_for)
+        WHERE l.name = p_name AND l.slot = 0;
       EXIT WHEN FOUND;
       PERFORM make_head(p_name);
     END LOOP;
@@ -5063,7 +5568,8 @@ LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT
 AS $$
   WITH users AS (
     SELECT pg_catalog.unnest('{schema_version, database_id, start_client, timeline, diagnose, wrong_rights, sweep,
-      acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
+      acquire_lease, acquire_leases, acquire_subtree,
+      renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
       look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal,
       outcome, guard_write, key_column, key_columns, made_triggers, guard_triggers, guard_table, unguard_table,
       list_guards, broken_guards, get_lock, list_locks, list_waiters, list_fences, session_rows, list_sessions,

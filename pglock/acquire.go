@@ -132,6 +132,11 @@ func grantOf(a protocol.Answer, sent trust.Instant) granted {
 // getGrant requests the lock, and waits for it if it is held and the request says so.
 func (c *Client) getGrant(ctx context.Context, q *pending) (granted, error) {
 	a, err := c.ask(ctx, q)
+	if q.Subtree && err == nil && a.Ticket != 0 {
+		if a, err = c.askForSubtree(ctx, q, a); err != nil {
+			return granted{}, err
+		}
+	}
 	switch {
 	case err == nil && a.Granted:
 		return grantOf(a, q.Asked), nil
@@ -150,7 +155,7 @@ func (c *Client) getGrant(ctx context.Context, q *pending) (granted, error) {
 
 // heldError says who holds the lock, by the server's answer.
 func (c *Client) heldError(a protocol.Answer, name string) *HeldError {
-	return &HeldError{Lock: name, Holder: a.Holder, Token: Token(a.Token), ExpiresAt: a.ExpiresAt, Place: a.Place,
+	return &HeldError{Lock: name, Holder: a.Holder, By: a.By, Token: Token(a.Token), ExpiresAt: a.ExpiresAt, Place: a.Place,
 		OwnSince: c.leases.since(Token(a.Token))}
 }
 

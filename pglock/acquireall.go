@@ -1,7 +1,6 @@
 package pglock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -14,8 +13,8 @@ import (
 )
 
 // AcquireAll takes several locks: all of them or none. It waits in their queues one after another, in byte
-// order of the names, whatever their order in the list; so calls of AcquireAll never wait for each other in a
-// circle. All leases have the same owner (Leases.Context), and each has its own token. The options apply to
+// order of the names where '/' comes before every other byte, whatever their order in the list; so calls of AcquireAll
+// never wait for each other in a circle, with subtrees (WithSubtree) or without. All leases have the same owner (Leases.Context), and each has its own token. The options apply to
 // each lock, WithMaxWait to all together.
 //
 // Errors are those of Acquire, and ErrInvalid for an empty list or a repeated name. After an error nothing is
@@ -46,7 +45,13 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(names[a], names[b]) })
+	slices.SortFunc(order, func(a, b int) int { return compareNames(names[a], names[b]) })
+	for _, name := range names {
+		r := first
+		if r.Name = name; checkSubtree(&r) != nil {
+			return nil, checkSubtree(&r)
+		}
+	}
 	leases := make([]*Lease, len(names))
 	for _, i := range order {
 		r := first

@@ -50,6 +50,7 @@ type HeldError struct {
 	Lock string
 	// "" in a grace, or if nobody holds the lock: a waiter is next, or a transaction has locked its row
 	Holder    string
+	By        string    // the lock that Holder holds, if another is in the way: above, or below a subtree (WithSubtree)
 	Token     Token     // of the holder's lease; 0 if Holder is ""
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero if unknown
 	Grace     bool      // until ExpiresAt a holder whose grant a failover has lost may believe in it (WithGrace)
@@ -68,6 +69,9 @@ func (e *HeldError) Error() string {
 			"locked its row", e.Lock)
 	}
 	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Lock, e.Holder, e.Token)
+	if e.By != "" {
+		s = e.other()
+	}
 	if !e.ExpiresAt.IsZero() {
 		s += " until " + e.ExpiresAt.Format(time.RFC3339Nano)
 	}
@@ -77,6 +81,22 @@ func (e *HeldError) Error() string {
 	}
 	if e.Place > 0 {
 		s += fmt.Sprintf("; place %d in the queue", e.Place)
+	}
+	return s
+}
+
+// other is the text for a lock that is not free because of another.
+func (e *HeldError) other() string {
+	where, does := "above", "holds"
+	if strings.HasPrefix(e.By, e.Lock+"/") {
+		where = "below"
+	}
+	if e.Token == 0 {
+		does = "waits for"
+	}
+	s := fmt.Sprintf("pglock: lock %q is not free: %q %s %q, %s it", e.Lock, e.Holder, does, e.By, where)
+	if e.Token != 0 {
+		s += fmt.Sprintf(", with token %d", e.Token)
 	}
 	return s
 }

@@ -20,10 +20,11 @@ type LockInfo struct {
 	EndedAt    time.Time       `json:"ended_at,omitzero"`   // of a release or a break
 	Remaining  time.Duration   `json:"-"`                   // of the lease, at the answer
 	Metadata   json.RawMessage `json:"metadata,omitempty"`
-	Mode       Mode            `json:"mode"`            // of the last grant
-	Limit      int             `json:"limit,omitempty"` // of ModeLimit
-	Slot       int             `json:"slot,omitempty"`  // from 1, of ModeShared and ModeLimit; 0 for ModeExclusive
-	Waiting    int             `json:"waiting"`         // the number of requests in the queue
+	Mode       Mode            `json:"mode"`              // of the last grant
+	Limit      int             `json:"limit,omitempty"`   // of ModeLimit
+	Subtree    bool            `json:"subtree,omitempty"` // the last grant covers all names below this one (WithSubtree)
+	Slot       int             `json:"slot,omitempty"`    // from 1, of ModeShared and ModeLimit; 0 for ModeExclusive
+	Waiting    int             `json:"waiting"`           // the number of requests in the queue
 	// how often this lock, or this slot, was granted since its row was made
 	Grants int64 `json:"grants"`
 

@@ -29,6 +29,7 @@ type Lease struct {
 	class   int           // of the leases that are renewed with it
 	grace   time.Duration // on the server the lease is longer by this
 	mode    Mode
+	subtree bool
 	slot    int
 	owner   *owner
 	queued  bool   // the call waited for it
@@ -58,7 +59,7 @@ type Lease struct {
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
 	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL,
 		class: classOf(r.TTL), grace: r.Grace,
-		mode: Mode(r.Mode), slot: slot, owner: r.owner, sight: r.sight, since: time.Now()}
+		mode: Mode(r.Mode), subtree: r.Subtree, slot: slot, owner: r.owner, sight: r.sight, since: time.Now()}
 	l.owner.held.Add(1)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
 	return l
@@ -75,6 +76,9 @@ func (l *Lease) Holder() string { return l.holder }
 
 // Mode says how the lock is held.
 func (l *Lease) Mode() Mode { return l.mode }
+
+// Subtree reports whether the lease covers all names below the lock's, too (WithSubtree).
+func (l *Lease) Subtree() bool { return l.subtree }
 
 // Slot is the place among the holders of a lock with WithShared or WithLimit, from 1 up to the limit; 0 for an
 // exclusive lease. No two leases have the same slot of a lock at the same time.

@@ -51,6 +51,9 @@ func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) 
 			return request{}, err
 		}
 	}
+	if err := checkSubtree(&r); err != nil {
+		return request{}, err
+	}
 	return r, checkGrace(r.TTL, r.Grace)
 }
 

@@ -24,6 +24,7 @@ type LockInfo[Token ~int64, Mode ~string] struct {
 	Metadata   json.RawMessage
 	Mode       Mode
 	Limit      int
+	Subtree    bool
 	Slot       int
 	Waiting    int
 	Grants     int64
@@ -41,7 +42,7 @@ func ScanLockInfo[Token ~int64, Mode ~string](rows pgx.Rows, more ...any) (i Loc
 	var slowest, longest *int64
 	err = rows.Scan(append([]any{&i.Name, &i.Held, &i.Holder, &i.Session, &i.Token, &ttl, &acquiredAt, &renewedAt,
 		&expiresAt, &endedAt, &remaining, &metadata, &i.Slot, &i.Mode, &capacity, &i.Waiting, &i.Grants, &slowest,
-		&longest}, more...)...)
+		&longest, &i.Subtree}, more...)...)
 	i.TTL, i.Remaining = time.Duration(ttl)*time.Microsecond, time.Duration(remaining)*time.Microsecond
 	i.AcquiredAt, i.RenewedAt = Moment(acquiredAt), Moment(renewedAt)
 	i.ExpiresAt, i.EndedAt, i.Limit = Moment(expiresAt), Moment(endedAt), OrZero(capacity)
@@ -104,7 +105,7 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 		LEFT JOIN pg_catalog.pg_locks u ON k.pid IS NULL AND u.pid IS NULL AND u.transactionid IS NOT NULL
 			AND u.virtualtransaction OPERATOR(pg_catalog.=) k.virtualtransaction
 		LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction OPERATOR(pg_catalog.=) u.transactionid
-	WHERE c.relname OPERATOR(pg_catalog.=) ANY ('{locks,sessions,waiters,fences,receipts,done_keys,events,installation,spent_grants}')
+	WHERE c.relname OPERATOR(pg_catalog.=) ANY ('{locks,sessions,waiters,subtrees,fences,receipts,done_keys,events,installation,spent_grants}')
 		AND k.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' AND k.locktype OPERATOR(pg_catalog.=) 'relation'
 	ORDER BY k.virtualtransaction, k.pid, k.granted, p.gid, c.relkind DESC, c.relname LIMIT 20`
 

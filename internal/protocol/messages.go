@@ -34,6 +34,7 @@ type Request struct {
 	Metadata json.RawMessage
 	Mode     string
 	Capacity int // 0 if the mode has none
+	Subtree  bool
 	Wait     bool
 	Owner    uuid.UUID
 	Nested   bool // the owner holds a lock
@@ -50,6 +51,7 @@ type Answer struct {
 	Slot      int
 	Remaining time.Duration // of the lease when granted; else until the first in the queue should ask again
 	Holder    string
+	By        string // the lock that it holds, if another one is in the way
 	ExpiresAt time.Time
 
 	Ticket int64 // 0 when not queued

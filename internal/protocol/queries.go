@@ -14,9 +14,10 @@ import (
 // with prepared statements off. Times travel as microseconds since 1970, because a time in text form depends on the
 // session's DateStyle. migrations/schema says what each function locks, reads and returns.
 type Queries struct {
-	acquire, acquireMany, renewAll, look, ownTickets, renew, checkMany, timeline string
-	release, releaseMany, handOver, giveUp, endSession, sweep                    string
-	announce, notify, mark                                                       string
+	acquire, acquireMany, acquireSubtree                      string
+	renewAll, look, ownTickets, renew, checkMany, timeline    string
+	release, releaseMany, handOver, giveUp, endSession, sweep string
+	announce, notify, mark                                    string
 
 	// The results of these are for people, and are read where they are shown.
 	Start, Watch, Get, BrokenGuards, Diagnose, Statistics, RecentEvents string
@@ -35,7 +36,8 @@ func NewQueries(schema string) *Queries {
 	in := func(q string) string {
 		q = strings.ReplaceAll(q, "{{info}}",
 			`name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
-				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting, grants, slowest_us, longest_wait_us`)
+				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting, grants, slowest_us, longest_wait_us,
+				subtree`)
 		q = strings.ReplaceAll(q, "{{waiter}}",
 			`name, ticket, place, mode, capacity, holder, session_id::pg_catalog.text, alive, ttl_us, {{at enqueued_at}},
 				waiting_us, behind_ticket, behind_holder, metadata::pg_catalog.text`)
@@ -60,6 +62,11 @@ func NewQueries(schema string) *Queries {
 				$4::pg_catalog.text[], $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.jsonb[],
 				$7::pg_catalog.bool[], $8::pg_catalog.text[], $9::pg_catalog.int4[], $10::pg_catalog.bool[],
 				$11::pg_catalog.text::pg_catalog.interval, $12::pg_catalog.text[]::pg_catalog.uuid[], $13::pg_catalog.bool[], true)`),
+		acquireSubtree: in(`SELECT NULL::pg_catalog.int8, granted, token, more::pg_catalog.text
+			FROM {{schema}}.acquire_subtree($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid,
+				$4::pg_catalog.text, $5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool,
+				$8::pg_catalog.text, $9::pg_catalog.int4, $10::pg_catalog.bool, $11::pg_catalog.text::pg_catalog.interval,
+				$12::pg_catalog.text::pg_catalog.uuid, $13::pg_catalog.bool, true)`),
 		renewAll: in(`SELECT n, outcome, {{at expires_at}}, remaining_us
 			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[],
 				NULL, $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.timestamptz[], true)`),

@@ -11,11 +11,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Acquire requests locks, with the single or the array function, which do the same for each request.
+// Acquire requests locks, with the single or the array function, which do the same for each request. A subtree is
+// requested alone.
 func (q *Queries) Acquire(requests []Request, answers []Answer) Step {
 	if len(requests) == 1 {
-		a := requests[0]
-		return Step{SQL: q.acquire, Args: []any{a.Name, a.GrantID.String(), a.Session.Key.String(), a.Holder,
+		a, sql := requests[0], q.acquire
+		if a.Subtree {
+			sql = q.acquireSubtree
+		}
+		return Step{SQL: sql, Args: []any{a.Name, a.GrantID.String(), a.Session.Key.String(), a.Holder,
 			Interval(a.TTL + a.Grace), a.metadata(), a.Retry,
 			a.Mode, a.capacity(), a.Wait, Interval(a.Session.TTL), a.Owner.String(), a.Nested},
 			Scan: func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
@@ -57,6 +61,7 @@ func (a Request) metadata() *string {
 type more struct {
 	Slot      int       `json:"slot"`
 	Holder    string    `json:"holder"`
+	By        string    `json:"by"`
 	ExpiresAt time.Time `json:"expires_at"`
 	Remaining int64     `json:"remaining_us"`
 	Ticket    int64     `json:"ticket"`
@@ -102,7 +107,7 @@ func scanAnswer(rows pgx.Rows, requests []Request, answers []Answer) error {
 	}
 	i := place(n)
 	answers[i] = Answer{Granted: granted, Token: OrZero(token), Slot: m.Slot, Remaining: micros(m.Remaining),
-		Holder: m.Holder, ExpiresAt: m.ExpiresAt.UTC(), Ticket: m.Ticket, Place: m.Place, First: m.First,
+		Holder: m.Holder, By: m.By, ExpiresAt: m.ExpiresAt.UTC(), Ticket: m.Ticket, Place: m.Place, First: m.First,
 		Handed: m.handed(), Waited: answers[i].Waited}
 	if granted {
 		answers[i].Remaining = requests[i].TTL + requests[i].Grace

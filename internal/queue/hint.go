@@ -37,7 +37,7 @@ func digest(text string, grantID uuid.UUID) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// parse reads the server's report of a grant.
+// parse reads the server's report of a grant. One without a token only says that the call should ask again.
 func parse(text string) (h Hint, ok bool) {
 	var left int64
 	fields := strings.Fields(text)
@@ -56,7 +56,7 @@ func parse(text string) (h Hint, ok bool) {
 		}
 	}
 	h.Left = time.Duration(left) * time.Microsecond
-	return h, h.Token > 0
+	return h, h.Token > 0 || h.Slot == 0 && h.Left == 0
 }
 
 // Hear gives the hint of a grant to its ticket. sent is a local time before the grant, nil if unknown. A hint belongs
@@ -87,6 +87,10 @@ func (q *Queue) hear(text string, sent *trust.Instant) {
 	}
 	if h.Seen = t.seen; sent != nil {
 		h.Seen = *sent
+	}
+	if h.Token == 0 {
+		t.tell(News{AskAgain: true})
+		return
 	}
 	t.tell(News{Hint: &h})
 }

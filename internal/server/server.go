@@ -175,6 +175,8 @@ func (s *Server) Acquire(ctx context.Context, a protocol.Request) (answer protoc
 	a.Since = time.Now()
 	err = s.past(func() error {
 		switch {
+		case a.Subtree:
+			answer, err = s.acquireSubtree(ctx, a)
 		case a.Retry:
 			answer, err = s.again.Do(ctx, a)
 		case a.Wait:
@@ -188,6 +190,13 @@ func (s *Server) Acquire(ctx context.Context, a protocol.Request) (answer protoc
 		err = noneFree(ctx, err, a.Since, s.pool)
 	}
 	return answer, err
+}
+
+// acquireSubtree requests a subtree, in a statement of its own: it may wait for others' transactions.
+func (s *Server) acquireSubtree(ctx context.Context, a protocol.Request) (protocol.Answer, error) {
+	answers := make([]protocol.Answer, 1)
+	err := s.repeat(ctx, s.lend, s.requests([]protocol.Request{a}, answers))
+	return answers[0], err
 }
 
 // past repeats what a standby has refused, as often as the pool had idle connections: each is closed when it is

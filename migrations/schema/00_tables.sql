@@ -63,7 +63,8 @@ CREATE TABLE installation (
   timeline_since timestamptz,                -- when a grant first noticed this timeline; NULL for the first
   history_keep   interval NOT NULL DEFAULT '90 days',  -- for how long the history is kept
   history_since  timestamptz,                -- since when the history has every tenure; NULL: it has not
-  history_pruned timestamptz                 -- what ended before may have been removed from the history; NULL: nothing
+  history_pruned timestamptz,                -- what ended before may have been removed from the history; NULL: nothing
+  subtrees       boolean NOT NULL DEFAULT false        -- the table of subtrees may have rows
 );
 INSERT INTO installation DEFAULT VALUES;
 
@@ -102,6 +103,8 @@ CREATE TABLE locks (
   limit_named   int,                                -- by the latest lease or ticket of mode limit
   spent_until   timestamptz,                        -- until then given-up grant IDs may still arrive
   watched_until timestamptz,                        -- until then somebody wants to hear of changes
+  queued        boolean     NOT NULL DEFAULT false, -- somebody may queue though it is free: a subtree is in the way
+  subtree       boolean     NOT NULL DEFAULT false, -- of each row: the lease covers all names below this one
   PRIMARY KEY (name, slot)
 ) WITH (fillfactor = 25, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 
@@ -122,7 +125,7 @@ CREATE TABLE sessions (
 
 -- The queue. A ticket is drawn and written by whoever has joined the head or taken it. So whoever takes the head sees
 -- every ticket that is lower than any later one. Whoever ends a lease serves the queue, and nobody queues for a free
--- lock: so a lock whose head was released, and that has no slots, has no tickets that count.
+-- lock: so a lock whose head was released, and that has no slots, has no tickets that count, unless it says queued.
 CREATE TABLE waiters (
   name        text COLLATE "C" NOT NULL,
   ticket      bigint      NOT NULL,
@@ -136,10 +139,25 @@ CREATE TABLE waiters (
   ttl         interval    NOT NULL,
   metadata    jsonb,
   enqueued_at timestamptz NOT NULL,
+  subtree     boolean     NOT NULL,                 -- it wants all names below, too
   PRIMARY KEY (name, ticket)
 ) WITH (autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 CREATE INDEX waiters_session ON waiters (session_id);
 CREATE INDEX waiters_owner ON waiters (owner_id);
+
+-- Requests for subtrees: see 06_subtree. A row counts as long as its ticket does, and then the lease that this was
+-- granted.
+CREATE TABLE subtrees (
+  ticket   bigint  PRIMARY KEY,
+  name     text COLLATE "C" NOT NULL,
+  grant_id uuid    NOT NULL,
+  owner_id uuid,
+  mode     text    NOT NULL,
+  xact     xid8    NOT NULL,                        -- the transaction that wrote the ticket
+  waited   boolean NOT NULL DEFAULT false,          -- whoever may not have seen the ticket has ended
+  below    text[]                                   -- names below that may still be in the way; NULL: not looked for
+) WITH (vacuum_truncate = false);
+CREATE INDEX subtrees_name ON subtrees (name);
 
 -- Grant IDs that were given up while their request may still be under way. They are kept for an hour, far longer than
 -- a request can be late.
@@ -223,8 +241,9 @@ INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, 
   SELECT n, 0, u, u, repeat('.', 1500), '0', now(), now(), now() FROM generate_series(1, 20) n, gen_random_uuid() u;
 INSERT INTO sessions SELECT gen_random_uuid(), repeat('.', 1500), now() FROM generate_series(1, 40);
 INSERT INTO waiters
-  SELECT '', n, '', 0, gen_random_uuid(), gen_random_uuid(), NULL, false, repeat('.', 1500), '0', NULL, now()
+  SELECT '', n, '', 0, gen_random_uuid(), gen_random_uuid(), NULL, false, repeat('.', 1500), '0', NULL, now(), false
   FROM generate_series(1, 340) n;
+INSERT INTO subtrees SELECT n, n, gen_random_uuid(), NULL, repeat('.', 1500), '0' FROM generate_series(1, 90) n;
 INSERT INTO spent_grants SELECT gen_random_uuid(), now() FROM generate_series(1, 2600);
 INSERT INTO fences SELECT n, 0, repeat('.', 1500), 0, u, '0', now() FROM generate_series(1, 40) n, gen_random_uuid() u;
 INSERT INTO receipts SELECT gen_random_uuid(), gen_random_uuid(), now() FROM generate_series(1, 1200);
@@ -232,6 +251,7 @@ INSERT INTO done_keys SELECT n, repeat('.', 1500), 0, now() FROM generate_series
 DELETE FROM locks;
 DELETE FROM sessions;
 DELETE FROM waiters;
+DELETE FROM subtrees;
 DELETE FROM spent_grants;
 DELETE FROM fences;
 DELETE FROM receipts;

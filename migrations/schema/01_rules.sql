@@ -211,13 +211,14 @@ $$;
 
 -- is_free says of the head of a lock, which the caller locks in the same statement, that a plain request may be granted
 -- it: it was released, it has no slots, no grant ID of it was given up lately, and the next token is greater than that
--- of the row. For a released lock without slots nobody queues. p_drawn is the greatest token that was drawn.
+-- of the row. For a released lock without slots nobody queues, unless it says so. p_drawn is the greatest token that
+-- was drawn; NULL keeps whoever asks from a grant here.
 CREATE FUNCTION is_free(
-  p_expires_at timestamptz, p_top_slot int, p_grant_id uuid, p_spent_until timestamptz, p_token bigint, p_asked uuid,
-  p_drawn bigint) RETURNS boolean
+  p_expires_at timestamptz, p_top_slot int, p_queued boolean, p_grant_id uuid, p_spent_until timestamptz,
+  p_token bigint, p_asked uuid, p_drawn bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND p_top_slot OPERATOR(pg_catalog.=) 0
+  SELECT p_expires_at OPERATOR(pg_catalog.=) '-infinity' AND p_top_slot OPERATOR(pg_catalog.=) 0 AND NOT p_queued
     AND p_grant_id OPERATOR(pg_catalog.<>) p_asked
     AND (p_spent_until IS NULL OR p_spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
     AND p_token OPERATOR(pg_catalog.<=) p_drawn

@@ -177,6 +177,7 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     total := total + n;
   END LOOP;
+  total := total + sweep_subtrees(p_limit);
   IF p_history THEN
     SELECT total + p.removed INTO total FROM prune_history(NULL, p_limit) p;
   END IF;

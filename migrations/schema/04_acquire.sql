@@ -46,7 +46,7 @@ BEGIN
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
     grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
-    grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL,
+    grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL, subtree = false,
     session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
                                    'hex')::pg_catalog.uuid,                            -- session_of, written out
     acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
@@ -54,10 +54,11 @@ BEGIN
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
     WHERE (SELECT plain) AND h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
-      AND {{schema}}.is_free(h.expires_at, h.top_slot, h.grant_id, h.spent_until, h.token, p_grant_id, (
+      AND {{schema}}.is_free(h.expires_at, h.top_slot, h.queued, h.grant_id, h.spent_until, h.token, p_grant_id, (
         SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
                OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
-        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()))
+        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
+          AND (NOT i.subtrees OR NOT {{schema}}.is_below(p_name))))
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
   RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
     INTO acquire_lease.granted, acquire_lease.token, watched;
@@ -65,7 +66,7 @@ BEGIN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        NULL), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL) a;
+        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL) a;
   ELSIF watched THEN
     more := '{"watched": true}';
   END IF;
@@ -123,7 +124,8 @@ BEGIN
       last := a.name;
       ok := (NOT (a.wait OR a.retry) OR in_order(a.name, most)) AND ok;         -- a try waits for no row that is there
       given := acquire_otherwise(
-        ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL),
+        ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL,
+          false),
         false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth);
       nth := nth + (given.granted OR a.wait OR a.retry)::int;
       most := GREATEST(most COLLATE "C", a.name);
@@ -157,12 +159,34 @@ AS $$
                          'be from 1 to 1000 with mode limit, else NULL') END
 $$;
 
--- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
--- was given up. INSERT locks the table before it draws the token, so the token cannot be older than a concurrent
--- prune of the row (I21). If somebody else inserts the name, it waits for them, and then the name is no longer new.
--- For any other lock it first looks, without locking. A try that is refused ends there, and has written nothing (I13).
--- If it cannot take the head of a lock that looks free, it looks again for some milliseconds: whoever joins, or has
--- taken it, is soon done.
+-- acquire_new grants a lock that was never used, and returns the token: a name without a row has no queue, and none of
+-- its grant IDs was given up. INSERT locks the table before it draws the token, so the token cannot be older than a
+-- concurrent prune of the row (I21). If somebody else inserts the name, it waits for them, and then the name is no
+-- longer new: NULL.
+CREATE FUNCTION acquire_new(w waiters) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  ok    boolean := require_durable_commit();
+  t     bigint;
+  since timestamptz;
+BEGIN
+  INSERT INTO locks AS l (name, token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
+    expires_at, metadata, grants)
+    SELECT w.name, draw_token(0), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
+      clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
+    WHERE NOT (SELECT i.subtrees FROM installation i) OR NOT is_below(w.name)
+    ON CONFLICT (name, slot) DO NOTHING
+    RETURNING l.token, l.acquired_at INTO t, since;
+  IF since < clock_timestamp() - w.ttl / 20 THEN         -- it has waited for who inserted the name, and undid it
+    UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl WHERE l.name = w.name;
+  END IF;
+  RETURN t;
+END $$;
+
+-- acquire_otherwise first looks, without locking, unless the lock was never used. A try that is refused ends there, and
+-- has written nothing (I13). If it cannot take the head of a lock that looks free, it looks again for some
+-- milliseconds: whoever joins, or has taken it, is soon done.
 -- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
 -- locked the head, a request that waits joins the queue. It never takes a head that it has joined: two that did would
 -- wait for each other. If the lock has become free meanwhile, the answer says that the first asks again at once.
@@ -180,25 +204,19 @@ DECLARE
   a     record;
   stays boolean := p_wait OR p_retry;
   ok    boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
-  since timestamptz;
 BEGIN
   w.session_id := session_of(p_session_key);
   IF p_plain IS NOT TRUE THEN
     ok := require_read_committed() AND check_request(w, p_session_ttl, p_retry, p_wait);
   END IF;
+  IF w.subtree THEN                                      -- before its ticket is drawn: see wait_out
+    LOCK TABLE locks IN ROW EXCLUSIVE MODE;
+  END IF;
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
-  IF head.name IS NULL AND w.mode = 'exclusive' THEN
-    ok := require_durable_commit();
-    INSERT INTO locks AS l (name, token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
-      expires_at, metadata, grants)
-      SELECT w.name, draw_token(0), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
-        clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
-      ON CONFLICT (name, slot) DO NOTHING
-      RETURNING true, l.token, l.acquired_at INTO acquire_otherwise.granted, acquire_otherwise.token, since;
-    IF FOUND THEN
-      IF since < clock_timestamp() - w.ttl / 20 THEN           -- it has waited for who inserted the name, and undid it
-        UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl WHERE l.name = w.name;
-      END IF;
+  IF head.name IS NULL AND w.mode = 'exclusive' AND NOT w.subtree THEN
+    acquire_otherwise.token := acquire_new(w);
+    acquire_otherwise.granted := acquire_otherwise.token IS NOT NULL;
+    IF acquire_otherwise.granted THEN
       RETURN;
     END IF;
   END IF;

@@ -123,20 +123,21 @@ BEGIN
   RETURN r.w;
 END $$;
 
--- free_at says when a request of this mode could be granted, by the present leases; NULL if it could be now. It
--- ignores the queue and locks nothing: it is an estimate.
-CREATE FUNCTION free_at(p_name text, p_mode text, p_capacity int) RETURNS timestamptz
+-- free_at says when a request could be granted, by the present leases, and by what is in its way above and below; NULL
+-- if it could be now. It ignores the queue and locks nothing: it is an estimate.
+CREATE FUNCTION free_at(w waiters) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  RETURN (
-    SELECT CASE p_mode
+  RETURN GREATEST((
+    SELECT CASE w.mode
              WHEN 'exclusive' THEN max(l.expires_at)
              WHEN 'shared' THEN max(l.expires_at) FILTER (WHERE l.mode <> 'shared')
              ELSE coalesce(max(l.expires_at) FILTER (WHERE l.mode <> 'limit'),
-                           CASE WHEN count(*) >= p_capacity THEN min(l.expires_at) END)
+                           CASE WHEN count(*) >= w.capacity THEN min(l.expires_at) END)
            END
-    FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at));
+    FROM locks l WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at)),
+    CASE WHEN in_tree(w) THEN (SELECT max(o.until) FROM obstacles(w) o) END);
 END $$;
 
 -- is_held says, without locking, that a lease is in the way of the next in the queue, or of w if nobody queues.
@@ -152,7 +153,7 @@ BEGIN
   IF p_head.top_slot > 0 THEN
     nxt := next_waiter(w.name, p_head.served);
     nxt := CASE WHEN nxt.ticket IS NULL THEN w ELSE nxt END;
-    RETURN free_at(w.name, nxt.mode, nxt.capacity) IS NOT NULL;
+    RETURN free_at(nxt) IS NOT NULL;
   END IF;
   RETURN false;
 END $$;
@@ -171,11 +172,12 @@ BEGIN
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
   RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL
-    OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
+    OR free_at(w) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
--- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last. The place
+-- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last, and where a
+-- subtree is in the way or below it somebody's lease, by names that lock. The place
 -- counts dead tickets. Where the lock is free, the first is who has none but dead ones before it: nobody else will ask.
 CREATE FUNCTION refusal(
   w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint,
@@ -187,18 +189,24 @@ DECLARE
   holder text := p_head.holder;
   until  timestamptz := p_head.expires_at;
   free   timestamptz := p_head.expires_at;
+  other  text;
   left_  bigint;
 BEGIN
   granted := false;
   token := p_head.token;
   IF NOT is_running(p_head.expires_at, p_head.ended_at) THEN                            -- else it is exclusive
+    w.ticket := coalesce(p_ticket, 0);
     SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
       WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
-    free := free_at(w.name, w.mode, w.capacity);
+    free := free_at(w);
+    IF until IS NULL AND free IS NOT NULL THEN                                          -- another lock is in the way
+      SELECT o.token, o.holder, o.until, o.name INTO refusal.token, holder, until, other FROM obstacles(w) o
+        ORDER BY o.until DESC LIMIT 1;
+    END IF;
   END IF;
   left_ := microseconds_until(free);
   more := json_strip_nulls(json_build_object(
-    'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
+    'holder', holder, 'expires_at', until, 'by', other, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
     'first', nullif(p_place = 1 OR left_ = 0 AND (next_waiter(w.name, p_head.served)).ticket >= p_ticket, false),
     'handed', p_handed, 'watched',
       nullif(p_head.watched_until > clock_timestamp(), false)));
@@ -309,8 +317,7 @@ RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  g         grants;
-  nxt       waiters;  batch waiters[];  slots int[];
+  g         grants;  nxt waiters;  batch waiters[];  slots int[];
   upto      bigint := p_head.served;                     -- tickets that count no more
   exclusive int := 0;  shared int := 0;  limited int := 0;                 -- leases that are not over, by mode
   in_use    int;  above bigint := p_head.token;          -- their limit, and the greatest token
@@ -330,6 +337,7 @@ BEGIN
       EXIT WHEN w.ticket IS NULL;
       nxt := w; w := NULL;
     END IF;
+    EXIT WHEN in_tree(nxt) AND NOT fits_tree(nxt) AND (p_head.queued OR nxt.ticket = 0 OR keep_queue(nxt.name));
     IF nxt.mode = 'exclusive' THEN
       EXIT WHEN shared > 0 OR limited > 0;
       batch := claim(ARRAY[nxt], upto);
@@ -421,7 +429,8 @@ BEGIN
     ticket = coalesce(nullif(w.ticket, 0), l.ticket), served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
-    metadata = w.metadata, grants = l.grants + 1, slowest = NULL
+    metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued = false, subtree = w.subtree,
+    watched_until = CASE WHEN w.subtree THEN 'infinity' ELSE l.watched_until END
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t];
@@ -429,15 +438,15 @@ BEGIN
 END $$;
 
 -- next_batch returns the live waiters from w on that can be granted together with it: of its mode and limit, at most
--- p_most.
+-- p_most, and only one where each has to be compared with a tree.
 CREATE FUNCTION next_batch(w waiters, p_most int) RETURNS waiters[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RETURN (
     SELECT array_agg(b.q ORDER BY b.ticket) FROM (
-      SELECT n.q, n.ticket, bool_and((n.q).mode = w.mode AND (n.q).capacity IS NOT DISTINCT FROM w.capacity)
-                              OVER (ORDER BY n.ticket) AS fits
+      SELECT n.q, n.ticket, bool_and((n.q).mode = w.mode AND (n.q).capacity IS NOT DISTINCT FROM w.capacity
+                                     AND (n.ticket = w.ticket OR NOT in_tree(n.q))) OVER (ORDER BY n.ticket) AS fits
       FROM (SELECT o AS q, o.ticket FROM waiters o WHERE o.name = w.name AND o.ticket >= w.ticket
             ORDER BY o.ticket LIMIT p_most) n) b
     WHERE b.fits AND ((b.q).ticket = w.ticket OR session_alive((b.q).session_id)));
@@ -481,18 +490,18 @@ BEGIN
     FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
   INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
-    acquired_at, renewed_at, expires_at, metadata, grants)
+    acquired_at, renewed_at, expires_at, metadata, grants, subtree)
     SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
-      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
+      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1, w.subtree
     FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested,
-      holder, ttl, metadata, enqueued_at, i)
+      holder, ttl, metadata, enqueued_at, subtree, i)
     ON CONFLICT (name, slot) DO UPDATE SET
       token = EXCLUDED.token, grant_id = EXCLUDED.grant_id, session_id = EXCLUDED.session_id,
         owner_id = EXCLUDED.owner_id,
       holder = EXCLUDED.holder, mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket,
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
       expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
-      slowest = NULL;
+      slowest = NULL, subtree = EXCLUDED.subtree;
   UPDATE locks l SET top_slot = GREATEST(l.top_slot, p_slots[cardinality(p_slots)]),
     limit_named = coalesce(p_batch[1].capacity, l.limit_named)
     WHERE l.name = lock AND l.slot = 0
@@ -569,7 +578,8 @@ BEGIN
     END IF;
   END IF;
   IF g.token IS NULL THEN
-    IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0) THEN
+    ok := NOT w.subtree OR watch_subtree(w.name);
+    IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
       r := enqueue(w, p_head);
       ticket := r.ticket; place := r.place;
     END IF;
@@ -643,13 +653,14 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 DECLARE
-  r record;
+  r  record;
+  ok boolean := p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued OR keep_queue(p_head.name);
 BEGIN
   w.ticket := draw_ticket(p_head.served);
   w.enqueued_at := clock_timestamp();
   LOOP
     INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;
-    EXIT WHEN FOUND;
+    EXIT WHEN FOUND AND (NOT w.subtree OR note_subtree(w));
     SELECT q.ticket, q.name INTO r FROM waiters q WHERE q.grant_id = w.grant_id;
     IF r.name <> w.name THEN
       PERFORM refuse('grant_id', 'in use for another lock', 'be chosen anew for each request');
@@ -708,6 +719,7 @@ BEGIN
     END IF;
     IF r.watched THEN
       PERFORM pg_notify(watch_channel(r.name), '');      -- the server tells the same once
+      PERFORM wake_tree(r.name);
     END IF;
   END LOOP;
   RETURN n;

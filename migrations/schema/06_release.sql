@@ -185,7 +185,7 @@ BEGIN
       WHERE q.name = p_name AND q.ticket > coalesce(w.ticket, head.served) AND q.holder = p_to
         AND q.mode = 'exclusive' AND session_alive(q.session_id)
       ORDER BY q.ticket LIMIT 1;
-    EXIT WHEN w.ticket IS NULL OR p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL;
+    EXIT WHEN w.ticket IS NULL OR p_look OR may_follow(w) AND claim(ARRAY[w], w.ticket - 1) IS NOT NULL;
   END LOOP;
   hand_over.outcome := CASE WHEN w.ticket IS NULL THEN 'nobody' ELSE 'handed over' END;
   IF p_look OR hand_over.outcome = 'nobody' THEN
@@ -194,6 +194,16 @@ BEGIN
   g := tell(grant_head(g, w, place_of(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
   more := json_strip_nulls(json_build_object('handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
+END $$;
+
+-- may_follow says that a holder may hand its lock over to a request: no subtree that others hold covers it, and for a
+-- subtree nothing is in its way.
+CREATE FUNCTION may_follow(w waiters) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN CASE WHEN w.subtree THEN fits_tree(w)
+    ELSE position('/' IN w.name) = 0 OR NOT EXISTS (SELECT FROM above(w) a WHERE a.token IS NOT NULL) END;
 END $$;
 
 -- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to the next

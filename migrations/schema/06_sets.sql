@@ -29,16 +29,17 @@ BEGIN
         SELECT l.ctid AS at FROM locks l
         WHERE plain AND a.together = 1 AND l.name = a.name AND l.slot <= 0
           AND is_plain(a.name, a.grant_id, a.holder, a.ttl, a.metadata, a.mode, a.capacity, a.nested)
-          AND is_free(l.expires_at, l.top_slot, l.grant_id, l.spent_until, l.token, a.grant_id, (
+          AND is_free(l.expires_at, l.top_slot, l.queued, l.grant_id, l.spent_until, l.token, a.grant_id, (
             SELECT (i.epoch << 36) + pg_sequence_last_value('fencing_token_seq') FROM installation i
             WHERE i.started = pg_postmaster_start_time()))
+          AND (NOT (SELECT i.subtrees FROM installation i) OR NOT is_below(a.name))
         ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED) h),
     given AS (
       UPDATE locks l SET
         token = (SELECT i.epoch << 36 FROM installation i WHERE i.started = pg_postmaster_start_time())
                 + nextval('fencing_token_seq'),
         grant_id = f.grant_id, owner_id = f.owner_id, holder = f.holder, ttl = f.ttl, metadata = f.metadata,
-        grants = l.grants + 1, slowest = NULL, session_id = me, acquired_at = clock_timestamp(),
+        grants = l.grants + 1, slowest = NULL, subtree = false, session_id = me, acquired_at = clock_timestamp(),
         renewed_at = clock_timestamp(), expires_at = clock_timestamp() + f.ttl
       FROM found f WHERE l.ctid = f.at AND (SELECT count(*) FROM found) = (SELECT count(*) FROM asked)
       RETURNING f.n, l.token, l.watched_until > clock_timestamp() AS watched)

@@ -17,7 +17,7 @@ DECLARE
 BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
-      SELECT q.ticket, q.name, q.mode, q.capacity FROM waiters q WHERE q.session_id = me),
+      SELECT q AS w, q.ticket, q.name FROM waiters q WHERE q.session_id = me),
     served AS MATERIALIZED (
       SELECT n.name, coalesce((SELECT l.served FROM locks l WHERE l.name = n.name AND l.slot = 0), 0) AS upto
       FROM (SELECT DISTINCT e.name FROM every e) n),
@@ -35,7 +35,7 @@ BEGIN
            m.upto
     FROM mine m LEFT JOIN own_firsts f ON f.ticket = m.ticket
       CROSS JOIN LATERAL (                -- once, and so apart from the rule, which the server inlines
-        SELECT CASE WHEN f.ahead = 0 THEN free_at(m.name, m.mode, m.capacity) END OFFSET 0) l (free_at);
+        SELECT CASE WHEN f.ahead = 0 THEN free_at(m.w) END OFFSET 0) l (free_at);
 END $$;
 
 -- own_tickets returns the locks and grant IDs of tickets of the session, for give_up: of tickets in a look for which
@@ -54,11 +54,12 @@ CREATE VIEW queue AS
 -- The same, for whoever reads a few by a key: OFFSET 0 keeps the planner to the order from a ticket to its lock. In the
 -- other one it would read all locks.
 CREATE VIEW few_tickets AS
-  SELECT q.*, h.served FROM waiters q
+  SELECT q.*, h.served, q AS w FROM waiters q
     CROSS JOIN LATERAL (SELECT l.served FROM locks l WHERE l.name = q.name AND l.slot = 0 OFFSET 0) h
   WHERE q.ticket > h.served;
 
--- Who keeps a waiter waiting, and how: the holders of the lock, and waiters before it that hold locks themselves.
+-- Who keeps a waiter waiting, and how: the holders of the lock, waiters before it that hold locks themselves or want a
+-- subtree, and what is in its way above and below.
 -- any_of says that it can continue when one of several does, as with a semaphore. A waiter behind one of another mode
 -- waits for all holders, because that one does.
 CREATE VIEW waits AS
@@ -73,8 +74,10 @@ CREATE VIEW waits AS
     WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
       AND NOT (q.mode = 'shared' AND l.mode = 'shared' AND NOT b.behind)
     UNION ALL
+    SELECT o.owner_id, o.holder, false, o.queued FROM obstacles(q.w) o WHERE in_tree(q.w)
+    UNION ALL
     SELECT w.owner_id, w.holder, false, true FROM waiters w
-    WHERE w.name = q.name AND w.ticket > q.served AND w.ticket < q.ticket AND w.nested
+    WHERE w.name = q.name AND w.ticket > q.served AND w.ticket < q.ticket AND (w.nested OR w.subtree)
       AND NOT (q.mode = 'shared' AND w.mode = 'shared')
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = w.session_id)) k
   WHERE (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id);

@@ -95,7 +95,7 @@ BEGIN
       AND pg_catalog.octet_length(coalesce(p_resource, p_name)) OPERATOR(pg_catalog.<=) 512) IS NOT TRUE THEN
     PERFORM {{schema}}.refuse_arguments(p_name, p_token, p_grant_id, p_resource);
   END IF;
-  SELECT l.slot, coalesce(p_resource, CASE
+  SELECT l.slot, l.subtree, coalesce(p_resource, CASE
       WHEN l.slot OPERATOR(pg_catalog.>) 0 THEN pg_catalog.concat(l.name, '#', l.slot) ELSE l.name END) AS resource,
       pg_catalog.date_part('epoch', l.expires_at OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) AS seconds
     INTO r FROM {{schema}}.locks l
@@ -112,7 +112,7 @@ BEGIN
   IF p_time_limit IS NOT NULL THEN
     ms := {{schema}}.limited(ms, p_time_limit);
   END IF;
-  ok := {{schema}}.bound_transaction(ms);
+  ok := {{schema}}.bound_transaction(ms) AND (NOT r.subtree OR {{schema}}.is_covered(r.resource, p_name, r.slot));
   UPDATE {{schema}}.fences f SET last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
       fenced_xact = pg_catalog.pg_current_xact_id(),
       advanced_at = GREATEST(pg_catalog.clock_timestamp(), pg_catalog.statement_timestamp())   -- see fence_commit
@@ -150,6 +150,16 @@ BEGIN
   RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
       coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'),
       CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END USING ERRCODE = 'invalid_parameter_value';
+END $$;
+
+-- is_covered refuses a resource that does not lie below a subtree, and is not that of the lease's own slot.
+CREATE FUNCTION is_covered(p_resource text, p_name text, p_slot int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
+BEGIN
+  RETURN p_resource IN (p_name, p_name || '#' || nullif(p_slot, 0)) OR starts_with(p_resource, p_name || '/')
+    OR refuse('resource', quote_literal(p_resource),
+              'be ' || quote_literal(p_name) || ' or below it, which is what the lease covers');
 END $$;
 
 -- limited is the lesser of p_ms and a time limit.

@@ -3,7 +3,8 @@
 -- with other IDs is older than the transaction.
 
 -- require_fence returns true if this transaction has passed the fence of p_resource, or an operator lets it write
--- without one, in which case it notes the table. Otherwise it raises (I3). p_column: the row has no key there, and so
+-- without one, in which case it notes the table. The fence of a name above will do, if a subtree's lease passed it.
+-- Otherwise it raises (I3). p_column: the row has no key there, and so
 -- no fence. It locks nothing but the operator's event, which is this transaction's own.
 CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text, p_column text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off
@@ -15,7 +16,11 @@ DECLARE
 BEGIN
   IF p_column IS NULL AND EXISTS (
       SELECT FROM fences f
-      WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()) THEN
+      WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()
+      UNION ALL
+      SELECT FROM fences f JOIN locks l ON l.name = f.lock_name AND l.slot = f.slot
+      WHERE f.resource = ANY (ancestors(p_resource)) AND f.fenced_xact = mine
+        AND f.advanced_at >= transaction_timestamp() AND l.subtree AND l.grant_id = f.grant_id) THEN
     RETURN true;
   END IF;
   name := p_schema || '.' || p_table;
@@ -264,8 +269,8 @@ DECLARE
 BEGIN
   SELECT k.relkind, k.relname, pg_has_role(k.relowner, 'USAGE') AS owned,
       k.relnamespace = (SELECT s.oid FROM pg_namespace s WHERE s.nspname = current_schema())
-      AND k.relname IN ('locks', 'fences', 'events', 'spent_grants', 'installation', 'waiters', 'sessions', 'receipts',
-                        'done_keys', 'pglock_schema_migrations') AS ours
+      AND k.relname IN ('locks', 'fences', 'events', 'spent_grants', 'installation', 'waiters', 'subtrees',
+                        'sessions', 'receipts', 'done_keys', 'pglock_schema_migrations') AS ours
     INTO c FROM pg_class k WHERE k.oid = p_table;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'table is %: it must be an existing table', coalesce(p_table::text, 'NULL') USING ERRCODE = '42P01';

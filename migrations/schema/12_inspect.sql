@@ -12,7 +12,8 @@ CREATE VIEW described AS
                                 ORDER BY q.ticket LIMIT 1000000) w) AS waiting,
          watch_channel(l.name) AS channel, l.grants, (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us,
          (SELECT GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint FROM waiters q
-          WHERE q.name = l.name AND q.ticket > h.served ORDER BY q.ticket LIMIT 1) AS longest_wait_us, l.ticket
+          WHERE q.name = l.name AND q.ticket > h.served ORDER BY q.ticket LIMIT 1) AS longest_wait_us, l.ticket,
+         l.subtree
   FROM locks l CROSS JOIN LATERAL (
     SELECT CASE WHEN l.slot = 0 THEN l.served
                 ELSE (SELECT o.served FROM locks o WHERE o.name = l.name AND o.slot = 0) END AS served) h
@@ -44,7 +45,8 @@ BEGIN
   PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.watched_until >= clock_timestamp() + p_for / 2;
   IF NOT FOUND THEN
     LOOP
-      UPDATE locks l SET watched_until = clock_timestamp() + p_for WHERE l.name = p_name AND l.slot = 0;
+      UPDATE locks l SET watched_until = GREATEST(l.watched_until, clock_timestamp() + p_for)
+        WHERE l.name = p_name AND l.slot = 0;
       EXIT WHEN FOUND;
       PERFORM make_head(p_name);
     END LOOP;

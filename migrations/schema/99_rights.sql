@@ -7,7 +7,8 @@ LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT
 AS $$
   WITH users AS (
     SELECT unnest('{schema_version, database_id, start_client, timeline, diagnose, wrong_rights, sweep,
-      acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
+      acquire_lease, acquire_leases, acquire_subtree,
+      renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
       look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal,
       outcome, guard_write, key_column, key_columns, made_triggers, guard_triggers, guard_table, unguard_table,
       list_guards, broken_guards, get_lock, list_locks, list_waiters, list_fences, session_rows, list_sessions,

@@ -15,7 +15,7 @@ END $do$;
 
 -- Guards must be dropped first: without the functions nobody could write to the tables, and dropping guards in
 -- passing would leave the tables open without anybody knowing. Whoever makes a guard locks the fences (hold_schema).
-LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
+LOCK TABLE locks, fences, waiters, subtrees, sessions, events IN ACCESS EXCLUSIVE MODE;
 
 DO $do$
 DECLARE

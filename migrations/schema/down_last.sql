@@ -1,5 +1,5 @@
 
-DROP TABLE events, done_keys, receipts, fences, spent_grants, waiters, sessions, locks, installation;
+DROP TABLE events, done_keys, receipts, fences, spent_grants, subtrees, waiters, sessions, locks, installation;
 DROP SEQUENCE ticket_seq, fencing_token_seq;
 
 -- Another database may migrate at this very moment, and both share the roles: if the two collide, try again.

@@ -1,0 +1,412 @@
+-- Subtrees. A lease of a subtree covers its name and all names below it: those that begin with the name and '/'. It is
+-- an ordinary lease of its name. Its request has a row in subtrees besides its ticket. Tickets are of one sequence, so
+-- they also order requests for different names. Of two requests, where one covers the other,
+--   the one below waits for leases above it, and for tickets that are lower than its own;
+--   the one for the subtree waits for leases below it, and for tickets that are lower than its own.
+-- Nothing else is in anybody's way, and what the same owner has is not. Two shared ones are not in each other's way.
+--
+-- At least one of two sees the other, because every grant locks the table of locks before its snapshot is taken. A
+-- subtree's ticket is committed first. Then its request waits until all transactions have ended that had locked the
+-- table (wait_out): all others see the ticket. Only then does it look for what lies below (fits_below). Whoever passes
+-- over a ticket that is dead deletes it, and whoever grants one does: a row that somebody has locked is in the way.
+--
+-- Whoever waits for something above or below asks again when told (wake_tree), and when that would run out.
+
+-- ancestors lists the names that a name lies below.
+CREATE FUNCTION ancestors(p_name text) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+  parts pg_catalog.text[] := pg_catalog.string_to_array(p_name, '/');
+  path  pg_catalog.text := parts[1];
+  all_  pg_catalog.text[] := '{}';
+BEGIN
+  FOR i IN 2..pg_catalog.cardinality(parts) LOOP
+    all_ := pg_catalog.array_append(all_, path);
+    path := pg_catalog.concat(path, '/', parts[i]);
+  END LOOP;
+  RETURN all_;
+END $$;
+
+-- is_below says that there is a request for a subtree, or there was lately, that covers this name.
+CREATE FUNCTION is_below(p_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN pg_catalog.strpos(p_name, '/') OPERATOR(pg_catalog.>) 0 AND EXISTS (
+    SELECT FROM {{schema}}.subtrees s WHERE s.name OPERATOR(pg_catalog.=) ANY ({{schema}}.ancestors(p_name)));
+END $$;
+
+-- in_tree says that a request may have something above or below it.
+CREATE FUNCTION in_tree(w waiters) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT (w).subtree OR strpos((w).name, '/') > 0 $$;
+
+-- is_path refuses what cannot be the name of a subtree.
+CREATE FUNCTION is_path(p_name text) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN '' = ANY (string_to_array(p_name, '/'))
+    THEN refuse('name', quote_literal(left(p_name, 40)), 'have no empty part between, before or behind slashes, as '
+      'that of a subtree') ELSE true END
+$$;
+
+-- above lists what covers a request and is in its way. A lease that has run out is, until somebody settles it, and so
+-- is a ticket that is dead, until somebody deletes it.
+CREATE FUNCTION above(w waiters) RETURNS TABLE (
+  name text, ticket bigint, token bigint, slot int, holder text, owner_id uuid, until timestamptz, alive boolean)
+LANGUAGE plpgsql STABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+    SELECT s.name, s.ticket, l.token, l.slot, coalesce(l.holder, q.holder), s.owner_id,
+      CASE WHEN l.name IS NULL THEN q.alive_until ELSE l.expires_at END,
+      CASE WHEN l.name IS NULL THEN coalesce(q.alive_until > clock_timestamp(), false)
+           ELSE is_running(l.expires_at, l.ended_at) END
+    FROM subtrees s
+      LEFT JOIN LATERAL (
+        SELECT * FROM locks o WHERE o.name = s.name AND o.ticket = s.ticket AND o.grant_id = s.grant_id
+          AND NOT is_over(o.expires_at, o.ended_at) LIMIT 1) l ON true
+      LEFT JOIN LATERAL (
+        SELECT o.holder, (SELECT a.alive_until FROM sessions a WHERE a.session_id = o.session_id) AS alive_until
+        FROM waiters o WHERE o.name = s.name AND o.ticket = s.ticket AND o.ticket > (
+          SELECT h.served FROM locks h WHERE h.name = s.name AND h.slot = 0)) q ON l.name IS NULL
+    WHERE s.name = ANY (ancestors(w.name)) AND (s.owner_id = w.owner_id) IS NOT TRUE
+      AND NOT (s.mode = 'shared' AND w.mode = 'shared')
+      AND (l.name IS NOT NULL OR q.holder IS NOT NULL AND (w.ticket = 0 OR s.ticket < w.ticket));
+END $$;
+
+-- below lists what lies below a request for a subtree and is in its way, among p_names; NULL: all names. Without a
+-- ticket all tickets are.
+CREATE FUNCTION below(w waiters, p_names text[]) RETURNS TABLE (
+  name text, ticket bigint, token bigint, holder text, owner_id uuid, until timestamptz)
+LANGUAGE plpgsql STABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+  p_names := coalesce(p_names, names_below(w));
+  RETURN QUERY
+    SELECT l.name, NULL::bigint, l.token, l.holder, l.owner_id, l.expires_at FROM locks l
+    WHERE l.name = ANY (p_names) AND NOT is_over(l.expires_at, l.ended_at)
+      AND (l.owner_id = w.owner_id) IS NOT TRUE AND NOT (l.mode = 'shared' AND w.mode = 'shared')
+    UNION ALL
+    SELECT q.name, q.ticket, NULL, q.holder, q.owner_id,
+      (SELECT a.alive_until FROM sessions a WHERE a.session_id = q.session_id)
+    FROM few_tickets q
+    WHERE q.name = ANY (p_names) AND (w.ticket = 0 OR q.ticket < w.ticket)
+      AND (q.owner_id = w.owner_id) IS NOT TRUE AND NOT (q.mode = 'shared' AND w.mode = 'shared');
+END $$;
+
+-- names_below lists the names below a subtree that have a lease which is not over, or a ticket that is lower than that
+-- of the request; without a ticket any. It reads all names below, once for each request. When whoever may not have seen
+-- the ticket has ended, nothing else below can come to be in its way.
+CREATE FUNCTION names_below(w waiters) RETURNS text[]
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+  first text := w.name || '/';
+  after text := w.name || '0';                           -- the byte after '/'
+BEGIN
+  RETURN ARRAY(
+    SELECT l.name FROM locks l
+    WHERE l.name >= first AND l.name < after AND l.expires_at > '-infinity' AND NOT is_over(l.expires_at, l.ended_at)
+    UNION
+    SELECT q.name FROM waiters q WHERE q.name >= first AND q.name < after AND (w.ticket = 0 OR q.ticket < w.ticket)
+    ORDER BY 1);
+END $$;
+
+-- obstacles lists what is in the way of a request, above and below it: leases, and tickets (queued). It locks nothing.
+-- What lies below a request that has not looked yet is left out: it asks again at once.
+CREATE FUNCTION obstacles(w waiters) RETURNS TABLE (
+  name text, token bigint, holder text, owner_id uuid, until timestamptz, queued boolean)
+LANGUAGE plpgsql STABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF NOT (SELECT i.subtrees FROM installation i) AND NOT w.subtree THEN
+    RETURN;
+  END IF;
+  RETURN QUERY
+    SELECT a.name, a.token, a.holder, a.owner_id, a.until, a.token IS NULL FROM above(w) a
+    WHERE a.alive AND NOT is_own(w);
+  IF w.subtree THEN
+    RETURN QUERY
+      SELECT b.name, b.token, b.holder, b.owner_id, b.until, b.token IS NULL
+      FROM below(w, CASE WHEN w.ticket > 0
+        THEN coalesce((SELECT s.below FROM subtrees s WHERE s.ticket = w.ticket), '{}') END) b
+      WHERE b.until > clock_timestamp();
+  END IF;
+END $$;
+
+-- is_own says that the owner of a request holds a subtree that covers it, under which nobody else can have what is in
+-- its way: an exclusive one, or for a shared request any.
+CREATE FUNCTION is_own(w waiters) RETURNS boolean
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  RETURN w.nested AND EXISTS (
+    SELECT FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
+      AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared'));
+END $$;
+
+-- fits_tree says that nothing above a request is in its way, nor anything below one for a subtree. The caller has taken
+-- the head of its lock. It waits for nobody: what somebody has locked is in the way.
+CREATE FUNCTION fits_tree(w waiters) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  a record;
+BEGIN
+  IF NOT (SELECT i.subtrees FROM installation i) THEN
+    RETURN NOT w.subtree;
+  ELSIF is_own(w) THEN   -- nobody is granted it before this transaction has ended
+    PERFORM FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
+      AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared')
+      FOR KEY SHARE SKIP LOCKED;
+    RETURN FOUND AND (NOT w.subtree OR w.ticket > 0);
+  END IF;
+  FOR a IN SELECT * FROM above(w) LOOP
+    IF a.alive THEN
+      RETURN false;
+    ELSIF a.token IS NULL THEN
+      DELETE FROM waiters q WHERE q.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM waiters o WHERE o.name = a.name AND o.ticket = a.ticket FOR UPDATE SKIP LOCKED));
+      IF NOT FOUND THEN
+        RETURN false;
+      END IF;
+    ELSIF NOT settled(a.name, a.slot, a.token) THEN
+      RETURN false;
+    END IF;
+  END LOOP;
+  RETURN NOT w.subtree OR fits_below(w);
+END $$;
+
+-- settled says that a lease which has run out is over, and settles it if it can.
+CREATE FUNCTION settled(p_name text, p_slot int, p_token bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM settle(p_name);
+  RETURN NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = p_slot AND l.token = p_token
+    AND NOT is_over(l.expires_at, l.ended_at));
+END $$;
+
+-- fits_below says that nothing below a subtree is in the way of a request. Otherwise it keeps the names that still may
+-- be, and marks one of them as watched, the one whose lease would last longest: its end is announced.
+CREATE FUNCTION fits_below(w waiters) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  s     subtrees;
+  names text[];
+  left_ text[];
+  r     record;
+BEGIN
+  SELECT * INTO s FROM subtrees o WHERE o.ticket = w.ticket;
+  IF s.waited IS NOT TRUE THEN
+    RETURN false;
+  END IF;
+  names := coalesce(s.below, names_below(w));
+  DELETE FROM waiters q WHERE q.ctid = ANY (ARRAY(
+    SELECT o.ctid FROM waiters o WHERE o.name = ANY (names) AND o.ticket < w.ticket AND NOT EXISTS (
+      SELECT FROM sessions a WHERE a.session_id = o.session_id AND a.alive_until > clock_timestamp())
+    FOR UPDATE SKIP LOCKED));
+  FOR r IN SELECT DISTINCT l.name FROM locks l WHERE l.name = ANY (names) AND NOT is_over(l.expires_at, l.ended_at)
+    AND l.expires_at <= clock_timestamp()
+  LOOP
+    PERFORM settle(r.name);
+  END LOOP;
+  -- First tickets, then leases, each as of its own moment: whoever is granted the lock has no ticket any more.
+  left_ := ARRAY(SELECT DISTINCT q.name FROM few_tickets q WHERE q.name = ANY (names) AND q.ticket < w.ticket);
+  left_ := left_ || ARRAY(SELECT l.name FROM locks l
+    WHERE l.name = ANY (names) AND l.name <> ALL (left_) AND NOT is_over(l.expires_at, l.ended_at));
+  SELECT b.name, b.until INTO r FROM below(w, left_) b ORDER BY b.token IS NULL, b.until DESC LIMIT 1;
+  IF NOT FOUND THEN
+    RETURN true;
+  END IF;
+  IF left_ IS DISTINCT FROM s.below THEN
+    UPDATE subtrees o SET below = left_ WHERE o.ticket = w.ticket;
+  END IF;
+  UPDATE locks l
+    SET watched_until = GREATEST(l.watched_until, GREATEST(r.until, clock_timestamp()) + interval '1 minute')
+    WHERE l.ctid = (SELECT h.ctid FROM locks h WHERE h.name = r.name AND h.slot = 0 FOR NO KEY UPDATE SKIP LOCKED);
+  RETURN false;
+END $$;
+
+-- wait_out waits until the transactions have ended that have locked the table of locks to write it, for at most a tenth
+-- of a second, and says whether they have. Whatever they have granted is seen from then on, and whoever locks the table
+-- later sees what was committed before. The caller has not locked it: two that waited so would wait for each other.
+CREATE FUNCTION wait_out() RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  under text[];
+  pause float8 := 0.0005;
+  till  timestamptz := clock_timestamp() + interval '0.1 s';
+BEGIN
+  LOOP
+    under := ARRAY(
+      SELECT k.virtualtransaction FROM pg_locks k
+      WHERE k.locktype = 'relation' AND k.relation = 'locks'::regclass AND k.granted
+        AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+        AND k.mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareUpdateExclusiveLock', 'ShareLock')
+        AND k.pid IS DISTINCT FROM pg_backend_pid() AND (under IS NULL OR k.virtualtransaction = ANY (under)));
+    IF under = '{}' OR clock_timestamp() > till THEN
+      RETURN under = '{}';
+    END IF;
+    PERFORM pg_sleep(pause);
+    pause := LEAST(2 * pause, 0.01);
+  END LOOP;
+END $$;
+
+-- acquire_subtree is acquire_lease for a subtree: a lease of p_name and all names below it, exclusive or shared. It
+-- grants nothing at the first time, because the ticket must be committed before. So without p_wait, too, it writes a
+-- ticket, unless something is in the way: ask again, or give it up. more has in addition
+--   by                     the lock that the holder has, if another one is in the way
+CREATE FUNCTION acquire_subtree(
+  p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
+  p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
+  p_wait boolean DEFAULT true,
+  p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
+  p_alone boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_path(p_name)
+    AND CASE WHEN p_mode IN ('exclusive', 'shared') THEN true
+             ELSE refuse('mode', coalesce(quote_literal(left(p_mode, 40)), 'NULL'), 'be exclusive or shared for a '
+               'subtree') END;
+  s  record;
+  w  waiters := ROW(p_name, 0, p_mode, p_capacity, p_grant_id, session_of(p_session_key), p_owner_id, p_nested,
+                    p_holder, p_ttl, p_metadata, NULL, true);
+BEGIN
+  SELECT o.ticket, o.waited, o.xact INTO s FROM waiters q JOIN subtrees o ON o.ticket = q.ticket
+    WHERE q.grant_id = p_grant_id;
+  IF NOT s.waited AND s.xact IS DISTINCT FROM pg_current_xact_id_if_assigned() AND wait_out() THEN
+    UPDATE subtrees o SET waited = true WHERE o.ticket = s.ticket;
+  END IF;
+  IF NOT p_wait AND s.ticket IS NULL THEN
+    ok := check_request(w, p_session_ttl, p_retry, p_wait);
+    SELECT a.granted, a.token, a.more INTO acquire_subtree.granted, acquire_subtree.token, acquire_subtree.more
+      FROM try_subtree(w) a;
+    IF acquire_subtree.granted IS NOT NULL THEN
+      RETURN;
+    END IF;
+  END IF;
+  SELECT a.granted, a.token, a.more INTO acquire_subtree.granted, acquire_subtree.token, acquire_subtree.more
+    FROM acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone, NULL) a;
+END $$;
+
+-- try_subtree refuses a request that would have to wait, and locks nothing; otherwise it answers nothing.
+CREATE FUNCTION try_subtree(w waiters, OUT granted boolean, OUT token bigint, OUT more json)
+LANGUAGE plpgsql VOLATILE
+AS $$
+#variable_conflict use_column
+DECLARE
+  head locks;
+  a    record;
+BEGIN
+  SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  IF is_taken(w, head) THEN
+    a := refusal(w, head, NULL, NULL, NULL);
+    granted := a.granted;  token := a.token;  more := a.more;
+  END IF;
+END $$;
+
+-- note_subtree writes what a ticket for a subtree needs besides.
+CREATE FUNCTION note_subtree(w waiters) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  DELETE FROM subtrees s WHERE s.name = w.name AND s.grant_id = w.grant_id;
+  INSERT INTO subtrees AS s (ticket, name, grant_id, owner_id, mode, xact)
+    VALUES (w.ticket, w.name, w.grant_id, w.owner_id, w.mode, pg_current_xact_id())
+    ON CONFLICT (ticket) DO UPDATE SET name = EXCLUDED.name, grant_id = EXCLUDED.grant_id, mode = EXCLUDED.mode,
+      owner_id = EXCLUDED.owner_id, xact = EXCLUDED.xact, waited = false, below = NULL;
+  UPDATE installation i SET subtrees = true WHERE NOT (SELECT o.subtrees FROM installation o);
+  RETURN true;
+END $$;
+
+-- watch_subtree marks the head of a subtree's lock as watched, for as long as it has rows in subtrees: the end of the
+-- lease is announced, and so is a ticket that is given up.
+CREATE FUNCTION watch_subtree(p_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  UPDATE locks l SET watched_until = 'infinity'
+    WHERE l.name = p_name AND l.slot = 0 AND l.watched_until IS DISTINCT FROM 'infinity';
+  RETURN true;
+END $$;
+
+-- keep_queue marks a head that is free, or may be soon: whoever wants the lock looks at its queue first.
+CREATE FUNCTION keep_queue(p_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  UPDATE locks l SET queued = true WHERE l.name = p_name AND l.slot = 0 AND NOT l.queued;
+  RETURN true;
+END $$;
+
+-- wake_tree tells those to ask again for whom a change of this lock may matter: requests for subtrees that cover it,
+-- and if it was a subtree, and is not held as one any more, the first of each queue below, and of its own.
+CREATE FUNCTION wake_tree(p_name text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF NOT (SELECT i.subtrees FROM installation i) THEN
+    RETURN;
+  END IF;
+  PERFORM ask_again(q) FROM subtrees s JOIN waiters q ON q.name = s.name AND q.ticket = s.ticket
+    WHERE s.name = ANY (ancestors(p_name));
+  IF EXISTS (SELECT FROM subtrees s WHERE s.name = p_name) AND NOT EXISTS (
+      SELECT FROM locks l WHERE l.name = p_name AND l.subtree AND is_running(l.expires_at, l.ended_at)) THEN
+    PERFORM ask_again(f.q) FROM (
+      SELECT DISTINCT ON (q.name) q, q.name FROM waiters q
+      WHERE q.name = p_name OR q.name >= p_name || '/' AND q.name < p_name || '0'
+      ORDER BY q.name, q.ticket) f;
+  END IF;
+END $$;
+
+-- ask_again tells a waiter to ask: a hint of a grant without a token.
+CREATE FUNCTION ask_again(w waiters) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM pg_notify('pglock_' || replace(w.session_id::text, '-', ''), hint(w.ticket, 0, 0, 0, w.grant_id));
+END $$;
+
+-- sweep_subtrees removes rows of requests that are neither queued nor granted any more, at most p_limit, and returns
+-- how many. When none is left it notes that. It waits for nobody.
+CREATE FUNCTION sweep_subtrees(p_limit int) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  gone text[];
+BEGIN
+  IF NOT (SELECT i.subtrees FROM installation i) THEN
+    RETURN 0;
+  END IF;
+  WITH dead AS (
+      DELETE FROM subtrees s WHERE s.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM subtrees o
+        WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = o.name AND q.ticket = o.ticket)
+          AND NOT EXISTS (SELECT FROM locks l WHERE l.name = o.name AND l.ticket = o.ticket AND l.grant_id = o.grant_id
+            AND NOT is_over(l.expires_at, l.ended_at))
+        LIMIT p_limit FOR UPDATE SKIP LOCKED)) RETURNING s.name)
+    SELECT array_agg(d.name) INTO gone FROM dead d;
+  UPDATE locks l SET watched_until = clock_timestamp() + interval '1 minute' WHERE l.ctid = ANY (ARRAY(
+    SELECT h.ctid FROM locks h WHERE h.name = ANY (gone) AND h.slot = 0 AND h.watched_until = 'infinity'
+      AND NOT EXISTS (SELECT FROM subtrees s WHERE s.name = h.name) FOR NO KEY UPDATE SKIP LOCKED));
+  IF NOT EXISTS (SELECT FROM subtrees) THEN
+    BEGIN
+      LOCK TABLE subtrees IN SHARE MODE NOWAIT;          -- nobody writes one now
+      UPDATE installation i SET subtrees = false FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
+        WHERE i.one = mine.one AND NOT EXISTS (SELECT FROM subtrees);
+    EXCEPTION WHEN lock_not_available THEN
+      NULL;
+    END;
+  END IF;
+  RETURN coalesce(cardinality(gone), 0);
+END $$;
