@@ -1,0 +1,341 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// reply is what a peer is told about a request.
+type reply struct {
+	grant
+	by     string // the lock that is in the way, if it is another
+	holder string
+	ticket int64
+}
+
+// ask requests a lock or a subtree with a ticket, or asks again.
+func (p *peer) request(t *testing.T, function, name string, id uuid.UUID, more string) reply {
+	t.Helper()
+	a := reply{grant: grant{name: name, id: id}}
+	var token *int64
+	if err := p.QueryRow(t.Context(), `SELECT granted, token, coalesce(more ->> 'by', ''), coalesce(more ->> 'holder', ''),
+		coalesce((more ->> 'ticket')::bigint, 0) FROM pglock.`+function+`($1, $2, $3, 'peer', '30 s', p_retry => true`+more+`)`,
+		name, id.String(), p.key.String()).Scan(&a.granted, &token, &a.by, &a.holder, &a.ticket); err != nil {
+		t.Fatalf("%s(%q): %v", function, name, err)
+	}
+	a.token = orZero(token)
+	return a
+}
+
+func (p *peer) subtree(t *testing.T, name string, id uuid.UUID) reply {
+	t.Helper()
+	return p.request(t, "acquire_subtree", name, id, "")
+}
+
+func (p *peer) queue(t *testing.T, name string, id uuid.UUID) reply {
+	t.Helper()
+	return p.request(t, "acquire_lease", name, id, ", p_wait => true")
+}
+
+// mustSubtree takes a subtree: the second time that it asks, its ticket is known.
+func (p *peer) mustSubtree(t *testing.T, name string) reply {
+	t.Helper()
+	id := uuid.New()
+	p.subtree(t, name, id)
+	a := p.subtree(t, name, id)
+	if !a.granted {
+		t.Fatalf("subtree %q: %+v", name, a)
+	}
+	return a
+}
+
+func (p *peer) mustEnd(t *testing.T, g grant) {
+	t.Helper()
+	if released, err := p.release(t.Context(), g); err != nil || !released {
+		t.Fatalf("release %q: %v, %v", g.name, released, err)
+	}
+}
+
+// A grant below that nobody sees yet, because its transaction is open, is waited for: of a lock that was free, of a new
+// one, and of several together.
+func TestASubtreeWaitsForGrantsThatAreUnderWay(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	below, above := newPeer(t, db.URL()), newPeer(t, db.URL())
+	below.mustEnd(t, below.mustAcquire(t, "t/used", time.Minute))
+	for what, sql := range map[string]string{
+		"a free lock": `SELECT granted FROM pglock.acquire_lease('t/used', gen_random_uuid(), $1, 'below', '1 min')`,
+		"a new lock":  `SELECT granted FROM pglock.acquire_lease('t/new', gen_random_uuid(), $1, 'below', '1 min')`,
+		"several": `SELECT bool_and(granted) FROM pglock.acquire_leases('{t/used,t/x}', ARRAY[gen_random_uuid(),
+			gen_random_uuid()], $1, '{below,below}', '{1 min,1 min}', '{NULL,NULL}', '{f,f}', '{exclusive,exclusive}',
+			'{NULL,NULL}', '{f,f}', '10 s', '{NULL,NULL}', '{f,f}')`,
+	} {
+		tx, err := below.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var granted bool
+		if err := tx.QueryRow(t.Context(), sql, below.key.String()).Scan(&granted); err != nil || !granted {
+			t.Fatal(what, granted, err)
+		}
+		id := uuid.New()
+		first := above.subtree(t, "t", id)
+		second := above.subtree(t, "t", id)
+		if first.granted || second.granted || second.ticket != first.ticket || second.by != "" {
+			t.Errorf("%s: %+v, then %+v; want a ticket, and nobody known in the way", what, first, second)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if third := above.subtree(t, "t", id); third.granted || third.by == "" || third.holder != "below" {
+			t.Errorf("%s: %+v after its commit, want a lease below in the way", what, third)
+		}
+		above.exec(t, `SELECT r.* FROM pglock.locks l, pglock.release_lease(l.name, l.token, l.grant_id) r
+			WHERE l.expires_at > clock_timestamp()`)
+		if last := above.subtree(t, "t", id); !last.granted {
+			t.Errorf("%s: %+v after its end", what, last)
+		} else {
+			above.mustEnd(t, last.grant)
+		}
+	}
+}
+
+// Whoever is granted a lock locks the table before it takes its snapshot: a subtree's ticket that was committed while
+// it waited for the table is seen. The wait of a subtree for grants under way rests on that.
+func TestAGrantLocksTheTableBeforeItLooks(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	above := newPeer(t, db.URL())
+	for what, sql := range map[string]string{
+		"a free lock": `SELECT granted FROM pglock.acquire_lease('t/used', gen_random_uuid(), $1, 'below', '1 min')`,
+		"a new lock":  `SELECT granted FROM pglock.acquire_lease('t/' || gen_random_uuid(), gen_random_uuid(), $1, 'below', '1 min')`,
+		"several": `SELECT bool_or(granted) FROM pglock.acquire_leases('{t/used}', ARRAY[gen_random_uuid()], $1, '{below}',
+			'{1 min}', '{NULL}', '{f}', '{exclusive}', '{NULL}', '{f}', '10 s', '{NULL}', '{f}')`,
+	} {
+		for _, planned := range []bool{false, true} {
+			below := newPeer(t, db.URL())
+			if planned { // in this session, and with a free row
+				below.exec(t, `SELECT `+sql[len("SELECT "):], below.key.String())
+				below.exec(t, `SELECT r.* FROM pglock.locks l, pglock.release_lease(l.name, l.token, l.grant_id) r
+					WHERE l.expires_at > clock_timestamp()`)
+			}
+			tx, err := above.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), `LOCK TABLE pglock.locks IN SHARE MODE`); err != nil {
+				t.Fatal(err)
+			}
+			result := make(chan error, 1)
+			var granted bool
+			go func() { result <- below.QueryRow(t.Context(), sql, below.key.String()).Scan(&granted) }()
+			look := newPeer(t, db.URL())
+			below.awaitBlocked(t, look)
+			id := uuid.New()
+			if a := above.subtree(t, "t", id); a.granted || a.ticket == 0 {
+				t.Fatalf("%+v", a)
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-result; err != nil || granted {
+				t.Errorf("%s, planned before %v: granted %v (%v) after the subtree's ticket was committed", what, planned,
+					granted, err)
+			}
+			if a := above.subtree(t, "t", id); !a.granted {
+				t.Errorf("%+v", a)
+			} else {
+				above.mustEnd(t, a.grant)
+			}
+		}
+	}
+}
+
+// A lease that has run out is in the way until its row can be locked, as by a COMMIT that has passed its check: below a
+// subtree, and above.
+func TestI4_ACommitUnderWayKeepsSubtreesAndWhatIsBelowApart(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	first, two := newPeer(t, db.URL()), newPeer(t, db.URL())
+	commit := newPeer(t, db.URL())
+	keeps := func(name string, then func() bool) {
+		commit.exec(t, `BEGIN`)
+		commit.exec(t, `SELECT FROM pglock.locks WHERE name = $1 FOR KEY SHARE`, name)
+		first.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 ms' WHERE name = $1`, name)
+		if then() {
+			t.Errorf("granted while a COMMIT may be under way that has checked the lease of %q", name)
+		}
+		commit.exec(t, `COMMIT`)
+		if !then() {
+			t.Errorf("not granted after the lease of %q was over", name)
+		}
+	}
+	first.mustAcquire(t, "t/a", time.Minute)
+	id := uuid.New()
+	var a reply
+	two.subtree(t, "t", id)
+	keeps("t/a", func() bool { a = two.subtree(t, "t", id); return a.granted })
+	id = uuid.New()
+	keeps("t", func() bool { a = first.queue(t, "t/a", id); return a.granted })
+}
+
+// A ticket whose session is dead is passed over only by deleting it. So two can never pass over each other, and one that
+// somebody has locked, as who is granted it does, is in the way.
+func TestADeadTicketInTheTreeIsDeletedByWhoeverPassesIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	holder, two, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	die := func(p *peer) {
+		look.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() - interval '1 ms' WHERE session_id = $1`,
+			p.session().String())
+	}
+	passes := func(dead *peer, ticket int64, ask func() reply) reply {
+		t.Helper()
+		die(dead)
+		look.exec(t, `BEGIN`)
+		look.exec(t, `SELECT FROM pglock.waiters WHERE ticket = $1 FOR UPDATE`, ticket)
+		if a := ask(); a.granted {
+			t.Errorf("ticket %d was passed over while it was locked: %+v", ticket, a)
+		}
+		look.exec(t, `COMMIT`)
+		a := ask()
+		if !a.granted {
+			t.Fatalf("dead ticket %d is in the way: %+v", ticket, a)
+		}
+		if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters WHERE ticket = $1`, ticket); n != 0 {
+			t.Errorf("ticket %d is still there", ticket)
+		}
+		return a
+	}
+	// a dead subtree above: its client comes back, and has to queue again
+	held := holder.mustAcquire(t, "t/held", time.Minute)
+	id := uuid.New()
+	above := two.subtree(t, "t", id)
+	mine := uuid.New()
+	a := passes(two, above.ticket, func() reply { return holder.queue(t, "t/a", mine) })
+	if again := two.subtree(t, "t", id); again.granted || again.ticket <= above.ticket {
+		t.Errorf("%+v, want a new ticket", again)
+	}
+	holder.mustEnd(t, held)
+	holder.mustEnd(t, a.grant)
+	if again := two.subtree(t, "t", id); !again.granted {
+		t.Errorf("%+v", again)
+	} else {
+		two.mustEnd(t, again.grant)
+	}
+	// a dead waiter below
+	held = holder.mustAcquire(t, "t/held", time.Minute)
+	other := newPeer(t, db.URL())
+	waiter := other.queue(t, "t/held", uuid.New())
+	id = uuid.New()
+	two.subtree(t, "t", id)
+	holder.exec(t, `UPDATE pglock.locks SET expires_at = '-infinity' WHERE name = 't/held'`) // a release that serves nobody
+	a = passes(other, waiter.ticket, func() reply { return two.subtree(t, "t", id) })
+	if again := other.queue(t, "t/held", waiter.id); again.granted || again.by != "t" {
+		t.Errorf("%+v, want the subtree in the way", again)
+	}
+	two.mustEnd(t, a.grant)
+}
+
+// Whoever has waited for a subtree keeps its turn when that has ended, though its lock is free: no newcomer overtakes
+// it, neither alone nor with several.
+func TestI9_NobodyOvertakesThoseBelowWhenASubtreeEnds(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	above, below, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	held := below.mustAcquire(t, "t/held", time.Minute)
+	subtree := uuid.New()
+	above.subtree(t, "t", subtree)
+	ids := map[string]uuid.UUID{"t/free": uuid.New(), "t/held": uuid.New(), "t/new/x": uuid.New()}
+	for name, id := range ids {
+		if a := below.queue(t, name, id); a.granted || a.ticket == 0 {
+			t.Fatalf("%q: %+v", name, a)
+		}
+	}
+	below.mustEnd(t, held)
+	for _, ended := range []bool{false, true} { // the subtree waits, is held, has ended
+		a := above.subtree(t, "t", subtree)
+		if ended {
+			above.mustEnd(t, a.grant)
+		} else if !a.granted {
+			t.Fatalf("%+v", a)
+		}
+		for name := range ids {
+			if g, err := other.acquire(t.Context(), name, uuid.New(), time.Minute, false); err != nil || g.granted {
+				t.Errorf("%q: %+v, %v: a newcomer overtakes, subtree ended %v", name, g, err, ended)
+			}
+			if one[bool](t, other, `SELECT bool_or(granted) FROM pglock.acquire_leases(ARRAY[$1], ARRAY[gen_random_uuid()],
+				gen_random_uuid(), '{x}', '{1 min}', '{NULL}', '{f}', '{exclusive}', '{NULL}', '{f}', '10 s', '{NULL}',
+				'{f}')`, name) {
+				t.Errorf("%q: a newcomer in a set overtakes, subtree ended %v", name, ended)
+			}
+		}
+	}
+	for name, id := range ids {
+		if a := below.queue(t, name, id); !a.granted {
+			t.Errorf("%q: %+v, want its turn", name, a)
+		}
+	}
+}
+
+// The end of a lease below is announced to the subtree that waits for it, and the end of a subtree to the first of
+// each queue below it.
+func TestI8_TheEndOfWhatIsInTheWayIsAnnounced(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c := newClient(t, db.Pool(t))
+	above, below := newPeer(t, db.URL()), newPeer(t, db.URL())
+	for _, p := range []*peer{above, below} {
+		p.exec(t, `LISTEN "`+p.channel()+`"`)
+	}
+	heard := func(p *peer, a reply) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		for {
+			n, err := p.WaitForNotification(ctx)
+			if err != nil {
+				t.Fatalf("nobody told the waiter of %q: %v", a.name, err)
+			}
+			if n.Payload == one[string](t, p, `SELECT pglock.hint($1, 0, 0, 0, $2)`, a.ticket, a.id.String()) {
+				return
+			}
+		}
+	}
+	first, second := mustTry(t, c, "t/first"), mustTry(t, c, "t/second/x", pglock.WithShared())
+	id := uuid.New()
+	above.subtree(t, "t", id)
+	a := above.subtree(t, "t", id)
+	queued := below.queue(t, "t/new", uuid.New())
+	for range 2 { // whichever of them is marked
+		l := first
+		if a.by == "t/second/x" {
+			l = second
+		}
+		mustRelease(t, l)
+		heard(above, a)
+		last := a
+		if a = above.subtree(t, "t", id); a.by == last.by && !a.granted {
+			t.Fatalf("%+v after %+v", a, last)
+		}
+	}
+	if !a.granted {
+		t.Fatalf("%+v", a)
+	}
+	above.mustEnd(t, a.grant)
+	above.exec(t, `SELECT pglock.announce('{t}', '{NULL}')`)
+	heard(below, queued)
+	if got := below.queue(t, "t/new", queued.id); !got.granted {
+		t.Errorf("%+v", got)
+	}
+	if _, err := c.TryAcquire(t.Context(), "t", pglock.WithSubtree()); !errors.Is(err, pglock.ErrHeld) {
+		t.Error(err)
+	}
+}
