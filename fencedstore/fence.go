@@ -3,7 +3,9 @@ package fencedstore
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
@@ -23,7 +25,7 @@ type Fence struct {
 	Lease *pglock.Lease
 	// Resource names what the fence protects, in 1 to 512 bytes. All writers of the resource must use the same name.
 	// Defaults to Lease.Resource: the lock's name, and for a slot of a shared or limited lock the name, '#', and the
-	// slot.
+	// slot. With a subtree's lease (pglock.WithSubtree) it must be the lock's name or below it.
 	Resource string
 	// SameToken lets one grant write to the resource any number of times. Without it a grant writes once, so repeating
 	// a write does no harm.
@@ -67,6 +69,10 @@ func (f Fence) complete() (Fence, error) {
 	f.Resource = cmp.Or(f.Resource, f.Lease.Resource())
 	if f.named() == nil {
 		return f, nil
+	}
+	if name := f.Lease.Name(); f.Lease.Subtree() && f.Resource != name && !strings.HasPrefix(f.Resource, name+"/") {
+		return f, invalid("resource", argument.Shorten(f.Resource),
+			fmt.Sprintf("be %q or below it, which is what the lease covers", name))
 	}
 	return f, checkText("resource", f.Resource, pglock.MaxNameBytes)
 }

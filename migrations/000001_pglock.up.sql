@@ -1275,7 +1275,7 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
-  RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL
+  RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT (w.nested AND is_own(w))
     OR free_at(w) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
@@ -1422,9 +1422,8 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   g         grants;  nxt waiters;  batch waiters[];  slots int[];
-  upto      bigint := p_head.served;                     -- tickets that count no more
-  exclusive int := 0;  shared int := 0;  limited int := 0;                 -- leases that are not over, by mode
-  in_use    int;  above bigint := p_head.token;          -- their limit, and the greatest token
+  upto      bigint := p_head.served;  above bigint := p_head.token;   -- tickets that count no more; the greatest token
+  exclusive int := 0;  shared int := 0;  limited int := 0;  in_use int;   -- leases that are not over; their limit
 BEGIN
   IF is_running(p_head.expires_at, p_head.ended_at) THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
@@ -1434,10 +1433,11 @@ BEGIN
   END IF;
   WHILE exclusive = 0 LOOP
     nxt := next_waiter(p_head.name, upto);
-    IF nxt.ticket IS NULL THEN
-      IF (SELECT q.ticket FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto ORDER BY 1 LIMIT 1) > 0 THEN
-        upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s));   -- nobody is drawing one
-      END IF;
+    IF w.nested IS TRUE AND is_own(w) THEN               -- those in the queue wait for its owner
+      nxt := w; w := NULL;
+    ELSIF nxt.ticket IS NULL THEN
+      upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE EXISTS (     -- nobody is drawing one
+        SELECT FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto)));
       EXIT WHEN w.ticket IS NULL;
       nxt := w; w := NULL;
     END IF;
@@ -2426,7 +2426,7 @@ END $$;
 
 -- ancestors lists the names that a name lies below.
 CREATE FUNCTION ancestors(p_name text) RETURNS text[]
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE plpgsql IMMUTABLE STRICT
 AS $$
 DECLARE
   parts pg_catalog.text[] := pg_catalog.string_to_array(p_name, '/');
@@ -2552,18 +2552,18 @@ BEGIN
     RETURN QUERY
       SELECT b.name, b.token, b.holder, b.owner_id, b.until, b.token IS NULL
       FROM below(w, CASE WHEN w.ticket > 0
-        THEN coalesce((SELECT s.below FROM subtrees s WHERE s.ticket = w.ticket), '{}') END) b
+        THEN coalesce((SELECT s.below FROM subtrees s WHERE s.ticket = w.ticket AND s.waited), '{}') END) b
       WHERE b.until > clock_timestamp();
   END IF;
 END $$;
 
 -- is_own says that the owner of a request holds a subtree that covers it, under which nobody else can have what is in
--- its way: an exclusive one, or for a shared request any.
+-- its way: an exclusive one, or for a shared request any. Whoever queues for that lock waits for this subtree.
 CREATE FUNCTION is_own(w waiters) RETURNS boolean
 LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-  RETURN w.nested AND EXISTS (
+  RETURN w.nested IS TRUE AND in_tree(w) AND EXISTS (
     SELECT FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared'));
 END $$;
@@ -2611,45 +2611,62 @@ BEGIN
 END $$;
 
 -- fits_below says that nothing below a subtree is in the way of a request. Otherwise it keeps the names that still may
--- be, and marks one of them as watched, the one whose lease would last longest: its end is announced.
+-- be, and marks one of them as watched, the one whose lease would last longest: its end is announced. If it cannot be
+-- sure of that, the request waits for grants under way once more, and so asks again at once.
 CREATE FUNCTION fits_below(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  s     subtrees;
-  names text[];
-  left_ text[];
-  r     record;
+  s      subtrees;
+  names  text[];
+  first  record;
+  marked boolean;
 BEGIN
   SELECT * INTO s FROM subtrees o WHERE o.ticket = w.ticket;
   IF s.waited IS NOT TRUE THEN
     RETURN false;
   END IF;
-  names := coalesce(s.below, names_below(w));
+  names := still_below(w, coalesce(s.below, names_below(w)));
+  SELECT b.name, b.ticket, b.token, b.until INTO first FROM below(w, names) b
+    ORDER BY b.token IS NULL, b.until DESC LIMIT 1;
+  IF NOT FOUND THEN
+    RETURN true;
+  END IF;
+  UPDATE locks l
+    SET watched_until = GREATEST(l.watched_until, GREATEST(first.until, clock_timestamp()) + interval '1 minute')
+    WHERE l.ctid = (SELECT h.ctid FROM locks h WHERE h.name = first.name AND h.slot = 0 FOR NO KEY UPDATE SKIP LOCKED);
+  marked := FOUND;
+  IF first.token IS NULL THEN                            -- whoever takes it back reads the head afterwards
+    PERFORM FROM waiters q WHERE q.name = first.name AND q.ticket = first.ticket FOR KEY SHARE SKIP LOCKED;
+  ELSE
+    PERFORM FROM locks l WHERE l.name = first.name AND l.token = first.token AND NOT is_over(l.expires_at, l.ended_at);
+  END IF;
+  UPDATE subtrees o SET below = names, waited = marked AND FOUND WHERE o.ticket = w.ticket;
+  RETURN false;
+END $$;
+
+-- still_below keeps those of the names whose tickets or leases may still be in the way of a request. It deletes tickets
+-- that are dead, and settles leases that have run out.
+CREATE FUNCTION still_below(w waiters, p_names text[]) RETURNS text[]
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  waited text[];
+  r      record;
+BEGIN
   DELETE FROM waiters q WHERE q.ctid = ANY (ARRAY(
-    SELECT o.ctid FROM waiters o WHERE o.name = ANY (names) AND o.ticket < w.ticket AND NOT EXISTS (
+    SELECT o.ctid FROM waiters o WHERE o.name = ANY (p_names) AND o.ticket < w.ticket AND NOT EXISTS (
       SELECT FROM sessions a WHERE a.session_id = o.session_id AND a.alive_until > clock_timestamp())
     FOR UPDATE SKIP LOCKED));
-  FOR r IN SELECT DISTINCT l.name FROM locks l WHERE l.name = ANY (names) AND NOT is_over(l.expires_at, l.ended_at)
+  FOR r IN SELECT DISTINCT l.name FROM locks l WHERE l.name = ANY (p_names) AND NOT is_over(l.expires_at, l.ended_at)
     AND l.expires_at <= clock_timestamp()
   LOOP
     PERFORM settle(r.name);
   END LOOP;
   -- First tickets, then leases, each as of its own moment: whoever is granted the lock has no ticket any more.
-  left_ := ARRAY(SELECT DISTINCT q.name FROM few_tickets q WHERE q.name = ANY (names) AND q.ticket < w.ticket);
-  left_ := left_ || ARRAY(SELECT l.name FROM locks l
-    WHERE l.name = ANY (names) AND l.name <> ALL (left_) AND NOT is_over(l.expires_at, l.ended_at));
-  SELECT b.name, b.until INTO r FROM below(w, left_) b ORDER BY b.token IS NULL, b.until DESC LIMIT 1;
-  IF NOT FOUND THEN
-    RETURN true;
-  END IF;
-  IF left_ IS DISTINCT FROM s.below THEN
-    UPDATE subtrees o SET below = left_ WHERE o.ticket = w.ticket;
-  END IF;
-  UPDATE locks l
-    SET watched_until = GREATEST(l.watched_until, GREATEST(r.until, clock_timestamp()) + interval '1 minute')
-    WHERE l.ctid = (SELECT h.ctid FROM locks h WHERE h.name = r.name AND h.slot = 0 FOR NO KEY UPDATE SKIP LOCKED);
-  RETURN false;
+  waited := ARRAY(SELECT DISTINCT q.name FROM few_tickets q WHERE q.name = ANY (p_names) AND q.ticket < w.ticket);
+  RETURN waited || ARRAY(SELECT DISTINCT l.name FROM locks l
+    WHERE l.name = ANY (p_names) AND l.name <> ALL (waited) AND NOT is_over(l.expires_at, l.ended_at));
 END $$;
 
 -- wait_out waits until the transactions have ended that have locked the table of locks to write it, for at most a tenth
@@ -2768,7 +2785,7 @@ BEGIN
 END $$;
 
 -- wake_tree tells those to ask again for whom a change of this lock may matter: requests for subtrees that cover it,
--- and if it was a subtree, and is not held as one any more, the first of each queue below, and of its own.
+-- and if it was a subtree, and is no exclusive one now, the first of each queue below, and of its own.
 CREATE FUNCTION wake_tree(p_name text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -2779,7 +2796,8 @@ BEGIN
   PERFORM ask_again(q) FROM subtrees s JOIN waiters q ON q.name = s.name AND q.ticket = s.ticket
     WHERE s.name = ANY (ancestors(p_name));
   IF EXISTS (SELECT FROM subtrees s WHERE s.name = p_name) AND NOT EXISTS (
-      SELECT FROM locks l WHERE l.name = p_name AND l.subtree AND is_running(l.expires_at, l.ended_at)) THEN
+      SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.subtree
+        AND is_running(l.expires_at, l.ended_at)) THEN
     PERFORM ask_again(f.q) FROM (
       SELECT DISTINCT ON (q.name) q, q.name FROM waiters q
       WHERE q.name = p_name OR q.name >= p_name || '/' AND q.name < p_name || '0'

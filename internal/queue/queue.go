@@ -122,7 +122,7 @@ func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now t
 	defer q.mu.Unlock()
 	delete(q.tickets, t.number)
 	if a.Ticket != t.number || t.news.Hint == nil { // a hint of this ticket may have come before the answer
-		t.news = News{}
+		t.news = News{AskAgain: t.news.AskAgain && a.Ticket == t.number} // or the answer may be older than the news
 	}
 	t.grantID, t.number, t.seen, t.first, t.far = grantID, a.Ticket, sent, a.First, false
 	t.rests, t.since, q.rests = false, now, false

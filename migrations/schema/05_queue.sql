@@ -171,7 +171,7 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
-  RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL
+  RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT (w.nested AND is_own(w))
     OR free_at(w) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
@@ -318,9 +318,8 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   g         grants;  nxt waiters;  batch waiters[];  slots int[];
-  upto      bigint := p_head.served;                     -- tickets that count no more
-  exclusive int := 0;  shared int := 0;  limited int := 0;                 -- leases that are not over, by mode
-  in_use    int;  above bigint := p_head.token;          -- their limit, and the greatest token
+  upto      bigint := p_head.served;  above bigint := p_head.token;   -- tickets that count no more; the greatest token
+  exclusive int := 0;  shared int := 0;  limited int := 0;  in_use int;   -- leases that are not over; their limit
 BEGIN
   IF is_running(p_head.expires_at, p_head.ended_at) THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
@@ -330,10 +329,11 @@ BEGIN
   END IF;
   WHILE exclusive = 0 LOOP
     nxt := next_waiter(p_head.name, upto);
-    IF nxt.ticket IS NULL THEN
-      IF (SELECT q.ticket FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto ORDER BY 1 LIMIT 1) > 0 THEN
-        upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s));   -- nobody is drawing one
-      END IF;
+    IF w.nested IS TRUE AND is_own(w) THEN               -- those in the queue wait for its owner
+      nxt := w; w := NULL;
+    ELSIF nxt.ticket IS NULL THEN
+      upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE EXISTS (     -- nobody is drawing one
+        SELECT FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto)));
       EXIT WHEN w.ticket IS NULL;
       nxt := w; w := NULL;
     END IF;
