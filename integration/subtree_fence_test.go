@@ -38,10 +38,12 @@ func TestASubtreePassesTheFencesBelowItAlone(t *testing.T) {
 				t.Errorf("resource %q: %v", inside, err)
 			}
 		}
-		if err := write(fencedstore.Fences{{Lease: lease, Resource: name + "/m"}, {Lease: lease, Resource: name + "/n"}}); err != nil {
+		two := fencedstore.Fences{{Lease: lease, Resource: name + "/m"}, {Lease: lease, Resource: name + "/n"}}
+		if err := write(two); err != nil {
 			t.Error(err)
 		}
-		for _, outside := range []string{name[:1], name + "x", name[:2], "other", strings.ToUpper(name) + "/x", name + "#2"} {
+		for _, outside := range []string{name[:1], name + "x", name[:2], "other", strings.ToUpper(name) + "/x",
+			name + "#2"} {
 			if outside == lease.Resource() {
 				continue
 			}
@@ -94,7 +96,8 @@ func TestI3_I4_AFenceKeepsOldHoldersOutAboveAndBelow(t *testing.T) {
 				t.Fatalf("%s, %s: %v after token %d, %v", level, old, lease, g.token, err)
 			}
 			if _, err := late.Exec(t.Context(), `COMMIT`); err == nil {
-				t.Errorf("%s: whoever had the lock %s has committed after token %d was granted", level, old, lease.Token())
+				t.Errorf("%s: whoever had the lock %s has committed after token %d was granted", level, old,
+					lease.Token())
 			} else if s := state(err); s != "LK001" && s != "LK003" && s != "40001" {
 				t.Errorf("%s, %s: %v", level, old, err)
 			}
@@ -146,7 +149,8 @@ func TestGuardsAcceptTheSubtreeAboveARow(t *testing.T) {
 	}
 	mustRelease(t, all)
 	for name, opts := range map[string][]pglock.AcquireOption{
-		"accounts": nil, "account": {pglock.WithSubtree()}, "accounts/1": {pglock.WithSubtree()}, "other": {pglock.WithSubtree()}} {
+		"accounts": nil, "account": {pglock.WithSubtree()}, "accounts/1": {pglock.WithSubtree()},
+		"other": {pglock.WithSubtree()}} {
 		l := mustTry(t, c, name, opts...)
 		if err := write(l, 5); !errors.Is(err, fencedstore.ErrUnfenced) {
 			t.Errorf("row 5 under %q: %v, want it refused", name, err)

@@ -79,7 +79,8 @@ func hammerTree(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool, w int
 		if err == nil {
 			err = inner.Release(beside)
 		}
-		if err != nil && l.Mode() == pglock.ModeExclusive && !errors.Is(err, pglock.ErrLost) && !errors.Is(err, context.Canceled) {
+		if err != nil && l.Mode() == pglock.ModeExclusive && !errors.Is(err, pglock.ErrLost) &&
+			!errors.Is(err, context.Canceled) {
 			return fmt.Errorf("below its own subtree: %w", err)
 		}
 	}

@@ -23,8 +23,9 @@ func TestI9_ATreeIsServedInTicketOrder(t *testing.T) {
 		name string
 		kind string
 	}{
-		{"t", "exclusive subtree"}, {"t/a", "exclusive subtree"}, {"t/a/b", "exclusive subtree"}, {"t/a", "shared subtree"},
-		{"t", "exclusive subtree"}, {"t/a/b", "limit"}, {"t", "exclusive subtree"}, {"t/a/b", "shared"}, {"t", "exclusive subtree"},
+		{"t", "exclusive subtree"}, {"t/a", "exclusive subtree"}, {"t/a/b", "exclusive subtree"},
+		{"t/a", "shared subtree"}, {"t", "exclusive subtree"}, {"t/a/b", "limit"}, {"t", "exclusive subtree"},
+		{"t/a/b", "shared"}, {"t", "exclusive subtree"},
 	}
 	got := make(chan fetched, len(wants))
 	for n, w := range wants {
@@ -140,7 +141,9 @@ func TestASubtreeThatEndsLetsThoseBelowIn(t *testing.T) {
 	t.Parallel()
 	for what, end := range map[string]func(c *pglock.Client, cancel context.CancelFunc) error{
 		"its wait is cancelled": func(_ *pglock.Client, cancel context.CancelFunc) error { cancel(); return nil },
-		"its client is closed":  func(c *pglock.Client, _ context.CancelFunc) error { return c.Close(context.Background()) },
+		"its client is closed": func(c *pglock.Client, _ context.CancelFunc) error {
+			return c.Close(context.Background())
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

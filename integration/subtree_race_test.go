@@ -146,8 +146,8 @@ func TestAGrantLocksTheTableBeforeItLooks(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := <-result; err != nil || granted {
-				t.Errorf("%s, planned before %v: granted %v (%v) after the subtree's ticket was committed", what, planned,
-					granted, err)
+				t.Errorf("%s, planned before %v: granted %v (%v) after the subtree's ticket was committed", what,
+					planned, granted, err)
 			}
 			if a := above.subtree(t, "t", id); !a.granted {
 				t.Errorf("%+v", a)
@@ -186,8 +186,8 @@ func TestI4_ACommitUnderWayKeepsSubtreesAndWhatIsBelowApart(t *testing.T) {
 	keeps("t", func() bool { a = first.queue(t, "t/a", id); return a.granted })
 }
 
-// A ticket whose session is dead is passed over only by deleting it. So two can never pass over each other, and one that
-// somebody has locked, as who is granted it does, is in the way.
+// A ticket whose session is dead is passed over only by deleting it. So two can never pass over each other, and one
+// that somebody has locked, as whoever grants it does, is in the way.
 func TestADeadTicketInTheTreeIsDeletedByWhoeverPassesIt(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

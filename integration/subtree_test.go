@@ -21,7 +21,8 @@ var kindsOfLeases = map[string][]pglock.AcquireOption{
 	"shared subtree":    {pglock.WithSubtree(), pglock.WithShared()},
 }
 
-// cellsOf are the cells of the table in docs/locks.md whose head begins so: row and column, and whether both may be held.
+// cellsOf are the cells of the table in docs/locks.md whose head begins so: row and column, and whether both may be
+// held.
 func cellsOf(t *testing.T, head string) map[[2]string]bool {
 	t.Helper()
 	page, err := os.ReadFile("../docs/locks.md")
@@ -106,11 +107,12 @@ func TestOnlyWhatFollowsASlashIsBelow(t *testing.T) {
 		mustTry(t, one, "a/b", pglock.WithSubtree()), mustTry(t, one, "a_%", pglock.WithSubtree()),
 		mustTry(t, one, long+"/x", pglock.WithSubtree()),
 	}
-	for _, name := range []string{"a", "a/bc", "a/b0", "a/b.", "a/b-", "a/B", "A/b", "a/b ", "a/bé", "axy/z", "a_%x/y", "a_x/y",
-		"a", long, long + "/y", long + "/xy"} {
+	for _, name := range []string{"a", "a/bc", "a/b0", "a/b.", "a/b-", "a/B", "A/b", "a/b ", "a/bé", "axy/z",
+		"a_%x/y", "a_x/y", "a", long, long + "/y", long + "/xy"} {
 		mustRelease(t, mustTry(t, other, name))
 	}
-	for _, name := range []string{"a/b", "a/b/", "a/b//", "a/b/c", "a/b/é", "a/b/\U0010ffff", "a/b/%", "a_%/y", long + "/x/"} {
+	for _, name := range []string{"a/b", "a/b/", "a/b//", "a/b/c", "a/b/é", "a/b/\U0010ffff", "a/b/%", "a_%/y",
+		long + "/x/"} {
 		if _, err := other.TryAcquire(t.Context(), name); !errors.Is(err, pglock.ErrHeld) {
 			t.Errorf("%q: %v, want ErrHeld", name, err)
 		}
@@ -130,8 +132,8 @@ func TestI11_WhatCannotBeASubtreeIsRefused(t *testing.T) {
 		if wrong, is := errors.AsType[*pglock.ArgumentError](err); !is || wrong.Field == "" || wrong.Rule == "" {
 			t.Errorf("%q: %v, want an ArgumentError", name, err)
 		}
-		if _, err := c.AcquireAll(t.Context(), []string{"fine", name}, append(opts, pglock.WithSubtree())...); !errors.Is(err,
-			pglock.ErrInvalid) {
+		if _, err := c.AcquireAll(t.Context(), []string{"fine", name},
+			append(opts, pglock.WithSubtree())...); !errors.Is(err, pglock.ErrInvalid) {
 			t.Errorf("%q of several: %v, want ErrInvalid", name, err)
 		}
 		mode, limit := "exclusive", any(nil)

@@ -155,8 +155,8 @@ func (c *Client) getGrant(ctx context.Context, q *pending) (granted, error) {
 
 // heldError says who holds the lock, by the server's answer.
 func (c *Client) heldError(a protocol.Answer, name string) *HeldError {
-	return &HeldError{Lock: name, Holder: a.Holder, By: a.By, Token: Token(a.Token), ExpiresAt: a.ExpiresAt, Place: a.Place,
-		OwnSince: c.leases.since(Token(a.Token))}
+	return &HeldError{Lock: name, Holder: a.Holder, By: a.By, Token: Token(a.Token), ExpiresAt: a.ExpiresAt,
+		Place: a.Place, OwnSince: c.leases.since(Token(a.Token))}
 }
 
 // grant makes the lease of a grant. The trust deadline counts from when the request was sent; a later answer is

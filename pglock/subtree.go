@@ -11,12 +11,12 @@ import (
 
 // WithSubtree asks for the lock and for every name below it: each that begins with the name and '/', now and while
 // the lease lasts, without knowing the names. Whoever has another lease below, or a subtree above, is waited for. While
-// it is held or waited for, later requests below wait behind it. A shared subtree (WithShared) excludes only what is not
-// shared. Requests of the same owner (Lease.Context) for names below are granted while the subtree is held.
+// it is held or waited for, later requests below wait behind it. A shared subtree (WithShared) excludes only what is
+// not shared. Requests of the same owner (Lease.Context) for names below are granted while the subtree is held.
 //
-// The lease may pass the fence of any resource at or below its name (fencedstore.Fence). The name must not begin or end
-// with '/', nor have two in a row. It excludes WithLimit. A subtree costs two round trips at least, and the server reads
-// all names below it once.
+// The lease may pass the fence of any resource at or below its name (fencedstore.Fence). The name must not begin or
+// end with '/', nor have two in a row. It excludes WithLimit. A subtree costs two round trips at least, and the server
+// reads all names below it once.
 func WithSubtree() AcquireOption {
 	return func(r *request) error {
 		r.Subtree = true
