@@ -107,6 +107,35 @@ func TestASubtreeWaitsForGrantsThatAreUnderWay(t *testing.T) {
 	}
 }
 
+// Of two subtrees, one below the other, the later ticket waits for the lower one, though that is committed after it.
+func TestI9_ASubtreeWaitsForALowerTicketThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for _, order := range [][2]string{{"t", "t/a/b"}, {"t/a/b", "t"}} {
+		first, second := newPeer(t, db.URL()), newPeer(t, db.URL())
+		mine, other := uuid.New(), uuid.New()
+		first.exec(t, `BEGIN`)
+		low := first.subtree(t, order[0], mine)
+		high := second.subtree(t, order[1], other)
+		if a := second.subtree(t, order[1], other); a.granted || low.ticket >= high.ticket {
+			t.Errorf("%q is granted before the lower ticket for %q is known: %+v", order[1], order[0], a)
+		}
+		first.exec(t, `COMMIT`)
+		if a := second.subtree(t, order[1], other); a.granted || a.by != order[0] {
+			t.Errorf("%+v, want %q in the way", a, order[0])
+		}
+		a := first.subtree(t, order[0], mine)
+		if !a.granted {
+			t.Fatalf("%+v", a)
+		}
+		first.mustEnd(t, a.grant)
+		if a = second.subtree(t, order[1], other); !a.granted {
+			t.Fatalf("%+v", a)
+		}
+		second.mustEnd(t, a.grant)
+	}
+}
+
 // Whoever is granted a lock locks the table before it takes its snapshot: a subtree's ticket that was committed while
 // it waited for the table is seen. The wait of a subtree for grants under way rests on that.
 func TestAGrantLocksTheTableBeforeItLooks(t *testing.T) {

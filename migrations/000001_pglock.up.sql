@@ -1060,9 +1060,6 @@ BEGIN
   IF p_plain IS NOT TRUE THEN
     ok := require_read_committed() AND check_request(w, p_session_ttl, p_retry, p_wait);
   END IF;
-  IF w.subtree THEN                                      -- before its ticket is drawn: see wait_out
-    LOCK TABLE locks IN ROW EXCLUSIVE MODE;
-  END IF;
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF head.name IS NULL AND w.mode = 'exclusive' AND NOT w.subtree THEN
     acquire_otherwise.token := acquire_new(w);
@@ -1682,7 +1679,7 @@ BEGIN
     END IF;
   END IF;
   IF g.token IS NULL THEN
-    ok := NOT w.subtree OR watch_subtree(w.name);
+    ok := NOT w.subtree OR watch_subtree(w.name);        -- it locks the table before a ticket is drawn: see wait_out
     IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
       r := enqueue(w, p_head);
       ticket := r.ticket; place := r.place;

@@ -223,3 +223,25 @@ func TestFarFromTheFrontLooksComeSoonAfterAFailureAndWhileThereAreStrays(t *test
 	q.Looked(look(), map[int64]protocol.Sighting{1: {Near: true}}, at(now), at(now), pause.Never)
 	wantNext("near", lastLook)
 }
+
+// A question may have been answered before something changed that the server then told. So news to ask again that comes
+// before the answer is not lost.
+func TestNewsThatComesDuringAQuestionIsKept(t *testing.T) {
+	q := New(10 * time.Second)
+	ticket, id := put(q, 7, true, 0)
+	said := "7 0 0 0" // ticket, no token, no slot, no time
+	q.Hear(digest(said, id)+" "+said, nil)
+	if n, _ := q.TakeNews(ticket, at(0)); !n.AskAgain || n.Hint != nil {
+		t.Fatalf("%+v, want to ask again", n)
+	}
+	q.Hear(digest(said, id)+" "+said, nil)
+	q.Put(ticket, id, protocol.Answer{Ticket: 7, First: true, Remaining: time.Minute}, at(0), at(0))
+	if n, _ := q.TakeNews(ticket, at(0)); !n.AskAgain {
+		t.Errorf("%+v, want to ask again", n)
+	}
+	q.Hear(digest(said, id)+" "+said, nil)
+	q.Put(ticket, id, protocol.Answer{Ticket: 8, First: true, Remaining: time.Minute}, at(0), at(0)) // another ticket
+	if n, _ := q.TakeNews(ticket, at(0)); n.Any() {
+		t.Errorf("%+v, want no news of another ticket", n)
+	}
+}

@@ -209,9 +209,6 @@ BEGIN
   IF p_plain IS NOT TRUE THEN
     ok := require_read_committed() AND check_request(w, p_session_ttl, p_retry, p_wait);
   END IF;
-  IF w.subtree THEN                                      -- before its ticket is drawn: see wait_out
-    LOCK TABLE locks IN ROW EXCLUSIVE MODE;
-  END IF;
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF head.name IS NULL AND w.mode = 'exclusive' AND NOT w.subtree THEN
     acquire_otherwise.token := acquire_new(w);

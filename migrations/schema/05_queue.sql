@@ -578,7 +578,7 @@ BEGIN
     END IF;
   END IF;
   IF g.token IS NULL THEN
-    ok := NOT w.subtree OR watch_subtree(w.name);
+    ok := NOT w.subtree OR watch_subtree(w.name);        -- it locks the table before a ticket is drawn: see wait_out
     IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
       r := enqueue(w, p_head);
       ticket := r.ticket; place := r.place;

@@ -34,7 +34,7 @@ const (
 )
 
 // all are the known faults. A name begins with its invariant or trap, if it has one.
-var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofFences,
+var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofSubtrees, ofModes, ofFences,
 	ofExtensions, ofGuards, ofTrust, ofRequests,
 	ofTheBeat, ofTheSchedule, ofConnections, ofClose, ofUpkeep, ofLeaders, ofAdvisory, ofRuns, ofObservers, ofHistory,
 	ofLists,

@@ -20,8 +20,8 @@ var ofGrants = []mutant{
 			"       -- by bytes\n    AND p_capacity", "SELECT p_capacity"},
 	}, integration, "^TestWhatAWriter"},
 	{"I1 what is granted together is not locked before", []edit{
-		{schema, "WHERE i.started = pg_postmaster_start_time())) ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP " +
-			"LOCKED) h),", "WHERE i.started = pg_postmaster_start_time())) ORDER BY l.slot DESC LIMIT 1) h),"},
+		{schema, "OR NOT is_below(a.name)) ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED) h),",
+			"OR NOT is_below(a.name)) ORDER BY l.slot DESC LIMIT 1) h),"},
 	}, integration, "^TestI1_I2_StatementsForMany|^TestAStatementForMany"},
 	{"I1 a part of a set is granted together", []edit{
 		{schema, "IF pg_catalog.cardinality(ns) < wanted THEN -- also if a row has changed since the statement began " +
@@ -96,10 +96,10 @@ var ofGrants = []mutant{
 		},
 	}, integration, "^TestI4_"},
 	{"I1 trap 4: a name that somebody else inserts is granted twice", []edit{
-		{schema, "      ON CONFLICT (name, slot) DO NOTHING\n      RETURNING true, l.token",
-			"      ON CONFLICT (name, slot) DO UPDATE SET token = EXCLUDED.token, grant_id = EXCLUDED.grant_id,\n    " +
-				"    session_id = EXCLUDED.session_id, holder = EXCLUDED.holder, expires_at = EXCLUDED.expires_at\n  " +
-				"    RETURNING true, l.token"},
+		{schema, "    ON CONFLICT (name, slot) DO NOTHING\n    RETURNING l.token",
+			"    ON CONFLICT (name, slot) DO UPDATE SET token = EXCLUDED.token, grant_id = EXCLUDED.grant_id,\n    " +
+				"  session_id = EXCLUDED.session_id, holder = EXCLUDED.holder, expires_at = EXCLUDED.expires_at\n  " +
+				"  RETURNING l.token"},
 	}, integration, "^TestTrap4_|^TestI1_Simultaneous"},
 	{"I6 the same grant ID is granted again after its lease", []edit{
 		{schema, "    AND p_grant_id OPERATOR(pg_catalog.<>) p_asked\n", ""},
@@ -142,7 +142,8 @@ var ofGrants = []mutant{
 			"true;"},
 	}, integration, "^TestI13_RefusedTryIsTwo"},
 	{"I13 a try that the queue refuses locks the head", []edit{
-		{schema, "RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(", "RETURN (free_at("},
+		{schema, "RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT (w.nested AND is_own(w)) OR " +
+			"free_at(", "RETURN (free_at("},
 	}, integration, "^TestI13_TryThatTheQueue"},
 	{"I13 many are asked for in one statement, which waits for long", []edit{
 		{schema, "boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until",
@@ -245,8 +246,8 @@ var ofTheFirstStatement = []mutant{
 	}, integration, "^TestI22_Grants"},
 	{"I22 a free lock is granted without a look at the timeline", []edit{
 		{schema, "        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) " +
-			"pg_catalog.pg_postmaster_start_time()))\n    ORDER BY", "        FROM {{schema}}.installation i))\n    " +
-			"ORDER BY"},
+			"pg_catalog.pg_postmaster_start_time()\n          AND (NOT", "        FROM {{schema}}.installation i\n" +
+			"          WHERE (NOT"},
 		{schema, "FROM {{schema}}.installation i\n             WHERE i.started OPERATOR(pg_catalog.=) " +
 			"pg_catalog.pg_postmaster_start_time())\n            OPERATOR(pg_catalog.+)",
 			"FROM {{schema}}.installation i)\n            OPERATOR(pg_catalog.+)"},
@@ -305,8 +306,8 @@ var ofTheFirstStatement = []mutant{
 			"OPERATOR(pg_catalog.<=) 512\n", ""},
 	}, library, "^TestI11_"},
 	{"I15 a grant of a new name is as long as its transaction has left", []edit{
-		{schema, "clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1\n      ON CONFLICT",
-			"clock_timestamp(), now() + w.ttl, w.metadata, 1\n      ON CONFLICT"},
+		{schema, "clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1\n    WHERE NOT",
+			"clock_timestamp(), now() + w.ttl, w.metadata, 1\n    WHERE NOT"},
 	}, integration, "^TestTrap3_Transaction"},
 	{"I5 the session of a free lock's holder is its key", []edit{
 		{schema,

@@ -7,12 +7,12 @@ var ofGuards = []mutant{
 			"WHERE f.fenced_xact = mine AND f.advanced_at"},
 	}, integration, "^TestI3_I18_OnlyThis"},
 	{"I3 the fence of any transaction opens a guarded table", []edit{
-		{schema, "WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp())",
-			"WHERE f.resource = p_resource)"},
+		{schema, "WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp() " +
+			"UNION", "WHERE f.resource = p_resource UNION"},
 	}, integration, "^TestI3_I18_OnlyThis"},
 	{"I3 the ID of an old transaction opens a guarded table", []edit{
-		{schema, "AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()) THEN",
-			"AND f.fenced_xact = mine) THEN"},
+		{schema, "AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp() UNION",
+			"AND f.fenced_xact = mine UNION"},
 	}, integration, "^TestI3_I18_OnlyThis"},
 	{"I3 a bypass outlives its transaction", []edit{
 		{schema, "WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();",

@@ -57,8 +57,8 @@ var ofHistory = []mutant{
 	{"history: a grant keeps the slowest renewal", []edit{
 		{
 			schema,
-			"metadata = w.metadata, grants = l.grants + 1, slowest = NULL WHERE",
-			"metadata = w.metadata, grants = l.grants + 1 WHERE",
+			"metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued",
+			"metadata = w.metadata, grants = l.grants + 1, queued",
 		},
 	}, administration, "^TestLocksTell"},
 	{"history: a step of pruning has no bound", []edit{

@@ -3,8 +3,9 @@ package main
 // ofWaiting are the faults of who is told, granted and forgotten among those who wait.
 var ofWaiting = []mutant{
 	{"I9 a reader is granted before a writer that stood before it", []edit{
-		{schema, "bool_and((n.q).mode = w.mode AND (n.q).capacity IS NOT DISTINCT FROM w.capacity) OVER (ORDER BY " +
-			"n.ticket) AS fits", "((n.q).mode = w.mode AND (n.q).capacity IS NOT DISTINCT FROM w.capacity) AS fits"},
+		{schema, "bool_and((n.q).mode = w.mode AND (n.q).capacity IS NOT DISTINCT FROM w.capacity AND (n.ticket = " +
+			"w.ticket OR NOT in_tree(n.q))) OVER (ORDER BY n.ticket) AS fits", "((n.q).mode = w.mode AND (n.q).capacity " +
+			"IS NOT DISTINCT FROM w.capacity) AS fits"},
 	}, integration, "^TestI9_EveryQueue"},
 	{"I9 a dead reader is granted with those beside it", []edit{
 		{schema, "WHERE b.fits AND ((b.q).ticket = w.ticket OR session_alive((b.q).session_id)));", "WHERE b.fits);"},
@@ -34,8 +35,8 @@ var ofWaiting = []mutant{
 	{"I8 a waiter for one of a limit asks when the last lease ends", []edit{
 		{
 			schema,
-			"CASE WHEN pg_catalog.count(*) >= p_capacity THEN pg_catalog.min(l.expires_at) END)",
-			"CASE WHEN pg_catalog.count(*) >= p_capacity THEN pg_catalog.max(l.expires_at) END)",
+			"CASE WHEN pg_catalog.count(*) >= w.capacity THEN pg_catalog.min(l.expires_at) END)",
+			"CASE WHEN pg_catalog.count(*) >= w.capacity THEN pg_catalog.max(l.expires_at) END)",
 		},
 	}, integration, "^TestI8_TheFirstLive"},
 	{"I8 a writer asks when the first of several leases ends", []edit{
@@ -134,8 +135,8 @@ var ofSuccession = []mutant{
 	{"a waiter is granted the lock with the metadata before it", []edit{
 		{
 			schema,
-			"metadata = w.metadata, grants = l.grants + 1, slowest = NULL WHERE",
-			"grants = l.grants + 1, slowest = NULL WHERE",
+			"metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued",
+			"grants = l.grants + 1, slowest = NULL, queued",
 		},
 	}, integration, "^TestASuccessor"},
 	{"a free lock is granted with the metadata before it", []edit{
@@ -148,7 +149,7 @@ var ofSuccession = []mutant{
 		{schema, "owner_id = w.owner_id, holder = w.holder, ticket", "holder = w.holder, ticket"},
 	}, integration, "^TestASuccessor"},
 	{"circles: a slot is granted with the owner before it", []edit{
-		{schema, "owner_id = EXCLUDED.owner_id,", ""},
+		{schema, "owner_id = EXCLUDED.owner_id, holder =", "holder ="},
 	}, integration, "^TestASuccessor"},
 	{"a slot is granted with the session before it", []edit{
 		{schema, "session_id = EXCLUDED.session_id,", ""},
@@ -471,12 +472,12 @@ var ofWhatIsSaid = []mutant{
 		},
 	}, integration, "^TestI6_AGrantOfAny"},
 	{"I16 a write that hangs has twice its lease", []edit{
-		{schema, "  ok := {{schema}}.bound_transaction(ms);", "  ok := {{schema}}.bound_transaction(ms " +
-			"OPERATOR(pg_catalog.*) 2);"},
+		{schema, "  ok := {{schema}}.bound_transaction(ms) AND", "  ok := {{schema}}.bound_transaction(ms " +
+			"OPERATOR(pg_catalog.*) 2) AND"},
 	}, bridging, "^TestAWriteThatHangs"},
 	{"I16 a wait at the fence has twice its lease", []edit{
-		{schema, "  ok := {{schema}}.bound_transaction(ms);", "  ok := {{schema}}.bound_transaction(ms " +
-			"OPERATOR(pg_catalog.*) 2);"},
+		{schema, "  ok := {{schema}}.bound_transaction(ms) AND", "  ok := {{schema}}.bound_transaction(ms " +
+			"OPERATOR(pg_catalog.*) 2) AND"},
 	}, integration, "^TestI16_WaitAtTheFence|^TestI16_ATimeLimit"},
 	{"advisory: a guard through database/sql asks nobody", []edit{
 		{"advisory/write.go", "\t\tif rows.Next() {\n\t\t\terr = rows.Scan(holds)\n\t\t}\n", "\t\t*holds = true\n"},

@@ -61,15 +61,14 @@ var ofTheQueue = []mutant{
 	{"I9 a newcomer overtakes the queue", []edit{
 		{
 			schema,
-			"nxt := next_waiter(p_head.name, upto); IF nxt.ticket IS NULL THEN IF (SELECT q.ticket",
-			"nxt := CASE WHEN w.ticket IS NOT NULL THEN w ELSE next_waiter(p_head.name, upto) END; IF nxt.ticket " +
-				"= 0 THEN w := NULL; END IF; IF nxt.ticket IS NULL THEN IF (SELECT q.ticket",
+			"nxt := next_waiter(p_head.name, upto); IF w.nested IS TRUE AND is_own(w)",
+			"nxt := next_waiter(p_head.name, upto); IF w.ticket IS NOT NULL",
 		},
 	}, integration, "^TestI9_NoWay|^TestI9_Newcomer"},
 	{"I8 I9 who has joined queues for a lock that was released meanwhile", []edit{
 		{
 			schema,
-			"IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0) THEN",
+			"IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN",
 			"IF p_wait THEN",
 		},
 	}, integration, "^TestI8_NoTicket"},
@@ -98,7 +97,7 @@ var ofTheQueue = []mutant{
 	{"I9 who comes during the last COMMIT is refused", []edit{
 		{
 			schema,
-			"IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0) THEN",
+			"IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN",
 			"IF p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = w.name AND is_running(l.expires_at, " +
 				"l.ended_at)) THEN",
 		},
@@ -153,8 +152,8 @@ var ofTheQueue = []mutant{
 	{"I9 the lock is handed over to whoever is leaving", []edit{
 		{
 			schema,
-			"OR p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL;",
-			"OR p_look OR coalesce(claim(ARRAY[w], w.ticket - 1), ARRAY[w]) IS NOT NULL;",
+			"AND claim(ARRAY[w], w.ticket - 1) IS NOT NULL;",
+			"AND coalesce(claim(ARRAY[w], w.ticket - 1), ARRAY[w]) IS NOT NULL;",
 		},
 	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
 	{"I9 the lock is handed over to whoever was passed over", []edit{
@@ -202,7 +201,8 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
 	{"those who died in the queue are read again and again", []edit{
-		{schema, "upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s));", ""},
+		{schema, "upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE", "upto := GREATEST(upto, (SELECT " +
+			"upto FROM ticket_seq s WHERE"},
 	}, integration, "^TestThoseWhoDied"},
 	{"tickets of the dead stay when those behind them are served", []edit{
 		{
@@ -498,14 +498,13 @@ var ofModes = []mutant{
 		},
 		{
 			schema,
-			"RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(",
-			"RETURN (w.mode <> 'shared' AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(",
+			"RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT (w.nested AND is_own(w)) OR free_at(",
+			"RETURN (w.mode <> 'shared' AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT (w.nested AND is_own(w)) OR free_at(",
 		},
 		{
 			schema,
-			"nxt := next_waiter(p_head.name, upto); IF nxt.ticket IS NULL THEN IF (SELECT q.ticket",
-			"nxt := CASE WHEN w.mode = 'shared' THEN w ELSE next_waiter(p_head.name, upto) END; IF nxt.ticket = " +
-				"0 THEN w := NULL; END IF; IF nxt.ticket IS NULL THEN IF (SELECT q.ticket",
+			"nxt := next_waiter(p_head.name, upto); IF w.nested IS TRUE AND is_own(w)",
+			"nxt := next_waiter(p_head.name, upto); IF w.mode = 'shared'",
 		},
 	}, integration, "^TestShared"},
 	{"modes: a limit has one holder too many", []edit{

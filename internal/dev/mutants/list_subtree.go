@@ -1,0 +1,85 @@
+package main
+
+// ofSubtrees break what keeps a subtree's lease and leases below it apart, in order, and awake.
+var ofSubtrees = []mutant{
+	{"subtree: grants under way are not waited out", []edit{
+		{schema, "RETURN under = '{}';", "RETURN true;"},
+	}, integration, "^TestASubtreeWaitsForGrants"},
+	{"subtree: a free lock is granted without a look at what is above", []edit{
+		{schema, "AND (NOT i.subtrees OR NOT {{schema}}.is_below(p_name))", ""},
+	}, integration, "^TestTheTablesOfSubtrees"},
+	{"subtree: free locks are granted together without a look at what is above", []edit{
+		{schema, "AND (NOT (SELECT i.subtrees FROM installation i) OR NOT is_below(a.name))", ""},
+	}, integration, "^TestAGrantLocksTheTable"},
+	{"subtree: a new lock is granted without a look at what is above", []edit{
+		{schema, "WHERE NOT (SELECT i.subtrees FROM installation i) OR NOT is_below(w.name)", ""},
+	}, integration, "^TestAGrantLocksTheTable"},
+	{"subtree: a newcomer does not see that a free lock has a queue", []edit{
+		{schema, " AND NOT p_queued", ""},
+	}, integration, "^TestI9_NobodyOvertakesThose"},
+	{"subtree: a free lock does not say that it has a queue", []edit{
+		{schema, "UPDATE locks l SET queued = true WHERE", "UPDATE locks l SET queued = false WHERE"},
+	}, integration, "^TestI9_NobodyOvertakesThose"},
+	{"subtree: a dead ticket above is passed over and kept", []edit{
+		{schema, "WHERE o.name = a.name AND o.ticket = a.ticket FOR UPDATE SKIP LOCKED)); IF NOT FOUND THEN",
+			"WHERE false)); IF false THEN"},
+	}, integration, "^TestADeadTicketInTheTree"},
+	{"subtree: a dead ticket below is passed over and kept", []edit{
+		{schema, "AND q.ticket < w.ticket); RETURN waited", "AND q.ticket < w.ticket AND session_alive(q.session_id)); RETURN " +
+			"waited"},
+		{schema, "WHERE o.name = ANY (p_names) AND o.ticket < w.ticket AND NOT EXISTS (", "WHERE false AND NOT EXISTS ("},
+	}, integration, "^TestADeadTicketInTheTree"},
+	{"I4 subtree: a COMMIT under way above is not waited for", []edit{
+		{schema, "ELSIF NOT settled(a.name, a.slot, a.token) THEN", "ELSIF false THEN"},
+	}, integration, "^TestI4_ACommitUnderWayKeeps"},
+	{"I4 subtree: a COMMIT under way below is not waited for", []edit{
+		{schema, "AND l.name <> ALL (waited) AND NOT is_over(l.expires_at, l.ended_at)", "AND l.name <> ALL (waited) AND " +
+			"is_running(l.expires_at, l.ended_at)"},
+	}, integration, "^TestI4_ACommitUnderWayKeeps"},
+	{"subtree: who asks below waits for later tickets too", []edit{
+		{schema, "AND (w.ticket = 0 OR s.ticket < w.ticket))", ")"},
+	}, integration, "^TestI9_ATreeIsServed"},
+	{"subtree: a subtree overtakes lower tickets below", []edit{
+		{schema, "waited := ARRAY(SELECT DISTINCT q.name FROM few_tickets q WHERE", "waited := ARRAY(SELECT DISTINCT q.name " +
+			"FROM few_tickets q WHERE false AND"},
+	}, integration, "^TestI9_ATreeIsServed|^TestADeadTicketInTheTree"},
+	{"I8 subtree: the end of a lease below is not told", []edit{
+		{schema, "WHERE s.name = ANY (ancestors(p_name)); IF EXISTS", "WHERE false; IF EXISTS"},
+	}, integration, "^TestI8_TheEndOfWhat"},
+	{"I8 subtree: the end of a subtree is not told", []edit{
+		{schema, "WHERE q.name = p_name OR q.name >= p_name || '/' AND q.name < p_name || '0'", "WHERE false"},
+	}, integration, "^TestI8_TheEndOfWhat"},
+	{"I8 subtree: no lease below is watched", []edit{
+		{schema, "GREATEST(first.until, pg_catalog.clock_timestamp()) + interval '1 minute')", "NULL)"},
+	}, integration, "^TestI8_TheEndOfWhat"},
+	{"I8 subtree: news that comes during a question is lost", []edit{
+		{"internal/queue/queue.go", "News{AskAgain: t.news.AskAgain && a.Ticket == t.number}", "News{}"},
+	}, "./internal/queue", "^TestNewsThatComes"},
+	{"subtree: its owner waits below it", []edit{
+		{schema, "RETURN w.nested IS TRUE AND in_tree(w) AND EXISTS (", "RETURN false AND EXISTS ("},
+	}, integration, "^TestTheOwnerOfASubtree"},
+	{"I3 subtree: its lease passes any fence", []edit{
+		{schema, " AND (NOT r.subtree OR {{schema}}.is_covered(r.resource, p_name, r.slot));", ";"},
+	}, integration, "^TestASubtreePasses"},
+	{"I3 subtree: the fence of a name above opens a row for any lease", []edit{
+		{schema, "AND l.subtree AND l.grant_id = f.grant_id) THEN", "AND l.grant_id = f.grant_id) THEN"},
+	}, integration, "^TestGuardsAcceptTheSubtree"},
+	{"subtree: a lock below is handed out of it", []edit{
+		{schema, "OR p_look OR may_follow(w) AND claim", "OR p_look OR claim"},
+	}, integration, "^TestHandOversInATree"},
+	{"subtree: several are taken in the order of their bytes", []edit{
+		{"pglock/subtree.go", `slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))`, "strings.Compare(a, b)"},
+	}, integration, "^TestAcquireAllOfSubtrees"},
+	{"subtree: circles through it are not found", []edit{
+		{schema, "FROM obstacles(q.w) o WHERE in_tree(q.w)", "FROM obstacles(q.w) o WHERE false"},
+	}, integration, "^TestCirclesThroughSubtrees"},
+	{"subtree: circles behind one that waits are not found", []edit{
+		{schema, "IF w.subtree THEN RETURN QUERY SELECT b.name, b.token,", "IF false THEN RETURN QUERY SELECT b.name, b.token,"},
+	}, integration, "^TestCirclesThroughSubtrees"},
+	{"subtree: nobody looks for one that is being written", []edit{
+		{schema, "LOCK TABLE subtrees IN SHARE MODE NOWAIT;", ""},
+	}, integration, "^TestWhatSubtreesLeave"},
+	{"I11 subtree: a name may have empty parts", []edit{
+		{schema, "SELECT CASE WHEN '' = ANY (string_to_array(p_name, '/'))", "SELECT CASE WHEN false"},
+	}, integration, "^TestI11_WhatCannotBe"},
+}
