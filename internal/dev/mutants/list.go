@@ -34,8 +34,8 @@ const (
 )
 
 // all are the known faults. A name begins with its invariant or trap, if it has one.
-var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofSubtrees, ofModes, ofFences,
-	ofExtensions, ofGuards, ofTrust, ofRequests,
+var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofSubtrees, ofModes,
+	ofFences, ofExtensions, ofGuards, ofTrust, ofRequests,
 	ofTheBeat, ofTheSchedule, ofConnections, ofClose, ofUpkeep, ofLeaders, ofAdvisory, ofRuns, ofObservers, ofHistory,
 	ofLists,
 	ofErrors, ofWaiting, ofSuccession, ofSeals, ofDeadlines, ofWhatIsSaid, ofSigns,

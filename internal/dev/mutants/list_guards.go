@@ -7,7 +7,8 @@ var ofGuards = []mutant{
 			"WHERE f.fenced_xact = mine AND f.advanced_at"},
 	}, integration, "^TestI3_I18_OnlyThis"},
 	{"I3 the fence of any transaction opens a guarded table", []edit{
-		{schema, "WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp() " +
+		{schema, "WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= " +
+			"transaction_timestamp() " +
 			"UNION", "WHERE f.resource = p_resource UNION"},
 	}, integration, "^TestI3_I18_OnlyThis"},
 	{"I3 the ID of an old transaction opens a guarded table", []edit{

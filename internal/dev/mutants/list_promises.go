@@ -4,7 +4,8 @@ package main
 var ofWaiting = []mutant{
 	{"I9 a reader is granted before a writer that stood before it", []edit{
 		{schema, "bool_and((n.q).mode = w.mode AND (n.q).capacity IS NOT DISTINCT FROM w.capacity AND (n.ticket = " +
-			"w.ticket OR NOT in_tree(n.q))) OVER (ORDER BY n.ticket) AS fits", "((n.q).mode = w.mode AND (n.q).capacity " +
+			"w.ticket OR NOT in_tree(n.q))) OVER (ORDER BY n.ticket) AS fits", "((n.q).mode = w.mode AND " +
+			"(n.q).capacity " +
 			"IS NOT DISTINCT FROM w.capacity) AS fits"},
 	}, integration, "^TestI9_EveryQueue"},
 	{"I9 a dead reader is granted with those beside it", []edit{

@@ -201,7 +201,8 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
 	{"those who died in the queue are read again and again", []edit{
-		{schema, "upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE", "upto := GREATEST(upto, (SELECT " +
+		{schema, "upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE", "upto := GREATEST(upto, " +
+			"(SELECT " +
 			"upto FROM ticket_seq s WHERE"},
 	}, integration, "^TestThoseWhoDied"},
 	{"tickets of the dead stay when those behind them are served", []edit{
@@ -498,8 +499,10 @@ var ofModes = []mutant{
 		},
 		{
 			schema,
-			"RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT (w.nested AND is_own(w)) OR free_at(",
-			"RETURN (w.mode <> 'shared' AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT (w.nested AND is_own(w)) OR free_at(",
+			"RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT (w.nested AND is_own(w)) " +
+				"OR free_at(",
+			"RETURN (w.mode <> 'shared' AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT " +
+				"(w.nested AND is_own(w)) OR free_at(",
 		},
 		{
 			schema,

@@ -25,22 +25,26 @@ var ofSubtrees = []mutant{
 			"WHERE false)); IF false THEN"},
 	}, integration, "^TestADeadTicketInTheTree"},
 	{"subtree: a dead ticket below is passed over and kept", []edit{
-		{schema, "AND q.ticket < w.ticket); RETURN waited", "AND q.ticket < w.ticket AND session_alive(q.session_id)); RETURN " +
+		{schema, "AND q.ticket < w.ticket); RETURN waited", "AND q.ticket < w.ticket AND " +
+			"session_alive(q.session_id)); RETURN " +
 			"waited"},
-		{schema, "WHERE o.name = ANY (p_names) AND o.ticket < w.ticket AND NOT EXISTS (", "WHERE false AND NOT EXISTS ("},
+		{schema, "WHERE o.name = ANY (p_names) AND o.ticket < w.ticket AND NOT EXISTS (", "WHERE false AND NOT " +
+			"EXISTS ("},
 	}, integration, "^TestADeadTicketInTheTree"},
 	{"I4 subtree: a COMMIT under way above is not waited for", []edit{
 		{schema, "ELSIF NOT settled(a.name, a.slot, a.token) THEN", "ELSIF false THEN"},
 	}, integration, "^TestI4_ACommitUnderWayKeeps"},
 	{"I4 subtree: a COMMIT under way below is not waited for", []edit{
-		{schema, "AND l.name <> ALL (waited) AND NOT is_over(l.expires_at, l.ended_at)", "AND l.name <> ALL (waited) AND " +
+		{schema, "AND l.name <> ALL (waited) AND NOT is_over(l.expires_at, l.ended_at)", "AND l.name <> ALL " +
+			"(waited) AND " +
 			"is_running(l.expires_at, l.ended_at)"},
 	}, integration, "^TestI4_ACommitUnderWayKeeps"},
 	{"subtree: who asks below waits for later tickets too", []edit{
 		{schema, "AND (w.ticket = 0 OR s.ticket < w.ticket))", ")"},
 	}, integration, "^TestI9_ATreeIsServed"},
 	{"subtree: a subtree overtakes lower tickets below", []edit{
-		{schema, "waited := ARRAY(SELECT DISTINCT q.name FROM few_tickets q WHERE", "waited := ARRAY(SELECT DISTINCT q.name " +
+		{schema, "waited := ARRAY(SELECT DISTINCT q.name FROM few_tickets q WHERE", "waited := ARRAY(SELECT " +
+			"DISTINCT q.name " +
 			"FROM few_tickets q WHERE false AND"},
 	}, integration, "^TestI9_ATreeIsServed|^TestADeadTicketInTheTree"},
 	{"I8 subtree: the end of a lease below is not told", []edit{
@@ -50,7 +54,7 @@ var ofSubtrees = []mutant{
 		{schema, "WHERE q.name = p_name OR q.name >= p_name || '/' AND q.name < p_name || '0'", "WHERE false"},
 	}, integration, "^TestI8_TheEndOfWhat"},
 	{"I8 subtree: no lease below is watched", []edit{
-		{schema, "GREATEST(first.until, pg_catalog.clock_timestamp()) + interval '1 minute')", "NULL)"},
+		{schema, "GREATEST(first.until, clock_timestamp()) + interval '1 minute')", "NULL)"},
 	}, integration, "^TestI8_TheEndOfWhat"},
 	{"I8 subtree: news that comes during a question is lost", []edit{
 		{"internal/queue/queue.go", "News{AskAgain: t.news.AskAgain && a.Ticket == t.number}", "News{}"},
@@ -74,7 +78,8 @@ var ofSubtrees = []mutant{
 		{schema, "FROM obstacles(q.w) o WHERE in_tree(q.w)", "FROM obstacles(q.w) o WHERE false"},
 	}, integration, "^TestCirclesThroughSubtrees"},
 	{"subtree: circles behind one that waits are not found", []edit{
-		{schema, "IF w.subtree THEN RETURN QUERY SELECT b.name, b.token,", "IF false THEN RETURN QUERY SELECT b.name, b.token,"},
+		{schema, "IF w.subtree THEN RETURN QUERY SELECT b.name, b.token,", "IF false THEN RETURN QUERY SELECT " +
+			"b.name, b.token,"},
 	}, integration, "^TestCirclesThroughSubtrees"},
 	{"subtree: nobody looks for one that is being written", []edit{
 		{schema, "LOCK TABLE subtrees IN SHARE MODE NOWAIT;", ""},
