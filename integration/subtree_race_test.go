@@ -142,6 +142,7 @@ func TestAGrantLocksTheTableBeforeItLooks(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	above := newPeer(t, db.URL())
+	above.mustEnd(t, above.mustAcquire(t, "t/used", time.Minute))
 	for what, sql := range map[string]string{
 		"a free lock": `SELECT granted FROM pglock.acquire_lease('t/used', gen_random_uuid(), $1, 'below', '1 min')`,
 		"a new lock":  `SELECT granted FROM pglock.acquire_lease('t/' || gen_random_uuid(), gen_random_uuid(), $1, 'below', '1 min')`,
@@ -289,21 +290,25 @@ func TestI9_NobodyOvertakesThoseBelowWhenASubtreeEnds(t *testing.T) {
 		}
 	}
 	below.mustEnd(t, held)
-	for _, ended := range []bool{false, true} { // the subtree waits, is held, has ended
-		a := above.subtree(t, "t", subtree)
-		if ended {
-			above.mustEnd(t, a.grant)
-		} else if !a.granted {
-			t.Fatalf("%+v", a)
-		}
+	var a reply
+	for _, phase := range []struct {
+		name string
+		is   func()
+	}{
+		{"waits", func() {}},
+		{"is held", func() { a = above.subtree(t, "t", subtree) }},
+		{"has ended", func() { above.mustEnd(t, a.grant) }},
+		{"is swept away", func() { above.exec(t, `SELECT pglock.sweep()`) }},
+	} {
+		phase.is()
 		for name := range ids {
 			if g, err := other.acquire(t.Context(), name, uuid.New(), time.Minute, false); err != nil || g.granted {
-				t.Errorf("%q: %+v, %v: a newcomer overtakes, subtree ended %v", name, g, err, ended)
+				t.Errorf("%q: %+v, %v: a newcomer overtakes when the subtree %s", name, g, err, phase.name)
 			}
 			if one[bool](t, other, `SELECT bool_or(granted) FROM pglock.acquire_leases(ARRAY[$1], ARRAY[gen_random_uuid()],
 				gen_random_uuid(), '{x}', '{1 min}', '{NULL}', '{f}', '{exclusive}', '{NULL}', '{f}', '10 s', '{NULL}',
 				'{f}')`, name) {
-				t.Errorf("%q: a newcomer in a set overtakes, subtree ended %v", name, ended)
+				t.Errorf("%q: a newcomer in a set overtakes when the subtree %s", name, phase.name)
 			}
 		}
 	}

@@ -7,7 +7,7 @@ var ofSubtrees = []mutant{
 	}, integration, "^TestASubtreeWaitsForGrants"},
 	{"subtree: a free lock is granted without a look at what is above", []edit{
 		{schema, "AND (NOT i.subtrees OR NOT {{schema}}.is_below(p_name))", ""},
-	}, integration, "^TestTheTablesOfSubtrees"},
+	}, integration, "^TestAGrantLocksTheTable"},
 	{"subtree: free locks are granted together without a look at what is above", []edit{
 		{schema, "AND (NOT (SELECT i.subtrees FROM installation i) OR NOT is_below(a.name))", ""},
 	}, integration, "^TestAGrantLocksTheTable"},
