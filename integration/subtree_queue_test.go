@@ -30,7 +30,8 @@ func TestI9_ATreeIsServedInTicketOrder(t *testing.T) {
 	got := make(chan fetched, len(wants))
 	for n, w := range wants {
 		before := one[int](t, look, `SELECT count(*) FROM pglock.waiters`)
-		acquireInBackground(t.Context(), newClient(t, db.Pool(t)), n, w.name, got, kindsOfLeases[w.kind]...)
+		c := newClient(t, db.Pool(t), pglock.WithSessionTTL(time.Hour)) // however slow the machine is
+		acquireInBackground(t.Context(), c, n, w.name, got, kindsOfLeases[w.kind]...)
 		pgtest.Eventually(t, "the request to be queued", func() bool {
 			return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == before+1
 		})

@@ -85,6 +85,9 @@ func TestASubtreeWaitsForGrantsThatAreUnderWay(t *testing.T) {
 		if err := tx.QueryRow(t.Context(), sql, below.key.String()).Scan(&granted); err != nil || !granted {
 			t.Fatal(what, granted, err)
 		}
+		if _, err := tx.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
+			t.Fatal(err) // for as long as the test needs
+		}
 		id := uuid.New()
 		first := above.subtree(t, "t", id)
 		second := above.subtree(t, "t", id)
@@ -111,11 +114,13 @@ func TestASubtreeWaitsForGrantsThatAreUnderWay(t *testing.T) {
 func TestI9_ASubtreeWaitsForALowerTicketThatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	newPeer(t, db.URL()).mustSubtree(t, "elsewhere") // the first one of all notes that there are some
 	for _, order := range [][2]string{{"t", "t/a/b"}, {"t/a/b", "t"}} {
 		first, second := newPeer(t, db.URL()), newPeer(t, db.URL())
 		mine, other := uuid.New(), uuid.New()
 		first.exec(t, `BEGIN`)
 		low := first.subtree(t, order[0], mine)
+		first.exec(t, `SET LOCAL idle_in_transaction_session_timeout = 0`) // for as long as the test needs
 		high := second.subtree(t, order[1], other)
 		if a := second.subtree(t, order[1], other); a.granted || low.ticket >= high.ticket {
 			t.Errorf("%q is granted before the lower ticket for %q is known: %+v", order[1], order[0], a)

@@ -55,7 +55,7 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 		"a writer beside a reader": {
 			func(t *testing.T, conn *pgx.Conn) {
 				breakFunction(t, conn, "is_over", "p_expires_at = '-infinity'", "true")
-				breakFunction(t, conn, "is_taken", "OR free_at(w.name, w.mode, w.capacity) IS NOT NULL", "")
+				breakFunction(t, conn, "is_taken", "OR free_at(w) IS NOT NULL", "")
 			},
 			func(t *testing.T, conn *pgx.Conn) {
 				grant(t, conn, "a", "reader", "1 h", ", p_mode => 'shared'")
@@ -75,7 +75,7 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 					"limited + 1, 1000)")
 				breakFunction(t, conn, "serve", "free_slots(p_head.name, nxt.capacity,", "free_slots(p_head.name, "+
 					"nxt.capacity + 1,")
-				breakFunction(t, conn, "is_taken", "OR free_at(w.name, w.mode, w.capacity) IS NOT NULL", "")
+				breakFunction(t, conn, "is_taken", "OR free_at(w) IS NOT NULL", "")
 			},
 			func(t *testing.T, conn *pgx.Conn) {
 				for range 3 {

@@ -144,7 +144,7 @@ CREATE TABLE waiters (
   ttl         interval    NOT NULL,
   metadata    jsonb,
   enqueued_at timestamptz NOT NULL,
-  subtree     boolean     NOT NULL,                 -- it wants all names below, too
+  subtree     boolean     NOT NULL DEFAULT false,   -- it wants all names below, too
   PRIMARY KEY (name, ticket)
 ) WITH (autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 CREATE INDEX waiters_session ON waiters (session_id);
@@ -1433,8 +1433,8 @@ BEGIN
     IF w.nested IS TRUE AND is_own(w) THEN               -- those in the queue wait for its owner
       nxt := w; w := NULL;
     ELSIF nxt.ticket IS NULL THEN
-      upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE EXISTS (     -- nobody is drawing one
-        SELECT FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto)));
+      upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE (            -- nobody is drawing one
+        SELECT q.ticket FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto ORDER BY 1 LIMIT 1) > 0));
       EXIT WHEN w.ticket IS NULL;
       nxt := w; w := NULL;
     END IF;
@@ -2423,14 +2423,14 @@ END $$;
 
 -- ancestors lists the names that a name lies below.
 CREATE FUNCTION ancestors(p_name text) RETURNS text[]
-LANGUAGE plpgsql IMMUTABLE STRICT
+LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
   parts pg_catalog.text[] := pg_catalog.string_to_array(p_name, '/');
   path  pg_catalog.text := parts[1];
   all_  pg_catalog.text[] := '{}';
 BEGIN
-  FOR i IN 2..pg_catalog.cardinality(parts) LOOP
+  FOR i IN 2..coalesce(pg_catalog.cardinality(parts), 0) LOOP
     all_ := pg_catalog.array_append(all_, path);
     path := pg_catalog.concat(path, '/', parts[i]);
   END LOOP;
@@ -2446,7 +2446,8 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RETURN pg_catalog.strpos(p_name, '/') OPERATOR(pg_catalog.>) 0 AND EXISTS (
-    SELECT FROM {{schema}}.subtrees s WHERE s.name OPERATOR(pg_catalog.=) ANY ({{schema}}.ancestors(p_name)));
+    SELECT FROM pg_catalog.unnest({{schema}}.ancestors(p_name)) a (name) CROSS JOIN LATERAL (    -- each by its key
+      SELECT s.ticket FROM {{schema}}.subtrees s WHERE s.name OPERATOR(pg_catalog.=) a.name LIMIT 1) s);
 END $$;
 $create$, '{{schema}}', quote_ident(current_schema())),
     '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
@@ -2470,7 +2471,7 @@ $$;
 -- is a ticket that is dead, until somebody deletes it.
 CREATE FUNCTION above(w waiters) RETURNS TABLE (
   name text, ticket bigint, token bigint, slot int, holder text, owner_id uuid, until timestamptz, alive boolean)
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -2496,7 +2497,7 @@ END $$;
 -- ticket all tickets are.
 CREATE FUNCTION below(w waiters, p_names text[]) RETURNS TABLE (
   name text, ticket bigint, token bigint, holder text, owner_id uuid, until timestamptz)
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -2517,7 +2518,7 @@ END $$;
 -- of the request; without a ticket any. It reads all names below, once for each request. When whoever may not have seen
 -- the ticket has ended, nothing else below can come to be in its way.
 CREATE FUNCTION names_below(w waiters) RETURNS text[]
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
   first text := w.name || '/';
@@ -2557,7 +2558,7 @@ END $$;
 -- is_own says that the owner of a request holds a subtree that covers it, under which nobody else can have what is in
 -- its way: an exclusive one, or for a shared request any. Whoever queues for that lock waits for this subtree.
 CREATE FUNCTION is_own(w waiters) RETURNS boolean
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
   RETURN w.nested IS TRUE AND in_tree(w) AND EXISTS (
@@ -2645,7 +2646,7 @@ END $$;
 -- still_below keeps those of the names whose tickets or leases may still be in the way of a request. It deletes tickets
 -- that are dead, and settles leases that have run out.
 CREATE FUNCTION still_below(w waiters, p_names text[]) RETURNS text[]
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
   waited text[];
@@ -2784,7 +2785,7 @@ END $$;
 -- wake_tree tells those to ask again for whom a change of this lock may matter: requests for subtrees that cover it,
 -- and if it was a subtree, and is no exclusive one now, the first of each queue below, and of its own.
 CREATE FUNCTION wake_tree(p_name text) RETURNS void
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
   IF NOT (SELECT i.subtrees FROM installation i) THEN
@@ -2813,7 +2814,7 @@ END $$;
 -- sweep_subtrees removes rows of requests that are neither queued nor granted any more, at most p_limit, and returns
 -- how many. When none is left it notes that. It waits for nobody.
 CREATE FUNCTION sweep_subtrees(p_limit int) RETURNS bigint
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
   gone text[];
@@ -3614,7 +3615,8 @@ BEGIN
       SELECT FROM fences f
       WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()
       UNION ALL
-      SELECT FROM fences f JOIN locks l ON l.name = f.lock_name AND l.slot = f.slot
+      SELECT FROM fences f CROSS JOIN LATERAL (
+        SELECT l.subtree, l.grant_id FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot OFFSET 0) l
       WHERE f.resource = ANY (ancestors(p_resource)) AND f.fenced_xact = mine
         AND f.advanced_at >= transaction_timestamp() AND l.subtree AND l.grant_id = f.grant_id) THEN
     RETURN true;

@@ -139,7 +139,7 @@ CREATE TABLE waiters (
   ttl         interval    NOT NULL,
   metadata    jsonb,
   enqueued_at timestamptz NOT NULL,
-  subtree     boolean     NOT NULL,                 -- it wants all names below, too
+  subtree     boolean     NOT NULL DEFAULT false,   -- it wants all names below, too
   PRIMARY KEY (name, ticket)
 ) WITH (autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 CREATE INDEX waiters_session ON waiters (session_id);

@@ -332,8 +332,8 @@ BEGIN
     IF w.nested IS TRUE AND is_own(w) THEN               -- those in the queue wait for its owner
       nxt := w; w := NULL;
     ELSIF nxt.ticket IS NULL THEN
-      upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE EXISTS (     -- nobody is drawing one
-        SELECT FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto)));
+      upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE (            -- nobody is drawing one
+        SELECT q.ticket FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto ORDER BY 1 LIMIT 1) > 0));
       EXIT WHEN w.ticket IS NULL;
       nxt := w; w := NULL;
     END IF;

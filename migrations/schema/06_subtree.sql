@@ -14,14 +14,14 @@
 
 -- ancestors lists the names that a name lies below.
 CREATE FUNCTION ancestors(p_name text) RETURNS text[]
-LANGUAGE plpgsql IMMUTABLE STRICT
+LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
   parts pg_catalog.text[] := pg_catalog.string_to_array(p_name, '/');
   path  pg_catalog.text := parts[1];
   all_  pg_catalog.text[] := '{}';
 BEGIN
-  FOR i IN 2..pg_catalog.cardinality(parts) LOOP
+  FOR i IN 2..coalesce(pg_catalog.cardinality(parts), 0) LOOP
     all_ := pg_catalog.array_append(all_, path);
     path := pg_catalog.concat(path, '/', parts[i]);
   END LOOP;
@@ -34,7 +34,8 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RETURN pg_catalog.strpos(p_name, '/') OPERATOR(pg_catalog.>) 0 AND EXISTS (
-    SELECT FROM {{schema}}.subtrees s WHERE s.name OPERATOR(pg_catalog.=) ANY ({{schema}}.ancestors(p_name)));
+    SELECT FROM pg_catalog.unnest({{schema}}.ancestors(p_name)) a (name) CROSS JOIN LATERAL (    -- each by its key
+      SELECT s.ticket FROM {{schema}}.subtrees s WHERE s.name OPERATOR(pg_catalog.=) a.name LIMIT 1) s);
 END $$;
 
 -- in_tree says that a request may have something above or below it.
@@ -55,7 +56,7 @@ $$;
 -- is a ticket that is dead, until somebody deletes it.
 CREATE FUNCTION above(w waiters) RETURNS TABLE (
   name text, ticket bigint, token bigint, slot int, holder text, owner_id uuid, until timestamptz, alive boolean)
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -81,7 +82,7 @@ END $$;
 -- ticket all tickets are.
 CREATE FUNCTION below(w waiters, p_names text[]) RETURNS TABLE (
   name text, ticket bigint, token bigint, holder text, owner_id uuid, until timestamptz)
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -102,7 +103,7 @@ END $$;
 -- of the request; without a ticket any. It reads all names below, once for each request. When whoever may not have seen
 -- the ticket has ended, nothing else below can come to be in its way.
 CREATE FUNCTION names_below(w waiters) RETURNS text[]
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
   first text := w.name || '/';
@@ -142,7 +143,7 @@ END $$;
 -- is_own says that the owner of a request holds a subtree that covers it, under which nobody else can have what is in
 -- its way: an exclusive one, or for a shared request any. Whoever queues for that lock waits for this subtree.
 CREATE FUNCTION is_own(w waiters) RETURNS boolean
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
   RETURN w.nested IS TRUE AND in_tree(w) AND EXISTS (
@@ -230,7 +231,7 @@ END $$;
 -- still_below keeps those of the names whose tickets or leases may still be in the way of a request. It deletes tickets
 -- that are dead, and settles leases that have run out.
 CREATE FUNCTION still_below(w waiters, p_names text[]) RETURNS text[]
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
   waited text[];
@@ -369,7 +370,7 @@ END $$;
 -- wake_tree tells those to ask again for whom a change of this lock may matter: requests for subtrees that cover it,
 -- and if it was a subtree, and is no exclusive one now, the first of each queue below, and of its own.
 CREATE FUNCTION wake_tree(p_name text) RETURNS void
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
   IF NOT (SELECT i.subtrees FROM installation i) THEN
@@ -398,7 +399,7 @@ END $$;
 -- sweep_subtrees removes rows of requests that are neither queued nor granted any more, at most p_limit, and returns
 -- how many. When none is left it notes that. It waits for nobody.
 CREATE FUNCTION sweep_subtrees(p_limit int) RETURNS bigint
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
   gone text[];

@@ -18,7 +18,8 @@ BEGIN
       SELECT FROM fences f
       WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()
       UNION ALL
-      SELECT FROM fences f JOIN locks l ON l.name = f.lock_name AND l.slot = f.slot
+      SELECT FROM fences f CROSS JOIN LATERAL (
+        SELECT l.subtree, l.grant_id FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot OFFSET 0) l
       WHERE f.resource = ANY (ancestors(p_resource)) AND f.fenced_xact = mine
         AND f.advanced_at >= transaction_timestamp() AND l.subtree AND l.grant_id = f.grant_id) THEN
     RETURN true;

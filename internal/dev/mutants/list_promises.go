@@ -286,12 +286,10 @@ var ofDeadlines = []mutant{
 		{schema, "WHERE (SELECT plain) AND h.name", "WHERE plain AND h.name"},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a refusal plans when the lock is free", []edit{
-		{schema, "left_ := microseconds_until(free);", "left_ := microseconds_until(free_at(w.name, w.mode, " +
-			"w.capacity));"},
+		{schema, "left_ := microseconds_until(free);", "left_ := microseconds_until(free_at(w));"},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a look plans when the lock is free", []edit{
-		{schema, "THEN microseconds_until(l.free_at) END", "THEN microseconds_until(free_at(m.name, m.mode, " +
-			"m.capacity)) END"},
+		{schema, "THEN microseconds_until(l.free_at) END", "THEN microseconds_until(free_at(m.w)) END"},
 	}, integration, "^TestNothingIsPlanned"},
 	{"many releases are planned for the values at hand", []edit{
 		{
