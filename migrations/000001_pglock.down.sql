@@ -162,7 +162,7 @@ DROP FUNCTION take_to_spend(p_name text, p_grant_ids uuid[]);
 DROP FUNCTION await_row(p_name text, p_slot int);
 DROP FUNCTION give_up_all(p_name text, p_grant_ids uuid[], p_session_id uuid, p_spend boolean, OUT ended boolean[], OUT places int[], OUT token bigint, OUT more json);
 DROP FUNCTION give_up(p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean, p_alone boolean);
-DROP FUNCTION may_follow(w waiters);
+DROP FUNCTION may_follow(w waiters, p_owner_id uuid);
 DROP FUNCTION hand_over(p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean, OUT outcome text, OUT more json);
 DROP FUNCTION release_otherwise(p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean, OUT more json);
 DROP FUNCTION release_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean);

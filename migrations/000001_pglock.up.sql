@@ -1301,8 +1301,8 @@ BEGIN
       WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
     free := free_at(w);
     IF until IS NULL AND free IS NOT NULL THEN                                          -- another lock is in the way
-      SELECT o.token, o.holder, o.until, o.name INTO refusal.token, holder, until, other FROM obstacles(w) o
-        ORDER BY o.until DESC LIMIT 1;
+      SELECT o.token, o.holder, CASE WHEN NOT o.queued THEN o.until END, o.name
+        INTO refusal.token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC LIMIT 1;
     END IF;
   END IF;
   left_ := microseconds_until(free);
@@ -2022,7 +2022,7 @@ BEGIN
       WHERE q.name = p_name AND q.ticket > coalesce(w.ticket, head.served) AND q.holder = p_to
         AND q.mode = 'exclusive' AND session_alive(q.session_id)
       ORDER BY q.ticket LIMIT 1;
-    EXIT WHEN w.ticket IS NULL OR p_look OR may_follow(w) AND claim(ARRAY[w], w.ticket - 1) IS NOT NULL;
+    EXIT WHEN w.ticket IS NULL OR p_look OR may_follow(w, head.owner_id) AND claim(ARRAY[w], w.ticket - 1) IS NOT NULL;
   END LOOP;
   hand_over.outcome := CASE WHEN w.ticket IS NULL THEN 'nobody' ELSE 'handed over' END;
   IF p_look OR hand_over.outcome = 'nobody' THEN
@@ -2033,14 +2033,18 @@ BEGIN
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
--- may_follow says that a holder may hand its lock over to a request: no subtree that others hold covers it, and for a
--- subtree nothing is in its way.
-CREATE FUNCTION may_follow(w waiters) RETURNS boolean
+-- may_follow says that a holder may hand its lock over to a request: no subtree that somebody holds covers it, nor one
+-- that the holder's own owner waits for; and for a subtree nothing is in its way.
+CREATE FUNCTION may_follow(w waiters, p_owner_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  RETURN CASE WHEN w.subtree THEN fits_tree(w)
-    ELSE position('/' IN w.name) = 0 OR NOT EXISTS (SELECT FROM above(w) a WHERE a.token IS NOT NULL) END;
+  IF w.subtree OR NOT in_tree(w) THEN
+    RETURN NOT w.subtree OR fits_tree(w);
+  END IF;
+  LOCK TABLE locks IN ROW EXCLUSIVE MODE;                -- as in fits_tree
+  w.ticket := 0;
+  RETURN NOT EXISTS (SELECT FROM above(w) a WHERE a.token IS NOT NULL OR a.owner_id = p_owner_id);
 END $$;
 
 -- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to the next
@@ -2494,7 +2498,7 @@ BEGIN
 END $$;
 
 -- below lists what lies below a request for a subtree and is in its way, among p_names; NULL: all names. Without a
--- ticket all tickets are.
+-- ticket all tickets are. Nobody announces the end of a ticket for sure: it is in the way for a moment.
 CREATE FUNCTION below(w waiters, p_names text[]) RETURNS TABLE (
   name text, ticket bigint, token bigint, holder text, owner_id uuid, until timestamptz)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
@@ -2507,8 +2511,8 @@ BEGIN
     WHERE l.name = ANY (p_names) AND NOT is_over(l.expires_at, l.ended_at)
       AND (l.owner_id = w.owner_id) IS NOT TRUE AND NOT (l.mode = 'shared' AND w.mode = 'shared')
     UNION ALL
-    SELECT q.name, q.ticket, NULL, q.holder, q.owner_id,
-      (SELECT a.alive_until FROM sessions a WHERE a.session_id = q.session_id)
+    SELECT q.name, q.ticket, NULL, q.holder, q.owner_id, LEAST(clock_timestamp() + interval '0.1 s',
+      (SELECT a.alive_until FROM sessions a WHERE a.session_id = q.session_id))
     FROM few_tickets q
     WHERE q.name = ANY (p_names) AND (w.ticket = 0 OR q.ticket < w.ticket)
       AND (q.owner_id = w.owner_id) IS NOT TRUE AND NOT (q.mode = 'shared' AND w.mode = 'shared');
@@ -2574,6 +2578,7 @@ AS $$
 DECLARE
   a record;
 BEGIN
+  LOCK TABLE locks IN ROW EXCLUSIVE MODE;                -- before any look: see wait_out
   IF NOT (SELECT i.subtrees FROM installation i) THEN
     RETURN NOT w.subtree;
   ELSIF is_own(w) THEN   -- nobody is granted it before this transaction has ended
@@ -2610,7 +2615,8 @@ END $$;
 
 -- fits_below says that nothing below a subtree is in the way of a request. Otherwise it keeps the names that still may
 -- be, and marks one of them as watched, the one whose lease would last longest: its end is announced. If it cannot be
--- sure of that, the request waits for grants under way once more, and so asks again at once.
+-- sure of that, the request waits for grants under way once more, and so asks again soon. It locks no ticket: whoever
+-- serves the queue would pass it over.
 CREATE FUNCTION fits_below(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -2624,22 +2630,26 @@ BEGIN
   IF s.waited IS NOT TRUE THEN
     RETURN false;
   END IF;
-  names := still_below(w, coalesce(s.below, names_below(w)));
+  names := coalesce(s.below, names_below(w));
+  IF names = '{}' THEN
+    RETURN true;
+  END IF;
+  names := still_below(w, names);
   SELECT b.name, b.ticket, b.token, b.until INTO first FROM below(w, names) b
     ORDER BY b.token IS NULL, b.until DESC LIMIT 1;
-  IF NOT FOUND THEN
-    RETURN true;
+  IF NOT FOUND THEN                                      -- whoever held a subtree below may have more below that by now
+    SELECT b.name, b.ticket, b.token, b.until INTO first FROM below(w, NULL) b LIMIT 1;
+    IF NOT FOUND THEN
+      RETURN true;
+    END IF;
+    names := names || first.name;
   END IF;
   UPDATE locks l
     SET watched_until = GREATEST(l.watched_until, GREATEST(first.until, clock_timestamp()) + interval '1 minute')
     WHERE l.ctid = (SELECT h.ctid FROM locks h WHERE h.name = first.name AND h.slot = 0 FOR NO KEY UPDATE SKIP LOCKED);
   marked := FOUND;
-  IF first.token IS NULL THEN                            -- whoever takes it back reads the head afterwards
-    PERFORM FROM waiters q WHERE q.name = first.name AND q.ticket = first.ticket FOR KEY SHARE SKIP LOCKED;
-  ELSE
-    PERFORM FROM locks l WHERE l.name = first.name AND l.token = first.token AND NOT is_over(l.expires_at, l.ended_at);
-  END IF;
-  UPDATE subtrees o SET below = names, waited = marked AND FOUND WHERE o.ticket = w.ticket;
+  PERFORM FROM locks l WHERE l.name = first.name AND l.token = first.token AND NOT is_over(l.expires_at, l.ended_at);
+  UPDATE subtrees o SET below = names, waited = first.token IS NULL OR marked AND FOUND WHERE o.ticket = w.ticket;
   RETURN false;
 END $$;
 

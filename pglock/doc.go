@@ -101,6 +101,9 @@
 // slot (Lease.Slot), which no two leases of a lock have at the same time. Each slot has its own fence
 // (Lease.Resource). Tokens increase over all slots.
 //
+// WithSubtree adds all names below: those that begin with the name and '/'. Nobody else has a lease below then, unless
+// both are shared. Tickets order the requests of a tree, too: those below do not overtake a subtree that waits.
+//
 // # Owners
 //
 // An owner is one line of work that may hold several locks. Lease.Context carries it: a request under that context

@@ -200,8 +200,8 @@ BEGIN
       WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
     free := free_at(w);
     IF until IS NULL AND free IS NOT NULL THEN                                          -- another lock is in the way
-      SELECT o.token, o.holder, o.until, o.name INTO refusal.token, holder, until, other FROM obstacles(w) o
-        ORDER BY o.until DESC LIMIT 1;
+      SELECT o.token, o.holder, CASE WHEN NOT o.queued THEN o.until END, o.name
+        INTO refusal.token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC LIMIT 1;
     END IF;
   END IF;
   left_ := microseconds_until(free);

@@ -185,7 +185,7 @@ BEGIN
       WHERE q.name = p_name AND q.ticket > coalesce(w.ticket, head.served) AND q.holder = p_to
         AND q.mode = 'exclusive' AND session_alive(q.session_id)
       ORDER BY q.ticket LIMIT 1;
-    EXIT WHEN w.ticket IS NULL OR p_look OR may_follow(w) AND claim(ARRAY[w], w.ticket - 1) IS NOT NULL;
+    EXIT WHEN w.ticket IS NULL OR p_look OR may_follow(w, head.owner_id) AND claim(ARRAY[w], w.ticket - 1) IS NOT NULL;
   END LOOP;
   hand_over.outcome := CASE WHEN w.ticket IS NULL THEN 'nobody' ELSE 'handed over' END;
   IF p_look OR hand_over.outcome = 'nobody' THEN
@@ -196,14 +196,18 @@ BEGIN
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
--- may_follow says that a holder may hand its lock over to a request: no subtree that others hold covers it, and for a
--- subtree nothing is in its way.
-CREATE FUNCTION may_follow(w waiters) RETURNS boolean
+-- may_follow says that a holder may hand its lock over to a request: no subtree that somebody holds covers it, nor one
+-- that the holder's own owner waits for; and for a subtree nothing is in its way.
+CREATE FUNCTION may_follow(w waiters, p_owner_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  RETURN CASE WHEN w.subtree THEN fits_tree(w)
-    ELSE position('/' IN w.name) = 0 OR NOT EXISTS (SELECT FROM above(w) a WHERE a.token IS NOT NULL) END;
+  IF w.subtree OR NOT in_tree(w) THEN
+    RETURN NOT w.subtree OR fits_tree(w);
+  END IF;
+  LOCK TABLE locks IN ROW EXCLUSIVE MODE;                -- as in fits_tree
+  w.ticket := 0;
+  RETURN NOT EXISTS (SELECT FROM above(w) a WHERE a.token IS NOT NULL OR a.owner_id = p_owner_id);
 END $$;
 
 -- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to the next

@@ -79,7 +79,7 @@ BEGIN
 END $$;
 
 -- below lists what lies below a request for a subtree and is in its way, among p_names; NULL: all names. Without a
--- ticket all tickets are.
+-- ticket all tickets are. Nobody announces the end of a ticket for sure: it is in the way for a moment.
 CREATE FUNCTION below(w waiters, p_names text[]) RETURNS TABLE (
   name text, ticket bigint, token bigint, holder text, owner_id uuid, until timestamptz)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
@@ -92,8 +92,8 @@ BEGIN
     WHERE l.name = ANY (p_names) AND NOT is_over(l.expires_at, l.ended_at)
       AND (l.owner_id = w.owner_id) IS NOT TRUE AND NOT (l.mode = 'shared' AND w.mode = 'shared')
     UNION ALL
-    SELECT q.name, q.ticket, NULL, q.holder, q.owner_id,
-      (SELECT a.alive_until FROM sessions a WHERE a.session_id = q.session_id)
+    SELECT q.name, q.ticket, NULL, q.holder, q.owner_id, LEAST(clock_timestamp() + interval '0.1 s',
+      (SELECT a.alive_until FROM sessions a WHERE a.session_id = q.session_id))
     FROM few_tickets q
     WHERE q.name = ANY (p_names) AND (w.ticket = 0 OR q.ticket < w.ticket)
       AND (q.owner_id = w.owner_id) IS NOT TRUE AND NOT (q.mode = 'shared' AND w.mode = 'shared');
@@ -159,6 +159,7 @@ AS $$
 DECLARE
   a record;
 BEGIN
+  LOCK TABLE locks IN ROW EXCLUSIVE MODE;                -- before any look: see wait_out
   IF NOT (SELECT i.subtrees FROM installation i) THEN
     RETURN NOT w.subtree;
   ELSIF is_own(w) THEN   -- nobody is granted it before this transaction has ended
@@ -195,7 +196,8 @@ END $$;
 
 -- fits_below says that nothing below a subtree is in the way of a request. Otherwise it keeps the names that still may
 -- be, and marks one of them as watched, the one whose lease would last longest: its end is announced. If it cannot be
--- sure of that, the request waits for grants under way once more, and so asks again at once.
+-- sure of that, the request waits for grants under way once more, and so asks again soon. It locks no ticket: whoever
+-- serves the queue would pass it over.
 CREATE FUNCTION fits_below(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -209,22 +211,26 @@ BEGIN
   IF s.waited IS NOT TRUE THEN
     RETURN false;
   END IF;
-  names := still_below(w, coalesce(s.below, names_below(w)));
+  names := coalesce(s.below, names_below(w));
+  IF names = '{}' THEN
+    RETURN true;
+  END IF;
+  names := still_below(w, names);
   SELECT b.name, b.ticket, b.token, b.until INTO first FROM below(w, names) b
     ORDER BY b.token IS NULL, b.until DESC LIMIT 1;
-  IF NOT FOUND THEN
-    RETURN true;
+  IF NOT FOUND THEN                                      -- whoever held a subtree below may have more below that by now
+    SELECT b.name, b.ticket, b.token, b.until INTO first FROM below(w, NULL) b LIMIT 1;
+    IF NOT FOUND THEN
+      RETURN true;
+    END IF;
+    names := names || first.name;
   END IF;
   UPDATE locks l
     SET watched_until = GREATEST(l.watched_until, GREATEST(first.until, clock_timestamp()) + interval '1 minute')
     WHERE l.ctid = (SELECT h.ctid FROM locks h WHERE h.name = first.name AND h.slot = 0 FOR NO KEY UPDATE SKIP LOCKED);
   marked := FOUND;
-  IF first.token IS NULL THEN                            -- whoever takes it back reads the head afterwards
-    PERFORM FROM waiters q WHERE q.name = first.name AND q.ticket = first.ticket FOR KEY SHARE SKIP LOCKED;
-  ELSE
-    PERFORM FROM locks l WHERE l.name = first.name AND l.token = first.token AND NOT is_over(l.expires_at, l.ended_at);
-  END IF;
-  UPDATE subtrees o SET below = names, waited = marked AND FOUND WHERE o.ticket = w.ticket;
+  PERFORM FROM locks l WHERE l.name = first.name AND l.token = first.token AND NOT is_over(l.expires_at, l.ended_at);
+  UPDATE subtrees o SET below = names, waited = first.token IS NULL OR marked AND FOUND WHERE o.ticket = w.ticket;
   RETURN false;
 END $$;
 

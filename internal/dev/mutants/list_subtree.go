@@ -69,7 +69,7 @@ var ofSubtrees = []mutant{
 		{schema, "AND l.subtree AND l.grant_id = f.grant_id) THEN", "AND l.grant_id = f.grant_id) THEN"},
 	}, integration, "^TestGuardsAcceptTheSubtree"},
 	{"subtree: a lock below is handed out of it", []edit{
-		{schema, "OR p_look OR may_follow(w) AND claim", "OR p_look OR claim"},
+		{schema, "OR p_look OR may_follow(w, head.owner_id) AND claim", "OR p_look OR claim"},
 	}, integration, "^TestHandOversInATree"},
 	{"subtree: several are taken in the order of their bytes", []edit{
 		{"pglock/subtree.go", `slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))`, "strings.Compare(a, b)"},
@@ -87,4 +87,16 @@ var ofSubtrees = []mutant{
 	{"I11 subtree: a name may have empty parts", []edit{
 		{schema, "SELECT CASE WHEN '' = ANY (string_to_array(p_name, '/'))", "SELECT CASE WHEN false"},
 	}, integration, "^TestI11_WhatCannotBe"},
+	{"I1 subtree: who grants looks before the table is locked", []edit{
+		{schema, "LOCK TABLE locks IN ROW EXCLUSIVE MODE; -- before any look: see wait_out", ""},
+	}, integration, "^TestI1_ASubtreeWaitsForAGrant"},
+	{"I1 subtree: who hands over looks before the table is locked", []edit{
+		{schema, "LOCK TABLE locks IN ROW EXCLUSIVE MODE; -- as in fits_tree", ""},
+	}, integration, "^TestI1_ASubtreeWaitsForAHandOver"},
+	{"subtree: it is granted over what somebody has below a subtree that ended", []edit{
+		{schema, "FROM below(w, NULL) b LIMIT 1;", "FROM below(w, NULL) b WHERE false LIMIT 1;"},
+	}, integration, "^TestSubtreeIsNotGrantedOver"},
+	{"subtree: a lock is handed out of one that its owner waits for", []edit{
+		{schema, "WHERE a.token IS NOT NULL OR a.owner_id = p_owner_id);", "WHERE a.token IS NOT NULL);"},
+	}, integration, "^TestNobodyHandsOverBelow"},
 }

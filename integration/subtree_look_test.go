@@ -1,0 +1,112 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+)
+
+// Whoever grants a name has locked the table of locks before it looks for subtrees above, on every way. So a subtree
+// whose ticket is committed after that look waits for the grant. On the ways here nothing was written to the table
+// before the look.
+
+// Several requests in one statement lose the lock on the table when grant_set is undone: here because the name lay
+// below a subtree lately.
+func TestI1_ASubtreeWaitsForAGrantOfSeveral(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	below, above := newPeer(t, db.URL()), newPeer(t, db.URL())
+	below.mustEnd(t, below.mustAcquire(t, "t/x", time.Minute))
+	above.mustEnd(t, above.mustSubtree(t, "t").grant)
+	id := uuid.New()
+	grantPaused(t, below, "t/x", func() error {
+		return below.QueryRow(t.Context(), `SELECT granted FROM pglock.acquire_leases('{t/x}', ARRAY[gen_random_uuid()], $1,
+			'{below}', '{1 min}', '{NULL}', '{f}', '{exclusive}', '{NULL}', '{f}', '10 s', '{NULL}', '{f}')`,
+			below.key.String()).Scan(new(bool))
+	}, func() {
+		above.subtree(t, "t", id)
+		if a := above.subtree(t, "t", id); a.granted {
+			t.Errorf("%+v, while a grant below is under way", a)
+		}
+	})
+}
+
+// A request that is given up hands a free lock on, and has written nothing to the table before. The next ticket is
+// higher than that of the subtree, which is not committed when it looks.
+func TestI1_ASubtreeWaitsForAGrantByWhoGivesUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	top, above := newPeer(t, db.URL()), newPeer(t, db.URL())
+	first, second := newPeer(t, db.URL()), newPeer(t, db.URL())
+	held := top.mustSubtree(t, "t")
+	id := uuid.New()
+	above.exec(t, `BEGIN`)
+	above.subtree(t, "t/u", id)
+	above.exec(t, `SET LOCAL idle_in_transaction_session_timeout = 0`) // for as long as the test needs
+	p := first.queue(t, "t/u/x", uuid.New())
+	second.queue(t, "t/u/x", uuid.New())
+	top.mustEnd(t, held.grant)
+	grantPaused(t, first, "t/u/x", func() error {
+		_, err := first.Exec(t.Context(), `SELECT * FROM pglock.give_up($1, '{t/u/x}', ARRAY[$2::uuid])`,
+			first.key.String(), p.id.String())
+		return err
+	}, func() {
+		above.exec(t, `COMMIT`)
+		if a := above.subtree(t, "t/u", id); a.granted {
+			t.Errorf("%+v, while a grant below is under way", a)
+		}
+	})
+}
+
+// grantPaused lets a peer send a statement that grants a name, and calls then when it has looked at the tree and is
+// about to write the grant.
+func grantPaused(t *testing.T, p *peer, name string, send func() error, then func()) {
+	t.Helper()
+	look, stop := newPeer(t, p.Config().ConnString()), newPeer(t, p.Config().ConnString())
+	look.exec(t, `CREATE FUNCTION pglock.pause_here(p_name text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+		WHILE p_name = '`+name+`' AND NOT pg_try_advisory_xact_lock_shared(1) LOOP PERFORM pg_sleep(0.01); END LOOP;
+		RETURN true; END $$`)
+	look.change(t, "grant_head", "require_durable_commit()", "require_durable_commit() AND pause_here(w.name)")
+	stop.exec(t, `SELECT pg_advisory_lock(1)`)
+	result := make(chan error, 1)
+	go func() { result <- send() }()
+	pgtest.Eventually(t, "the grant to be about to be written", func() bool {
+		return one[bool](t, look, `SELECT coalesce(wait_event = 'PgSleep', false) FROM pg_stat_activity WHERE pid = $1`,
+			p.PgConn().PID())
+	})
+	then()
+	stop.exec(t, `SELECT pg_advisory_unlock(1)`)
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	if one[int](t, look, `SELECT count(*)::int FROM pglock.locks WHERE expires_at > clock_timestamp()`) != 1 {
+		t.Error("not one lease is held: the name's")
+	}
+}
+
+// A holder that hands over has written nothing either. What its own owner asks for meanwhile is not kept by its lease.
+func TestI1_ASubtreeWaitsForAHandOverBelow(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	holder, next, above := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	owner := `, p_owner_id => '` + uuid.NewString() + `'`
+	held := holder.request(t, "acquire_lease", "t/x", uuid.New(), owner)
+	id := uuid.New()
+	above.exec(t, `BEGIN`)
+	above.request(t, "acquire_subtree", "t", id, owner+", p_nested => true")
+	above.exec(t, `SET LOCAL idle_in_transaction_session_timeout = 0`)
+	next.queue(t, "t/x", uuid.New())
+	grantPaused(t, holder, "t/x", func() error {
+		_, err := holder.Exec(t.Context(), `SELECT * FROM pglock.hand_over('t/x', $1, $2, 'peer')`, held.token,
+			held.id.String())
+		return err
+	}, func() {
+		above.exec(t, `COMMIT`)
+		if a := above.request(t, "acquire_subtree", "t", id, owner+", p_nested => true"); a.granted {
+			t.Errorf("%+v, while a grant below to somebody else is under way", a)
+		}
+	})
+}

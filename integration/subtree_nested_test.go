@@ -1,0 +1,68 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+)
+
+// Whoever holds a subtree is granted what lies below it at once, also while somebody waits for a subtree above. That
+// one has seen the owner's subtree then, and waits for what the owner has below it, too, when the subtree ends first.
+func TestSubtreeIsNotGrantedOverWhatAnOwnerWasGrantedBelowItsOwn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
+	line := uuid.New()
+	first, second, above := uuid.New(), uuid.New(), uuid.New()
+	owned := func(nested bool) string { return fmt.Sprintf(", p_owner_id => '%s', p_nested => %v", line, nested) }
+	owner.request(t, "acquire_subtree", "a/x", first, owned(false))
+	outer := owner.request(t, "acquire_subtree", "a/x", first, owned(false))
+	other.subtree(t, "a", above)
+	if a := other.subtree(t, "a", above); !outer.granted || a.granted || a.by != "a/x" {
+		t.Fatalf("the owner: %+v; who waits above: %+v", outer, a)
+	}
+	inner := owner.request(t, "acquire_lease", "a/x/y", second, owned(true))
+	if !inner.granted {
+		t.Fatalf("below its own subtree: %+v", inner)
+	}
+	owner.mustEnd(t, outer.grant)
+	if a := other.subtree(t, "a", above); a.granted || a.by != "a/x/y" {
+		t.Errorf("above what the owner still has: %+v", a)
+	}
+	owner.mustEnd(t, inner.grant)
+	if a := other.subtree(t, "a", above); !a.granted {
+		t.Errorf("when nothing is below any more: %+v", a)
+	}
+}
+
+// Whoever waits for a subtree is not kept from it by what its own owner has below. So the owner hands none of that over
+// to others meanwhile: the subtree may be granted at that moment.
+func TestNobodyHandsOverBelowASubtreeThatItsOwnerWaitsFor(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
+	line := fmt.Sprintf(", p_owner_id => '%s', p_nested => ", uuid.New())
+	inner := owner.request(t, "acquire_lease", "a/b", uuid.New(), line+"false")
+	kept := other.mustAcquire(t, "a/c", time.Minute)
+	above := uuid.New()
+	owner.request(t, "acquire_subtree", "a", above, line+"true")
+	if a := owner.request(t, "acquire_subtree", "a", above, line+"true"); a.granted || a.by != "a/c" {
+		t.Fatalf("%+v", a)
+	}
+	behind := other.queue(t, "a/b", uuid.New())
+	if outcome := one[string](t, owner, `SELECT outcome FROM pglock.hand_over('a/b', $1, $2, 'peer')`, inner.token,
+		inner.id.String()); outcome != "nobody" {
+		t.Errorf("%s", outcome)
+	}
+	other.mustEnd(t, kept)
+	if a := owner.request(t, "acquire_subtree", "a", above, line+"true"); !a.granted {
+		t.Errorf("%+v", a)
+	}
+	if a := other.queue(t, "a/b", behind.id); a.granted {
+		t.Errorf("%+v below a subtree", a)
+	}
+}
