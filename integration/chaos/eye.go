@@ -110,7 +110,8 @@ func (e *eye) look(ctx context.Context) (l history.Look, err error) {
 	for _, i := range held {
 		if i.Held {
 			l.Holders = append(l.Holders, history.Holder{Name: i.Name, Slot: i.Slot, Token: int64(i.Token),
-				Label: i.Holder, AcquiredAt: wall.Time(i.AcquiredAt), ExpiresAt: wall.Time(i.ExpiresAt)})
+				Label: i.Holder, Mode: string(i.Mode), Subtree: i.Subtree,
+				AcquiredAt: wall.Time(i.AcquiredAt), ExpiresAt: wall.Time(i.ExpiresAt)})
 		}
 	}
 	for _, w := range waiters {

@@ -169,7 +169,7 @@ type onlooker struct {
 }
 
 func (h *hit) newOnlooker(ctx context.Context) (_ *onlooker, err error) {
-	o := &onlooker{hit: h}
+	o, began := &onlooker{hit: h}, history.Now()
 	defer func() {
 		if err != nil {
 			o.close()
@@ -182,7 +182,7 @@ func (h *hit) newOnlooker(ctx context.Context) (_ *onlooker, err error) {
 		return nil, err
 	}
 	for i, l := range []**pglock.Lease{&o.renewed, &o.released, &o.ended} {
-		name := fmt.Sprintf("open %d %d", history.Now(), i)
+		name := fmt.Sprintf("open %d/%d", began, i)
 		if *l, err = o.client.TryAcquire(ctx, name, pglock.WithTTL(1500*time.Millisecond)); err != nil {
 			return nil, err
 		}

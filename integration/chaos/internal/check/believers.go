@@ -3,6 +3,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -17,6 +18,7 @@ type believers struct {
 	asked      map[int64]history.Time // of calls
 	open       map[int64]*belief
 	past       map[string][]*belief // of each lock
+	paths      paths                // the names of those
 	breaks     []*breaking
 	promotions []history.Promotion
 }
@@ -28,6 +30,8 @@ type belief struct {
 	slot        int
 	limit       int
 	token       int64
+	subtree     bool
+	owner       int64 // the call that its line of work began with
 	ttl         time.Duration
 	lasts       time.Duration // the TTL, or the longest extension
 	asked       history.Time  // when the call began: it was granted after that
@@ -48,7 +52,8 @@ func (b *believers) event(e history.Event) {
 		delete(b.asked, e.Call)
 	case history.Has:
 		b.open[e.Lease] = &belief{asked: b.asked[e.Call], who: e.Who, lease: e.Lease, name: e.Name, mode: e.Mode,
-			limit: e.Limit, slot: e.Slot, token: e.Token, ttl: e.TTL, lasts: e.TTL, from: e.At}
+			limit: e.Limit, slot: e.Slot, token: e.Token, ttl: e.TTL, lasts: e.TTL, from: e.At,
+			subtree: e.Subtree, owner: cmp.Or(e.Owner, e.Call)}
 	case history.Extends:
 		if x := b.open[e.Lease]; x != nil {
 			x.lasts = max(x.lasts, e.TTL)
@@ -63,6 +68,8 @@ func (b *believers) event(e history.Event) {
 			return // it was over when the caller first looked
 		}
 		b.compare(x)
+		b.compareTree(x)
+		b.paths.add(x.name)
 		b.past[x.name] = append(slices.DeleteFunc(b.past[x.name], func(old *belief) bool {
 			return old.until.Add(remembered) < x.from
 		}), x)

@@ -31,12 +31,15 @@ var Names = []struct{ Name, About string }{
 	{"nil lost", "a write that was answered nil is there"},
 	{"refused applied", "a write that was answered with an error other than \"unknown\" is not there"},
 	{"tokens", "the tokens of a lock ascend from grant to grant, over all processes, crashes and promotions"},
-	{"two tenures", "by the server's clock no two leases of a lock run at once that exclude each other"},
+	{"two tenures", "by the server's clock no two leases run at once that exclude each other, of a lock, or of a " +
+		"subtree and what it covers"},
 	{"two believers", "no two holders that exclude each other see Valid() at once, but for one whose lease was " +
 		"broken or lost with a failover, up to its deadline"},
 	{"lost for nothing", "no lease of a second or more runs out while its process runs, reaches the server, and is " +
 		"answered soon; none of less beside thousands of others"},
 	{"extension", "no lease runs out before its extension has, whatever becomes of its process and its connections"},
+	{"overtaken", "no request for a subtree, or below one, is granted before one that it would exclude and that had " +
+		"queued when it was asked for, above it or below, but for a hand-over"},
 	{"held by nobody", "no lock stays held for more than a second after the call that it was granted to, or its " +
 		"release, has returned"},
 	{"waits for nobody", "no ticket stays in a queue for more than three seconds after its call has returned"},
@@ -105,6 +108,7 @@ type Judge struct {
 	losses    losses
 	usage     usage
 	looks     looks
+	trees     trees
 	lastLook  history.Time
 	answered  map[string]map[string]int // operations by kind and class, for the report
 }
@@ -118,12 +122,14 @@ func New(faults *history.Faults, report func(Violation), line func(string)) *Jud
 	j.tokens = newTokens(c)
 	j.tenures = newTenures(c, j.wall)
 	j.believers = believers{court: c, asked: make(map[int64]history.Time), open: make(map[int64]*belief),
-		past: make(map[string][]*belief)}
+		past: make(map[string][]*belief), paths: make(paths)}
 	j.losses = losses{court: c, since: make(map[int64]history.Event), until: make(map[int64]history.Time),
 		last: make(map[int64]history.Time), late: make(map[int][]span)}
 	j.usage = usage{of: make(map[place]*use), dead: make(map[int64]bool), calls: make(map[int64]*call),
 		leases: make(map[int64]held)}
-	j.looks = looks{court: c, usage: &j.usage, suspects: make(map[string]suspect), blamed: make(map[string]bool)}
+	j.trees = newTrees(c)
+	j.looks = looks{court: c, usage: &j.usage, trees: &j.trees, suspects: make(map[string]suspect),
+		blamed: make(map[string]bool)}
 	return j
 }
 
@@ -143,6 +149,7 @@ func (j *Judge) Event(e history.Event) {
 	j.believers.event(e)
 	j.losses.event(e)
 	j.usage.event(e)
+	j.trees.event(e)
 	j.leftovers(e)
 	j.errors(e)
 	j.guards(e)
@@ -170,6 +177,7 @@ func (j *Judge) Died(who int64) {
 	j.note(fmt.Sprintf("%s killed", sayWho(who)))
 	j.believers.died(who)
 	j.usage.died(who)
+	j.trees.died(who)
 }
 
 // Commit notes a transaction, in the order of commits.
@@ -254,6 +262,7 @@ func (j *Judge) Promoted(p history.Promotion) {
 	j.tenures.promoted(p)
 	j.chains.promoted(p)
 	j.believers.promotions = append(j.believers.promotions, p)
+	j.trees.promoted()
 	if p.Lossy {
 		j.losses.went = append(j.losses.went, p)
 	}
@@ -272,6 +281,7 @@ func (j *Judge) Look(l history.Look) {
 	j.lastLook = l.Ended
 	j.losses.answered(l.Began, l.Ended)
 	j.looks.look(l)
+	j.trees.look(l)
 }
 
 // Finish receives the final state, when every worker has ended.

@@ -16,6 +16,7 @@ import (
 type looks struct {
 	*court
 	usage    *usage
+	trees    *trees
 	suspects map[string]suspect // what was wrong in the last look
 	free     map[string]freeLock
 	blamed   map[string]bool
@@ -109,7 +110,7 @@ func (l *looks) idle(at place, there, now history.Time, allowed time.Duration, l
 func (l *looks) lookForFree(k history.Look, held map[string]bool, first map[string]history.Ticket) {
 	free := make(map[string]freeLock)
 	for name, t := range first {
-		if held[name] {
+		if held[name] || l.trees.blocked(k, t) {
 			continue
 		}
 		f := freeLock{t.Number, k.Began}
@@ -130,14 +131,14 @@ func (l *looks) lookForFree(k history.Look, held map[string]bool, first map[stri
 	l.free = free
 }
 
-// anybodyDisturbed reports whether a fault concerned any of those queued for the lock: one that does not answer may
-// delay those behind it.
+// anybodyDisturbed reports whether a fault concerned any of those queued for the lock, above it or below it: one that
+// does not answer may delay those behind it.
 func (l *looks) anybodyDisturbed(tickets []history.Ticket, name string, from, to history.Time) bool {
 	for _, t := range tickets {
-		if t.Name != name {
+		if t.Name != name && !related(t.Name, name) {
 			continue
 		}
-		u := l.usage.of[place{t.Label, name}]
+		u := l.usage.of[place{t.Label, t.Name}]
 		if u == nil || l.usage.dead[u.who] || l.faults.Disturbed(worker(u.who), from, to, settling) {
 			return true
 		}

@@ -46,7 +46,7 @@ func (j *Judge) leftovers(e history.Event) {
 // explained are the classes of errors that faults, other holders and the callers' own contexts explain.
 var explained = map[string]bool{
 	"": true, "unknown": true, "stale token": true, "already done": true, "self-deadlock": true, "circle": true,
-	"lost": true, "released": true,
+	"lost": true, "released": true, "nobody waits": true,
 	"cancelled": true, "deadline": true, "held": true, "own retreat": true, "connection": true, "closed": true,
 	"time limit": true,
 	"57P01":      true, "57P02": true, "57P03": true, // the server was stopped, has crashed, or starts
@@ -83,7 +83,7 @@ func (j *Judge) errors(e history.Event) {
 		j.blame("stuck", e.At, nil, fmt.Sprintf("%s %s", sayWho(e.Who), e.How), e.Error)
 	case history.Finds:
 		j.blame("errors", e.At, nil, fmt.Sprintf("%s %s", sayWho(e.Who), e.Error))
-	case history.Fails, history.Wrote, history.Renews, history.Extends, history.Left:
+	case history.Fails, history.Wrote, history.Renews, history.Extends, history.Left, history.Handed:
 		if !explained[e.Class] && !j.explained(e) {
 			j.blame("errors", e.At, nil, fmt.Sprintf("%s %s failed with an error that nothing explains (%s): %s",
 				sayWho(e.Who), e.How, e.Class, e.Error), sayEvent(e))
@@ -118,7 +118,7 @@ func (j *Judge) serverLog(log string) {
 func (j *Judge) count(e history.Event) {
 	how := e.How
 	switch e.Kind {
-	case history.Fails, history.Wrote, history.Renews, history.Extends:
+	case history.Fails, history.Wrote, history.Renews, history.Extends, history.Handed:
 	case history.Has:
 		how = e.How
 	case history.Left:

@@ -37,6 +37,8 @@ func sayEvent(e history.Event) string {
 	}
 	field("lock", quoted(e.Name), e.Name != "")
 	field("mode", e.Mode, e.Mode != "")
+	field("subtree", e.Subtree, e.Subtree)
+	field("owner", e.Owner, e.Owner != 0)
 	field("slot", e.Slot, e.Slot != 0)
 	field("token", e.Token, e.Token != 0)
 	field("ttl", e.TTL, e.TTL != 0)
@@ -56,6 +58,14 @@ func sayEvent(e history.Event) string {
 	return b.String()
 }
 
+// subtreeOf stands behind a mode.
+func subtreeOf(subtree bool) string {
+	if subtree {
+		return " of the subtree"
+	}
+	return ""
+}
+
 func sayMoment(w history.Wall, t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -68,9 +78,9 @@ func sayVersion(w history.Wall, c history.Commit, v history.Version) string {
 		return fmt.Sprintf("%s server: xid %d removed lock=%s slot=%d", sayMoment(w, c.At), c.Xid, quoted(v.Name),
 			v.Slot)
 	}
-	return fmt.Sprintf("%s server: xid %d lock=%s slot=%d mode=%s token=%d holder=%s grant=%.8s acquired=%s "+
+	return fmt.Sprintf("%s server: xid %d lock=%s slot=%d mode=%s%s token=%d holder=%s grant=%.8s acquired=%s "+
 		"expires=%s ended=%s", sayMoment(w, c.At), c.Xid,
-		quoted(v.Name), v.Slot, v.Mode, v.Token, v.Holder, v.Grant, sayMoment(w, v.AcquiredAt),
+		quoted(v.Name), v.Slot, v.Mode, subtreeOf(v.Subtree), v.Token, v.Holder, v.Grant, sayMoment(w, v.AcquiredAt),
 		sayMoment(w, v.ExpiresAt), sayMoment(w, v.EndedAt))
 }
 
@@ -87,12 +97,12 @@ func describe(e any) string {
 		return fmt.Sprintf("link resource=%s op=%d on op=%d lock=%s slot=%d token=%d again=%v", quoted(e.Resource),
 			e.Op, e.Prev, quoted(e.Lock), e.Slot, e.Token, e.Again)
 	case *belief:
-		return fmt.Sprintf("%s lease=%d of lock=%s mode=%s slot=%d token=%d ttl=%v was valid from %s to %s at least",
-			sayWho(e.who), e.lease, quoted(e.name), e.mode,
+		return fmt.Sprintf("%s lease=%d of lock=%s mode=%s%s slot=%d token=%d ttl=%v was valid from %s to %s at least",
+			sayWho(e.who), e.lease, quoted(e.name), e.mode, subtreeOf(e.subtree),
 			e.slot, e.token, e.ttl, sayTime(e.from), sayTime(e.until))
 	case *tenure:
-		return fmt.Sprintf("tenure lock=%s slot=%d mode=%s token=%d holder=%s from %s to %s by the server's clock",
-			quoted(e.name), e.slot, e.mode, e.token,
+		return fmt.Sprintf("tenure lock=%s slot=%d mode=%s%s token=%d holder=%s from %s to %s by the server's clock",
+			quoted(e.name), e.slot, e.mode, subtreeOf(e.subtree), e.token,
 			e.holder, sayTime(e.from), sayTime(e.to))
 	case history.Holder:
 		return fmt.Sprintf("the server lists lock=%s slot=%d token=%d holder=%s acquired at %s, expires at %s",

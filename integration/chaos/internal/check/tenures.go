@@ -17,6 +17,7 @@ type tenures struct {
 	wall    history.Wall
 	rows    map[slot]*row
 	known   map[string][]*tenure // of each lock, those that have not long ended
+	paths   paths                // the names that are known
 	touched []*tenure            // by the transaction that is looked at
 }
 
@@ -38,6 +39,8 @@ type tenure struct {
 	slot     int
 	mode     string
 	capacity int
+	subtree  bool
+	owner    string
 	token    int64
 	grant    string
 	holder   string
@@ -49,7 +52,8 @@ type tenure struct {
 const remembered = 2 * time.Minute
 
 func newTenures(c *court, wall history.Wall) tenures {
-	return tenures{court: c, wall: wall, rows: make(map[slot]*row), known: make(map[string][]*tenure)}
+	return tenures{court: c, wall: wall, rows: make(map[slot]*row), known: make(map[string][]*tenure),
+		paths: make(paths)}
 }
 
 // commit takes the versions of one transaction, and then compares: what it ends and what it grants happens at once.
@@ -82,7 +86,8 @@ func (t *tenures) version(v history.Version) {
 	}
 	if now.tenure = t.find(v); now.tenure == nil {
 		now.tenure = &tenure{name: v.Name, slot: v.Slot, mode: v.Mode, capacity: v.Capacity, grant: v.Grant,
-			holder: v.Holder, from: t.wall.Time(v.AcquiredAt)}
+			subtree: v.Subtree, owner: v.Owner, holder: v.Holder, from: t.wall.Time(v.AcquiredAt)}
+		t.paths.add(v.Name)
 		t.known[v.Name] = append(slices.DeleteFunc(t.known[v.Name], func(old *tenure) bool {
 			return old.to.Add(remembered) < now.tenure.from
 		}), now.tenure)
@@ -104,7 +109,11 @@ func (t *tenures) find(v history.Version) *tenure {
 // ended shortens a tenure that was ended before its time. A row that goes from one lease to the next in one step says
 // when.
 func (t *tenures) ended(was *row, v history.Version) {
-	if end := t.wall.Time(v.EndedAt); !v.Gone && !v.EndedAt.IsZero() && end >= was.tenure.from && end < was.tenure.to {
+	end := t.wall.Time(v.EndedAt)
+	if v.Held() { // handed over: one step, whatever the clock says before and after it
+		end = min(end, t.wall.Time(v.AcquiredAt))
+	}
+	if !v.Gone && !v.EndedAt.IsZero() && end >= was.tenure.from && end < was.tenure.to {
 		was.tenure.to = end
 	}
 }
@@ -121,6 +130,7 @@ func (t *tenures) compare(x *tenure) {
 				x.name,
 				x.mode, x.token, y.mode, y.token, min(x.to, y.to).Sub(max(x.from, y.from))), y, x)
 	}
+	t.compareTree(x)
 	if x.mode != "limit" || x.blamed {
 		return
 	}
@@ -178,6 +188,8 @@ func (t *tenures) link(l history.Link, at history.Time) {
 		t.blame("outside its lease", at, []string{l.Lock},
 			fmt.Sprintf("write %d with token %d was committed when lock %q was held with token %d", l.Op, l.Token,
 				l.Lock, r.Token), l)
+	default:
+		t.linkTree(l, r, at)
 	}
 }
 

@@ -21,7 +21,8 @@ const (
 	locksTable  = "locks"
 )
 
-const locksSnapshot = `SELECT name, slot::text, token::text, holder, grant_id::text, mode, capacity::text, acquired_at::text, expires_at::text, ended_at::text
+const locksSnapshot = `SELECT name, slot::text, token::text, holder, grant_id::text, mode, capacity::text,
+		subtree::text, owner_id::text, acquired_at::text, expires_at::text, ended_at::text
 	FROM pglock.locks`
 
 // versionOf reads a version of a row from its columns as text; a column that is NULL is not there.
@@ -46,7 +47,8 @@ func versionOf(column map[string]string) (v history.Version, err error) {
 		Name: column["name"], Slot: int(number("slot")), Token: number("token"), Holder: column["holder"],
 		Mode:     column["mode"],
 		Capacity: int(number("capacity")), AcquiredAt: moment("acquired_at"), ExpiresAt: moment("expires_at"),
-		EndedAt: moment("ended_at"),
+		EndedAt: moment("ended_at"), Owner: column["owner_id"],
+		Subtree: column["subtree"] == "t" || column["subtree"] == "true",
 	}
 	// The same grant ID may be granted twice, when its request was queued anew.
 	v.Grant = column["grant_id"] + " " + column["acquired_at"]

@@ -25,6 +25,8 @@ const (
 	Stalled  Kind = "stalled"  // the worker did not run between From and At
 	Stuck    Kind = "stuck"    // a call has not come back in time: How, Error
 	Finds    Kind = "finds"    // the worker itself has seen what must not be: How, Error
+	Hands    Kind = "hands"    // Lease.HandOver begins: Lease, Label
+	Handed   Kind = "handed"   // it has returned: Lease, Class, Error
 	Stormed  Kind = "stormed"  // a storm of cancelled calls is over: Before, Goroutines
 	Crowded  Kind = "crowded"  // a crowd is over
 	Late     Kind = "late"     // the process or the server was late between From and At
@@ -65,6 +67,8 @@ type Event struct {
 	How       string   `json:"h,omitempty"`
 	Mode      string   `json:"m,omitempty"`
 	Limit     int      `json:"lim,omitempty"`
+	Subtree   bool     `json:"st,omitempty"`
+	Owner     int64    `json:"ow,omitempty"` // of a line of work that asks again under what it holds: its first call
 	Label     string   `json:"lab,omitempty"`
 	TTL       Duration `json:"ttl,omitempty"`
 	Slot      int      `json:"s,omitempty"`

@@ -10,9 +10,11 @@ type Version struct {
 	Slot     int
 	Token    int64
 	Holder   string
+	Owner    string // what one owner has does not exclude what else it has; "" is nobody's
 	Grant    string // says which versions are of one grant
 	Mode     string
 	Capacity int
+	Subtree  bool // it covers all names below
 
 	AcquiredAt time.Time
 	ExpiresAt  time.Time // zero when the lease was ended before its time
@@ -20,9 +22,10 @@ type Version struct {
 	Gone       bool      // the row was removed
 }
 
-// Held says that the version is a lease that runs until ExpiresAt, not one that was ended or never began.
+// Held says that the version is a lease that runs until ExpiresAt, not one that was ended or never began. EndedAt may
+// be that of the lease before it.
 func (v Version) Held() bool {
-	return !v.Gone && v.ExpiresAt.After(v.AcquiredAt) && (v.EndedAt.IsZero() || !v.EndedAt.After(v.AcquiredAt))
+	return !v.Gone && v.ExpiresAt.After(v.AcquiredAt) && !v.EndedAt.Equal(v.ExpiresAt)
 }
 
 // Link is one write of a worker: a link in the chain of its resource.
@@ -68,6 +71,8 @@ type Holder struct {
 	Slot       int
 	Token      int64
 	Label      string
+	Mode       string
+	Subtree    bool
 	AcquiredAt Time
 	ExpiresAt  Time
 }

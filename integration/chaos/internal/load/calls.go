@@ -22,6 +22,9 @@ type request struct {
 	ttl      time.Duration
 	patience time.Duration
 	alone    bool // a label of its own, so that the server's rows tell this call from others
+	subtree  bool
+	owner    int64  // of a request under a lease: the call of the first lease of its line of work
+	label    string // instead of one that is drawn
 }
 
 func (q request) options(label string) []pglock.AcquireOption {
@@ -31,6 +34,9 @@ func (q request) options(label string) []pglock.AcquireOption {
 		opts = append(opts, pglock.WithShared())
 	case pglock.ModeLimit:
 		opts = append(opts, pglock.WithLimit(q.limit))
+	}
+	if q.subtree {
+		opts = append(opts, pglock.WithSubtree())
 	}
 	if q.alone {
 		opts = append(opts, pglock.WithHolder(label))
@@ -43,6 +49,8 @@ type hand struct {
 	*pglock.Lease
 	id   int64
 	how  string       // it was asked for
+	call int64        // that it was given to
+	gone bool         // the work has ended it
 	last history.Time // the last moment at which it was certainly valid; 0 when it never was seen to be
 }
 
@@ -64,10 +72,13 @@ func (w *worker) call(ctx context.Context, client *pglock.Client, as string, q r
 	if q.alone {
 		label = fmt.Sprintf("%s/%d", as, id)
 	}
+	if q.label != "" {
+		label = q.label
+	}
 	opts := q.options(label)
 	w.out.say(history.Event{Kind: history.Asks, At: history.Now(), Call: id, Names: q.names, How: q.how,
 		Mode: string(q.mode), Limit: q.limit,
-		Label: label, TTL: q.ttl})
+		Label: label, TTL: q.ttl, Subtree: q.subtree, Owner: q.owner})
 	waiting, cancel := context.WithTimeout(ctx, q.patience)
 	defer cancel()
 	back := w.dog.watch(fmt.Sprintf("%s of %q with a patience of %v", q.how, q.names, q.patience), q.patience+
@@ -100,6 +111,9 @@ func (w *worker) call(ctx context.Context, client *pglock.Client, as string, q r
 	}
 	work(ctx, hands)
 	for _, h := range hands {
+		if h.gone {
+			continue
+		}
 		w.lets(h)
 		back := w.dog.watch(fmt.Sprintf("Release of %q", h.Name()), 12*time.Second)
 		err := h.Release(ctx)
@@ -131,12 +145,12 @@ func (w *worker) do(ctx context.Context, client *pglock.Client, id int64, q requ
 }
 
 func (w *worker) has(call int64, q request, l *pglock.Lease) *hand {
-	h := &hand{Lease: l, id: w.id(), how: q.how}
+	h := &hand{Lease: l, id: w.id(), how: q.how, call: call}
 	at := history.Now()
 	h.valid()
 	w.out.say(history.Event{Kind: history.Has, At: at, Call: call, Lease: h.id, How: q.how, Name: l.Name(),
 		Mode: string(q.mode), Limit: q.limit,
-		Slot: l.Slot(), Token: int64(l.Token()), TTL: q.ttl})
+		Slot: l.Slot(), Token: int64(l.Token()), TTL: q.ttl, Subtree: q.subtree, Owner: q.owner})
 	return h
 }
 

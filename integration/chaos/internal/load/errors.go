@@ -27,6 +27,7 @@ var sentinels = []struct {
 	{fencedstore.ErrDone, "already done"},
 	{fencedstore.ErrUnfenced, "unfenced"},
 	{fencedstore.ErrLeftFence, "left the fence"},
+	{pglock.ErrNoWaiter, "nobody waits"},
 	{pglock.ErrSelfDeadlock, "self-deadlock"},
 	{pglock.ErrDeadlock, "circle"},
 	{pglock.ErrWrongDatabase, "wrong database"},
