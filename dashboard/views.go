@@ -26,6 +26,7 @@ type lockView struct {
 	Slot       int             `json:"slot"`
 	Mode       pglock.Mode     `json:"mode"`
 	Limit      int             `json:"limit"`
+	Subtree    bool            `json:"subtree"`
 	Held       bool            `json:"held"`
 	Holder     string          `json:"holder"`
 	Life       lockadmin.Life  `json:"life,omitempty"` // of the holder, in the list alone; "" if it is free
@@ -50,7 +51,8 @@ type lockView struct {
 
 func viewLock(i pglock.LockInfo) lockView {
 	v := lockView{
-		Name: i.Name, Slot: i.Slot, Mode: i.Mode, Limit: i.Limit, Held: i.Held, Holder: i.Holder, Session: i.Session,
+		Name: i.Name, Slot: i.Slot, Mode: i.Mode, Limit: i.Limit, Subtree: i.Subtree,
+		Held: i.Held, Holder: i.Holder, Session: i.Session,
 		Token: token(i.Token), AcquiredAt: i.AcquiredAt, RenewedAt: i.RenewedAt, ExpiresAt: i.ExpiresAt,
 		EndedAt:   i.EndedAt,
 		Remaining: i.Remaining.Milliseconds(), TTL: i.TTL.Milliseconds(), Waiting: i.Waiting,
@@ -73,23 +75,27 @@ func (v lockView) stable() lockView {
 }
 
 type waiterView struct {
-	Place    int             `json:"place"`
-	Ticket   string          `json:"ticket"`
-	Mode     pglock.Mode     `json:"mode"`
-	Limit    int             `json:"limit"`
-	Holder   string          `json:"holder"`
-	Session  string          `json:"session"`
-	Alive    bool            `json:"alive"`
-	Since    time.Time       `json:"since"`
-	Waiting  int64           `json:"waiting_ms"`
-	Behind   string          `json:"behind"`
-	Metadata json.RawMessage `json:"metadata"`
+	Place   int         `json:"place"`
+	Ticket  string      `json:"ticket"`
+	Mode    pglock.Mode `json:"mode"`
+	Limit   int         `json:"limit"`
+	Holder  string      `json:"holder"`
+	Session string      `json:"session"`
+	Alive   bool        `json:"alive"`
+	Since   time.Time   `json:"since"`
+	Waiting int64       `json:"waiting_ms"`
+	Behind  string      `json:"behind"`
+	// the lock of that holder, or of its request, if another is in the way
+	BehindLock string          `json:"behind_lock,omitempty"`
+	Subtree    bool            `json:"subtree"`
+	Metadata   json.RawMessage `json:"metadata"`
 }
 
 func viewWaiter(w lockadmin.Waiter) waiterView {
 	return waiterView{Place: w.Place, Ticket: strconv.FormatInt(w.Ticket, 10), Mode: w.Mode, Limit: w.Limit,
 		Holder:  w.Holder,
 		Session: w.Session, Alive: w.Alive, Since: w.Since, Waiting: w.Waiting.Milliseconds(), Behind: w.Behind,
+		BehindLock: w.BehindLock, Subtree: w.Subtree,
 		Metadata: w.Metadata}
 }
 
@@ -220,6 +226,7 @@ type eventView struct {
 	Slot      int                 `json:"slot"`
 	Mode      pglock.Mode         `json:"mode"`
 	Limit     int                 `json:"limit"`
+	Subtree   bool                `json:"subtree"`
 	Token     token               `json:"token"`
 	NewToken  token               `json:"new_token"`
 	Holder    string              `json:"holder"`
@@ -235,7 +242,7 @@ type eventView struct {
 
 func viewEvent(e lockadmin.HistoryEntry) eventView {
 	return eventView{ID: strconv.FormatInt(e.ID, 10), Kind: e.Kind, Lock: e.Lock, Slot: e.Slot, Mode: e.Mode,
-		Limit: e.Limit,
+		Limit: e.Limit, Subtree: e.Subtree,
 		Token: token(e.Token), NewToken: token(e.NewToken), Holder: e.Holder, Session: e.Session,
 		GrantedAt: e.GrantedAt, EndedAt: e.EndedAt, At: e.At, Actor: e.Actor, DBUser: e.DBUser, Reason: e.Reason,
 		Resource: e.Resource}

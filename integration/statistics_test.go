@@ -178,6 +178,8 @@ func readings(t *testing.T, look, p *peer) []reading {
 		{"the processes of a lock", `SELECT pglock.list_backends('held')`, 20},
 		{"those of one with many fences", `SELECT pglock.list_backends('dominant')`, 20},
 		{"whom a lock holds up", `SELECT pglock.list_waits('waited for', 10)`, 60},
+		{"what is in the way of a waiter", `SELECT pglock.list_obstacles('dominant')`, 20},
+		{"whose way a lock is in", `SELECT pglock.list_obstructed('dominant')`, 10},
 		{"a page of the audit", `SELECT pglock.list_history('', 10)`, 20},
 		{"a page of tenures", `SELECT pglock.replay_history('', 10, 'dominant', 100)`, 60},
 		{"those of one lock", `SELECT pglock.replay_history('dominant', 10, '', 100)`, 30},

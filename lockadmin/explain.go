@@ -51,6 +51,7 @@ type look struct {
 	schema  string
 	names   int         // in use here, of a lock that is unknown
 	closed  bool        // the tables cannot be read
+	clear   time.Time   // since when nothing above or below is in the way of the first in the queue
 	readers int         // that live and wait behind the first in the queue
 	tables  []tableLock // who keeps them closed
 
@@ -124,6 +125,9 @@ func (l *look) read(r reader, a *Admin) error {
 	if err := l.readQueue(r, q, infos[0].Waiting); err != nil {
 		return err
 	}
+	if err := l.readTree(r, q); err != nil {
+		return err
+	}
 	if err := l.readHandOvers(r, q); err != nil {
 		return err
 	}
@@ -184,7 +188,7 @@ func (l *look) sort() {
 // readCircle reads for how long the locks of the circle have been held.
 func (l *look) readCircle(r reader, q *protocol.Queries) error {
 	for n, w := range l.Circle {
-		infos, err := rows(r, q.Get, []any{w.For}, scanLock)
+		infos, err := rows(r, q.Get, []any{w.held()}, scanLock)
 		if err != nil {
 			return err
 		}
@@ -330,9 +334,11 @@ func scanBrokenGuard(r pgx.Rows) (g BrokenGuard, err error) {
 
 func scanWait(r pgx.Rows) (w Wait, err error) {
 	var waiting int64
-	var holder, session *string
+	var holder, session, by *string
 	var token *pglock.Token
-	err = r.Scan(&w.Holds, &w.Waiter, &w.Session, &w.SameOwner, &w.Ticket, &w.For, &waiting, &holder, &session, &token)
+	err = r.Scan(&w.Holds, &w.Waiter, &w.Session, &w.SameOwner, &w.Ticket, &w.For, &waiting, &holder, &session, &token,
+		&by)
+	w.By = protocol.OrZero(by)
 	w.Waiting = time.Duration(waiting) * time.Microsecond
 	w.Holder, w.HolderSession, w.Token = protocol.OrZero(holder), protocol.OrZero(session), protocol.OrZero(token)
 	return w, err
@@ -357,45 +363,4 @@ func scanTableLock(r pgx.Rows) (t tableLock, err error) {
 	t.transaction = time.Duration(protocol.OrZero(us)) * time.Microsecond
 	t.inState = time.Duration(protocol.OrZero(inState)) * time.Microsecond
 	return t, err
-}
-
-// inTurn reports whether another line of work of the holder's own program waits for its turn at the same lock.
-func (w Wait) inTurn() bool { return w.For == w.Holds && !w.SameOwner }
-
-// circle finds waits that lead from holders of the lock back to it: the shortest, and rather by the same owner.
-func circle(name string, waits []Wait) []Wait {
-	type step struct {
-		wait Wait
-		from *step
-	}
-	var front []*step
-	seen := make(map[string]bool)
-	next := func(from *step, lock, session string) {
-		for _, w := range waits {
-			if w.Holds != lock || session != "" && w.Session != session || w.inTurn() ||
-				seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] {
-				continue
-			}
-			seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] = true
-			front = append(front, &step{w, from})
-		}
-	}
-	for next(nil, name, ""); len(front) > 0; {
-		s := front[0]
-		front = front[1:]
-		if s.wait.For == name {
-			var all []Wait
-			for at := s; at != nil; at = at.from {
-				all = append([]Wait{at.wait}, all...)
-			}
-			if s.wait.HolderSession == all[0].Session {
-				return all
-			}
-			continue
-		}
-		if s.wait.HolderSession != "" {
-			next(s, s.wait.For, s.wait.HolderSession)
-		}
-	}
-	return nil
 }

@@ -23,6 +23,10 @@ type Explanation struct {
 	Holders []HolderFacts `json:"holders"`        // held leases, by slot
 	Last    *HolderFacts  `json:"last,omitempty"` // of a lock that nobody holds: its last lease
 	Queue   QueueFacts    `json:"queue"`
+	// what is in the way of the first in the queue, above and below the lock; leases first
+	Obstacles []Obstacle `json:"obstacles,omitempty"`
+	// the requests for locks above and below that wait for this one
+	Obstructed []Obstructed `json:"obstructs,omitempty"`
 	// what the holders' programs wait for, and what its holders wait for
 	Waits  []Wait `json:"waits"`
 	Circle []Wait `json:"circle,omitempty"` // the first of them that lead back to this lock
@@ -124,6 +128,7 @@ const (
 	whyGuard           = "guard"            // a table that this lock protects has a guard that is not whole
 	whyFree            = "free"             // nobody holds it, and nobody waits
 	whyBroken          = "broken"           // somebody broke it a moment ago
+	whySubtree         = "subtree"          // a lease or a request above or below is in the way
 	whyBetween         = "between"          // nobody holds it, and somebody waits
 	whyUnknown         = "unknown"          // nobody has used this name here
 	whyAnotherDatabase = "another database" // and clients of pglock are in another database
@@ -181,7 +186,8 @@ type QueueFacts struct {
 	HandOvers  *int `json:"hand_overs,omitempty"`
 }
 
-// Wait is a ticket of a program that holds a lock: Waiter holds Holds, and waits for For, which Holder holds.
+// Wait is a ticket of a program that holds a lock: Waiter holds Holds, and waits for For, which Holder holds; or
+// Holder holds By, which is above or below For.
 type Wait struct {
 	Waiter  string        `json:"waiter"`
 	Session string        `json:"session"`
@@ -193,6 +199,7 @@ type Wait struct {
 	SameOwner     bool          `json:"same_owner"`
 	Holder        string        `json:"holder,omitempty"`
 	HolderSession string        `json:"holder_session,omitempty"`
+	By            string        `json:"by,omitempty"`    // another lock that is in the way
 	Token         pglock.Token  `json:"token,omitempty"` // of Holder's lease
 	HeldFor       time.Duration `json:"-"`               // of Holder's lease, in a circle
 }

@@ -60,6 +60,7 @@ type HistoryEntry struct {
 	Limit     int         `json:"limit,omitempty"` // of pglock.ModeLimit
 	GrantedAt time.Time   `json:"granted_at,omitzero"`
 	EndedAt   time.Time   `json:"ended_at,omitzero"` // of a lease that ran out: its expiry
+	Subtree   bool        `json:"subtree,omitempty"` // it covered all names below, too
 	Number    int64       `json:"number,omitempty"`  // of the tenure among those of the lock's row, from 1
 }
 
@@ -133,7 +134,7 @@ func scanEntry(rows pgx.Rows) (e HistoryEntry, err error) {
 	var slot, capacity *int
 	var mode *pglock.Mode
 	err = rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource,
-		&session, &slot, &mode, &capacity, &grantedAt, &endedAt, &number)
+		&session, &slot, &mode, &capacity, &grantedAt, &endedAt, &number, &e.Subtree)
 	e.At, e.NewToken = protocol.Moment(at), protocol.OrZero(newToken)
 	e.Holder, e.Actor, e.Reason, e.Resource = protocol.OrZero(holder), protocol.OrZero(actor), protocol.OrZero(reason),
 		protocol.OrZero(resource)

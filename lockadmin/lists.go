@@ -31,6 +31,9 @@ type Waiter struct {
 	Since   time.Time     `json:"since"`
 	Waiting time.Duration `json:"-"`      // at the answer
 	Behind  string        `json:"behind"` // the label of the waiter before it, or of the holder
+	// the lock of that holder, or of its request, if another one is in the way, above or below
+	BehindLock string `json:"behind_lock,omitempty"`
+	Subtree    bool   `json:"subtree,omitempty"` // it wants all names below, too
 	// the ticket of the waiter before it; 0 if it waits for the holder
 	Before   int64           `json:"before,omitempty"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
@@ -162,10 +165,11 @@ func scanWaiter(rows pgx.Rows) (w Waiter, err error) {
 	var capacity *int
 	var ttl, waiting int64
 	var since, before *int64
-	var behind, metadata *string
+	var behind, metadata, behindLock *string
 	err = rows.Scan(&w.Lock, &w.Ticket, &w.Place, &w.Mode, &capacity, &w.Holder, &w.Session, &w.Alive, &ttl, &since,
 		&waiting,
-		&before, &behind, &metadata)
+		&before, &behind, &metadata, &w.Subtree, &behindLock)
+	w.BehindLock = protocol.OrZero(behindLock)
 	w.Limit, w.Since, w.Before, w.Behind = protocol.OrZero(capacity), protocol.Moment(since), protocol.OrZero(before),
 		protocol.OrZero(behind)
 	w.TTL, w.Waiting = time.Duration(ttl)*time.Microsecond, time.Duration(waiting)*time.Microsecond

@@ -202,6 +202,9 @@ func wellSummary(l pglock.LockInfo) Summary {
 	if l.Held && l.Waiting > 0 {
 		s.Severity, s.Kind, s.Since = SeverityBusy, whySlow, l.ExpiresAt.Add(-l.Remaining-l.LongestWait)
 	}
+	if !l.Held && l.Waiting > 0 { // if nothing were in the way, it would be suspect
+		s.Severity, s.Kind = SeverityBusy, whySubtree
+	}
 	s.Text = inWords[s.Kind]
 	return s
 }
@@ -253,6 +256,7 @@ var inWords = map[string]string{
 	whyGuard:           "the guard of a table is broken",
 	whyFree:            "free",
 	whyBroken:          "broken by an operator",
+	whySubtree:         "one above or below is in the way",
 	whyBetween:         "goes to the next one",
 	whyUnknown:         "nobody has used it",
 	whyAnotherDatabase: "nobody has used it here",

@@ -31,11 +31,22 @@ type replay struct {
 	slots  map[int]Tenure // of each slot the last
 	latest Tenure         // which was granted last by the clock
 	active []Tenure       // which may run when the next one is granted
+
+	covers []cover // of the subtrees that the lock may lie below
+	kept   int     // tenures in them
+	only   string  // the lock that is checked, if it is one; others are read for their subtrees alone
 }
 
 func (r *replay) next(t Tenure) {
 	if t.lock != r.lock || r.slots == nil {
+		r.climb(t.lock)
 		r.lock, r.counts, r.slots, r.latest, r.active = t.lock, false, map[int]Tenure{}, Tenure{}, nil
+	}
+	if r.only != "" && t.lock != r.only {
+		if t.Kind != tenureFree {
+			r.keep(t)
+		}
+		return
 	}
 	before, known := r.slots[t.Slot]
 	if t.Kind == tenureFree {
@@ -53,6 +64,8 @@ func (r *replay) next(t Tenure) {
 		r.numbers(before, known, t, 1)
 	}
 	r.together(t)
+	r.under(t)
+	r.keep(t)
 	if !known || before.ID < t.ID { // else a token went back, and the tenure before is the later one
 		r.slots[t.Slot] = t
 	}

@@ -82,7 +82,7 @@ func word(name string) string {
 
 // grave is critical if somebody waits for the lock, and otherwise a warning.
 func (l *look) grave() Severity {
-	if l.alive() > 0 {
+	if l.alive() > 0 || len(l.Obstructed) > 0 {
 		return SeverityStuck
 	}
 	return SeverityWarning
@@ -102,6 +102,9 @@ func (l *look) alive() int { return l.Queue.Waiting - l.Queue.Dead }
 
 // next says who gets the lock next.
 func (l *look) next() string {
+	if l.Queue.Alive == nil && len(l.Obstructed) > 0 {
+		return fmt.Sprintf("then it is no longer in the way of %s", l.Obstructed[0].Holder)
+	}
 	if l.Queue.Alive == nil {
 		return "then it is free: nobody waits for it"
 	}
@@ -223,6 +226,10 @@ func (l *look) heldVerdict() {
 		l.slow(&v, h, n)
 	} else {
 		v.Because = "Nobody waits for it, and nothing in the server stands in its way."
+		if len(l.Obstructed) > 0 {
+			v.Because = "Nobody waits in its queue, and nothing in the server stands in its way."
+			v.Text += l.elsewhere()
+		}
 		if len(l.Holders) == 1 && h.Life == LifeUnknown {
 			v.Steps = []Step{again("Look again after its next sign of life.", l.name)}
 		}
@@ -251,7 +258,7 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	if first.Waiting > 2*h.HeldFor && first.Waiting > 10*time.Second {
 		waits += ", mostly for earlier holders"
 	}
-	v.Text += fmt.Sprintf(" %s.", waits)
+	v.Text += fmt.Sprintf(" %s.%s", waits, l.elsewhere())
 	if h.Mode == pglock.ModeShared && first.Mode == pglock.ModeExclusive {
 		v.Text += fmt.Sprintf(" Readers hold the lock, and the first in the queue, %s, wants it alone: it waits for "+
 			"all of them.", first.Holder)
@@ -265,6 +272,7 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 		"order. %s has held the lock for %s.",
 		h.Holder, shown.Age(h.HeldFor))
 	v.IfNothing = "The waiters get the lock in their order."
+	l.besidesTree(v)
 	if l.Queue.HandedPast {
 		l.handedPast(v, h)
 		return
@@ -278,7 +286,7 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 			by, shown.Age(w.Waiting))
 		v.Because += " Whether its work under this lock is what waits for the other one cannot be seen: another line " +
 			"of its work may wait, or it asked without the context of its lease."
-		v.Steps = []Step{again("If it is the same work, the cause is there: look at that lock.", w.For)}
+		v.Steps = append(v.Steps, again("If it is the same work, the cause is there: look at that lock.", w.For))
 	}
 	v.Steps = append(v.Steps,
 		again("Look again in a minute. Another holder: the queue moves. The same: its work takes long, or hangs.",

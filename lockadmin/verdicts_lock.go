@@ -21,8 +21,8 @@ func (l *look) circleVerdict() {
 	sure := !slices.ContainsFunc(l.Circle, func(w Wait) bool { return !w.SameOwner })
 	var links []string
 	for _, w := range l.Circle {
-		links = append(links, fmt.Sprintf("%s holds %s and waits for %s, which %s holds", w.Waiter,
-			word(w.Holds), word(w.For), w.Holder))
+		links = append(links, fmt.Sprintf("%s holds %s and waits for %s, %s", w.Waiter, word(w.Holds), word(w.For),
+			w.which()))
 	}
 	v := Verdict{Kind: whyCircle, Severity: SeverityStuck, Who: strings.Join(programs(l.Circle), ", ")}
 	for _, w := range l.Circle { // a deadlock lasts since its last wait began
@@ -54,18 +54,18 @@ func (l *look) circleVerdict() {
 	v.Steps = []Step{{Do: fmt.Sprintf("Choose one that may lose its work, and end that program: %s. Its lock is free "+
 		"within its TTL, and the others go on.",
 		strings.Join(programs(l.Circle), " or "))}}
-	step := l.breakStep(w.For, w.Token, w.Holder, circleReason+waiter)
+	step := l.breakStep(w.held(), w.Token, w.Holder, circleReason+waiter)
 	step.Do = "Or break one lease."
 	step.Effect = fmt.Sprintf("%s loses %s at once, and its fenced writes are refused: its work under that lock is "+
 		"lost and must be done again. %s gets the lock, ends its work, and lets go of both.", w.Holder,
-		word(w.For), waiter)
+		word(w.held()), waiter)
 	if len(l.Circle) > 1 {
 		step.Do = fmt.Sprintf("Or break one lease. That of %s costs the least work, going by the time: it has held "+
 			"its lock for %s.", w.Holder, shown.Age(w.HeldFor))
 		var others []string
 		for n, o := range l.Circle {
 			if n != least {
-				others = append(others, fmt.Sprintf("%s, token %d, held by %s for %s", word(o.For),
+				others = append(others, fmt.Sprintf("%s, token %d, held by %s for %s", word(o.held()),
 					int64(o.Token), o.Holder, shown.Age(o.HeldFor)))
 			}
 		}
@@ -96,12 +96,8 @@ func (l *look) waitsVerdict() {
 			continue
 		}
 		v := Verdict{Kind: whyWaits, Severity: l.grave(), Who: w.Waiter, Since: l.since(w.Waiting)}
-		by := ", which nobody holds at this moment"
-		if w.Holder != "" {
-			by = ", which " + w.Holder + " holds"
-		}
-		v.Text = fmt.Sprintf("%s is held by %s, which waits itself: for lock %s%s. It has waited for %s.", l.lock(),
-			w.Waiter, word(w.For), by, shown.Age(w.Waiting))
+		v.Text = fmt.Sprintf("%s is held by %s, which waits itself: for lock %s, %s. It has waited for %s.", l.lock(),
+			w.Waiter, word(w.For), w.which(), shown.Age(w.Waiting))
 		v.Because = "Sure: it has a ticket in the queue of that lock, and the same line of work holds this one."
 		v.IfNothing = fmt.Sprintf("%s goes on when it gets %s, and lets go of %s after its work.", w.Waiter,
 			word(w.For), l.lock())
@@ -139,6 +135,8 @@ func (l *look) freeVerdicts() {
 	last := l.Last
 	v := Verdict{Kind: whyFree, Severity: SeverityOK, Who: last.Holder}
 	switch ended, when := last.EndedAt, ""; {
+	case ended.IsZero() && last.ExpiresAt.IsZero(): // its row was made by somebody who waited or watched
+		v.Text, v.Who = fmt.Sprintf("%s is free: nobody has held it yet, and nobody waits for it.", l.lock()), ""
 	case !ended.IsZero():
 		when = fmt.Sprintf(" The last holder was %s; its lease ended %s ago", last.Holder,
 			shown.Age(l.At.Sub(ended)))
@@ -204,10 +202,17 @@ func (l *look) betweenVerdict() {
 	}) {
 		return // that is why
 	}
+	if len(l.Obstacles) > 0 {
+		l.treeVerdict()
+		return
+	}
 	first := l.Queue.Alive
 	over := l.Last.EndedAt
 	if over.IsZero() {
 		over = l.Last.ExpiresAt
+	}
+	if l.clear.After(over) {
+		over = l.clear
 	}
 	since := l.At.Sub(over)
 	v := Verdict{Kind: whyBetween, Severity: SeverityNote, Who: first.Holder, Since: over}

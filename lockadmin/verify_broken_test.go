@@ -61,6 +61,17 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 				grant(t, conn, "a", "reader", "1 h", ", p_mode => 'shared'")
 				grant(t, conn, "a", "writer", "1 h", "").release(t, conn)
 			}, lockadmin.ViolationOverlap},
+		"a lease below a subtree": {
+			func(t *testing.T, conn *pgx.Conn) {
+				breakFunction(t, conn, "above", "WHERE s.name = ANY", "WHERE false AND s.name = ANY")
+			},
+			func(t *testing.T, conn *pgx.Conn) {
+				execute(t, conn, `WITH k AS MATERIALIZED (SELECT gen_random_uuid() AS id)
+					SELECT pglock.acquire_subtree('a', k.id, k.id, 'mover', '1 h') FROM k`)
+				execute(t, conn, `SELECT pglock.acquire_subtree('a', q.grant_id, '00000000-0000-0000-0000-000000000000',
+					'mover', '1 h', p_retry => true) FROM pglock.waiters q`)
+				grant(t, conn, "a/b", "writer", "1 h", "")
+			}, lockadmin.ViolationOverlap},
 		"a lease that is settled before its expiry": {
 			func(t *testing.T, conn *pgx.Conn) {
 				breakFunction(t, conn, "settle", "o.expires_at <= clock_timestamp()", "true")

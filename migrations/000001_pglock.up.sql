@@ -231,7 +231,8 @@ CREATE TABLE events (
   capacity   int,                                   -- the limit of mode limit
   granted_at timestamptz,
   ended_at   timestamptz,                           -- of a lease that ran out: its expiry
-  number     bigint                                 -- the count of grants of the row: one more than its last tenure
+  number     bigint,                                -- the count of grants of the row: one more than its last tenure
+  subtree    boolean                                -- it covered all names below, too
 );
 CREATE INDEX events_lock_token ON events (lock_name, token);
 CREATE INDEX events_lock ON events (lock_name, id);
@@ -1520,9 +1521,9 @@ DECLARE
 BEGIN
   IF p_ran_out THEN
     INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, granted_at, ended_at,
-        number)
+        number, subtree)
       SELECT 'takeover', l.name, l.token, t, l.holder, w.holder, l.session_id, l.slot, l.mode, l.acquired_at,
-        l.expires_at, l.grants
+        l.expires_at, l.grants, l.subtree
       FROM locks l WHERE l.ctid = p_at;
   END IF;
   UPDATE locks l SET
@@ -1585,9 +1586,9 @@ BEGIN
   g.slots := p_slots;
   g.tokens := ARRAY(SELECT draw_token(p_above) FROM pg_catalog.generate_subscripts(p_slots, 1));
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
-      ended_at, number)
+      ended_at, number, subtree)
     SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
-      l.capacity, l.acquired_at, l.expires_at, l.grants
+      l.capacity, l.acquired_at, l.expires_at, l.grants, l.subtree
     FROM pg_catalog.generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
   INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
@@ -2267,9 +2268,9 @@ BEGIN
   expires_at := r.expires_at;
   watched := head.watched_until > clock_timestamp();
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, reason, session_id, slot, mode,
-      capacity, granted_at, ended_at, number)
+      capacity, granted_at, ended_at, number, subtree)
     VALUES ('break', p_name, r.token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
-      r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants);
+      r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants, r.subtree);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
 END $$;
@@ -4172,9 +4173,9 @@ $$;
 -- list_locks lists the leases of held locks in the byte order of the locks' names, p_limit of them after the lock
 -- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued
 -- it has the locks for which somebody waits, free ones too; with p_waited by name also those that have been free for
--- three seconds though somebody waits: the rule of suspects. By age the oldest lease comes first; by recent the last
--- grant; by waiting the queue that somebody has waited in for longest, also those of free locks; by expiry the lease
--- that ends next.
+-- three seconds though somebody waits, and nothing above or below is in the way: the rule of suspects. By age the
+-- oldest lease comes first; by recent the last grant; by waiting the queue that somebody has waited in for longest,
+-- also those of free locks; by expiry the lease that ends next.
 CREATE FUNCTION list_locks(
   p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000,
   p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
@@ -4207,7 +4208,7 @@ BEGIN
         AND (NOT p_queued OR q.waits)
         AND (is_running(l.expires_at, l.ended_at)
           OR (p_free OR p_queued OR p_order = 'waiting' AND w.name IS NOT NULL OR p_waited AND p_order = 'name'
-              AND coalesce(l.ended_at, l.expires_at) < clock_timestamp() - interval '3 s' AND q.waits) AND NOT EXISTS (
+              AND q.waits AND is_left(l.name, coalesce(l.ended_at, l.expires_at))) AND NOT EXISTS (
             SELECT FROM locks o WHERE o.name = l.name AND (is_running(o.expires_at, o.ended_at) OR o.token > l.token)))
       ORDER BY least, most DESC, l.name, l.slot LIMIT CASE WHEN p_order <> 'name' THEN p_limit END) k
     CROSS JOIN LATERAL (SELECT * FROM described o WHERE o.name = k.name AND o.slot = k.slot OFFSET 0) d
@@ -4235,15 +4236,16 @@ END $$;
 
 -- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
 -- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. By age those come first that
--- have waited longest. The first one whose session is alive waits for the holder, the others for the waiter before
--- them. It keeps a plan for all calls, and so names what it picks by age only by their keys.
+-- have waited longest. The first one whose session is alive waits for the holder, or for what is in its way above or
+-- below, which has the name behind_name; the others wait for the waiter before them. It keeps a plan for all calls, and
+-- so names what it picks by age only by their keys.
 CREATE FUNCTION list_waiters(
   p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0,
   p_after_place bigint DEFAULT NULL, p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
   p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '', p_older interval DEFAULT NULL, p_order text DEFAULT 'name')
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
-               behind_holder text, metadata jsonb)
+               behind_holder text, metadata jsonb, subtree boolean, behind_name text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
@@ -4262,9 +4264,7 @@ BEGIN
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
-         b.ticket, coalesce(b.holder, (
-           SELECT l.holder FROM locks l WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
-           ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
+         b.ticket, coalesce(b.holder, k.holder), q.metadata, q.subtree, nullif(k.name, q.name)
   FROM (
     (SELECT * FROM (
       SELECT w.*, h.served, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) + CASE WHEN w.name = p_after
@@ -4288,6 +4288,7 @@ BEGIN
     SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
     ORDER BY p.ticket DESC LIMIT 1) b ON true
+  LEFT JOIN LATERAL keeper(CASE WHEN b.ticket IS NULL THEN q.name END, q.ticket) k ON true
   ORDER BY CASE p_order WHEN 'age' THEN q.enqueued_at END, q.name, q.ticket;
 END $$;
 
@@ -4421,6 +4422,147 @@ AS $$
     LEFT JOIN pg_stat_activity a ON a.pid = r.pid
   ORDER BY r.ordinality
 $$;
+
+
+-- ==== 12_obstacles
+
+-- What is in the way above and below, for people: obstacles, with all that is known of each. Nothing here locks a row.
+
+-- standing lists what is in the way of a waiter: leases first, the one that would last longest first.
+CREATE FUNCTION standing(w waiters) RETURNS TABLE (
+  name text, token bigint, ticket bigint, mode text, subtree boolean, holder text, session_id uuid, since timestamptz,
+  until timestamptz)
+LANGUAGE plpgsql STABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+    SELECT o.name, o.token, q.ticket, coalesce(l.mode, q.mode), coalesce(l.subtree, q.subtree, false), o.holder,
+      coalesce(l.session_id, q.session_id), coalesce(l.acquired_at, q.enqueued_at), o.until
+    FROM obstacles(w) o
+      LEFT JOIN LATERAL (
+        SELECT * FROM locks s WHERE NOT o.queued AND s.name = o.name AND s.token = o.token LIMIT 1) l ON true
+      LEFT JOIN LATERAL (
+        SELECT * FROM few_tickets f WHERE o.queued AND f.name = o.name AND f.holder = o.holder
+          AND f.owner_id IS NOT DISTINCT FROM o.owner_id ORDER BY f.ticket LIMIT 1) q ON true
+    ORDER BY o.queued, o.until DESC, o.name;
+END $$;
+
+-- clear_since says since when nothing above or below has been in the way of a waiter, as far as ended leases show it;
+-- NULL: something is. Where nothing can be, that is long ago.
+CREATE FUNCTION clear_since(w waiters) RETURNS timestamptz
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  IF NOT in_tree(w) THEN
+    RETURN to_timestamp(0);
+  ELSIF EXISTS (SELECT FROM obstacles(w)) THEN
+    RETURN NULL;
+  END IF;
+  RETURN GREATEST(w.enqueued_at, (
+    SELECT pg_catalog.max(coalesce(l.ended_at, l.expires_at)) FROM locks l
+    WHERE l.name = ANY (ancestors(w.name) || (SELECT s.below FROM subtrees s WHERE s.ticket = w.ticket))
+      AND NOT is_running(l.expires_at, l.ended_at)));
+END $$;
+
+-- is_left says that somebody waits for a lock that nobody has held since p_over, and that nothing has been in the way
+-- of the first one for three seconds.
+CREATE FUNCTION is_left(p_name text, p_over timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+  w waiters := (SELECT f.w FROM few_tickets f WHERE f.name = p_name ORDER BY f.ticket LIMIT 1);
+BEGIN
+  RETURN w.ticket IS NOT NULL AND p_over < clock_timestamp() - interval '3 s'
+    AND (clear_since(w) < clock_timestamp() - interval '3 s') IS TRUE;
+END $$;
+
+-- first_alive is the first ticket of a queue whose session is alive.
+CREATE FUNCTION first_alive(p_name text) RETURNS waiters
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  RETURN (SELECT f.w FROM few_tickets f WHERE f.name = p_name AND (
+    SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = f.session_id)
+    ORDER BY f.ticket LIMIT 1);
+END $$;
+
+-- keeper tells whose lease a ticket waits for: of its own lock, or else what is in its way above and below. name is the
+-- lock of that lease, or ticket.
+CREATE FUNCTION keeper(p_name text, p_ticket bigint) RETURNS TABLE (name text, holder text)
+LANGUAGE plpgsql STABLE STRICT ROWS 1
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY SELECT l.name, l.holder FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
+    ORDER BY l.expires_at DESC LIMIT 1;
+  IF NOT FOUND THEN
+    RETURN QUERY SELECT o.name, o.holder FROM few_tickets f CROSS JOIN LATERAL standing(f.w) o
+      WHERE f.name = p_name AND f.ticket = p_ticket AND in_tree(f.w) LIMIT 1;
+  END IF;
+END $$;
+
+-- leases_before lists the leases that a ticket waits for: those of its own lock, and those in its way above and below.
+CREATE FUNCTION leases_before(p_name text, p_ticket bigint) RETURNS SETOF locks
+LANGUAGE plpgsql STABLE ROWS 2
+AS $$
+BEGIN
+  RETURN QUERY SELECT l.* FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at);
+  RETURN QUERY SELECT l.* FROM few_tickets f CROSS JOIN LATERAL obstacles(f.w) o
+      CROSS JOIN LATERAL (SELECT s.* FROM locks s WHERE s.name = o.name AND s.token = o.token LIMIT 1) l
+    WHERE f.name = p_name AND f.ticket = p_ticket AND in_tree(f.w) AND NOT o.queued;
+END $$;
+
+-- list_obstacles lists what is in the way, above and below, of the first live waiter of a lock: leases (token), and
+-- requests that came before (ticket), at most p_limit. If nothing is, there is one row without a name, and since says
+-- since when. Without a live waiter there is no row.
+CREATE FUNCTION list_obstacles(p_name text, p_limit int DEFAULT 100)
+RETURNS TABLE (name text, token bigint, ticket bigint, mode text, subtree boolean, holder text, session_id uuid,
+               since timestamptz, until timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := is_length(p_limit);
+  w  waiters := first_alive(p_name);
+BEGIN
+  IF w.ticket IS NOT NULL THEN
+    RETURN QUERY SELECT * FROM standing(w) LIMIT p_limit;
+    IF NOT FOUND THEN
+      RETURN QUERY SELECT NULL, NULL::bigint, NULL::bigint, NULL, NULL::boolean, NULL, NULL::uuid, clear_since(w),
+        NULL::timestamptz;
+    END IF;
+  END IF;
+END $$;
+
+-- list_obstructed lists the live waiters for other locks in whose way this one is, by a lease or a ticket: those for
+-- subtrees above it, and where it is a subtree those below. Of these it looks at the first thousand tickets.
+CREATE FUNCTION list_obstructed(p_name text, p_limit int DEFAULT 100)
+RETURNS TABLE (name text, ticket bigint, holder text, enqueued_at timestamptz, waiting_us bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := is_length(p_limit);
+BEGIN
+  IF p_name <> '' AND (SELECT i.subtrees FROM installation i) THEN
+    RETURN QUERY SELECT f.name, f.ticket, f.holder, f.enqueued_at,
+        GREATEST(0, extract(epoch FROM clock_timestamp() - f.enqueued_at) * 1000000)::bigint
+      FROM (
+          SELECT s.name, s.ticket FROM subtrees s WHERE s.name = ANY (ancestors(p_name))
+          UNION ALL
+          (SELECT q.name, q.ticket FROM waiters q
+           WHERE q.name >= p_name || '/' AND q.name < p_name || '0'
+             AND EXISTS (SELECT FROM subtrees s WHERE s.name = p_name)
+           ORDER BY q.name, q.ticket LIMIT 1000)) c
+        CROSS JOIN LATERAL (SELECT * FROM few_tickets t WHERE t.name = c.name AND t.ticket = c.ticket OFFSET 0) f
+      WHERE EXISTS (SELECT FROM obstacles(f.w) o WHERE o.name = p_name)
+        AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = f.session_id)
+      ORDER BY f.ticket LIMIT p_limit;
+  END IF;
+END $$;
 
 
 -- ==== 12_processes
@@ -4622,13 +4764,13 @@ AS $$
   WHERE b.use = 'write' AND b.resource = r.resource
 $$;
 
--- list_waits tells what the sessions that hold a lock wait for, who holds that, and what those wait for: at most
--- p_limit tickets, nearest first. Tickets of dead sessions do not count. same_owner says that the line of work that
--- holds is the one that waits; otherwise another one of the same session does. OFFSET 0 keeps the planner to the order
--- from a lock to its holders and their tickets.
+-- list_waits tells what the sessions that hold a lock wait for, who holds that, or what is in the way of it above or
+-- below (holder_name), and what those wait for: at most p_limit tickets, nearest first. Tickets of dead sessions do not
+-- count. same_owner says that the line of work that holds is the one that waits; otherwise another one of the same
+-- session does. OFFSET 0 keeps the planner to the order from a lock to its holders and their tickets.
 CREATE FUNCTION list_waits(p_name text, p_limit int DEFAULT 100)
 RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner boolean, ticket bigint, waits_for text,
-               waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint)
+               waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint, holder_name text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
@@ -4645,16 +4787,19 @@ BEGIN
     SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name,
            q.enqueued_at
     FROM w
-      CROSS JOIN LATERAL (
-        SELECT * FROM locks h WHERE h.name = w.wanted AND is_running(h.expires_at, h.ended_at) OFFSET 0) l
+      CROSS JOIN LATERAL (SELECT * FROM leases_before(w.wanted, w.ticket) h WHERE h.name <> p_name OFFSET 0) l
       CROSS JOIN LATERAL (SELECT * FROM few_tickets o WHERE o.session_id = l.session_id OFFSET 0) q
-    WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))
+    WHERE w.depth < 8 AND session_alive(q.session_id))
   SELECT n.depth, n.name, n.holder, n.session_id, n.same, n.ticket, n.wanted,
-         GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint, h.holder, h.session_id,
-         h.token
-  FROM (SELECT * FROM w LIMIT p_limit) n LEFT JOIN LATERAL (
-    SELECT * FROM locks l WHERE l.name = n.wanted AND is_running(l.expires_at, l.ended_at)
-    ORDER BY l.expires_at DESC LIMIT 5) h ON true
+         GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint,
+         coalesce(h.holder, o.holder), coalesce(h.session_id, o.session_id), h.token,
+         nullif(coalesce(h.name, o.name), n.wanted)
+  FROM (SELECT * FROM w LIMIT p_limit) n
+    LEFT JOIN LATERAL (
+      SELECT * FROM leases_before(n.wanted, n.ticket) l ORDER BY l.expires_at DESC LIMIT 5) h ON true
+    LEFT JOIN LATERAL (
+      SELECT s.* FROM few_tickets f CROSS JOIN LATERAL standing(f.w) s
+      WHERE h.name IS NULL AND f.name = n.wanted AND f.ticket = n.ticket LIMIT 1) o ON true
   ORDER BY n.depth, NOT n.same, n.ticket;
 END $$;
 
@@ -4825,16 +4970,18 @@ CREATE VIEW ailing AS
     LEFT JOIN LATERAL (SELECT o.seen_at FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s ON true;
 
 -- Locks, with the condition of their holders, and of the first ticket that counts: nobody may hear of its session any
--- more (dead), or a later one was granted (passed). over is when a lease ended last.
+-- more (dead), or a later one was granted (passed). over is when a lease ended last. clear says of a free lock since
+-- when nothing above or below is in the way of that ticket, if its session is alive.
 CREATE VIEW conditions AS
-  SELECT l.name, l.held, l.ails, l.waits, l.over, w.since, w.alive,
-         w.ticket IS NOT NULL AND w.alive IS NOT TRUE AS dead, l.held AND l.last > w.ticket AS passed
+  SELECT l.name, l.held, l.ails, l.waits, l.over, w.since,
+         w.ticket IS NOT NULL AND w.alive IS NOT TRUE AS dead, l.held AND l.last > w.ticket AS passed,
+         CASE WHEN NOT l.held AND w.alive THEN clear_since(w.w) END AS clear
   FROM (
       SELECT s.name, bool_or(s.runs) AS held, bool_or(s.runs AND s.ails) AS ails, bool_or(s.runs AND s.waits) AS waits,
              pg_catalog.max(s.served) AS served, pg_catalog.max(s.ticket) FILTER (WHERE s.runs AND s.slot = 0) AS last, pg_catalog.max(s.over) AS over
       FROM ailing s GROUP BY s.name) l
     LEFT JOIN LATERAL (
-      SELECT q.ticket, q.enqueued_at AS since, (
+      SELECT q AS w, q.ticket, q.enqueued_at AS since, (
           SELECT o.alive_until > clock_timestamp() FROM sessions o WHERE o.session_id = q.session_id) AS alive
       FROM waiters q WHERE q.name = l.name AND q.ticket > l.served ORDER BY q.ticket LIMIT 1) w ON true;
 
@@ -4914,13 +5061,14 @@ BEGIN RETURN QUERY
         SELECT * FROM broken UNION SELECT g.name FROM guards g) b WHERE p_names IS NULL
       UNION SELECT k.name FROM known k WHERE (SELECT pg_catalog.count(*) FROM known) <= 1000),
     bad AS MATERIALIZED (
-      SELECT c.name, s.since, CASE WHEN s.ails OR s.alive AND NOT s.held OR t.touched THEN 1
+      SELECT c.name, s.since, CASE WHEN s.ails OR s.clear IS NOT NULL OR t.touched THEN 1
                                    WHEN s.waits OR s.dead OR s.passed THEN 2 ELSE 3 END AS rank
       FROM chosen c LEFT JOIN LATERAL (SELECT * FROM conditions o WHERE o.name = c.name OFFSET 0) s ON true
         CROSS JOIN LATERAL (
           SELECT (xids <> '{}' OR marks <> '{}') AND touched_by(c.name, xids, marks) AS touched OFFSET 0) t
       WHERE s.ails OR s.waits OR s.dead OR s.passed OR t.touched OR c.name IN (SELECT b.name FROM broken b)
-        OR NOT s.held AND s.alive AND (p_names IS NOT NULL OR s.over < clock_timestamp() - interval '3 s')
+        OR s.clear IS NOT NULL AND (
+          p_names IS NOT NULL OR GREATEST(s.over, s.clear) < clock_timestamp() - interval '3 s')
         OR EXISTS (SELECT FROM guards g WHERE c.name = g.name OR g.key <> '' AND starts_with(c.name, g.name || '/')
           OR EXISTS (SELECT FROM fences f WHERE f.lock_name = c.name AND f.resource = g.name OFFSET 0)))
   SELECT (coalesce(pg_catalog.array_agg(b.name ORDER BY b.rank, b.since, b.name), '{}'))[1:p_limit], pg_catalog.count(*)::int,
@@ -5210,9 +5358,9 @@ BEGIN
     gone AS (DELETE FROM locks l WHERE l.name = ANY (ARRAY(SELECT i.name FROM idle i)) RETURNING l.*),
     noted AS (
       INSERT INTO events (kind, lock_name, token, holder, session_id, slot, mode, capacity, granted_at,
-          ended_at, number)
+          ended_at, number, subtree)
         SELECT 'expired', g.name, g.token, g.holder, g.session_id, g.slot, g.mode, g.capacity,
-          g.acquired_at, g.expires_at, g.grants
+          g.acquired_at, g.expires_at, g.grants, g.subtree
         FROM gone g WHERE g.expires_at > '-infinity')
     SELECT pg_catalog.count(*) FILTER (WHERE slot = 0), pg_catalog.max(token) INTO removed, top FROM gone;
   SELECT s.last_value INTO drawn FROM fencing_token_seq s;
@@ -5302,11 +5450,12 @@ DECLARE
   handed  boolean := granted AND NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at;
 BEGIN
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity,
-      granted_at, ended_at, number)
+      granted_at, ended_at, number, subtree)
     VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
       CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
       OLD.session_id, OLD.slot, OLD.mode, OLD.capacity, OLD.acquired_at,
-      CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
+      CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants,
+      OLD.subtree);
   RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
   RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, pg_catalog.quote_literal(OLD.name), SQLERRM;
@@ -5373,7 +5522,8 @@ CREATE FUNCTION list_history(
   p_since timestamptz DEFAULT NULL, p_until timestamptz DEFAULT NULL)
 RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint,
                new_token bigint, holder text, actor text, db_user text, reason text, resource text, session_id uuid,
-               slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint)
+               slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint,
+               subtree boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
@@ -5383,7 +5533,8 @@ DECLARE
 BEGIN
   RETURN QUERY
     SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
-      e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number
+      e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number,
+      e.subtree
     FROM events e
     WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
       AND (p_kinds IS NULL OR e.kind = ANY (p_kinds))
@@ -5394,7 +5545,8 @@ END $$;
 -- What replay_history lists.
 CREATE TYPE tenure AS (
   lock_name text, token bigint, id bigint, at timestamptz, kind text, new_token bigint,
-  holder text, slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint);
+  holder text, slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint,
+  session_id uuid, subtree boolean);
 
 -- present_tenure is what a row of locks says now.
 CREATE FUNCTION present_tenure(l locks) RETURNS tenure
@@ -5404,7 +5556,7 @@ AS $$
     CASE WHEN l.expires_at = '-infinity' THEN 'free' WHEN l.expires_at <= now() THEN 'over' ELSE 'held' END,
     NULL, l.holder, l.slot, l.mode, l.capacity, l.acquired_at,
     CASE WHEN l.expires_at = '-infinity' THEN NULL WHEN l.expires_at <= now() THEN l.expires_at
-         ELSE GREATEST(l.acquired_at, now()) END, l.grants)::tenure
+         ELSE GREATEST(l.acquired_at, now()) END, l.grants, l.session_id, l.subtree)::tenure
 $$;
 
 -- replay_history lists tenures for a check: those of the history, and after them what the rows of locks say now, in the
@@ -5424,7 +5576,7 @@ DECLARE
 BEGIN
   RETURN QUERY SELECT * FROM (
       (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
-         e.capacity, e.granted_at, e.ended_at, e.number
+         e.capacity, e.granted_at, e.ended_at, e.number, e.session_id, e.subtree
        FROM events e WHERE CASE p_lock_name
          WHEN '' THEN (e.lock_name, e.token, e.id) > (p_after, p_after_token, p_after_id) AND e.lock_name <> ''
          ELSE e.lock_name = p_lock_name AND (e.token, e.id) > (p_after_token, p_after_id) END
@@ -5600,8 +5752,8 @@ AS $$
       look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal,
       outcome, guard_write, key_column, key_columns, made_triggers, guard_triggers, guard_table, unguard_table,
       list_guards, broken_guards, get_lock, list_locks, list_waiters, list_fences, session_rows, list_sessions,
-      holder_lives, list_waits, backend_pids, list_backends, list_blockers, suspects, list_suspects, statistics,
-      recent_events}'::text[]) AS name)
+      holder_lives, list_waits, list_obstacles, list_obstructed, backend_pids, list_backends, list_blockers, suspects,
+      list_suspects, statistics, recent_events}'::text[]) AS name)
   SELECT 'pglock_user', u.name FROM users u
   UNION ALL SELECT 'pglock_admin', u.name FROM users u
   UNION ALL SELECT 'pglock_admin', pg_catalog.unnest('{break_lock, break_session, bypass_guards, advance_epoch, prune_locks,

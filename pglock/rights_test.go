@@ -187,7 +187,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 		"check_leases", "database_id", "diagnose",
 		"end_session", "fence", "fence_all", "get_lock", "give_up", "guard_table", "guard_triggers", "guard_write",
 		"hand_over", "holder_lives", "key_column", "key_columns", "list_backends", "list_blockers", "list_fences",
-		"list_guards", "list_locks",
+		"list_guards", "list_locks", "list_obstacles", "list_obstructed",
 		"list_sessions", "list_suspects", "list_waiters", "list_waits", "look", "made_triggers", "mark_connection",
 		"once", "outcome", "own_tickets",
 		"recent_events", "release_lease", "release_leases", "renew_leases",

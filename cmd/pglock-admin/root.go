@@ -47,7 +47,7 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 		Args:          cli.NoArguments,
 		RunE:          cli.NeedsSubcommand,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.Check(); err != nil {
+			if err := o.Check(cmd); err != nil {
 				return err
 			}
 			o.Started = true
@@ -58,7 +58,8 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 	flags.StringVar(&o.DatabaseURL, "database-url", "", "connection `string` (default $DATABASE_URL, else the PG* "+
 		"variables)")
 	flags.StringVar(&o.Schema, "schema", cli.DefaultSchema, "`name` of the database schema of the locks")
-	flags.StringVarP(&o.Output, "output", "o", cli.OutputTable, "`format` of the output: table, json or yaml")
+	flags.StringVarP(&o.Output, "output", "o", cli.OutputTable, "`format` of the output: table, json or yaml; "+
+		"of list also tree")
 	o.Timeout = 10 * time.Second
 	cli.DurationVar(flags, &o.Timeout, "timeout", "`duration` that the command may take; run: each step of it; demo: "+
 		"not used")

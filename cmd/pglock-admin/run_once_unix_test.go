@@ -168,6 +168,8 @@ func TestRunRefusesWhatItCannotDoBeforeItDoesAnything(t *testing.T) {
 		{"a --shared --limit 2 -- true", "--shared lets any number"},
 		{"a --shared --once k -- true", "--once needs the lock for itself"},
 		{"a --limit 2 --once k -- true", "--once needs the lock for itself"},
+		{"a --subtree --limit 2 -- true", "--subtree takes everything below NAME"},
+		{"a/ --subtree -- true", "NAME is a/: with --subtree it must not begin or end with /"},
 		{"a --limit 0 -- true", "--limit is 0: it must be from 1 to 1000"},
 		{"a --limit 1001 -- true", "--limit is 1001"},
 		{"a --wait -1s -- true", "--wait is -1s: it must not be negative"},

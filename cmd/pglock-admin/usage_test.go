@@ -21,7 +21,7 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 		{"nonsense", "no command nonsense"},
 		{"lits", "try: pglock-admin list\n"},
 		{"list --nonsense", "unknown flag"},
-		{"list extra", "extra"},
+		{"list a b", "list takes one PREFIX or none"},
 		{"list --limit x", `--limit is "x": it must be a whole number`},
 		{"list --limit", "--limit needs a value: a whole number"},
 		{"list --all=maybe", `--all is "maybe": it must be true or false`},

@@ -38,8 +38,8 @@ var whys = map[string]string{
 	"handed-past": "handed past", "writer-first": "slow", "stopped-early": "silent",
 	"idle-psql": "blocked", "first-psql": "blocked", "row-psql": "row",
 	"fence": "idle", "fence-psql": "blocked", "waits": "waits", "waits-unsaid": "slow",
-	"own-queue": "slow",
-	"healthy":   "held", "free": "free", "broken": "broken",
+	"own-queue": "slow", "subtree-above": "subtree", "subtree-below": "subtree", "subtree-before": "subtree",
+	"healthy": "held", "free": "free", "broken": "broken",
 	"limit":   "held",
 	"similar": "unknown", "pooler": "held", "table": "table",
 }

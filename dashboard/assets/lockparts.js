@@ -160,10 +160,10 @@ export function queueTable({ waiters, more_waiters: more }) {
       waiters.map((w) => [
         String(w.place),
         String(w.ticket),
-        w.mode,
+        w.subtree ? modeOf(w) : w.mode,
         shown(w.holder),
         lasted(w.waiting_ms),
-        w.alive ? shown(w.behind) : 'gone: the queue will skip it',
+        w.alive ? behind(w) : 'gone: the queue will skip it',
       ]),
     ),
     more
@@ -171,6 +171,9 @@ export function queueTable({ waiters, more_waiters: more }) {
       : null,
   ];
 }
+
+// behind says whom a waiter waits for, and for which other lock, if that is in the way.
+const behind = (w) => (w.behind_lock ? `${escaped(w.behind_lock)} of ${escaped(w.behind)}` : shown(w.behind));
 
 export function fencesTable({ fences, lock }) {
   return table(

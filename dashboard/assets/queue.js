@@ -82,11 +82,11 @@ export function queuePicture({ holders, waiters, more }, width) {
       s(
         'text',
         { class: 'soft', x: lineFrom + long + 10, y: lineY + 5 },
-        `${lasted(w.waiting_ms)}${turn ? ', its turn' : ''}`,
+        `${lasted(w.waiting_ms)}${!turn ? '' : w.behind_lock ? ', another lock is in the way' : ', its turn'}`,
       ),
     );
-    if (w.mode !== 'exclusive') {
-      svg.append(s('title', {}, `${w.holder}: ${w.mode}`));
+    if (w.mode !== 'exclusive' || w.subtree) {
+      svg.append(s('title', {}, `${w.holder}: ${w.subtree ? modeOf(w) : w.mode}`));
     }
   });
   if (rest) {

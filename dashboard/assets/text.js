@@ -96,8 +96,9 @@ export function count(n, one, many = one + 's') {
   return `${n.toLocaleString('en')} ${n === 1 ? one : many}`;
 }
 
-// modeOf says how a lock is shared; nothing for an exclusive one.
+// modeOf says how a lock is shared, and whether it covers a subtree; nothing for an exclusive one that does not.
 export function modeOf(lock) {
+  if (lock.subtree) return `${lock.mode} subtree`;
   if (lock.mode === 'shared') return 'shared';
   if (lock.mode === 'limit') return lock.slot ? `${lock.slot} of ${lock.limit}` : `up to ${lock.limit}`;
   return '';

@@ -42,7 +42,7 @@ const (
 // allFaults in the order in which they are listed.
 var allFaults = slices.Concat(processFaults, extendFaults, networkFaults, serverFaults, fullFaults, guardFaults,
 	useFaults,
-	openFaults, treeFaults, manyFaults)
+	openFaults, manyFaults)
 
 // hit is one injection of a fault.
 type hit struct {

@@ -22,6 +22,7 @@ type Queries struct {
 	// The results of these are for people, and are read where they are shown.
 	Start, Watch, Get, BrokenGuards, Diagnose, Statistics, RecentEvents string
 	List, Waiters, Fences, Sessions, HolderLives, Backends, Waits       string
+	Obstacles, Obstructed                                               string
 	BreakLock, BreakSession                                             string
 	GrantedTicket, HandOvers, Suspects                                  string
 	History, HistorySettings, SetHistory, Replay                        string
@@ -40,7 +41,7 @@ func NewQueries(schema string) *Queries {
 				subtree`)
 		q = strings.ReplaceAll(q, "{{waiter}}",
 			`name, ticket, place, mode, capacity, holder, session_id::pg_catalog.text, alive, ttl_us, {{at enqueued_at}},
-				waiting_us, behind_ticket, behind_holder, metadata::pg_catalog.text`)
+				waiting_us, behind_ticket, behind_holder, metadata::pg_catalog.text, subtree, behind_name`)
 		return times.ReplaceAllString(strings.ReplaceAll(q, "{{schema}}", pgx.Identifier{schema}.Sanitize()),
 			"(EXTRACT(epoch FROM $1) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
 	}
@@ -132,14 +133,14 @@ func NewQueries(schema string) *Queries {
 		BreakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
 		History: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource,
-				session_id::pg_catalog.text, slot, mode, capacity, {{at granted_at}}, {{at ended_at}}, number
+				session_id::pg_catalog.text, slot, mode, capacity, {{at granted_at}}, {{at ended_at}}, number, coalesce(subtree, false)
 			FROM {{schema}}.list_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8, $4::pg_catalog.text[],
 				$5::pg_catalog.text::pg_catalog.timestamptz, $6::pg_catalog.text::pg_catalog.timestamptz)`),
 		HistorySettings: in(`SELECT level, keep_us, {{at since}}, {{at pruned}} FROM {{schema}}.history_settings()`),
 		SetHistory: in(`SELECT level, keep_us, {{at since}}, {{at pruned}}
 			FROM {{schema}}.set_history($1::pg_catalog.text, $2::pg_catalog.text, pg_catalog.make_interval(secs => $3::pg_catalog.float8))`),
 		Replay: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, slot, mode, capacity,
-				{{at granted_at}}, {{at ended_at}}, number
+				{{at granted_at}}, {{at ended_at}}, number, session_id::pg_catalog.text, coalesce(subtree, false)
 			FROM {{schema}}.replay_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.int8, $5::pg_catalog.int8)`),
 		ClockSteps: in(`SELECT id, {{at before}}, {{at after}}, last FROM {{schema}}.clock_steps($1::pg_catalog.int8)`),
 		BreakSession: in(`SELECT name, slot, ticket, holder, token, new_token, {{at expires_at}}, handed, watched
@@ -152,8 +153,12 @@ func NewQueries(schema string) *Queries {
 				state_us, transaction_us, query_us, waits_for, may_end, query, gid, blocked_by, blocked_by_gid, blocked_at
 			FROM {{schema}}.list_backends($1::pg_catalog.text)`),
 		Waits: in(`SELECT holds, waiter, session_id::pg_catalog.text, same_owner, ticket, waits_for, waiting_us, holder,
-				holder_session_id::pg_catalog.text, holder_token
+				holder_session_id::pg_catalog.text, holder_token, holder_name
 			FROM {{schema}}.list_waits($1::pg_catalog.text)`),
+		Obstacles: in(`SELECT name, token, ticket, mode, subtree, holder, session_id::pg_catalog.text, {{at since}}
+			FROM {{schema}}.list_obstacles($1::pg_catalog.text)`),
+		Obstructed: in(`SELECT name, ticket, holder, {{at enqueued_at}}, waiting_us
+			FROM {{schema}}.list_obstructed($1::pg_catalog.text)`),
 		BrokenGuards: in(`SELECT table_name, resource, coalesce(key_column, ''), problem
 			FROM {{schema}}.broken_guards($1::pg_catalog.text)`),
 		Diagnose:     in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose($1, $2)`),

@@ -226,7 +226,8 @@ CREATE TABLE events (
   capacity   int,                                   -- the limit of mode limit
   granted_at timestamptz,
   ended_at   timestamptz,                           -- of a lease that ran out: its expiry
-  number     bigint                                 -- the count of grants of the row: one more than its last tenure
+  number     bigint,                                -- the count of grants of the row: one more than its last tenure
+  subtree    boolean                                -- it covered all names below, too
 );
 CREATE INDEX events_lock_token ON events (lock_name, token);
 CREATE INDEX events_lock ON events (lock_name, id);

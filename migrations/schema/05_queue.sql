@@ -419,9 +419,9 @@ DECLARE
 BEGIN
   IF p_ran_out THEN
     INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, granted_at, ended_at,
-        number)
+        number, subtree)
       SELECT 'takeover', l.name, l.token, t, l.holder, w.holder, l.session_id, l.slot, l.mode, l.acquired_at,
-        l.expires_at, l.grants
+        l.expires_at, l.grants, l.subtree
       FROM locks l WHERE l.ctid = p_at;
   END IF;
   UPDATE locks l SET
@@ -484,9 +484,9 @@ BEGIN
   g.slots := p_slots;
   g.tokens := ARRAY(SELECT draw_token(p_above) FROM generate_subscripts(p_slots, 1));
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
-      ended_at, number)
+      ended_at, number, subtree)
     SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
-      l.capacity, l.acquired_at, l.expires_at, l.grants
+      l.capacity, l.acquired_at, l.expires_at, l.grants, l.subtree
     FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
   INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,

@@ -430,9 +430,9 @@ BEGIN
   expires_at := r.expires_at;
   watched := head.watched_until > clock_timestamp();
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, reason, session_id, slot, mode,
-      capacity, granted_at, ended_at, number)
+      capacity, granted_at, ended_at, number, subtree)
     VALUES ('break', p_name, r.token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
-      r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants);
+      r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants, r.subtree);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
 END $$;

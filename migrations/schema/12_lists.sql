@@ -46,9 +46,9 @@ $$;
 -- list_locks lists the leases of held locks in the byte order of the locks' names, p_limit of them after the lock
 -- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued
 -- it has the locks for which somebody waits, free ones too; with p_waited by name also those that have been free for
--- three seconds though somebody waits: the rule of suspects. By age the oldest lease comes first; by recent the last
--- grant; by waiting the queue that somebody has waited in for longest, also those of free locks; by expiry the lease
--- that ends next.
+-- three seconds though somebody waits, and nothing above or below is in the way: the rule of suspects. By age the
+-- oldest lease comes first; by recent the last grant; by waiting the queue that somebody has waited in for longest,
+-- also those of free locks; by expiry the lease that ends next.
 CREATE FUNCTION list_locks(
   p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000,
   p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
@@ -81,7 +81,7 @@ BEGIN
         AND (NOT p_queued OR q.waits)
         AND (is_running(l.expires_at, l.ended_at)
           OR (p_free OR p_queued OR p_order = 'waiting' AND w.name IS NOT NULL OR p_waited AND p_order = 'name'
-              AND coalesce(l.ended_at, l.expires_at) < clock_timestamp() - interval '3 s' AND q.waits) AND NOT EXISTS (
+              AND q.waits AND is_left(l.name, coalesce(l.ended_at, l.expires_at))) AND NOT EXISTS (
             SELECT FROM locks o WHERE o.name = l.name AND (is_running(o.expires_at, o.ended_at) OR o.token > l.token)))
       ORDER BY least, most DESC, l.name, l.slot LIMIT CASE WHEN p_order <> 'name' THEN p_limit END) k
     CROSS JOIN LATERAL (SELECT * FROM described o WHERE o.name = k.name AND o.slot = k.slot OFFSET 0) d
@@ -109,15 +109,16 @@ END $$;
 
 -- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
 -- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. By age those come first that
--- have waited longest. The first one whose session is alive waits for the holder, the others for the waiter before
--- them. It keeps a plan for all calls, and so names what it picks by age only by their keys.
+-- have waited longest. The first one whose session is alive waits for the holder, or for what is in its way above or
+-- below, which has the name behind_name; the others wait for the waiter before them. It keeps a plan for all calls, and
+-- so names what it picks by age only by their keys.
 CREATE FUNCTION list_waiters(
   p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0,
   p_after_place bigint DEFAULT NULL, p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
   p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '', p_older interval DEFAULT NULL, p_order text DEFAULT 'name')
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
-               behind_holder text, metadata jsonb)
+               behind_holder text, metadata jsonb, subtree boolean, behind_name text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
@@ -136,9 +137,7 @@ BEGIN
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
-         b.ticket, coalesce(b.holder, (
-           SELECT l.holder FROM locks l WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
-           ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
+         b.ticket, coalesce(b.holder, k.holder), q.metadata, q.subtree, nullif(k.name, q.name)
   FROM (
     (SELECT * FROM (
       SELECT w.*, h.served, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) + CASE WHEN w.name = p_after
@@ -162,6 +161,7 @@ BEGIN
     SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
     ORDER BY p.ticket DESC LIMIT 1) b ON true
+  LEFT JOIN LATERAL keeper(CASE WHEN b.ticket IS NULL THEN q.name END, q.ticket) k ON true
   ORDER BY CASE p_order WHEN 'age' THEN q.enqueued_at END, q.name, q.ticket;
 END $$;
 

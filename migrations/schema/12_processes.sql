@@ -195,13 +195,13 @@ AS $$
   WHERE b.use = 'write' AND b.resource = r.resource
 $$;
 
--- list_waits tells what the sessions that hold a lock wait for, who holds that, and what those wait for: at most
--- p_limit tickets, nearest first. Tickets of dead sessions do not count. same_owner says that the line of work that
--- holds is the one that waits; otherwise another one of the same session does. OFFSET 0 keeps the planner to the order
--- from a lock to its holders and their tickets.
+-- list_waits tells what the sessions that hold a lock wait for, who holds that, or what is in the way of it above or
+-- below (holder_name), and what those wait for: at most p_limit tickets, nearest first. Tickets of dead sessions do not
+-- count. same_owner says that the line of work that holds is the one that waits; otherwise another one of the same
+-- session does. OFFSET 0 keeps the planner to the order from a lock to its holders and their tickets.
 CREATE FUNCTION list_waits(p_name text, p_limit int DEFAULT 100)
 RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner boolean, ticket bigint, waits_for text,
-               waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint)
+               waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint, holder_name text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
@@ -218,15 +218,18 @@ BEGIN
     SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name,
            q.enqueued_at
     FROM w
-      CROSS JOIN LATERAL (
-        SELECT * FROM locks h WHERE h.name = w.wanted AND is_running(h.expires_at, h.ended_at) OFFSET 0) l
+      CROSS JOIN LATERAL (SELECT * FROM leases_before(w.wanted, w.ticket) h WHERE h.name <> p_name OFFSET 0) l
       CROSS JOIN LATERAL (SELECT * FROM few_tickets o WHERE o.session_id = l.session_id OFFSET 0) q
-    WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))
+    WHERE w.depth < 8 AND session_alive(q.session_id))
   SELECT n.depth, n.name, n.holder, n.session_id, n.same, n.ticket, n.wanted,
-         GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint, h.holder, h.session_id,
-         h.token
-  FROM (SELECT * FROM w LIMIT p_limit) n LEFT JOIN LATERAL (
-    SELECT * FROM locks l WHERE l.name = n.wanted AND is_running(l.expires_at, l.ended_at)
-    ORDER BY l.expires_at DESC LIMIT 5) h ON true
+         GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint,
+         coalesce(h.holder, o.holder), coalesce(h.session_id, o.session_id), h.token,
+         nullif(coalesce(h.name, o.name), n.wanted)
+  FROM (SELECT * FROM w LIMIT p_limit) n
+    LEFT JOIN LATERAL (
+      SELECT * FROM leases_before(n.wanted, n.ticket) l ORDER BY l.expires_at DESC LIMIT 5) h ON true
+    LEFT JOIN LATERAL (
+      SELECT s.* FROM few_tickets f CROSS JOIN LATERAL standing(f.w) s
+      WHERE h.name IS NULL AND f.name = n.wanted AND f.ticket = n.ticket LIMIT 1) o ON true
   ORDER BY n.depth, NOT n.same, n.ticket;
 END $$;

@@ -15,16 +15,18 @@ CREATE VIEW ailing AS
     LEFT JOIN LATERAL (SELECT o.seen_at FROM sessions o WHERE o.session_id = l.session_id OFFSET 0) s ON true;
 
 -- Locks, with the condition of their holders, and of the first ticket that counts: nobody may hear of its session any
--- more (dead), or a later one was granted (passed). over is when a lease ended last.
+-- more (dead), or a later one was granted (passed). over is when a lease ended last. clear says of a free lock since
+-- when nothing above or below is in the way of that ticket, if its session is alive.
 CREATE VIEW conditions AS
-  SELECT l.name, l.held, l.ails, l.waits, l.over, w.since, w.alive,
-         w.ticket IS NOT NULL AND w.alive IS NOT TRUE AS dead, l.held AND l.last > w.ticket AS passed
+  SELECT l.name, l.held, l.ails, l.waits, l.over, w.since,
+         w.ticket IS NOT NULL AND w.alive IS NOT TRUE AS dead, l.held AND l.last > w.ticket AS passed,
+         CASE WHEN NOT l.held AND w.alive THEN clear_since(w.w) END AS clear
   FROM (
       SELECT s.name, bool_or(s.runs) AS held, bool_or(s.runs AND s.ails) AS ails, bool_or(s.runs AND s.waits) AS waits,
              max(s.served) AS served, max(s.ticket) FILTER (WHERE s.runs AND s.slot = 0) AS last, max(s.over) AS over
       FROM ailing s GROUP BY s.name) l
     LEFT JOIN LATERAL (
-      SELECT q.ticket, q.enqueued_at AS since, (
+      SELECT q AS w, q.ticket, q.enqueued_at AS since, (
           SELECT o.alive_until > clock_timestamp() FROM sessions o WHERE o.session_id = q.session_id) AS alive
       FROM waiters q WHERE q.name = l.name AND q.ticket > l.served ORDER BY q.ticket LIMIT 1) w ON true;
 
@@ -104,13 +106,14 @@ BEGIN RETURN QUERY
         SELECT * FROM broken UNION SELECT g.name FROM guards g) b WHERE p_names IS NULL
       UNION SELECT k.name FROM known k WHERE (SELECT count(*) FROM known) <= 1000),
     bad AS MATERIALIZED (
-      SELECT c.name, s.since, CASE WHEN s.ails OR s.alive AND NOT s.held OR t.touched THEN 1
+      SELECT c.name, s.since, CASE WHEN s.ails OR s.clear IS NOT NULL OR t.touched THEN 1
                                    WHEN s.waits OR s.dead OR s.passed THEN 2 ELSE 3 END AS rank
       FROM chosen c LEFT JOIN LATERAL (SELECT * FROM conditions o WHERE o.name = c.name OFFSET 0) s ON true
         CROSS JOIN LATERAL (
           SELECT (xids <> '{}' OR marks <> '{}') AND touched_by(c.name, xids, marks) AS touched OFFSET 0) t
       WHERE s.ails OR s.waits OR s.dead OR s.passed OR t.touched OR c.name IN (SELECT b.name FROM broken b)
-        OR NOT s.held AND s.alive AND (p_names IS NOT NULL OR s.over < clock_timestamp() - interval '3 s')
+        OR s.clear IS NOT NULL AND (
+          p_names IS NOT NULL OR GREATEST(s.over, s.clear) < clock_timestamp() - interval '3 s')
         OR EXISTS (SELECT FROM guards g WHERE c.name = g.name OR g.key <> '' AND starts_with(c.name, g.name || '/')
           OR EXISTS (SELECT FROM fences f WHERE f.lock_name = c.name AND f.resource = g.name OFFSET 0)))
   SELECT (coalesce(array_agg(b.name ORDER BY b.rank, b.since, b.name), '{}'))[1:p_limit], count(*)::int,

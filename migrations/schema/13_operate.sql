@@ -258,9 +258,9 @@ BEGIN
     gone AS (DELETE FROM locks l WHERE l.name = ANY (ARRAY(SELECT i.name FROM idle i)) RETURNING l.*),
     noted AS (
       INSERT INTO events (kind, lock_name, token, holder, session_id, slot, mode, capacity, granted_at,
-          ended_at, number)
+          ended_at, number, subtree)
         SELECT 'expired', g.name, g.token, g.holder, g.session_id, g.slot, g.mode, g.capacity,
-          g.acquired_at, g.expires_at, g.grants
+          g.acquired_at, g.expires_at, g.grants, g.subtree
         FROM gone g WHERE g.expires_at > '-infinity')
     SELECT count(*) FILTER (WHERE slot = 0), max(token) INTO removed, top FROM gone;
   SELECT s.last_value INTO drawn FROM fencing_token_seq s;

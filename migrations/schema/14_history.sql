@@ -14,11 +14,12 @@ DECLARE
   handed  boolean := granted AND NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at;
 BEGIN
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity,
-      granted_at, ended_at, number)
+      granted_at, ended_at, number, subtree)
     VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
       CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
       OLD.session_id, OLD.slot, OLD.mode, OLD.capacity, OLD.acquired_at,
-      CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
+      CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants,
+      OLD.subtree);
   RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
   RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, quote_literal(OLD.name), SQLERRM;
@@ -85,7 +86,8 @@ CREATE FUNCTION list_history(
   p_since timestamptz DEFAULT NULL, p_until timestamptz DEFAULT NULL)
 RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint,
                new_token bigint, holder text, actor text, db_user text, reason text, resource text, session_id uuid,
-               slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint)
+               slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint,
+               subtree boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
@@ -95,7 +97,8 @@ DECLARE
 BEGIN
   RETURN QUERY
     SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
-      e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number
+      e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number,
+      e.subtree
     FROM events e
     WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
       AND (p_kinds IS NULL OR e.kind = ANY (p_kinds))
@@ -106,7 +109,8 @@ END $$;
 -- What replay_history lists.
 CREATE TYPE tenure AS (
   lock_name text, token bigint, id bigint, at timestamptz, kind text, new_token bigint,
-  holder text, slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint);
+  holder text, slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint,
+  session_id uuid, subtree boolean);
 
 -- present_tenure is what a row of locks says now.
 CREATE FUNCTION present_tenure(l locks) RETURNS tenure
@@ -116,7 +120,7 @@ AS $$
     CASE WHEN l.expires_at = '-infinity' THEN 'free' WHEN l.expires_at <= now() THEN 'over' ELSE 'held' END,
     NULL, l.holder, l.slot, l.mode, l.capacity, l.acquired_at,
     CASE WHEN l.expires_at = '-infinity' THEN NULL WHEN l.expires_at <= now() THEN l.expires_at
-         ELSE GREATEST(l.acquired_at, now()) END, l.grants)::tenure
+         ELSE GREATEST(l.acquired_at, now()) END, l.grants, l.session_id, l.subtree)::tenure
 $$;
 
 -- replay_history lists tenures for a check: those of the history, and after them what the rows of locks say now, in the
@@ -136,7 +140,7 @@ DECLARE
 BEGIN
   RETURN QUERY SELECT * FROM (
       (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
-         e.capacity, e.granted_at, e.ended_at, e.number
+         e.capacity, e.granted_at, e.ended_at, e.number, e.session_id, e.subtree
        FROM events e WHERE CASE p_lock_name
          WHEN '' THEN (e.lock_name, e.token, e.id) > (p_after, p_after_token, p_after_id) AND e.lock_name <> ''
          ELSE e.lock_name = p_lock_name AND (e.token, e.id) > (p_after_token, p_after_id) END

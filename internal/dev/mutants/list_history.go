@@ -30,8 +30,8 @@ var ofHistory = []mutant{
 			"us' WHEN"},
 	}, administration, "^TestAtLevelAll|^TestVerifyFindsNothing"},
 	{"history: a takeover ends with the next grant", []edit{
-		{schema, "l.acquired_at,\n        l.expires_at, l.grants\n      FROM locks l WHERE l.ctid = p_at",
-			"l.acquired_at,\n        clock_timestamp(), l.grants\n      FROM locks l WHERE l.ctid = p_at"},
+		{schema, "l.acquired_at,\n        l.expires_at, l.grants, l.subtree\n      FROM locks l WHERE l.ctid = p_at",
+			"l.acquired_at,\n        clock_timestamp(), l.grants, l.subtree\n      FROM locks l WHERE l.ctid = p_at"},
 	}, administration, "^TestTheTenureOf"},
 	{"history: a lease that expired goes with its row", []edit{
 		{schema, "FROM gone g WHERE g.expires_at > '-infinity')", "FROM gone g WHERE false)"},

@@ -119,8 +119,18 @@ var ofLists = []mutant{
 			"if w.Holds != l.name || w.Waiting < unremarkable {"},
 	}, administration, "^TestVerdict"},
 	{"why: a circle may end at another holder", []edit{
-		{"lockadmin/explain.go", "if s.wait.HolderSession == all[0].Session {", "if true {"},
+		{"lockadmin/circle.go", "if s.wait.HolderSession == all[0].Session {", "if true {"},
 	}, administration, "^TestCircle"},
+	{"why: a lock below a subtree is stuck", []edit{
+		{"lockadmin/verdicts_lock.go", "if len(l.Obstacles) > 0 {\n\t\tl.treeVerdict()",
+			"if false {\n\t\tl.treeVerdict()"},
+	}, administration, "^TestWhyNames"},
+	{"a lock is stuck as soon as a subtree has ended", []edit{
+		{schema, "GREATEST(s.over, s.clear)", "s.over"},
+	}, administration, "^TestALockIsStuck"},
+	{"verify compares a lock with the last subtree above alone", []edit{
+		{"lockadmin/replay_tree.go", "\t\t\tc.until[at] = later(c.until[at], c.until[at-1])\n", ""},
+	}, administration, "^TestVerifyComparesSub"},
 	{"why: a dead connection is called stopped", []edit{
 		{"lockadmin/verdicts_life.go", "\tcase heart >= 0:\n\t\tv.Kind = whyStopped", "\tcase h.Renewed || heart >= " +
 			"0:\n\t\tv.Kind = whyStopped"},

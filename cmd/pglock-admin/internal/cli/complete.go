@@ -21,7 +21,13 @@ const (
 // Completes lets the shell complete the names of locks, wherever a command takes one, and the formats of the output.
 func (o *Options) Completes(root *cobra.Command) {
 	// fails only if the flag is missing
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(Outputs, cobra.ShellCompDirectiveNoFileComp))
+	_ = root.RegisterFlagCompletionFunc("output", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion,
+		cobra.ShellCompDirective) {
+		if cmd.Annotations["tree"] != "" {
+			return append(slices.Clone(Outputs), OutputTree), cobra.ShellCompDirectiveNoFileComp
+		}
+		return Outputs, cobra.ShellCompDirectiveNoFileComp
+	})
 	for _, c := range withItsCommands(root) {
 		words := strings.Fields(c.Use)
 		if len(words) < 2 || strings.Trim(words[1], "[]") != "NAME" || c.ValidArgsFunction != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -29,14 +30,16 @@ type Options struct {
 // DefaultSchema is the schema where no flag names one.
 const DefaultSchema = "pglock"
 
-// Check refuses what no command can work with.
-func (o *Options) Check() error {
+// Check refuses what no command can work with, or not this one.
+func (o *Options) Check(cmd *cobra.Command) error {
 	switch {
+	case o.Output == OutputTree && cmd.Annotations["tree"] != "":
 	case !slices.Contains(Outputs, o.Output):
 		value := o.Output
 		o.Output = OutputTable
 		return UsageErrorf("-o table, -o json or -o yaml", "--output is %q: it must be table, json or yaml", value)
-	case o.Timeout <= 0:
+	}
+	if o.Timeout <= 0 {
 		return UsageErrorf("--timeout 10s", "--timeout is %s: it must be greater than 0", shown.Duration(o.Timeout))
 	}
 	return nil

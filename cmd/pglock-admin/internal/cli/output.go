@@ -21,15 +21,19 @@ const (
 	OutputTable = "table"
 	OutputJSON  = "json"
 	outputYAML  = "yaml"
+	OutputTree  = "tree" // only of commands that DrawsTree
 )
 
-// Outputs are the values of --output.
+// DrawsTree marks a command that can draw a tree, too, and connects to the database.
+var DrawsTree = map[string]string{"database": "used", "tree": "drawn"}
+
+// Outputs are the values of --output that every command takes.
 var Outputs = []string{OutputTable, OutputJSON, outputYAML}
 
 // Show writes the answer of a command: first the server and database, then v as JSON or YAML, or what draw draws.
 func (o *Options) Show(cmd *cobra.Command, v any, draw func(*Page)) error {
 	w := cmd.OutOrStdout()
-	if o.Output != OutputTable {
+	if o.Output != OutputTable && o.Output != OutputTree {
 		return o.showData(w, v)
 	}
 	p := &Page{Width: Columns(w)}

@@ -34,12 +34,15 @@ func NewVerify(o *cli.Options) *cobra.Command {
 		Short: "Check the history for overlaps and for tokens that went back",
 		Long: `Replay the history of one lock, or of all, together with the present leases, and report
 
-  overlap  two tenures that exclude each other ran at the same time
+  overlap  two tenures that exclude each other ran at the same time: of one lock, or of a subtree and a lock below it
+           (but not of one session, which may have both)
   limit    more tenures ran at the same time than the limit allows
   token    a later grant has a token that is not greater than all before
   clock    the times of tenures contradict each other, and the history shows that the server's clock was set back
   gaps     tenures that are missing from the history, and why: all that should be there, and three of the others.
            -o json has up to a hundred
+
+With a NAME, verify compares that lock also with the subtrees above it, and not with the locks below.
 
 The exit code is 7 if verify finds anything but gaps that the level of the history or pruning explains. verify cannot
 check what the history lacks: at level losses that is most of it (see pglock-admin record). The page docs/history.md
@@ -119,6 +122,10 @@ func drawVerify(w *cli.Page, v lockadmin.Verification) {
 	if !v.From.IsZero() {
 		span = cli.Moment(v.From) + " to " + cli.Moment(v.To)
 	}
+	if v.SubtreesLeft > 0 {
+		checked += fmt.Sprintf("; %s not compared with what lies below: they are too many",
+			cli.Count(v.SubtreesLeft, "tenure")+" of subtrees")
+	}
 	cli.DrawFields(w, [][2]string{{"found", summary(v)}, {"checked", checked}, {"from", span}, {"missing", missing},
 		{"history", fmt.Sprintf("level %s, kept for %s", v.Settings.Level, shown.Duration(v.Settings.Keep))}})
 	drawFound := func(title string, some []lockadmin.Violation, all int64) {
@@ -148,7 +155,7 @@ func tenureText(t lockadmin.Tenure) string {
 		text += " of " + shown.Text(t.Holder)
 	}
 	if t.Mode != "" {
-		text += ", " + look.ModeText(t.Mode, t.Limit)
+		text += ", " + look.ModeText(t.Mode, t.Limit, t.Subtree)
 	}
 	text += ", from " + cli.Exactly(t.GrantedAt)
 	if !t.EndedAt.IsZero() {

@@ -155,7 +155,14 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			int64(h.Token), shown.Age(h.HeldFor), h.AcquiredAt.UTC().Format("15:04:05 UTC")))
 		add("lease", leaseText(h))
 	}
-	if l := e.Last; l != nil {
+	for n, o := range e.Obstacles {
+		if n == most {
+			add("", fmt.Sprintf("and %d more in the way", len(e.Obstacles)-most))
+			break
+		}
+		add(o.Place(e.Lock), obstacleText(o))
+	}
+	if l := e.Last; l != nil && !(l.EndedAt.IsZero() && l.ExpiresAt.IsZero()) {
 		add("last", fmt.Sprintf("%s, %s, token %d", shown.Text(l.Holder), look.SlotText(l.LockInfo), int64(l.Token)))
 	}
 	if q := e.Queue; q.Waiting > 0 {
@@ -172,9 +179,12 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			if !w.SameOwner {
 				whose = " (perhaps another line of its work)"
 			}
-			add("waits for", fmt.Sprintf("%s waits for lock %s of %s, for %s%s", shown.Text(w.Waiter),
-				shown.Name(w.For),
-				shown.Text(w.Holder), shown.Age(w.Waiting), whose))
+			by := ""
+			if w.By != "" {
+				by = fmt.Sprintf(", and so for %s", shown.Name(w.By))
+			}
+			add("waits for", fmt.Sprintf("%s waits for lock %s%s of %s, for %s%s", shown.Text(w.Waiter),
+				shown.Name(w.For), by, shown.Text(w.Holder), shown.Age(w.Waiting), whose))
 		}
 	}
 	if hidden := slices.IndexFunc(e.Holders, func(h lockadmin.HolderFacts) bool {
@@ -200,6 +210,16 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 		add("unseen", u)
 	}
 	return facts
+}
+
+// obstacleText tells what is in the way, above or below the lock.
+func obstacleText(o lockadmin.Obstacle) string {
+	what := fmt.Sprintf("token %d", int64(o.Token))
+	if o.Token == 0 {
+		what = fmt.Sprintf("waits, ticket %d", o.Ticket)
+	}
+	return fmt.Sprintf("%s, %s, %s, %s, for %s (since %s)", shown.Name(o.Lock), shown.Text(o.Holder),
+		look.ModeText(o.Mode, 0, o.Subtree), what, shown.Age(o.For), o.Since.UTC().Format("15:04:05 UTC"))
 }
 
 // leaseText tells how much of a lease is left, and how it is renewed.

@@ -134,8 +134,8 @@ func (m *liveModel) drawLine() (lines []string) {
 			arm, rail = "└─ ", "   "
 		}
 		mode := ""
-		if q.Mode != v.Lock.Mode || q.Limit != v.Lock.Limit {
-			mode = look.ModeText(q.Mode, q.Limit)
+		if q.Mode != v.Lock.Mode || q.Limit != v.Lock.Limit || q.Subtree != v.Lock.Subtree {
+			mode = look.ModeText(q.Mode, q.Limit, q.Subtree)
 		}
 		dead := ""
 		if !q.Alive {

@@ -153,7 +153,7 @@ func (m *liveModel) what() string {
 	case n > 1:
 		state = fmt.Sprintf("held by %d", n)
 	}
-	what := state + " · " + look.ModeText(v.Lock.Mode, v.Lock.Limit)
+	what := state + " · " + look.ModeText(v.Lock.Mode, v.Lock.Limit, v.Lock.Subtree)
 	if n := v.Lock.LockInfo.Waiting; n > 0 {
 		what += fmt.Sprintf(" · %d waiting", n)
 	}

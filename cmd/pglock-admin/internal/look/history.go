@@ -143,7 +143,7 @@ func drawHistory(w *cli.Page, o *cli.Options, view historyView, name string) {
 				ended = v.At
 			}
 			row := []string{cli.Moment(ended), shown.Text(string(v.Kind)), tokenText(v), heldText(v),
-				shown.Text(v.Holder), note(v)}
+				shown.Text(v.Holder), marked(v)}
 			if v.Holder == "" {
 				row[4] = ""
 			}
@@ -180,6 +180,14 @@ func heldText(e lockadmin.HistoryEntry) string {
 		return ""
 	}
 	return shown.Age(e.HeldFor())
+}
+
+// marked is the note of an event, and of a tenure whether it covered all names below, too.
+func marked(e lockadmin.HistoryEntry) string {
+	if e.Subtree {
+		return strings.TrimSuffix("subtree; "+note(e), "; ")
+	}
+	return note(e)
 }
 
 // note says of an event what its other columns do not.

@@ -59,7 +59,7 @@ type ListView struct {
 func NewList(o *cli.Options) *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{
-		Use:   "list",
+		Use:   "list [PREFIX]",
 		Short: "Show who holds which lock",
 		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is
 left. VERDICT is what why says of the lock, in a word: OK, BUSY (somebody waits, and the holder lives), NOTE, WARNING or
@@ -74,19 +74,29 @@ A lock that is shared or has a limit has a line for each holder. Its mode is "sh
 holder of slot 2. WAITING is how many wait for the lock, and for how long the first of them has; pglock-admin waiters
 shows them.
 
+The mode of a lease that covers all names below its lock's, too, is "exclusive subtree" or "shared subtree". With -o tree
+the names stand under each other by their parts between slashes, so that what a subtree covers stands below it. With a
+PREFIX, list shows only names that begin with it, as with --prefix.
+
 The order is that of the names. --order age shows the lease first that is held longest, --order waiting the lock
 that somebody has waited for longest, --order expiry the lease that ends next. You can paste a name from the table
 after pglock-admin show.`,
 		Example: `  pglock-admin list
   pglock-admin list --prefix jobs/ --all -o json
+  pglock-admin list tenants/7/ --all -o tree       what there is of tenant 7, as a tree
   pglock-admin list --order age --limit 10         the ten leases that are held longest
   pglock-admin list --queued --older 5m            somebody waits, and the last grant is five minutes old`,
-		Args:        cli.NoArguments,
-		Annotations: cli.UsesDatabase,
+		Args:        atMostOnePrefix,
+		Annotations: cli.DrawsTree,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := flags.read(cmd, args); err != nil {
+			prefix, err := flags.read(cmd, args)
+			if err != nil {
 				return err
 			}
+			if prefix != "" && flags.prefix != "" {
+				return cli.UsageErrorf("one of the two", "PREFIX and --prefix mean the same")
+			}
+			flags.prefix += prefix
 			limit, page := flags.ends()
 			q := lockadmin.LocksQuery{Prefix: flags.prefix, Match: flags.match, Holder: flags.holder,
 				Session: flags.session, Mode: pglock.Mode(flags.mode), Older: flags.older, Free: flags.all,
@@ -115,7 +125,11 @@ after pglock-admin show.`,
 					view.Locks = append(view.Locks, listedLock{ViewOf(i), lives[n].Life, verdicts[n].Severity,
 						verdicts[n].Kind})
 				}
-				return o.Show(cmd, view, func(w *cli.Page) { drawList(w, view, flags) })
+				draw := drawList
+				if o.Output == cli.OutputTree {
+					draw = drawTree
+				}
+				return o.Show(cmd, view, func(w *cli.Page) { draw(w, view, flags) })
 			})
 		},
 	}
@@ -133,6 +147,14 @@ after pglock-admin show.`,
 	return cmd
 }
 
+// atMostOnePrefix checks the arguments of list.
+func atMostOnePrefix(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 || len(args) == 1 && args[0] == "" {
+		return cli.UsageErrorf("pglock-admin "+cmd.Use, "list takes one PREFIX or none, not %q", args)
+	}
+	return nil
+}
+
 func drawList(w *cli.Page, view ListView, flags listFlags) {
 	if len(view.Locks) == 0 {
 		switch {
@@ -147,7 +169,7 @@ func drawList(w *cli.Page, view ListView, flags listFlags) {
 	}
 	exclusive := true
 	for _, l := range view.Locks {
-		exclusive = exclusive && l.Mode == pglock.ModeExclusive
+		exclusive = exclusive && l.Mode == pglock.ModeExclusive && !l.Subtree
 	}
 	titles := []string{"LOCK", "VERDICT", "MODE", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE", "WAITING"}
 	var rows [][]string
@@ -206,9 +228,9 @@ func PlacesOf(some, titles []string) (places []int) {
 	return places
 }
 
-// SlotText is a lease's mode, with its slot if it has one: "exclusive", "shared #1", "limit 3 #2".
+// SlotText is a lease's mode, with its slot if it has one: "exclusive subtree", "shared #1", "limit 3 #2".
 func SlotText(i pglock.LockInfo) string {
-	mode := ModeText(i.Mode, i.Limit)
+	mode := ModeText(i.Mode, i.Limit, i.Subtree)
 	if i.Slot > 0 {
 		mode += fmt.Sprintf(" #%d", i.Slot)
 	}

@@ -134,7 +134,7 @@ func HeldViews(infos []pglock.LockInfo) []LockView {
 func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
 	if len(v.Holders) > 1 || v.Lock.Slot > 0 {
 		cli.DrawFields(w, [][2]string{{"lock", shown.Name(v.Lock.Name)},
-			{"mode", ModeText(v.Lock.Mode, v.Lock.Limit)},
+			{"mode", ModeText(v.Lock.Mode, v.Lock.Limit, v.Lock.Subtree)},
 			{"state", "held by " + strconv.Itoa(len(v.Holders))}})
 		fmt.Fprintln(w)
 		drawHolders(w, v.Holders)
@@ -184,7 +184,8 @@ func drawLease(w *cli.Page, i pglock.LockInfo) {
 			metadata = string(i.Metadata)
 		}
 	}
-	fields = append(fields, [2]string{holder, shown.Text(i.Holder)}, [2]string{"mode", ModeText(i.Mode, i.Limit)},
+	fields = append(fields, [2]string{holder, shown.Text(i.Holder)},
+		[2]string{"mode", ModeText(i.Mode, i.Limit, i.Subtree)},
 		[2]string{"session", i.Session},
 		[2]string{"token", strconv.FormatInt(int64(i.Token), 10)}, [2]string{"acquired", cli.Moment(i.AcquiredAt)},
 		[2]string{"renewed", cli.Moment(i.RenewedAt)}, [2]string{"expires", cli.Moment(i.ExpiresAt)},
@@ -210,7 +211,7 @@ func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
 	}
 	fmt.Fprintf(w, "\nQUEUE, next first\n\n")
 	if len(v.Holders) == 0 {
-		fmt.Fprintln(w, "○ nobody holds it")
+		fmt.Fprintf(w, "○ nobody holds it%s\n", inTheWay(v.Waiters))
 	}
 	for _, h := range v.Holders {
 		fmt.Fprintf(w, "● %s has token %d\n", shown.Text(h.Holder), int64(h.Token))
@@ -220,8 +221,8 @@ func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
 	var rows [][4]string
 	var width [4]int
 	for _, q := range v.Waiters {
-		row := [4]string{strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), ModeText(q.Mode, q.Limit),
-			shown.Age(q.Waiting)}
+		row := [4]string{strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10),
+			ModeText(q.Mode, q.Limit, q.Subtree), shown.Age(q.Waiting)}
 		for i, cell := range row {
 			width[i] = max(width[i], len(cell))
 		}
@@ -243,6 +244,16 @@ func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
 	if more > 0 {
 		fmt.Fprintf(w, "└─ and %d more: pglock-admin waiters %s%s\n", more, shown.Name(v.Lock.Name), o.Same())
 	}
+}
+
+// inTheWay says which other lock keeps the first waiter from a lock that nobody holds.
+func inTheWay(queue []lockadmin.Waiter) string {
+	for _, q := range queue {
+		if q.BehindLock != "" {
+			return fmt.Sprintf("; %s of %s is in the way", shown.Name(q.BehindLock), shown.Text(q.Behind))
+		}
+	}
+	return ""
 }
 
 // Tell writes an event in words.

@@ -30,9 +30,9 @@ func NewWaiters(o *cli.Options) *cobra.Command {
 		Use:   "waiters [NAME]",
 		Short: "Show who waits for which lock, in order",
 		Long: `Show who waits for one lock, or for all. A line has the place in the queue, the ticket, the mode (exclusive, shared or
-limit), the waiter, how long it has waited, and what it waits for: the holder, or the waiter before it. A waiter whose
-session gives no sign of life is marked; the queue will pass over it. --order age shows those first who have waited
-longest.`,
+limit; "exclusive subtree" wants all names below, too), the waiter, how long it has waited, and what it waits for: the
+holder, the waiter before it, or another lock above or below that is in the way, with its holder. A waiter whose session
+gives no sign of life is marked; the queue will pass over it. --order age shows those first who have waited longest.`,
 		Example: `  pglock-admin waiters
   pglock-admin waiters nightly-report -o json
   pglock-admin waiters --order age --limit 10      the ten who have waited longest`,
@@ -96,7 +96,7 @@ func drawWaiters(w *cli.Page, view WaitersView, name string, flags listFlags, si
 	var rows [][]string
 	for _, q := range view.Waiters {
 		row := []string{shown.Name(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10),
-			ModeText(q.Mode, q.Limit),
+			ModeText(q.Mode, q.Limit, q.Subtree),
 			shown.Text(q.Holder), shown.Age(q.Waiting), waitsFor(q, silent)}
 		rows = append(rows, row[first:])
 	}
@@ -121,16 +121,21 @@ func waitsFor(q lockadmin.Waiter, silent string) string {
 		return silent
 	case q.Before != 0:
 		return fmt.Sprintf("ticket %d %s", q.Before, shown.Text(q.Behind))
+	case q.BehindLock != "":
+		return shown.Name(q.BehindLock) + " of " + shown.Text(q.Behind)
 	case q.Behind != "":
 		return "holder " + shown.Text(q.Behind)
 	}
 	return "nobody: its turn has come"
 }
 
-// ModeText writes a mode in words: "exclusive", "shared", "limit 3".
-func ModeText(m pglock.Mode, limit int) string {
-	if m == pglock.ModeLimit {
+// ModeText writes a mode in words: "exclusive", "shared", "limit 3", "exclusive subtree".
+func ModeText(m pglock.Mode, limit int, subtree bool) string {
+	switch {
+	case m == pglock.ModeLimit:
 		return fmt.Sprintf("limit %d", limit)
+	case subtree:
+		return string(m) + " subtree"
 	}
 	return string(m)
 }

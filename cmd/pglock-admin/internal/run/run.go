@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -72,7 +73,7 @@ type errand struct {
 
 	ttl, wait, killAfter time.Duration
 	try, waits           bool // waits: no longer than wait
-	shared               bool
+	shared, subtree      bool
 	limit                int
 	holder, metadata     string
 
@@ -100,6 +101,7 @@ func New(o *cli.Options) *cobra.Command {
   pglock-admin run nightly-report --try --quiet -- ./report.sh
   pglock-admin run nightly-report --once "$(date -u +%F)" -- ./report.sh
   pglock-admin run gpu --limit 4 --wait 10m -- python3 train.py
+  pglock-admin run tenants/7 --subtree -- ./move-tenant.sh              and every lock below: tenants/7/...
   pglock-admin run -- "$name" -- ./report.sh                           a name as it is, for scripts`,
 		Args:                  runArguments,
 		Annotations:           cli.UsesDatabase,
@@ -116,6 +118,7 @@ func New(o *cli.Options) *cobra.Command {
 	flags.BoolVar(&e.try, "try", false, "give up at once when somebody else holds the lock")
 	cli.DurationVar(flags, &e.wait, "wait", "give up waiting for the lock after this `duration` (default never)")
 	flags.BoolVar(&e.shared, "shared", false, "share the lock with others that use --shared")
+	flags.BoolVar(&e.subtree, "subtree", false, "take every lock below NAME, too: each that begins with NAME and /")
 	flags.IntVar(&e.limit, "limit", 0, "let this `number` of runs hold the lock together; use the same everywhere")
 	cli.DurationVar(flags, &e.ttl, "ttl", "`duration` of the lease: how long the lock stays taken after this machine "+
 		"dies")
@@ -174,6 +177,11 @@ func (e *errand) read(cmd *cobra.Command, args []string) error {
 		return cli.UsageErrorf(either, "--try does not wait, and --wait does")
 	case e.shared && e.limited:
 		return cli.UsageErrorf(either, "--shared lets any number of holders share the lock, and --limit a fixed number")
+	case e.subtree && e.limited:
+		return cli.UsageErrorf(either, "--subtree takes everything below NAME, and --limit one place of several")
+	case e.subtree && slices.Contains(strings.Split(e.name, "/"), ""):
+		return cli.UsageErrorf("--subtree with a name such as tenants/7", "NAME is %s: with --subtree it must not "+
+			"begin or end with /, nor have two in a row", shown.Name(e.name))
 	case e.marks && (e.shared || e.limited):
 		return cli.UsageErrorf("--once without --shared and --limit", "--once needs the lock for itself: "+
 			"others who share it could run COMMAND for the same KEY at the same time")
@@ -220,6 +228,9 @@ func (e *errand) readLease() error {
 	e.opts = append(e.opts, pglock.WithTTL(e.ttl))
 	if e.shared {
 		e.opts = append(e.opts, pglock.WithShared())
+	}
+	if e.subtree {
+		e.opts = append(e.opts, pglock.WithSubtree())
 	}
 	if e.limited {
 		if e.limit < 1 || e.limit > pglock.MaxLimit {

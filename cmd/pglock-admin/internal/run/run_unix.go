@@ -187,6 +187,10 @@ func heldByOthers(o *cli.Options, e *errand, err error) error {
 	case !errors.As(err, &held):
 	case held.Grace:
 		text = fmt.Sprintf("lock %s is not granted yet, because of a failover", shown.Name(e.name))
+	case held.By != "":
+		text = fmt.Sprintf("lock %s is not free: %s is in the way, which lies above or below and is of %s",
+			shown.Name(e.name), shown.Name(held.By), shown.Text(held.Holder))
+		tells = "why"
 	case held.Holder != "":
 		text += fmt.Sprintf(" by %s with token %d", shown.Text(held.Holder), int64(held.Token))
 	default:

@@ -1,0 +1,158 @@
+package lockadmin
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/shown"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Obstacle is what is in the way of a request, above or below its lock (pglock.WithSubtree): a lease, which has a
+// Token, or a request that came before, which has a Ticket.
+type Obstacle struct {
+	Lock    string       `json:"lock"`
+	Subtree bool         `json:"subtree,omitempty"` // it covers all names below Lock, too
+	Mode    pglock.Mode  `json:"mode"`
+	Holder  string       `json:"holder"`
+	Session string       `json:"session"`
+	Token   pglock.Token `json:"token,omitempty"`
+	Ticket  int64        `json:"ticket,omitempty"`
+	Since   time.Time    `json:"since"` // of the grant, or of the request
+
+	For time.Duration `json:"-"` // since then
+}
+
+// MarshalJSON writes durations in milliseconds.
+func (o Obstacle) MarshalJSON() ([]byte, error) {
+	type plain Obstacle
+	return json.Marshal(struct {
+		plain
+		For int64 `json:"for_ms"`
+	}{plain(o), o.For.Milliseconds()})
+}
+
+// Obstructed is a request for another lock, above or below, that waits for this one.
+type Obstructed struct {
+	Lock    string        `json:"lock"`
+	Ticket  int64         `json:"ticket"`
+	Holder  string        `json:"holder"`
+	Since   time.Time     `json:"since"`
+	Waiting time.Duration `json:"-"`
+}
+
+// MarshalJSON writes durations in milliseconds.
+func (o Obstructed) MarshalJSON() ([]byte, error) {
+	type plain Obstructed
+	return json.Marshal(struct {
+		plain
+		Waiting int64 `json:"waiting_ms"`
+	}{plain(o), o.Waiting.Milliseconds()})
+}
+
+// readTree reads what is in the way of the first in the queue, and whose way this lock is in.
+func (l *look) readTree(r reader, q *protocol.Queries) (err error) {
+	if l.Obstructed, err = rows(r, q.Obstructed, []any{l.name}, scanObstructed); err != nil || l.Queue.Alive == nil {
+		return err
+	}
+	found, err := rows(r, q.Obstacles, []any{l.name}, scanObstacle)
+	for _, o := range found {
+		if o.Lock == "" {
+			l.clear = o.Since
+		} else {
+			o.For = max(0, l.At.Sub(o.Since))
+			l.Obstacles = append(l.Obstacles, o)
+		}
+	}
+	return err
+}
+
+func scanObstacle(rows pgx.Rows) (o Obstacle, err error) {
+	var name, holder, session *string
+	var mode *pglock.Mode
+	var token *pglock.Token
+	var ticket, since *int64
+	var subtree *bool
+	err = rows.Scan(&name, &token, &ticket, &mode, &subtree, &holder, &session, &since)
+	return Obstacle{Lock: protocol.OrZero(name), Subtree: protocol.OrZero(subtree), Mode: protocol.OrZero(mode),
+		Holder: protocol.OrZero(holder), Session: protocol.OrZero(session), Token: protocol.OrZero(token),
+		Ticket: protocol.OrZero(ticket), Since: protocol.Moment(since)}, err
+}
+
+func scanObstructed(rows pgx.Rows) (o Obstructed, err error) {
+	var since *int64
+	var waiting int64
+	err = rows.Scan(&o.Lock, &o.Ticket, &o.Holder, &since, &waiting)
+	o.Since, o.Waiting = protocol.Moment(since), time.Duration(waiting)*time.Microsecond
+	return o, err
+}
+
+// treeText is a lock within a sentence: its name, and whether all below it is meant, too.
+func treeText(name string, subtree bool) string {
+	if subtree {
+		return "subtree " + word(name)
+	}
+	return word(name)
+}
+
+// Place says where an obstacle lies, from a lock.
+func (o Obstacle) Place(lock string) string {
+	if strings.HasPrefix(lock, o.Lock+"/") {
+		return "above"
+	}
+	return "below"
+}
+
+// told says what an obstacle is.
+func (l *look) told(o Obstacle) string {
+	if o.Token == 0 {
+		return fmt.Sprintf("%s came before, with ticket %d for %s, which lies %s, and has waited for %s",
+			o.Holder, o.Ticket, treeText(o.Lock, o.Subtree), o.Place(l.name), shown.Age(o.For))
+	}
+	return fmt.Sprintf("%s holds %s, which lies %s, with token %d, and has had it for %s", o.Holder,
+		treeText(o.Lock, o.Subtree), o.Place(l.name), int64(o.Token), shown.Age(o.For))
+}
+
+// treeVerdict is about a lock that nobody holds, and that nobody can have yet.
+func (l *look) treeVerdict() {
+	first, o := l.Queue.Alive, l.Obstacles[0]
+	v := Verdict{Kind: whySubtree, Severity: SeverityBusy, Who: o.Holder, Since: first.Since}
+	v.Text = fmt.Sprintf("Nobody holds %s, and %s has waited for %s for %s: something is in the way. %s.", l.lock(),
+		first.Holder, map[bool]string{true: "it and all names below it", false: "it"}[first.Subtree],
+		shown.Age(first.Waiting), l.told(o))
+	if n := len(l.Obstacles) - 1; n > 0 {
+		v.Text += fmt.Sprintf(" %s in the way, too.",
+			map[bool]string{true: "1 more is", false: fmt.Sprintf("%d more are", n)}[n == 1])
+	}
+	v.Text += l.elsewhere()
+	v.Because = "A subtree and what lies below it exclude each other, and whoever came first has it first."
+	v.IfNothing = fmt.Sprintf("%s gets the lock when nothing is in its way any more.", first.Holder)
+	v.Steps = []Step{again("The cause is there: look at that lock.", o.Lock), again("Then at this one again.", l.name)}
+	l.add(v)
+}
+
+// besidesTree says what else is in the way of the first in the queue of a lock that is held.
+func (l *look) besidesTree(v *Verdict) {
+	if len(l.Obstacles) == 0 {
+		return
+	}
+	o := l.Obstacles[0]
+	v.Text += fmt.Sprintf(" Another lock is in the way of the first in the queue, too: %s.", l.told(o))
+	v.Steps = append(v.Steps, again("Look at the other lock that is in the way.", o.Lock))
+}
+
+// elsewhere is a sentence about those who wait for this lock because it is above or below theirs.
+func (l *look) elsewhere() string {
+	n := len(l.Obstructed)
+	if n == 0 {
+		return ""
+	}
+	o := l.Obstructed[0]
+	return fmt.Sprintf(" It is in the way of %s: %s has waited for lock %s for %s.",
+		count(n, "request")+" for other locks", o.Holder, word(o.Lock), shown.Age(o.Waiting))
+}
