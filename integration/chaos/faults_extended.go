@@ -12,7 +12,7 @@ import (
 
 var extendFaults = []fault{
 	{name: "kill-extended", about: "a worker is killed while a lease of it is extended",
-		lane: firstLane, weight: 2, run: extendedAnd(kill)},
+		lane: firstLane, weight: 2, choose: mortal, run: extendedAnd(kill)},
 	{name: "pause-extended", about: "a worker stands still for longer than a TTL while a lease of it is extended",
 		lane: firstLane, weight: 2,
 		run: extendedAnd(pauseWithin)},

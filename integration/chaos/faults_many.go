@@ -29,12 +29,24 @@ func thronged(h *hit) error {
 		history.Thronged)
 }
 
-// orders tells any worker to do something, and waits for it to say that it has.
+// orders tells the next worker to do something, and waits for it to say that it has. They take turns, so that what
+// makes a process large comes to each of them early in a long run.
 func (h *hit) orders(o load.Order, done history.Kind) error {
-	m := h.crew[h.rand.IntN(len(h.crew))].now()
+	m := h.nextFor(o.Do).now()
 	said := m.next(done)
 	if m.tell(o) == nil {
 		m.await(h.ctx, said, time.Minute)
 	}
 	return nil
+}
+
+func (l *lab) nextFor(order string) *member {
+	l.turnsTaken.Lock()
+	defer l.turnsTaken.Unlock()
+	if l.turns == nil {
+		l.turns = make(map[string]int)
+	}
+	n := l.turns[order]
+	l.turns[order]++
+	return l.crew[n%len(l.crew)]
 }

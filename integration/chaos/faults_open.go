@@ -166,10 +166,11 @@ type onlooker struct {
 	pool                     *pgxpool.Pool
 	client                   *pglock.Client
 	renewed, released, ended *pglock.Lease
+	since                    history.Time // there may be leases
 }
 
 func (h *hit) newOnlooker(ctx context.Context) (_ *onlooker, err error) {
-	o, began := &onlooker{hit: h}, history.Now()
+	o := &onlooker{hit: h, since: history.Now()}
 	defer func() {
 		if err != nil {
 			o.close()
@@ -182,7 +183,7 @@ func (h *hit) newOnlooker(ctx context.Context) (_ *onlooker, err error) {
 		return nil, err
 	}
 	for i, l := range []**pglock.Lease{&o.renewed, &o.released, &o.ended} {
-		name := fmt.Sprintf("open %d/%d", began, i)
+		name := fmt.Sprintf("open %d/%d", o.since, i)
 		if *l, err = o.client.TryAcquire(ctx, name, pglock.WithTTL(1500*time.Millisecond)); err != nil {
 			return nil, err
 		}
@@ -219,7 +220,7 @@ func (o *onlooker) measure(ctx context.Context, lifts bool) {
 		err := f(patient)
 		o.evidence.line(fmt.Sprintf("%s an onlooker's %s took %v: %v", sayNow(), what, history.Now().Sub(from), err))
 		if ctx.Err() == nil {
-			o.judge.Took("the "+what+about, from, history.Now(), most+slack, err)
+			o.judge.Took("the "+what+about, o.since, from, history.Now(), most+slack, err)
 		}
 	}
 	go timed("renewal", renewalMost, func(ctx context.Context) error { return hooks.Of(o.renewed).Renew(ctx) })
@@ -238,6 +239,6 @@ func (o *onlooker) measure(ctx context.Context, lifts bool) {
 	}
 	wait(ctx, 2*time.Second)
 	if err := o.renewed.Err(); err != nil && ctx.Err() == nil {
-		o.judge.Took("the heartbeat"+about, began, history.Now(), time.Minute, err)
+		o.judge.Took("the heartbeat"+about, o.since, began, history.Now(), time.Minute, err)
 	}
 }

@@ -75,6 +75,7 @@ func stopInsideWrite(h *hit) error {
 	if err := h.cluster.Immediate(h.ctx, upTo(h.rand, 200*time.Millisecond), release); err != nil {
 		return err
 	}
+	h.over()
 	wait(h.ctx, between(h.rand, 300*time.Millisecond, 1200*time.Millisecond))
 	_ = m.tell(load.Order{Do: load.GoOn})
 	return nil
@@ -114,6 +115,7 @@ func failover(lossy bool) func(*hit) error {
 		if err != nil {
 			return err
 		}
+		h.over()
 		return h.cluster.BuildStandby(h.ctx)
 	}
 }

@@ -14,7 +14,7 @@ var processFaults = []fault{
 	{name: "pause", about: "a process stands still (SIGSTOP), mostly for longer than a TTL", lane: firstLane, weight: 5,
 		run: pause},
 	{name: "kill", about: "a process is killed (SIGKILL), and another comes in its place", lane: firstLane, weight: 2,
-		run: kill},
+		choose: mortal, run: kill},
 }
 
 var networkFaults = []fault{
@@ -54,6 +54,15 @@ func pause(h *hit) error {
 	}
 	wait(h.ctx, between(h.rand, ttl/4, 2*ttl))
 	return h.m.signal(syscall.SIGCONT)
+}
+
+// mortal picks a worker that may be killed.
+func mortal(h *hit) *member {
+	for {
+		if m := h.crew[h.rand.IntN(len(h.crew))]; !h.spared(m.n) {
+			return m
+		}
+	}
 }
 
 func kill(h *hit) error {

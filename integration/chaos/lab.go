@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,9 +31,15 @@ type lab struct {
 	eye      *eye
 	crew     []*member
 	began    time.Time
+	server   string // its version
 
-	calm   sync.RWMutex // faults hold it for reading; nothing is injected while it is held for writing
-	broken chan error   // the laboratory itself cannot go on
+	endurance endurance
+
+	calm       sync.RWMutex // faults hold it for reading; nothing is injected while it is held for writing
+	turnsTaken sync.Mutex
+	turns      map[string]int // of the workers, by what they are ordered to do
+
+	broken chan error // the laboratory itself cannot go on
 	enough chan struct{}
 	once   sync.Once
 }
@@ -46,7 +53,7 @@ type result struct {
 // run is the whole of it. Whatever way it returns, it leaves nothing but the evidence of violations.
 func run(ctx context.Context, o options, s *screen, problems io.Writer) (_ result, err error) {
 	l := &lab{options: o, screen: s, injected: &history.Faults{}, broken: make(chan error, 1),
-		enough: make(chan struct{}), began: time.Now()}
+		enough: make(chan struct{}), began: time.Now(), endurance: newEndurance()}
 	if l.evidence, err = openEvidence(problems, l.violated, o.keep); err != nil {
 		return result{}, err
 	}
@@ -55,8 +62,12 @@ func run(ctx context.Context, o options, s *screen, problems io.Writer) (_ resul
 	s.say("seed %d, %d workers with %d goroutines each, %v of faults", o.seed, o.workers, o.goroutines, o.duration)
 	err = l.live(ctx)
 	if err == nil && ctx.Err() == nil || l.evidence.count() > 0 {
-		l.evidence.write("summary.txt", l.report())
-		s.print(l.report())
+		summary := l.summary()
+		l.evidence.write("summary.txt", summary)
+		s.print(summary)
+		if l.report != "" {
+			err = errors.Join(err, l.writeReport())
+		}
 	}
 	return result{l.evidence.count(), l.evidence.kept()}, err
 }
@@ -79,6 +90,7 @@ func (l *lab) live(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, l.cluster.Stop()) }()
 	defer l.keepLogs()
 	l.screen.say("%s", l.cluster.Description())
+	l.server, _, _ = strings.Cut(l.cluster.Description(), " from ")
 	if l.eye, err = openEye(ctx, l.cluster, l.judge); err != nil {
 		return err
 	}
@@ -159,6 +171,10 @@ func (l *lab) hire(ctx context.Context) error {
 }
 
 func (l *lab) heard(e history.Event) {
+	l.endurance.heard(e)
+	if e.Kind == history.Measured {
+		return // there are many: not in the history
+	}
 	l.judge.Event(e)
 	l.outages.event(e)
 }
@@ -200,6 +216,10 @@ func (l *lab) inject(ctx context.Context) error {
 		lanes.Go(func() { l.drive(ctx, where) })
 	}
 	lanes.Go(func() { l.keepCalm(ctx) })
+	if l.report != "" {
+		lanes.Go(func() { l.sample(ctx) })
+		lanes.Go(func() { l.tidy(ctx) })
+	}
 	select {
 	case <-ctx.Done():
 	case <-l.enough:
@@ -214,6 +234,7 @@ func (l *lab) inject(ctx context.Context) error {
 // finish ends the calls, looks at what is left, ends the clients, and looks again.
 func (l *lab) finish(ctx context.Context) error {
 	l.screen.say("faults are over; every call ends")
+	l.judgeGrowth()
 	ends := func(do string, kind history.Kind, patience time.Duration) {
 		said := make([]<-chan struct{}, len(l.crew))
 		for i, m := range l.crew {
@@ -231,6 +252,7 @@ func (l *lab) finish(ctx context.Context) error {
 		}
 	}
 	ends(load.Drain, history.Drained, 60*time.Second)
+	l.endurance.recovery.End()
 	l.lookForLeftovers(ctx)
 	ends(load.Close, history.Closed, 40*time.Second)
 	l.lookForSessions(ctx)

@@ -3,6 +3,9 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -40,9 +43,29 @@ func chaos(t *testing.T, o options, faults string) {
 // A few seconds with a few faults that cost little: the laboratory works, and finds nothing.
 func TestAFewSecondsOfChaos(t *testing.T) {
 	t.Parallel() // it has servers of its own
+	folder := t.TempDir()
 	chaos(t, options{seed: 1, duration: 3 * time.Second, workers: 3, goroutines: 3, pace: 60 * time.Millisecond,
-		stormCalls: 50, sessionTTL: 600 * time.Millisecond},
+		stormCalls: 50, sessionTTL: 600 * time.Millisecond, report: folder, sampleEvery: 200 * time.Millisecond},
 		"kill,reset,close,terminate,drop-commit-answer,break,prune,cancel")
+	report, err := os.ReadFile(filepath.Join(folder, "report.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"live heap", "memory", "goroutines", "connections", "table locks",
+		"indexes of waiters", "table receipts, of each row", "indexes of events, of each row"} {
+		figure := regexp.MustCompile(`(?m)^\| ` + name + ` \| [1-9]\S* ?\S* \| [1-9]\S* ?\S* \| .* \| too few samples \|$`)
+		if !figure.Match(report) {
+			t.Errorf("the report has no figures of %s", name)
+		}
+	}
+	for _, kind := range []string{tried, acquired, wrote} {
+		if !regexp.MustCompile(`(?m)^\| ` + kind + ` \| [1-9]`).Match(report) {
+			t.Errorf("the report has no times of %q", kind)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", report)
+	}
 }
 
 // The same with those that need more: a full server, guards, strangers, many leases, many clients, extensions.

@@ -40,6 +40,7 @@ checks from outside that every promise of the library is kept.
     go -C integration run ./chaos --seed 7 --duration 10m
     go -C integration run ./chaos --faults all,-cancel,-promote-lossy
     go -C integration run ./chaos --faults late-hints --until-violation --duration 1h
+    go -C integration run ./chaos --duration 30m --report /tmp/endurance
 
 It starts its servers and its workers by itself, and ends them. It shows how it goes while it runs, each violation when it
 is found, and in the end tables of faults, operations and violations. A folder that is named at the end has the evidence.
@@ -95,12 +96,14 @@ type options struct {
 	untilViolation bool
 	sweep          bool
 	keep           bool
+	report         string // folder; "" measures nothing beside
+	sampleEvery    time.Duration
 	programs       pgprograms.Programs
 }
 
 // parse reads the flags. A nil error with done means that there is nothing to run.
 func parse(ctx context.Context, args []string, out, problems io.Writer) (o options, done bool, err error) {
-	o.sessionTTL = 2 * time.Second
+	o.sessionTTL, o.sampleEvery = 2*time.Second, 5*time.Second
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.SetOutput(problems)
 	flags.Uint64Var(&o.seed, "seed", 0, "draws which fault comes when and who does what; 0 draws a seed, which is "+
@@ -117,6 +120,9 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 		"check that nothing is left in the tables")
 	flags.BoolVar(&o.keep, "keep", false, "keep the folder with everything that was written down, also when nothing "+
 		"was found")
+	flags.StringVar(&o.report, "report", "", "folder for report.md and report.svg: measure through the run, spare "+
+		"half of the workers from kills, and call it a violation if their memory or goroutines, the connections, or "+
+		"tables and indexes grow; that takes three minutes or more")
 	flags.StringVar(&o.clusterName, "cluster", ownCluster, "the servers: own, patroni (with a synchronous standby) or "+
 		"patroni-async; the latter two have faults of their own and need patroni, etcd and haproxy")
 	names := flags.String("faults", "all", "comma-separated names of faults, all or none; a name after a minus is "+
@@ -146,6 +152,7 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 		{o.stormCalls < 1 || o.stormCalls > 10_000, fmt.Sprintf("--storm %d: must be 1 to 10000", o.stormCalls)},
 		{o.crowd < 1 || o.crowd > 10_000, fmt.Sprintf("--crowd %d: must be 1 to 10000", o.crowd)},
 		{o.throng < 1 || o.throng > 200, fmt.Sprintf("--throng %d: must be 1 to 200", o.throng)},
+		{o.report != "" && o.workers < 2, fmt.Sprintf("--report with --workers %d: must be 2 to 64", o.workers)},
 		{o.duration <= 0, fmt.Sprintf("--duration %v: must be positive", o.duration)},
 		{!slices.Contains(clusters, o.clusterName), fmt.Sprintf("--cluster %s: must be %s", o.clusterName,
 			strings.Join(clusters, ", "))},

@@ -52,6 +52,7 @@ type hit struct {
 	m     *member       // in the lanes of workers, the one that is concerned
 	front *waiting      // what it waits for, where the choice went by that
 	ttl   time.Duration // of what it holds, where the choice went by that
+	over  func()        // says that clients can recover, before the fault returns
 }
 
 // lanesOf are the lanes that the faults need.
@@ -87,7 +88,10 @@ func (l *lab) keepCalm(ctx context.Context) {
 			return
 		}
 		l.calm.Lock()
-		wait(ctx, calmness)
+		wait(ctx, settlesIn)
+		l.isCalm(history.Now())
+		wait(ctx, calmness-settlesIn)
+		l.isCalm(0)
 		l.calm.Unlock()
 	}
 }
@@ -140,7 +144,11 @@ func (l *lab) hit(ctx context.Context, f fault, r *rand.Rand) {
 	}
 	l.evidence.line(fmt.Sprintf("%s fault %s of worker %d begins", sayNow(), f.name, note.Worker))
 	ended := l.injected.Began(note)
+	passed := l.endurance.began(note, l.operations(), l.evidence.count())
+	h.over = sync.OnceFunc(func() { l.endurance.recovery.Over(note) })
 	err := f.run(h)
+	h.over()
+	passed(l.operations(), l.evidence.count())
 	ended()
 	l.evidence.line(fmt.Sprintf("%s fault %s of worker %d has ended, %v", sayNow(), f.name, note.Worker, err))
 	if err != nil && ctx.Err() == nil {

@@ -94,11 +94,11 @@ var ordinary = map[string]bool{"held": true, "already done": true, "self-deadloc
 	"own retreat": true, "cancelled": true, "stale token": true, "unfenced": true, "released": true}
 
 // table shows them.
-func (o *outages) table() string {
+func (o *outages) table() table.Writer {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.all) == 0 {
-		return ""
+		return nil
 	}
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
@@ -123,5 +123,5 @@ func (o *outages) table() string {
 		t.AppendRow(table.Row{s.name, s.longest[0].Round(10 * time.Millisecond),
 			s.longest[1].Round(10 * time.Millisecond), strings.Join(survived, ", "), strings.Join(errs, ", ")})
 	}
-	return t.Render() + "\n\n"
+	return t
 }

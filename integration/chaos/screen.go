@@ -3,20 +3,15 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"golang.org/x/sys/unix"
-
-	"github.com/pglock-dev/pglock/integration/chaos/internal/check"
 )
 
 // screen is where the run tells how it goes: lines on a log, one line that is redrawn at a terminal.
@@ -75,66 +70,13 @@ func (l *lab) progress(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			operations, faults := 0, 0
-			for _, classes := range l.judge.Counts() {
-				for _, n := range classes {
-					operations += n
-				}
-			}
+			faults := 0
 			for _, n := range l.injected.Count() {
 				faults += n
 			}
 			l.screen.draw(fmt.Sprintf("%5.0fs  %d operations, %d faults, %d violations  %s",
-				time.Since(l.began).Seconds(), operations, faults, l.evidence.count(), strings.Join(l.active(), ", ")))
+				time.Since(l.began).Seconds(), l.operations(), faults, l.evidence.count(),
+				strings.Join(l.active(), ", ")))
 		}
 	}
-}
-
-// report is the tables at the end.
-func (l *lab) report() string {
-	var b strings.Builder
-	counted := func(title string, count map[string]int) {
-		t := table.NewWriter()
-		t.SetStyle(table.StyleLight)
-		t.AppendHeader(table.Row{title, "count"})
-		for _, name := range sorted(count) {
-			t.AppendRow(table.Row{name, count[name]})
-		}
-		fmt.Fprintf(&b, "%s\n\n", t.Render())
-	}
-	counted("fault", l.injected.Count())
-	b.WriteString(l.outages.table())
-
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"operation", "ok", "other outcomes"})
-	counts := l.judge.Counts()
-	for _, how := range sorted(counts) {
-		var others []string
-		for _, class := range sorted(counts[how]) {
-			if class != "ok" {
-				others = append(others, fmt.Sprintf("%s %d", class, counts[how][class]))
-			}
-		}
-		t.AppendRow(table.Row{how, counts[how]["ok"], strings.Join(others, ", ")})
-	}
-	t.SetColumnConfigs([]table.ColumnConfig{{Number: 3, WidthMax: 100}})
-	fmt.Fprintf(&b, "%s\n\n", t.Render())
-
-	violations := l.evidence.counts()
-	for _, c := range check.Names {
-		violations[c.Name] += 0
-	}
-	counted("violations", violations)
-	fmt.Fprintf(&b, "seed %d, %v, violations: %d\n", l.seed, time.Since(l.began).Round(time.Second), l.evidence.count())
-	return b.String()
-}
-
-func sorted[V any](m map[string]V) []string {
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, cmp.Compare[string])
-	return names
 }

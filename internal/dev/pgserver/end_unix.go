@@ -93,12 +93,16 @@ func (p *process) end(pm *postmaster, signal syscall.Signal) error {
 	return p.kill(pm)
 }
 
-// kill stops the postmaster before it looks for the children, so that no more can come.
+// kill stops the postmaster before it looks for the children, so that no more can come. A signal takes a moment to
+// stop a process, and the start of a child that is under way is finished in that moment.
 func (p *process) kill(pm *postmaster) error {
 	if pm.ended(0) {
 		return nil
 	}
 	_ = syscall.Kill(pm.pid, syscall.SIGSTOP)
+	for deadline := time.Now().Add(patience); !isStopped(pm.pid) && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
 	children, err := ChildrenOf(pm.pid)
 	for _, pid := range append(children, pm.pid) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // checked below
@@ -128,28 +132,57 @@ func ChildrenOf(pid int) (children []int, err error) {
 	return children, err
 }
 
+// isStopped says whether a process stands still, or has ended.
+func isStopped(pid int) bool {
+	all, _ := states(strconv.Itoa(pid)) // ps fails for a process that has ended
+	found, is := all[pid]
+	return !is || found.state == 'T' || found.state == 'Z'
+}
+
 // parents returns the parent of every process except zombies, which have ended and only wait for their parents to
-// notice. It reads /proc if there is one, else it asks ps.
+// notice.
 func parents() (map[int]int, error) {
+	all, err := states("")
+	running := make(map[int]int, len(all))
+	for pid, s := range all {
+		if s.state != 'Z' {
+			running[pid] = s.parent
+		}
+	}
+	return running, err
+}
+
+type state struct {
+	state  byte
+	parent int
+}
+
+// states reads what a process does, or every one: of "". It reads /proc if there is one, else it asks ps.
+func states(pid string) (map[int]state, error) {
 	var lines []string // pid, state, parent
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	files, which := "/proc/[0-9]*/stat", []string{"-A"}
+	if pid != "" {
+		files, which = "/proc/"+pid+"/stat", []string{"-p", pid}
+	}
+	stats, _ := filepath.Glob(files)
 	for _, file := range stats {
 		stat, _ := os.ReadFile(file) // it may have ended since
 		// "pid (name) state parent …", where the name may hold anything.
 		lines = append(lines, filepath.Base(filepath.Dir(file))+" "+string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	}
 	if len(stats) == 0 {
-		out, err := exec.Command("ps", "-A", "-o", "pid=,stat=,ppid=").Output()
+		out, err := exec.Command("ps", append(which, "-o", "pid=,stat=,ppid=")...).Output()
 		if err != nil {
 			return nil, fmt.Errorf("pgserver: ps: %w", err)
 		}
 		lines = strings.Split(string(out), "\n")
 	}
-	all := make(map[int]int)
+	all := make(map[int]state)
 	for _, line := range lines {
-		if fields := strings.Fields(line); len(fields) >= 3 && fields[1][0] != 'Z' {
+		if fields := strings.Fields(line); len(fields) >= 3 {
 			pid, _ := strconv.Atoi(fields[0])
-			all[pid], _ = strconv.Atoi(fields[2])
+			parent, _ := strconv.Atoi(fields[2])
+			all[pid] = state{fields[1][0], parent}
 		}
 	}
 	return all, nil

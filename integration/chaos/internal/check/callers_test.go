@@ -332,13 +332,16 @@ func TestPruneThatTakesLongIsFound(t *testing.T) {
 
 func TestWhatTakesLongBesideAnOpenTransactionIsFound(t *testing.T) {
 	s := tell(t)
-	s.Took("a release", ms(0), ms(900), time.Second, nil)
+	s.Took("a release", ms(0), ms(0), ms(900), time.Second, nil)
 	s.faults.Was(history.Fault{Worker: history.Everybody, Begin: ms(10_000), End: ms(11_000)})
-	s.Took("a release", ms(9000), ms(12_000), time.Second, nil) // the server was away
+	s.Took("a release", ms(9000), ms(9000), ms(12_000), time.Second, nil) // the server was away
+	s.Marked(ms(40_000), ms(40_200))
+	s.Took("a release", ms(39_000), ms(41_000), ms(41_001), time.Second, errors.New("lost")) // slow, and so it was lost
 	s.finds()
-	s.Took("a release", ms(20_000), ms(21_100), time.Second, nil)
-	s.Took("a release", ms(30_000), ms(30_100), time.Second, errors.New("refused"))
-	s.finds("held up", "held up")
+	s.Took("a release", ms(20_000), ms(20_000), ms(21_100), time.Second, nil)
+	s.Took("a release", ms(29_000), ms(30_000), ms(30_100), time.Second, errors.New("refused"))
+	s.Took("a release", ms(41_000), ms(42_000), ms(42_001), time.Second, errors.New("lost")) // without a reason
+	s.finds("held up", "held up", "held up")
 }
 
 func TestPlainViolationsAreFound(t *testing.T) {

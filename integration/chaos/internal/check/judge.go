@@ -51,6 +51,8 @@ var Names = []struct{ Name, About string }{
 	{"held up", "who queues, or ends its session, and leaves its transaction open, keeps nobody from renewing or " +
 		"releasing for more than a second, or from breaking for more than five"},
 	{"leftovers", "goroutines, heap, tickets and sessions go back to nothing"},
+	{"growth", "with --report: memory and goroutines of the workers that nobody kills, connections, tables and " +
+		"indexes do not grow from the second third of the run to the last"},
 	{"errors", "no error reaches a caller that nothing explains"},
 	{"server log", "the server panics never, and reports no deadlock and no error that is a defect"},
 }
@@ -239,13 +241,14 @@ func (j *Judge) Pruned(from, to history.Time) {
 	}
 }
 
-// Took notes that something was done for which others must not keep anybody waiting, and how it ended.
-func (j *Judge) Took(what string, from, to history.Time, most time.Duration, err error) {
+// Took notes that something was done for which others must not keep anybody waiting, and how it ended. It was done with
+// a lease that there was since a moment: whatever was slow since then may have cost it.
+func (j *Judge) Took(what string, since, from, to history.Time, most time.Duration, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	took := to.Sub(from)
-	if err == nil && took <= most || j.losses.wasSlow(from, to) ||
-		j.faults.Disturbed(history.Everybody, from.Add(-lossSettle), to, lossSettle) {
+	if err == nil && took <= most || j.losses.wasSlow(since, to) ||
+		j.faults.Disturbed(history.Everybody, since.Add(-lossSettle), to, lossSettle) {
 		return
 	}
 	j.blame("held up", to, nil, fmt.Sprintf("%s took %v, of %v at most, and ended with: %v", what, took, most, err))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
@@ -97,4 +98,50 @@ func (c *Cluster) Leftovers(ctx context.Context) (l Leftovers, err error) {
 			Scan(&l.Tickets, &l.Sessions, &l.Alive)
 	})
 	return l, err
+}
+
+// Sizes are how much there is of the library's tables, and of the application's connections.
+type Sizes struct {
+	Connections int
+	Tables      []TableSize
+}
+
+// TableSize is one table.
+type TableSize struct {
+	Name          string
+	Size, Indexes int64 // bytes
+	Dead          int64 // tuples, as the statistics count them, which a crash resets
+	Rows          int64 // of a table that is Kept
+	Kept          bool  // its rows stay for longer than any run
+}
+
+// ReadSizes reads them over the laboratory's own connections.
+func ReadSizes(ctx context.Context, q *pgxpool.Pool) (s Sizes, err error) {
+	rows, err := q.Query(ctx, `SELECT c.relname::text, pg_table_size(c.oid), pg_indexes_size(c.oid),
+			coalesce(pg_stat_get_dead_tuples(c.oid), 0), coalesce(k.rows, 0), k.rows IS NOT NULL,
+			(SELECT count(*) FROM pg_stat_activity a WHERE a.usename = $1)
+		FROM pg_class c LEFT JOIN (
+			SELECT 'done_keys', count(*) FROM pglock.done_keys UNION ALL SELECT 'events', count(*) FROM pglock.events
+			UNION ALL SELECT 'fences', count(*) FROM pglock.fences
+			UNION ALL SELECT 'receipts', count(*) FROM pglock.receipts
+			UNION ALL SELECT 'spent_grants', count(*) FROM pglock.spent_grants) k (name, rows) ON k.name = c.relname
+		WHERE c.relnamespace = 'pglock'::regnamespace AND c.relkind = 'r' ORDER BY 1`, App)
+	if err != nil {
+		return s, err
+	}
+	s.Tables, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t TableSize, err error) {
+		return t, row.Scan(&t.Name, &t.Size, &t.Indexes, &t.Dead, &t.Rows, &t.Kept, &s.Connections)
+	})
+	return s, err
+}
+
+// Vacuum vacuums the library's tables.
+func Vacuum(ctx context.Context, q *pgxpool.Pool) error {
+	var vacuum string
+	err := q.QueryRow(ctx, `SELECT 'VACUUM ' || string_agg(c.oid::regclass::text, ', ') FROM pg_class c
+		WHERE c.relnamespace = 'pglock'::regnamespace AND c.relkind = 'r'`).Scan(&vacuum)
+	if err == nil {
+		_, err = q.Exec(ctx, vacuum)
+	}
+	return err
 }

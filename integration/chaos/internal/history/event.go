@@ -13,7 +13,7 @@ const (
 	Asks     Kind = "asks"     // a call for locks begins: Call, Names, How, Mode, Label, TTL
 	Has      Kind = "has"      // it was given a lease: Call, Lease, Name, Slot, Token
 	Fails    Kind = "fails"    // it has returned without one: Call, Class, Error
-	Writes   Kind = "writes"   // a write begins: Op, How, Resources
+	Writes   Kind = "writes"   // a write begins: Op, How, Resources, Sleeps
 	Wrote    Kind = "wrote"    // it has returned: Op, Answer, Class, Error
 	Learns   Kind = "learns"   // Store.Outcome has said what became of an unknown write: Op, Answer
 	Renews   Kind = "renews"   // Lease.Renew has returned: Lease, Class
@@ -30,6 +30,7 @@ const (
 	Stormed  Kind = "stormed"  // a storm of cancelled calls is over: Before, Goroutines
 	Crowded  Kind = "crowded"  // a crowd is over
 	Late     Kind = "late"     // the process or the server was late between From and At
+	Measured Kind = "measured" // how much the process uses: Goroutines, Heap, Memory
 	Thronged Kind = "thronged" // every client of a throng has had its turn
 	Drained  Kind = "drained"  // every call has returned, the client is open: Before, Goroutines
 	Closed   Kind = "closed"   // client and pool are closed: Before, Goroutines, Heap, HeapBefore
@@ -74,7 +75,8 @@ type Event struct {
 	Slot      int      `json:"s,omitempty"`
 	Token     int64    `json:"tok,omitempty"`
 	Resources []string `json:"r,omitempty"`
-	Until     Time     `json:"u,omitempty"` // the last moment at which the lease was certainly valid
+	Sleeps    bool     `json:"sl,omitempty"` // the callback takes its time on purpose
+	Until     Time     `json:"u,omitempty"`  // the last moment at which the lease was certainly valid
 
 	Answer string `json:"a,omitempty"`
 	Class  string `json:"cl,omitempty"` // of the error, for counting; "" is success
@@ -85,6 +87,7 @@ type Event struct {
 	Goroutines int    `json:"g,omitempty"`
 	Heap       uint64 `json:"hp,omitempty"`
 	HeapBefore uint64 `json:"hb,omitempty"`
+	Memory     uint64 `json:"me,omitempty"` // that the process has from the system
 }
 
 // Lives is more than any worker has: a process is named by worker*Lives + life.

@@ -29,8 +29,9 @@ type Fault struct {
 
 // Faults are all faults so far. They are safe for concurrent use.
 type Faults struct {
-	mu  sync.Mutex
-	all []Fault
+	mu   sync.Mutex
+	all  []Fault
+	full []int // which of them are Full: few, and looked through for each of the others
 }
 
 // Began notes the beginning of a fault; what it gives ends it.
@@ -38,7 +39,7 @@ func (f *Faults) Began(fault Fault) (ended func()) {
 	fault.Begin = Now()
 	f.mu.Lock()
 	n := len(f.all)
-	f.all = append(f.all, fault)
+	f.add(fault)
 	f.mu.Unlock()
 	return func() {
 		now := Now()
@@ -52,6 +53,13 @@ func (f *Faults) Began(fault Fault) (ended func()) {
 func (f *Faults) Was(fault Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.add(fault)
+}
+
+func (f *Faults) add(fault Fault) {
+	if fault.Full {
+		f.full = append(f.full, len(f.all))
+	}
 	f.all = append(f.all, fault)
 }
 
@@ -70,8 +78,8 @@ func (f *Faults) Disturbed(worker int, from, to Time, settling time.Duration) bo
 // was over.
 func (f *Faults) until(x Fault, settling time.Duration) Time {
 	until := x.over().Add(settling)
-	for _, y := range f.all {
-		if y.Full && y.Begin <= until && y.over() >= x.Begin {
+	for _, n := range f.full {
+		if y := f.all[n]; y.Begin <= until && y.over() >= x.Begin {
 			until = max(until, y.over().Add(settling))
 		}
 	}

@@ -4,6 +4,8 @@ package load
 
 import (
 	"fmt"
+	"runtime"
+	"runtime/metrics"
 	"sync"
 	"time"
 
@@ -31,6 +33,8 @@ type watched struct {
 const (
 	tick    = 20 * time.Millisecond
 	stalled = 200 * time.Millisecond // a tick that is so late
+
+	measures = time.Second // between two measurements of the process
 )
 
 func newWatchdog(out *outbox) *watchdog {
@@ -57,6 +61,7 @@ func (d *watchdog) run() {
 	defer close(d.done)
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
+	var measured history.Time
 	for last := history.Now(); ; {
 		select {
 		case <-d.quit:
@@ -70,8 +75,22 @@ func (d *watchdog) run() {
 		for _, late := range d.late(min(now.Sub(last), 2*tick)) {
 			d.out.say(history.Event{Kind: history.Stuck, At: now, How: late, Error: stacks()})
 		}
+		if now.Sub(measured) >= measures {
+			measured = now
+			d.out.say(measure())
+		}
 		last = now
 	}
+}
+
+// measure tells how much the process uses. The heap is what the last collection of garbage has left, so it does not
+// depend on how long ago that was.
+func measure() history.Event {
+	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"},
+		{Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(s)
+	return history.Event{Kind: history.Measured, At: history.Now(), Goroutines: runtime.NumGoroutine(),
+		Heap: s[0].Value.Uint64(), Memory: s[1].Value.Uint64() - s[2].Value.Uint64()}
 }
 
 // late are the calls whose time has just passed.

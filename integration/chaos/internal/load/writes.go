@@ -120,7 +120,7 @@ func (w *worker) write(ctx context.Context, r *rand.Rand, x write) string {
 		resources[i] = p.resource
 	}
 	w.out.say(history.Event{Kind: history.Writes, At: history.Now(), Op: op, How: x.how, Resources: resources,
-		Token: int64(x.hands[0].Token())})
+		Token: int64(x.hands[0].Token()), Sleeps: x.think > 0 || x.inside != nil})
 	err := w.send(bounded, x, run)
 	back()
 	return w.answered(ctx, r, op, x.how, err)
