@@ -266,7 +266,7 @@ func TestADeadTicketInTheTreeIsDeletedByWhoeverPassesIt(t *testing.T) {
 		two.mustEnd(t, again.grant)
 	}
 	// a dead waiter below
-	held = holder.mustAcquire(t, "t/held", time.Minute)
+	holder.mustAcquire(t, "t/held", time.Minute)
 	other := newPeer(t, db.URL())
 	waiter := other.queue(t, "t/held", uuid.New())
 	id = uuid.New()
