@@ -247,11 +247,10 @@ func TestI17_AWriteWhoseCommitIsNotAnsweredCanBeAskedAbout(t *testing.T) {
 	}
 }
 
-// cancelling answers for the server, once, that the statement which gives the advisory lock back was cancelled.
+// cancelling makes the server answer, once, that the statement which gives the advisory lock back was cancelled.
 type cancelling struct {
 	net.Conn
-	did    bool
-	answer bytes.Buffer
+	did bool
 }
 
 func (c *cancelling) Write(p []byte) (int, error) {
@@ -259,19 +258,11 @@ func (c *cancelling) Write(p []byte) (int, error) {
 		return c.Conn.Write(p)
 	}
 	c.did = true
-	refusal, err := (&pgproto3.ErrorResponse{Severity: "ERROR", Code: "57014", Message: "canceled"}).Encode(nil)
+	instead, err := (&pgproto3.Query{String: `DO 'BEGIN RAISE query_canceled; END'`}).Encode(nil)
 	if err == nil {
-		refusal, err = (&pgproto3.ReadyForQuery{TxStatus: 'I'}).Encode(refusal)
+		_, err = c.Conn.Write(instead)
 	}
-	c.answer.Write(refusal)
 	return len(p), err
-}
-
-func (c *cancelling) Read(p []byte) (int, error) {
-	if c.answer.Len() > 0 {
-		return c.answer.Read(p)
-	}
-	return c.Conn.Read(p)
 }
 
 // Whoever cancels the statement that gives the advisory lock back costs nobody anything.
