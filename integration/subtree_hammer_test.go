@@ -21,8 +21,8 @@ func TestI1_NobodyOverlapsInATree(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE inside (who int PRIMARY KEY, name text COLLATE "C", subtree bool, mode text)`)
-	ctx := underLoad(t, 20*time.Second, look, `SELECT sum(grants) > 300 FROM pglock.locks`)
-	workers := 24
+	ctx := underLoad(t, 10*time.Second, look, `SELECT sum(grants) > 200 FROM pglock.locks`)
+	workers := 8
 	over := make(chan error, workers)
 	for w := range workers {
 		pool := db.Pool(t)

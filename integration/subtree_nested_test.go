@@ -66,3 +66,18 @@ func TestNobodyHandsOverBelowASubtreeThatItsOwnerWaitsFor(t *testing.T) {
 		t.Errorf("%+v below a subtree", a)
 	}
 }
+
+// A request for a subtree removes what earlier ones for it have left: otherwise each grant below would read all that
+// until somebody sweeps.
+func TestASubtreeLeavesNoTrailForThoseBelow(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	look.mustSubtree(t, "kept")
+	for range 30 {
+		look.mustEnd(t, look.mustSubtree(t, "t").grant)
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.subtrees`); n > 2 {
+		t.Errorf("%d rows are left, want one for each name at most", n)
+	}
+}

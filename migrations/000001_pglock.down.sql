@@ -138,6 +138,7 @@ DROP FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[]
 DROP FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int);
 DROP FUNCTION raise_lost(p_name text, p_token bigint, p_reason text);
 DROP FUNCTION sweep_subtrees(p_limit int);
+DROP FUNCTION remove_ended(p_name text, p_limit int);
 DROP FUNCTION ask_again(w waiters);
 DROP FUNCTION wake_tree(p_name text);
 DROP FUNCTION keep_queue(p_name text);

@@ -2759,12 +2759,13 @@ BEGIN
   END IF;
 END $$;
 
--- note_subtree writes what a ticket for a subtree needs besides.
+-- note_subtree writes what a ticket for a subtree needs besides, and removes what earlier requests for it have left:
+-- each grant below would read that.
 CREATE FUNCTION note_subtree(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  DELETE FROM subtrees s WHERE s.name = w.name AND s.grant_id = w.grant_id;
+  PERFORM remove_ended(w.name, 100);
   INSERT INTO subtrees AS s (ticket, name, grant_id, owner_id, mode, xact)
     VALUES (w.ticket, w.name, w.grant_id, w.owner_id, w.mode, pg_current_xact_id())
     ON CONFLICT (ticket) DO UPDATE SET name = EXCLUDED.name, grant_id = EXCLUDED.grant_id, mode = EXCLUDED.mode,
@@ -2822,8 +2823,28 @@ BEGIN
   PERFORM pg_notify('pglock_' || replace(w.session_id::text, '-', ''), hint(w.ticket, 0, 0, 0, w.grant_id));
 END $$;
 
--- sweep_subtrees removes rows of requests that are neither queued nor granted any more, at most p_limit, and returns
--- how many. When none is left it notes that. It waits for nobody.
+-- remove_ended removes rows of requests that are neither queued nor granted any more, at most p_limit, for one name or
+-- with NULL for all, and returns their names. It skips what somebody has locked.
+CREATE FUNCTION remove_ended(p_name text, p_limit int) RETURNS text[]
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
+AS $$
+DECLARE
+  gone text[];
+BEGIN
+  WITH ended AS (
+      DELETE FROM subtrees s WHERE s.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM subtrees o
+        WHERE o.name >= coalesce(p_name, '') AND o.name <= coalesce(p_name, (SELECT pg_catalog.max(m.name) FROM subtrees m))
+          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = o.name AND q.ticket = o.ticket)
+          AND NOT EXISTS (SELECT FROM locks l WHERE l.name = o.name AND l.ticket = o.ticket AND l.grant_id = o.grant_id
+            AND NOT is_over(l.expires_at, l.ended_at))
+        LIMIT p_limit FOR UPDATE SKIP LOCKED)) RETURNING s.name)
+    SELECT pg_catalog.array_agg(e.name) INTO gone FROM ended e;
+  RETURN gone;
+END $$;
+
+-- sweep_subtrees is remove_ended for all names, and returns how many. When no row is left it notes that. It waits for
+-- nobody.
 CREATE FUNCTION sweep_subtrees(p_limit int) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
@@ -2833,14 +2854,7 @@ BEGIN
   IF NOT (SELECT i.subtrees FROM installation i) THEN
     RETURN 0;
   END IF;
-  WITH dead AS (
-      DELETE FROM subtrees s WHERE s.ctid = ANY (ARRAY(
-        SELECT o.ctid FROM subtrees o
-        WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = o.name AND q.ticket = o.ticket)
-          AND NOT EXISTS (SELECT FROM locks l WHERE l.name = o.name AND l.ticket = o.ticket AND l.grant_id = o.grant_id
-            AND NOT is_over(l.expires_at, l.ended_at))
-        LIMIT p_limit FOR UPDATE SKIP LOCKED)) RETURNING s.name)
-    SELECT pg_catalog.array_agg(d.name) INTO gone FROM dead d;
+  gone := remove_ended(NULL, p_limit);
   UPDATE locks l SET watched_until = clock_timestamp() + interval '1 minute' WHERE l.ctid = ANY (ARRAY(
     SELECT h.ctid FROM locks h WHERE h.name = ANY (gone) AND h.slot = 0 AND h.watched_until = 'infinity'
       AND NOT EXISTS (SELECT FROM subtrees s WHERE s.name = h.name) FOR NO KEY UPDATE SKIP LOCKED));

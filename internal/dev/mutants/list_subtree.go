@@ -99,4 +99,7 @@ var ofSubtrees = []mutant{
 	{"subtree: a lock is handed out of one that its owner waits for", []edit{
 		{schema, "WHERE a.token IS NOT NULL OR a.owner_id = p_owner_id);", "WHERE a.token IS NOT NULL);"},
 	}, integration, "^TestNobodyHandsOverBelow"},
+	{"subtree: each request leaves its row to the sweep", []edit{
+		{schema, "PERFORM remove_ended(w.name, 100);", ""},
+	}, integration, "^TestASubtreeLeavesNoTrail"},
 }
