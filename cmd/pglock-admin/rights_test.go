@@ -60,6 +60,13 @@ func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
 			t.Errorf("%s: %s", command, a.stderr)
 		}
 	}
+	pgtest.Eventually(t, "the connections of these commands to end", func() (over bool) {
+		if err := conn.QueryRow(t.Context(), `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE
+			starts_with(application_name, 'pglock '))`).Scan(&over); err != nil {
+			t.Fatal(err)
+		}
+		return over
+	})
 	const first = "try: let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN " +
 		"IN ROLE pglock_user; then pglock-admin migrate up\n"
 	app(cli.ExitSchema, "list", first)
