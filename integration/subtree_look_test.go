@@ -45,7 +45,7 @@ func TestI1_ASubtreeWaitsForAGrantByWhoGivesUp(t *testing.T) {
 	id := uuid.New()
 	above.exec(t, `BEGIN`)
 	above.subtree(t, "t/u", id)
-	above.exec(t, `SET LOCAL idle_in_transaction_session_timeout = 0`) // for as long as the test needs
+	above.liftLimits(t)
 	p := first.queue(t, "t/u/x", uuid.New())
 	second.queue(t, "t/u/x", uuid.New())
 	top.mustEnd(t, held.grant)
@@ -97,7 +97,7 @@ func TestI1_ASubtreeWaitsForAHandOverBelow(t *testing.T) {
 	id := uuid.New()
 	above.exec(t, `BEGIN`)
 	above.request(t, "acquire_subtree", "t", id, owner+", p_nested => true")
-	above.exec(t, `SET LOCAL idle_in_transaction_session_timeout = 0`)
+	above.liftLimits(t)
 	next.queue(t, "t/x", uuid.New())
 	grantPaused(t, holder, "t/x", func() error {
 		_, err := holder.Exec(t.Context(), `SELECT * FROM pglock.hand_over('t/x', $1, $2, 'peer')`, held.token,

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // Whoever holds a subtree is granted what lies below it at once, also while somebody waits for a subtree above. That
@@ -80,4 +81,31 @@ func TestASubtreeLeavesNoTrailForThoseBelow(t *testing.T) {
 	if n := one[int](t, look, `SELECT count(*) FROM pglock.subtrees`); n > 2 {
 		t.Errorf("%d rows are left, want one for each name at most", n)
 	}
+}
+
+// Whoever holds a subtree queues behind nobody below it, also where somebody is about to queue for the lock at that
+// moment: those who queue there wait for the subtree itself.
+func TestTheOwnerOfASubtreeQueuesBehindNobodyBelow(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c, behind, joins, look := newClient(t, db.Pool(t)), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	outer := mustTry(t, c, "t", pglock.WithSubtree())
+	for kind, opts := range kindsOfLeases {
+		behind.queue(t, "t/a", uuid.New())
+		joins.exec(t, `BEGIN`)
+		joins.exec(t, `SELECT FROM pglock.locks WHERE name = 't/a' AND slot = 0 FOR KEY SHARE`) // as who queues does
+		got := make(chan fetched, 1)
+		acquireInBackground(outer.Context(), c, 0, "t/a", got, opts...)
+		pgtest.Eventually(t, "the owner to wait for who queues", func() bool {
+			return one[bool](t, look, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid)))`,
+				joins.PgConn().PID())
+		})
+		joins.exec(t, `COMMIT`)
+		f := await(t, got)
+		if f.err != nil {
+			t.Fatalf("%s: %v", kind, f.err)
+		}
+		mustRelease(t, f.lease)
+	}
+	mustRelease(t, outer)
 }

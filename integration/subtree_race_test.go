@@ -56,6 +56,13 @@ func (p *peer) mustSubtree(t *testing.T, name string) reply {
 	return a
 }
 
+// liftLimits lets the peer's transaction last for as long as the test needs.
+func (p *peer) liftLimits(t *testing.T) {
+	t.Helper()
+	p.exec(t, `SELECT set_config(name, '0', true) FROM pg_settings
+		WHERE name IN ('idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout')`)
+}
+
 func (p *peer) mustEnd(t *testing.T, g grant) {
 	t.Helper()
 	if released, err := p.release(t.Context(), g); err != nil || !released {
@@ -85,9 +92,7 @@ func TestASubtreeWaitsForGrantsThatAreUnderWay(t *testing.T) {
 		if err := tx.QueryRow(t.Context(), sql, below.key.String()).Scan(&granted); err != nil || !granted {
 			t.Fatal(what, granted, err)
 		}
-		if _, err := tx.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
-			t.Fatal(err) // for as long as the test needs
-		}
+		below.liftLimits(t)
 		id := uuid.New()
 		first := above.subtree(t, "t", id)
 		second := above.subtree(t, "t", id)
@@ -120,7 +125,7 @@ func TestI9_ASubtreeWaitsForALowerTicketThatIsUnderWay(t *testing.T) {
 		mine, other := uuid.New(), uuid.New()
 		first.exec(t, `BEGIN`)
 		low := first.subtree(t, order[0], mine)
-		first.exec(t, `SET LOCAL idle_in_transaction_session_timeout = 0`) // for as long as the test needs
+		first.liftLimits(t)
 		high := second.subtree(t, order[1], other)
 		if a := second.subtree(t, order[1], other); a.granted || low.ticket >= high.ticket {
 			t.Errorf("%q is granted before the lower ticket for %q is known: %+v", order[1], order[0], a)

@@ -1055,6 +1055,7 @@ DECLARE
   head  locks;
   a     record;
   stays boolean := p_wait OR p_retry;
+  own   boolean := is_own(w);                            -- nobody has it, and those who queue wait for its owner
   ok    boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
 BEGIN
   w.session_id := session_of(p_session_key);
@@ -1077,7 +1078,8 @@ BEGIN
     a := refusal(w, head, NULL, NULL, NULL);
   ELSE
     FOR look IN 1..20 LOOP
-      a := decide(w, CASE WHEN NOT (stays AND is_held(w, head)) THEN take_head(w.name, false, true) END, p_wait, true);
+      a := decide(w, CASE WHEN own OR NOT (stays AND is_held(w, head)) THEN take_head(w.name, own AND stays, true) END,
+        p_wait, true);
       EXIT WHEN a.granted IS NOT NULL OR stays;
       ok := pg_sleep(0.002) IS NOT NULL;                 -- a newcomer may have joined, or somebody is granted it
       SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
@@ -1674,12 +1676,18 @@ BEGIN
       PERFORM name_limit(w);
     END IF;
     IF p_taken AND NOT is_running(p_head.expires_at, p_head.ended_at) THEN
-      g := serve(p_head, NULL, CASE WHEN (SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served
-        THEN NULL ELSE w END, w.session_id, w.grant_id);  -- who has a ticket is served by it, and once
+      g := serve(p_head, NULL, CASE WHEN NOT is_own(w) AND (
+        SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served THEN NULL ELSE w END,
+        w.session_id, w.grant_id);                        -- who has a ticket is served by it, and once
+      ok := NOT w.subtree OR g.token IS NULL OR note_granted(w, p_head.served);
       SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
     END IF;
   END IF;
   IF g.token IS NULL THEN
+    IF p_wait AND is_own(w) THEN
+      RAISE EXCEPTION 'the subtree above lock % is locked by another transaction', pg_catalog.quote_literal(w.name)
+        USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
+    END IF;
     ok := NOT w.subtree OR watch_subtree(w.name);        -- it locks the table before a ticket is drawn: see wait_out
     IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
       r := enqueue(w, p_head);
@@ -2586,7 +2594,7 @@ BEGIN
     PERFORM FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared')
       FOR KEY SHARE SKIP LOCKED;
-    RETURN FOUND AND (NOT w.subtree OR w.ticket > 0);
+    RETURN FOUND;
   END IF;
   FOR a IN SELECT * FROM above(w) LOOP
     IF a.alive THEN
@@ -2705,8 +2713,9 @@ BEGIN
 END $$;
 
 -- acquire_subtree is acquire_lease for a subtree: a lease of p_name and all names below it, exclusive or shared. It
--- grants nothing at the first time, because the ticket must be committed before. So without p_wait, too, it writes a
--- ticket, unless something is in the way: ask again, or give it up. more has in addition
+-- grants nothing at the first time, because the ticket must be committed before, unless the owner holds a subtree that
+-- covers it. So without p_wait, too, it writes a ticket, unless something is in the way: ask again, or give it up. more
+-- has in addition
 --   by                     the lock that the holder has, if another one is in the way
 CREATE FUNCTION acquire_subtree(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
@@ -2772,6 +2781,22 @@ BEGIN
       owner_id = EXCLUDED.owner_id, xact = EXCLUDED.xact, waited = false, below = NULL;
   UPDATE installation i SET subtrees = true WHERE NOT (SELECT o.subtrees FROM installation o);
   RETURN true;
+END $$;
+
+-- note_granted writes what note_subtree does for a subtree that was granted without a ticket, because its owner holds
+-- one that covers it. Whoever sees that one end sees this one: until this transaction has ended, it cannot.
+CREATE FUNCTION note_granted(w waiters, p_served bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF EXISTS (SELECT FROM locks l JOIN subtrees s ON s.ticket = l.ticket AND s.grant_id = l.grant_id
+             WHERE l.name = w.name AND l.grant_id = w.grant_id) THEN
+    RETURN true;
+  END IF;
+  DELETE FROM waiters q WHERE q.grant_id = w.grant_id;
+  w.ticket := draw_ticket(p_served);
+  UPDATE locks l SET ticket = w.ticket WHERE l.name = w.name AND l.grant_id = w.grant_id;
+  RETURN note_subtree(w) AND watch_subtree(w.name);
 END $$;
 
 -- watch_subtree marks the head of a subtree's lock as watched, for as long as it has rows in subtrees: the end of the

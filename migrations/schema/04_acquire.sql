@@ -203,6 +203,7 @@ DECLARE
   head  locks;
   a     record;
   stays boolean := p_wait OR p_retry;
+  own   boolean := is_own(w);                            -- nobody has it, and those who queue wait for its owner
   ok    boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
 BEGIN
   w.session_id := session_of(p_session_key);
@@ -225,7 +226,8 @@ BEGIN
     a := refusal(w, head, NULL, NULL, NULL);
   ELSE
     FOR look IN 1..20 LOOP
-      a := decide(w, CASE WHEN NOT (stays AND is_held(w, head)) THEN take_head(w.name, false, true) END, p_wait, true);
+      a := decide(w, CASE WHEN own OR NOT (stays AND is_held(w, head)) THEN take_head(w.name, own AND stays, true) END,
+        p_wait, true);
       EXIT WHEN a.granted IS NOT NULL OR stays;
       ok := pg_sleep(0.002) IS NOT NULL;                 -- a newcomer may have joined, or somebody is granted it
       SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;

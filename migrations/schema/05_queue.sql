@@ -572,12 +572,18 @@ BEGIN
       PERFORM name_limit(w);
     END IF;
     IF p_taken AND NOT is_running(p_head.expires_at, p_head.ended_at) THEN
-      g := serve(p_head, NULL, CASE WHEN (SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served
-        THEN NULL ELSE w END, w.session_id, w.grant_id);  -- who has a ticket is served by it, and once
+      g := serve(p_head, NULL, CASE WHEN NOT is_own(w) AND (
+        SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served THEN NULL ELSE w END,
+        w.session_id, w.grant_id);                        -- who has a ticket is served by it, and once
+      ok := NOT w.subtree OR g.token IS NULL OR note_granted(w, p_head.served);
       SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
     END IF;
   END IF;
   IF g.token IS NULL THEN
+    IF p_wait AND is_own(w) THEN
+      RAISE EXCEPTION 'the subtree above lock % is locked by another transaction', quote_literal(w.name)
+        USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
+    END IF;
     ok := NOT w.subtree OR watch_subtree(w.name);        -- it locks the table before a ticket is drawn: see wait_out
     IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
       r := enqueue(w, p_head);

@@ -166,7 +166,7 @@ BEGIN
     PERFORM FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared')
       FOR KEY SHARE SKIP LOCKED;
-    RETURN FOUND AND (NOT w.subtree OR w.ticket > 0);
+    RETURN FOUND;
   END IF;
   FOR a IN SELECT * FROM above(w) LOOP
     IF a.alive THEN
@@ -285,8 +285,9 @@ BEGIN
 END $$;
 
 -- acquire_subtree is acquire_lease for a subtree: a lease of p_name and all names below it, exclusive or shared. It
--- grants nothing at the first time, because the ticket must be committed before. So without p_wait, too, it writes a
--- ticket, unless something is in the way: ask again, or give it up. more has in addition
+-- grants nothing at the first time, because the ticket must be committed before, unless the owner holds a subtree that
+-- covers it. So without p_wait, too, it writes a ticket, unless something is in the way: ask again, or give it up. more
+-- has in addition
 --   by                     the lock that the holder has, if another one is in the way
 CREATE FUNCTION acquire_subtree(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
@@ -352,6 +353,22 @@ BEGIN
       owner_id = EXCLUDED.owner_id, xact = EXCLUDED.xact, waited = false, below = NULL;
   UPDATE installation i SET subtrees = true WHERE NOT (SELECT o.subtrees FROM installation o);
   RETURN true;
+END $$;
+
+-- note_granted writes what note_subtree does for a subtree that was granted without a ticket, because its owner holds
+-- one that covers it. Whoever sees that one end sees this one: until this transaction has ended, it cannot.
+CREATE FUNCTION note_granted(w waiters, p_served bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF EXISTS (SELECT FROM locks l JOIN subtrees s ON s.ticket = l.ticket AND s.grant_id = l.grant_id
+             WHERE l.name = w.name AND l.grant_id = w.grant_id) THEN
+    RETURN true;
+  END IF;
+  DELETE FROM waiters q WHERE q.grant_id = w.grant_id;
+  w.ticket := draw_ticket(p_served);
+  UPDATE locks l SET ticket = w.ticket WHERE l.name = w.name AND l.grant_id = w.grant_id;
+  RETURN note_subtree(w) AND watch_subtree(w.name);
 END $$;
 
 -- watch_subtree marks the head of a subtree's lock as watched, for as long as it has rows in subtrees: the end of the

@@ -130,7 +130,7 @@ var ofGrants = []mutant{
 	{"I13 a try that may be refused waits for who decides", []edit{
 		{
 			schema,
-			"THEN take_head(w.name, false, true) END, p_wait, true);",
+			"THEN take_head(w.name, own AND stays, true) END, p_wait, true);",
 			"THEN take_head(w.name, true, true) END, p_wait, true);",
 		},
 	}, integration, "^TestI13_|^TestI1_I13_"},

@@ -83,8 +83,8 @@ var ofTheQueue = []mutant{
 	{"I9 who has a ticket is served twice", []edit{
 		{
 			schema,
-			"CASE WHEN (SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served THEN NULL ELSE " +
-				"w END,",
+			"CASE WHEN NOT is_own(w) AND ( SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > " +
+				"p_head.served THEN NULL ELSE w END,",
 			"w,",
 		},
 	}, library, "^TestI6_WaiterThatAsks"},
@@ -108,7 +108,8 @@ var ofTheQueue = []mutant{
 	{"I14 a newcomer takes the head of a lock that is held", []edit{
 		{
 			schema,
-			"CASE WHEN NOT (stays AND is_held(w, head)) THEN take_head(w.name, false, true) END, p_wait, true);",
+			"CASE WHEN own OR NOT (stays AND is_held(w, head)) THEN take_head(w.name, own AND stays, true) END, " +
+				"p_wait, true);",
 			"take_head(w.name, false, true), p_wait, true);",
 		},
 	}, integration, "^TestI14_Whoever|^TestI13_NobodyHolds"},
