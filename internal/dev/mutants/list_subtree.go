@@ -35,17 +35,15 @@ var ofSubtrees = []mutant{
 		{schema, "ELSIF NOT settled(a.name, a.slot, a.token) THEN", "ELSIF false THEN"},
 	}, integration, "^TestI4_ACommitUnderWayKeeps"},
 	{"I4 subtree: a COMMIT under way below is not waited for", []edit{
-		{schema, "AND l.name <> ALL (waited) AND NOT is_over(l.expires_at, l.ended_at)", "AND l.name <> ALL " +
-			"(waited) AND " +
-			"is_running(l.expires_at, l.ended_at)"},
+		{schema, "WHERE l.name = ANY (p_names) AND NOT is_over(l.expires_at, l.ended_at) AND (l.owner_id",
+			"WHERE l.name = ANY (p_names) AND is_running(l.expires_at, l.ended_at) AND (l.owner_id"},
 	}, integration, "^TestI4_ACommitUnderWayKeeps"},
 	{"subtree: who asks below waits for later tickets too", []edit{
 		{schema, "AND (w.ticket = 0 OR s.ticket < w.ticket))", ")"},
 	}, integration, "^TestI9_ATreeIsServed"},
 	{"subtree: a subtree overtakes lower tickets below", []edit{
-		{schema, "waited := ARRAY(SELECT DISTINCT q.name FROM few_tickets q WHERE", "waited := ARRAY(SELECT " +
-			"DISTINCT q.name " +
-			"FROM few_tickets q WHERE false AND"},
+		{schema, "WHERE q.name = ANY (p_names) AND (w.ticket = 0 OR q.ticket < w.ticket) AND (q.owner_id",
+			"WHERE false AND (q.owner_id"},
 	}, integration, "^TestI9_ATreeIsServed|^TestADeadTicketInTheTree"},
 	{"I8 subtree: the end of a lease below is not told", []edit{
 		{schema, "WHERE s.name = ANY (ancestors(p_name)); IF EXISTS", "WHERE false; IF EXISTS"},
