@@ -77,7 +77,7 @@ DROP FUNCTION keeper(p_name text, p_ticket bigint);
 DROP FUNCTION first_alive(p_name text);
 DROP FUNCTION is_left(p_name text, p_over timestamptz);
 DROP FUNCTION clear_since(w waiters);
-DROP FUNCTION standing(w waiters);
+DROP FUNCTION known_obstacles(w waiters);
 DROP FUNCTION list_sessions(p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid);
 DROP FUNCTION holder_lives(p_names text[], p_slots int[]);
 DROP FUNCTION session_rows(p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid);

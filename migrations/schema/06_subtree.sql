@@ -100,8 +100,8 @@ BEGIN
 END $$;
 
 -- names_below lists the names below a subtree that have a lease which is not over, or a ticket that is lower than that
--- of the request; without a ticket any. It reads all names below, once for each request. When whoever may not have seen
--- the ticket has ended, nothing else below can come to be in its way.
+-- of the request; without a ticket any. It reads all names below. When whoever may not have seen the ticket has ended,
+-- nothing else below can come to be in its way, but what the owner of one of these leases takes below its own subtree.
 CREATE FUNCTION names_below(w waiters) RETURNS text[]
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$

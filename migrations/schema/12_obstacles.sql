@@ -1,7 +1,7 @@
 -- What is in the way above and below, for people: obstacles, with all that is known of each. Nothing here locks a row.
 
--- standing lists what is in the way of a waiter: leases first, the one that would last longest first.
-CREATE FUNCTION standing(w waiters) RETURNS TABLE (
+-- known_obstacles is obstacles with all that people may know: leases first, the one that would last longest first.
+CREATE FUNCTION known_obstacles(w waiters) RETURNS TABLE (
   name text, token bigint, ticket bigint, mode text, subtree boolean, holder text, session_id uuid, since timestamptz,
   until timestamptz)
 LANGUAGE plpgsql STABLE
@@ -69,7 +69,7 @@ BEGIN
   RETURN QUERY SELECT l.name, l.holder FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
     ORDER BY l.expires_at DESC LIMIT 1;
   IF NOT FOUND THEN
-    RETURN QUERY SELECT o.name, o.holder FROM few_tickets f CROSS JOIN LATERAL standing(f.w) o
+    RETURN QUERY SELECT o.name, o.holder FROM few_tickets f CROSS JOIN LATERAL known_obstacles(f.w) o
       WHERE f.name = p_name AND f.ticket = p_ticket AND in_tree(f.w) LIMIT 1;
   END IF;
 END $$;
@@ -100,7 +100,7 @@ DECLARE
   w  waiters := first_alive(p_name);
 BEGIN
   IF w.ticket IS NOT NULL THEN
-    RETURN QUERY SELECT * FROM standing(w) LIMIT p_limit;
+    RETURN QUERY SELECT * FROM known_obstacles(w) LIMIT p_limit;
     IF NOT FOUND THEN
       RETURN QUERY SELECT NULL, NULL::bigint, NULL::bigint, NULL, NULL::boolean, NULL, NULL::uuid, clear_since(w),
         NULL::timestamptz;

@@ -229,7 +229,7 @@ BEGIN
     LEFT JOIN LATERAL (
       SELECT * FROM leases_before(n.wanted, n.ticket) l ORDER BY l.expires_at DESC LIMIT 5) h ON true
     LEFT JOIN LATERAL (
-      SELECT s.* FROM few_tickets f CROSS JOIN LATERAL standing(f.w) s
+      SELECT s.* FROM few_tickets f CROSS JOIN LATERAL known_obstacles(f.w) s
       WHERE h.name IS NULL AND f.name = n.wanted AND f.ticket = n.ticket LIMIT 1) o ON true
   ORDER BY n.depth, NOT n.same, n.ticket;
 END $$;
