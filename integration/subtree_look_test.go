@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -109,4 +110,26 @@ func TestI1_ASubtreeWaitsForAHandOverBelow(t *testing.T) {
 			t.Errorf("%+v, while a grant below to somebody else is under way", a)
 		}
 	})
+}
+
+// A grant looks for subtrees above its name by the order of names. It finds the same as whoever compares each of them.
+// The bytes of the names lie before and behind '/' in that order.
+func TestAGrantFindsTheSubtreesAboveIt(t *testing.T) {
+	t.Parallel()
+	p := newPeer(t, pgtest.Database(t).URL())
+	p.exec(t, `SET search_path = pglock, pg_temp`)
+	p.exec(t, `CREATE TEMP TABLE names AS SELECT DISTINCT array_to_string(ARRAY(
+			SELECT ('{a,a-,a!,a0,b,b%,ä,""}'::text[])[1 + floor(random() * 8)::int]
+			FROM generate_series(0, (n + random() * 4)::int % 5)), '/') COLLATE "C" AS name
+		FROM generate_series(1, 3000) n`)
+	for n := range 20 {
+		p.exec(t, `DELETE FROM subtrees`)
+		p.exec(t, `INSERT INTO subtrees (ticket, name, grant_id, mode, xact)
+			SELECT row_number() OVER (), name, gen_random_uuid(), 'shared', pg_current_xact_id()
+			FROM (SELECT name FROM names ORDER BY random() LIMIT `+fmt.Sprint(n*n)+`) n`)
+		if wrong := one[string](t, p, `SELECT coalesce(string_agg(quote_literal(n.name), ', '), '') FROM names n
+			WHERE is_below(n.name) <> EXISTS (SELECT FROM subtrees s WHERE starts_with(n.name, s.name || '/'))`); wrong != "" {
+			t.Fatalf("of %d subtrees: %s", n*n, wrong)
+		}
+	}
 }

@@ -70,7 +70,14 @@ func underLoad(t *testing.T, d time.Duration, p *peer, enough string) context.Co
 		for began := time.Now(); time.Since(began) < patience && ctx.Err() == nil; {
 			time.Sleep(10 * time.Millisecond) // between two looks
 			var yes bool
-			if time.Since(began) >= lasting(d) && (p.QueryRow(ctx, enough).Scan(&yes) != nil || yes) {
+			if time.Since(began) < lasting(d) {
+				continue
+			}
+			if err := p.QueryRow(ctx, enough).Scan(&yes); err != nil && ctx.Err() == nil {
+				t.Errorf("%s: %v", enough, err)
+				return
+			}
+			if yes {
 				return
 			}
 		}

@@ -85,6 +85,8 @@ INSERT INTO installation DEFAULT VALUES;
 CREATE TABLE locks (
   name          text COLLATE "C" NOT NULL,
   slot          int         NOT NULL DEFAULT 0,
+  expires_at    timestamptz NOT NULL,               -- early in the row: whoever reads many reads no further
+  ended_at      timestamptz,
   token         bigint      NOT NULL,               -- of the grant
   grant_id      uuid        NOT NULL,
   session_id    uuid        NOT NULL,
@@ -96,8 +98,6 @@ CREATE TABLE locks (
   ttl           interval    NOT NULL,
   acquired_at   timestamptz NOT NULL,
   renewed_at    timestamptz NOT NULL,
-  expires_at    timestamptz NOT NULL,
-  ended_at      timestamptz,
   extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
   grants        bigint      NOT NULL DEFAULT 0,     -- how often this row was granted
@@ -2450,17 +2450,32 @@ BEGIN
   RETURN all_;
 END $$;
 
--- is_below says that there is a request for a subtree, or there was lately, that covers this name.
+-- is_below says that there is a request for a subtree, or there was lately, that covers this name. In their order all
+-- names between a name above and this one begin with that name. So it looks for the last subtree up to the nearest name
+-- above. If that is another, only a name above that it begins with can be a subtree.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
 CREATE FUNCTION is_below(p_name text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql STABLE
 AS $$
+DECLARE
+  above pg_catalog.text := p_name;
+  top   pg_catalog.text := pg_catalog.split_part(p_name, '/', 1);
+  last  pg_catalog.text;
 BEGIN
-  RETURN pg_catalog.strpos(p_name, '/') OPERATOR(pg_catalog.>) 0 AND EXISTS (
-    SELECT FROM pg_catalog.unnest({{schema}}.ancestors(p_name)) a (name) CROSS JOIN LATERAL (    -- each by its key
-      SELECT s.ticket FROM {{schema}}.subtrees s WHERE s.name OPERATOR(pg_catalog.=) a.name LIMIT 1) s);
+  WHILE above OPERATOR(pg_catalog.<>) top LOOP
+    above := pg_catalog.left(above, OPERATOR(pg_catalog.-) pg_catalog.strpos(pg_catalog.reverse(above), '/'));
+    CONTINUE WHEN NOT pg_catalog.starts_with(last, above);
+    SELECT s.name INTO last FROM {{schema}}.subtrees s
+      WHERE s.name OPERATOR(pg_catalog.>=) top AND s.name OPERATOR(pg_catalog.<=) above ORDER BY s.name DESC LIMIT 1;
+    IF last IS NULL THEN
+      RETURN false;
+    ELSIF last OPERATOR(pg_catalog.=) above THEN
+      RETURN true;
+    END IF;
+  END LOOP;
+  RETURN false;
 END $$;
 $create$, '{{schema}}', quote_ident(current_schema())),
     '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');

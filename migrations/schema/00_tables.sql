@@ -80,6 +80,8 @@ INSERT INTO installation DEFAULT VALUES;
 CREATE TABLE locks (
   name          text COLLATE "C" NOT NULL,
   slot          int         NOT NULL DEFAULT 0,
+  expires_at    timestamptz NOT NULL,               -- early in the row: whoever reads many reads no further
+  ended_at      timestamptz,
   token         bigint      NOT NULL,               -- of the grant
   grant_id      uuid        NOT NULL,
   session_id    uuid        NOT NULL,
@@ -91,8 +93,6 @@ CREATE TABLE locks (
   ttl           interval    NOT NULL,
   acquired_at   timestamptz NOT NULL,
   renewed_at    timestamptz NOT NULL,
-  expires_at    timestamptz NOT NULL,
-  ended_at      timestamptz,
   extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
   grants        bigint      NOT NULL DEFAULT 0,     -- how often this row was granted

@@ -28,14 +28,29 @@ BEGIN
   RETURN all_;
 END $$;
 
--- is_below says that there is a request for a subtree, or there was lately, that covers this name.
+-- is_below says that there is a request for a subtree, or there was lately, that covers this name. In their order all
+-- names between a name above and this one begin with that name. So it looks for the last subtree up to the nearest name
+-- above. If that is another, only a name above that it begins with can be a subtree.
 CREATE FUNCTION is_below(p_name text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql STABLE
 AS $$
+DECLARE
+  above pg_catalog.text := p_name;
+  top   pg_catalog.text := pg_catalog.split_part(p_name, '/', 1);
+  last  pg_catalog.text;
 BEGIN
-  RETURN pg_catalog.strpos(p_name, '/') OPERATOR(pg_catalog.>) 0 AND EXISTS (
-    SELECT FROM pg_catalog.unnest({{schema}}.ancestors(p_name)) a (name) CROSS JOIN LATERAL (    -- each by its key
-      SELECT s.ticket FROM {{schema}}.subtrees s WHERE s.name OPERATOR(pg_catalog.=) a.name LIMIT 1) s);
+  WHILE above OPERATOR(pg_catalog.<>) top LOOP
+    above := pg_catalog.left(above, OPERATOR(pg_catalog.-) pg_catalog.strpos(pg_catalog.reverse(above), '/'));
+    CONTINUE WHEN NOT pg_catalog.starts_with(last, above);
+    SELECT s.name INTO last FROM {{schema}}.subtrees s
+      WHERE s.name OPERATOR(pg_catalog.>=) top AND s.name OPERATOR(pg_catalog.<=) above ORDER BY s.name DESC LIMIT 1;
+    IF last IS NULL THEN
+      RETURN false;
+    ELSIF last OPERATOR(pg_catalog.=) above THEN
+      RETURN true;
+    END IF;
+  END LOOP;
+  RETURN false;
 END $$;
 
 -- in_tree says that a request may have something above or below it.
