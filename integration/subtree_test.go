@@ -100,24 +100,43 @@ func TestTheTablesOfSubtreesAreTrue(t *testing.T) {
 // Names that only look alike are not below one another: a prefix without a slash, wildcards, other letters.
 func TestOnlyWhatFollowsASlashIsBelow(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Database(t)
-	one, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
+	t.Run("names in the order of bytes", func(t *testing.T) { onlyBelow(t, pgtest.Database(t).URL()) })
+	t.Run("names in the order of a language", func(t *testing.T) { onlyBelow(t, inALanguage(t)) })
+}
+
+func onlyBelow(t *testing.T, url string) {
+	t.Helper()
+	one, other := newClient(t, newPool(t, url)), newClient(t, newPool(t, url))
 	long := strings.Repeat("é", 254)
-	held := []*pglock.Lease{
-		mustTry(t, one, "a/b", pglock.WithSubtree()), mustTry(t, one, "a_%", pglock.WithSubtree()),
-		mustTry(t, one, long+"/x", pglock.WithSubtree()),
+	beside := []string{"a", "a/bc", "a/b0", "a/b.", "a/b-", "a/B", "A/b", "a/b ", "a/bé", "axy/z",
+		"a_%x/y", "a_x/y", long, long + "/y", long + "/xy"}
+	below := map[string][]string{
+		"a/b": {"a/b/", "a/b//", "a/b/c", "a/b/é", "a/b/\U0010ffff", "a/b/%"}, "a_%": {"a_%/y"}, long + "/x": {long + "/x/"}}
+	held := map[string]*pglock.Lease{}
+	for name := range below {
+		held[name] = mustTry(t, one, name, pglock.WithSubtree())
 	}
-	for _, name := range []string{"a", "a/bc", "a/b0", "a/b.", "a/b-", "a/B", "A/b", "a/b ", "a/bé", "axy/z",
-		"a_%x/y", "a_x/y", "a", long, long + "/y", long + "/xy"} {
-		mustRelease(t, mustTry(t, other, name))
+	var others []*pglock.Lease
+	for _, name := range beside {
+		others = append(others, mustTry(t, other, name))
 	}
-	for _, name := range []string{"a/b", "a/b/", "a/b//", "a/b/c", "a/b/é", "a/b/\U0010ffff", "a/b/%", "a_%/y",
-		long + "/x/"} {
-		if _, err := other.TryAcquire(t.Context(), name); !errors.Is(err, pglock.ErrHeld) {
-			t.Errorf("%q: %v, want ErrHeld", name, err)
+	for top, names := range below {
+		for _, name := range append(names, top) {
+			if _, err := other.TryAcquire(t.Context(), name); !errors.Is(err, pglock.ErrHeld) {
+				t.Errorf("%q: %v, want ErrHeld", name, err)
+			}
 		}
+		mustRelease(t, held[top])
+		for _, name := range names {
+			l := mustTry(t, other, name)
+			if _, err := one.TryAcquire(t.Context(), top, pglock.WithSubtree()); !errors.Is(err, pglock.ErrHeld) {
+				t.Errorf("the subtree of %q beside %q: %v, want ErrHeld", top, name, err)
+			}
+			mustRelease(t, l)
+		}
+		mustRelease(t, mustTry(t, one, top, pglock.WithSubtree()))
 	}
-	mustRelease(t, held...)
+	mustRelease(t, others...)
 }
 
 // What cannot be a subtree is refused with the field, the value and the rule, and nothing is written.
