@@ -322,3 +322,35 @@ func TestWhatSubtreesLeaveIsSwept(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// Only a change tells those who wait around a subtree to ask. If refusals did, two that wait would tell each other for
+// as long as they wait.
+func TestARefusalTellsNobodyAroundASubtreeToAsk(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := newPeer(t, db.URL())
+	holder := mustTry(t, newClient(t, db.Pool(t)), "t/a/b")
+	watched := func(function, name string, id uuid.UUID) bool {
+		t.Helper()
+		return one[bool](t, p, `SELECT more ->> 'watched' IS NOT NULL FROM pglock.`+function+
+			`($1, $2, $3, 'peer', '30 s', p_retry => true, p_wait => true)`, name, id.String(), p.key.String())
+	}
+	ids := map[string]uuid.UUID{"t": uuid.New(), "t/a": uuid.New()}
+	for range 2 { // the second time each looks below
+		for name, id := range ids {
+			p.subtree(t, name, id)
+		}
+	}
+	for name, id := range ids {
+		if watched("acquire_subtree", name, id) {
+			t.Errorf("the refusal of the subtree %q is to be announced", name)
+		}
+		if watched("acquire_lease", name, uuid.New()) {
+			t.Errorf("the refusal of %q, for which a subtree waits, is to be announced", name)
+		}
+	}
+	mustRelease(t, holder)
+	if !watched("acquire_subtree", "t", ids["t"]) {
+		t.Error("the grant of a subtree is not to be announced")
+	}
+}

@@ -54,6 +54,9 @@ var ofSubtrees = []mutant{
 	{"I8 subtree: no lease below is watched", []edit{
 		{schema, "GREATEST(first.until, clock_timestamp()) + interval '1 minute')", "NULL)"},
 	}, integration, "^TestI8_TheEndOfWhat"},
+	{"subtree: refusals tell those who wait around a subtree to ask", []edit{
+		{schema, "AND (p_handed IS NOT NULL OR p_head.watched_until < 'infinity')", ""},
+	}, integration, "^TestARefusalTellsNobody"},
 	{"I8 subtree: news that comes during a question is lost", []edit{
 		{"internal/queue/queue.go", "News{AskAgain: t.news.AskAgain && a.Ticket == t.number}", "News{}"},
 	}, "./internal/queue", "^TestNewsThatComes"},
