@@ -111,7 +111,9 @@ func onlyBelow(t *testing.T, url string) {
 	beside := []string{"a", "a/bc", "a/b0", "a/b.", "a/b-", "a/B", "A/b", "a/b ", "a/bé", "axy/z",
 		"a_%x/y", "a_x/y", long, long + "/y", long + "/xy"}
 	below := map[string][]string{
-		"a/b": {"a/b/", "a/b//", "a/b/c", "a/b/é", "a/b/\U0010ffff", "a/b/%"}, "a_%": {"a_%/y"}, long + "/x": {long + "/x/"}}
+		"a/b": {"a/b/", "a/b//", "a/b/c", "a/b/é", "a/b/\U0010ffff", "a/b/%"}, "a_%": {"a_%/y"},
+		long + "/x": {long + "/x/"},
+	}
 	held := map[string]*pglock.Lease{}
 	for name := range below {
 		held[name] = mustTry(t, one, name, pglock.WithSubtree())

@@ -1283,6 +1283,7 @@ END $$;
 -- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last, and where a
 -- subtree is in the way or below it somebody's lease, by names that lock. The place
 -- counts dead tickets. Where the lock is free, the first is who has none but dead ones before it: nobody else will ask.
+-- Whoever waits around a subtree is told of grants and ends alone: told of refusals, they would ask and tell for ever.
 CREATE FUNCTION refusal(
   w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint,
     OUT more json)
@@ -1312,8 +1313,8 @@ BEGIN
   more := json_strip_nulls(pg_catalog.json_build_object(
     'holder', holder, 'expires_at', until, 'by', other, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
     'first', nullif(p_place = 1 OR left_ = 0 AND (next_waiter(w.name, p_head.served)).ticket >= p_ticket, false),
-    'handed', p_handed, 'watched',
-      nullif(p_head.watched_until > clock_timestamp(), false)));
+    'handed', p_handed, 'watched', nullif(p_head.watched_until > clock_timestamp()
+      AND (p_handed IS NOT NULL OR p_head.watched_until < 'infinity'), false)));
 END $$;
 
 -- refuse_own raises when the owner of a request holds the lock itself.
