@@ -139,3 +139,32 @@ func findSubtreesAbove(t *testing.T, url string) {
 		}
 	}
 }
+
+// A subtree waits for the grants that may not have seen its ticket, and for none that came later elsewhere: on a busy
+// server some are always under way.
+func TestI9_LaterGrantsElsewhereDoNotHoldUpASubtree(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, first, later := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	grant := func(p *peer, name string) {
+		t.Helper()
+		p.exec(t, `BEGIN`)
+		if g, err := p.acquire(t.Context(), name, uuid.New(), time.Minute, false); err != nil || !g.granted {
+			t.Fatalf("%+v, %v", g, err)
+		}
+		p.liftLimits(t)
+	}
+	grant(first, "u/first")
+	id := uuid.New()
+	for range 3 {
+		if a := p.subtree(t, "t", id); a.granted {
+			t.Fatalf("%+v while a grant is under way", a)
+		}
+	}
+	grant(later, "u/later")
+	first.exec(t, `COMMIT`)
+	if a := p.subtree(t, "t", id); !a.granted {
+		t.Errorf("%+v while a later grant is under way", a)
+	}
+	later.exec(t, `COMMIT`)
+}

@@ -147,7 +147,7 @@ DROP FUNCTION note_granted(w waiters, p_served bigint);
 DROP FUNCTION note_subtree(w waiters);
 DROP FUNCTION try_subtree(w waiters, OUT granted boolean, OUT token bigint, OUT more json);
 DROP FUNCTION acquire_subtree(p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb, p_retry boolean, p_mode text, p_capacity int, p_wait boolean, p_session_ttl interval, p_owner_id uuid, p_nested boolean, p_alone boolean, OUT granted boolean, OUT token bigint, OUT more json);
-DROP FUNCTION wait_out();
+DROP FUNCTION wait_out(p_under text[]);
 DROP FUNCTION still_below(w waiters, p_names text[]);
 DROP FUNCTION fits_below(w waiters);
 DROP FUNCTION settled(p_name text, p_slot int, p_token bigint);

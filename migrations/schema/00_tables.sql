@@ -155,6 +155,7 @@ CREATE TABLE subtrees (
   mode     text    NOT NULL,
   xact     xid8    NOT NULL,                        -- the transaction that wrote the ticket
   waited   boolean NOT NULL DEFAULT false,          -- whoever may not have seen the ticket has ended
+  under    text[],                                  -- who of these has not; NULL: not looked for
   below    text[]                                   -- names below that may still be in the way; NULL: not looked for
 ) WITH (vacuum_truncate = false);
 CREATE INDEX subtrees_name ON subtrees (name);

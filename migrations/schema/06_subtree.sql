@@ -274,13 +274,15 @@ BEGIN
 END $$;
 
 -- wait_out waits until the transactions have ended that have locked the table of locks to write it, for at most a tenth
--- of a second, and says whether they have. Whatever they have granted is seen from then on, and whoever locks the table
--- later sees what was committed before. The caller has not locked it: two that waited so would wait for each other.
-CREATE FUNCTION wait_out() RETURNS boolean
+-- of a second, and returns those that have not: '{}' if all have. Whatever they have granted is seen from then on, and
+-- whoever locks the table later sees what was committed before. The next call names those that are left, or else new
+-- ones would keep a request waiting for ever. A restart renames prepared transactions, so any of them is waited for. The
+-- caller has not locked the table: two that waited so would wait for each other.
+CREATE FUNCTION wait_out(p_under text[]) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  under text[];
+  under text[] := p_under;
   pause float8 := 0.0005;
   till  timestamptz := clock_timestamp() + interval '0.1 s';
 BEGIN
@@ -290,9 +292,10 @@ BEGIN
       WHERE k.locktype = 'relation' AND k.relation = 'locks'::regclass AND k.granted
         AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
         AND k.mode NOT IN ('AccessShareLock', 'RowShareLock', 'ShareUpdateExclusiveLock', 'ShareLock')
-        AND k.pid IS DISTINCT FROM pg_backend_pid() AND (under IS NULL OR k.virtualtransaction = ANY (under)));
+        AND k.pid IS DISTINCT FROM pg_backend_pid()
+        AND (under IS NULL OR k.virtualtransaction = ANY (under) OR k.pid IS NULL));
     IF under = '{}' OR clock_timestamp() > till THEN
-      RETURN under = '{}';
+      RETURN under;
     END IF;
     PERFORM pg_sleep(pause);
     pause := LEAST(2 * pause, 0.01);
@@ -322,10 +325,11 @@ DECLARE
   w  waiters := ROW(p_name, 0, p_mode, p_capacity, p_grant_id, session_of(p_session_key), p_owner_id, p_nested,
                     p_holder, p_ttl, p_metadata, NULL, true);
 BEGIN
-  SELECT o.ticket, o.waited, o.xact INTO s FROM waiters q JOIN subtrees o ON o.ticket = q.ticket
+  SELECT o.ticket, o.waited, o.xact, o.under INTO s FROM waiters q JOIN subtrees o ON o.ticket = q.ticket
     WHERE q.grant_id = p_grant_id;
-  IF NOT s.waited AND s.xact IS DISTINCT FROM pg_current_xact_id_if_assigned() AND wait_out() THEN
-    UPDATE subtrees o SET waited = true WHERE o.ticket = s.ticket;
+  IF NOT s.waited AND s.xact IS DISTINCT FROM pg_current_xact_id_if_assigned() THEN
+    s.under := wait_out(s.under);
+    UPDATE subtrees o SET waited = s.under = '{}', under = nullif(s.under, '{}') WHERE o.ticket = s.ticket;
   END IF;
   IF NOT p_wait AND s.ticket IS NULL THEN
     ok := check_request(w, p_session_ttl, p_retry, p_wait);
@@ -365,7 +369,7 @@ BEGIN
   INSERT INTO subtrees AS s (ticket, name, grant_id, owner_id, mode, xact)
     VALUES (w.ticket, w.name, w.grant_id, w.owner_id, w.mode, pg_current_xact_id())
     ON CONFLICT (ticket) DO UPDATE SET name = EXCLUDED.name, grant_id = EXCLUDED.grant_id, mode = EXCLUDED.mode,
-      owner_id = EXCLUDED.owner_id, xact = EXCLUDED.xact, waited = false, below = NULL;
+      owner_id = EXCLUDED.owner_id, xact = EXCLUDED.xact, waited = false, under = NULL, below = NULL;
   UPDATE installation i SET subtrees = true WHERE NOT (SELECT o.subtrees FROM installation o);
   RETURN true;
 END $$;

@@ -3,7 +3,7 @@ package main
 // ofSubtrees break what keeps a subtree's lease and leases below it apart, in order, and awake.
 var ofSubtrees = []mutant{
 	{"subtree: grants under way are not waited out", []edit{
-		{schema, "RETURN under = '{}';", "RETURN true;"},
+		{schema, "RETURN under; END IF; PERFORM pg_sleep(pause);", "RETURN '{}'; END IF; PERFORM pg_sleep(pause);"},
 	}, integration, "^TestASubtreeWaitsForGrants"},
 	{"subtree: a free lock is granted without a look at what is above", []edit{
 		{schema, "AND (NOT i.subtrees OR NOT {{schema}}.is_below(p_name))", ""},
@@ -54,6 +54,9 @@ var ofSubtrees = []mutant{
 	{"I8 subtree: no lease below is watched", []edit{
 		{schema, "GREATEST(first.until, clock_timestamp()) + interval '1 minute')", "NULL)"},
 	}, integration, "^TestI8_TheEndOfWhat"},
+	{"I9 subtree: later grants elsewhere hold up a subtree", []edit{
+		{schema, "s.under := wait_out(s.under);", "s.under := wait_out(NULL);"},
+	}, integration, "^TestI9_LaterGrants"},
 	{"subtree: refusals tell those who wait around a subtree to ask", []edit{
 		{schema, "AND (p_handed IS NOT NULL OR p_head.watched_until < 'infinity')", ""},
 	}, integration, "^TestARefusalTellsNobody"},
