@@ -275,9 +275,9 @@ END $$;
 
 -- wait_out waits until the transactions have ended that have locked the table of locks to write it, for at most a tenth
 -- of a second, and returns those that have not: '{}' if all have. Whatever they have granted is seen from then on, and
--- whoever locks the table later sees what was committed before. The next call names those that are left, or else new
--- ones would keep a request waiting for ever. A restart renames prepared transactions, so any of them is waited for. The
--- caller has not locked the table: two that waited so would wait for each other.
+-- whoever locks the table later sees what was committed before. The next call names those that are left: new ones would
+-- keep a request waiting for ever. A restart renames prepared transactions, so each of these is waited for. The caller
+-- has not locked the table: two that waited so would wait for each other.
 CREATE FUNCTION wait_out(p_under text[]) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
 AS $$
