@@ -27,7 +27,7 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer)
 		var g granted
 		var hinted bool
 		var err error
-		if a.Ticket == 0 { // no server with this schema answers this
+		if a.Ticket == 0 { // the lock had become free when the request joined: no ticket, and it may be granted now
 			c.sleep(ctx, busy, nil)
 		} else {
 			q.Retry, q.queued = true, true
