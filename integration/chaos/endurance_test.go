@@ -51,14 +51,15 @@ type sampled struct {
 
 // The figures that must not grow, with what makes them grow by a factor.
 var mustNotGrow = map[string]func(f *sampled, by float64){
-	"live heap":   func(f *sampled, by float64) { f.process.Heap = uint64(float64(f.process.Heap) * by) },
-	"memory":      func(f *sampled, by float64) { f.process.Memory = uint64(float64(f.process.Memory) * by) },
-	"goroutines":  func(f *sampled, by float64) { f.process.Goroutines = int(float64(f.process.Goroutines) * by) },
-	"connections": func(f *sampled, by float64) { f.Connections = int(float64(f.Connections) * by) },
-	"table locks": func(f *sampled, by float64) { f.Tables[0].Size = int64(float64(f.Tables[0].Size) * by) },
-	"indexes of locks": func(f *sampled, by float64) {
+	"live heap":      func(f *sampled, by float64) { f.process.Heap = uint64(float64(f.process.Heap) * by) },
+	"memory":         func(f *sampled, by float64) { f.process.Memory = uint64(float64(f.process.Memory) * by) },
+	"goroutines":     func(f *sampled, by float64) { f.process.Goroutines = int(float64(f.process.Goroutines) * by) },
+	"connections":    func(f *sampled, by float64) { f.Connections = int(float64(f.Connections) * by) },
+	"table sessions": func(f *sampled, by float64) { f.Tables[0].Size = int64(float64(f.Tables[0].Size) * by) },
+	"indexes of sessions": func(f *sampled, by float64) {
 		f.Tables[0].Indexes = int64(float64(f.Tables[0].Indexes) * by)
 	},
+	"locks left by prunes": func(f *sampled, by float64) { f.Left = int(float64(f.Left) * by) },
 	"table events, of each row": func(f *sampled, by float64) {
 		f.Tables[1].Size = int64(float64(f.Tables[1].Size) * by)
 	},
@@ -77,8 +78,9 @@ func judged(t *testing.T, change func(f *sampled, at float64)) (*lab, []check.Vi
 	for n := range 360 {
 		at := float64(n) / 360
 		f := sampled{history.Event{Kind: history.Measured, Heap: 40 << 20, Memory: 90 << 20, Goroutines: 200},
-			cluster.Sizes{Connections: 60, Tables: []cluster.TableSize{{Name: "locks", Size: 4 << 20, Indexes: 4 << 20},
-				{Name: "events", Kept: true, Size: 2 << 20, Indexes: 2 << 20, Rows: 2000}}}}
+			cluster.Sizes{Connections: 60, Left: 1000, Tables: []cluster.TableSize{
+				{Name: "sessions", Size: 4 << 20, Indexes: 4 << 20},
+				{Name: "events", Counted: true, Size: 2 << 20, Indexes: 2 << 20, Rows: 2000}}}}
 		change(&f, at)
 		for worker := range 4 {
 			x := f.process
@@ -143,6 +145,47 @@ func TestATableMayGrowWithTheRowsThatItKeeps(t *testing.T) {
 	})
 	if len(found) > 0 {
 		t.Errorf("found %v", found)
+	}
+}
+
+// A file keeps the size of the most rows that there ever were, and new rows take the room of those that are gone.
+func TestATableMayKeepTheRoomOfTheMostRowsThatItHad(t *testing.T) {
+	t.Parallel()
+	peaks := func(f *sampled, at float64) (most int64) {
+		for _, peak := range []struct {
+			at   float64
+			rows int64
+		}{{0.1, 3000}, {0.3, 6000}, {0.65, 13_000}} {
+			if at >= peak.at {
+				most = peak.rows
+				f.Tables[1].Rows = 300
+			}
+			if at >= peak.at && at < peak.at+0.05 {
+				f.Tables[1].Rows = peak.rows
+			}
+		}
+		return max(most, 2000)
+	}
+	for _, c := range []struct {
+		passing bool
+		index   func(at float64) float64 // its bytes for each row
+		want    int
+	}{
+		{false, func(float64) float64 { return 80 }, 0},
+		{false, func(at float64) float64 { return 80 + 400*at }, 1},
+		{true, func(at float64) float64 { return 60 + 60*float64(int(at+0.4)) }, 0}, // the room of two for one
+		{true, func(at float64) float64 { return 60 + 300*at }, 1},
+	} {
+		_, found := judged(t, func(f *sampled, at float64) {
+			most := peaks(f, at)
+			events := &f.Tables[1]
+			events.Passing = c.passing
+			events.Size, events.Indexes = most*1100, int64(float64(most)*c.index(at))
+		})
+		if len(found) != c.want || len(found) > 0 &&
+			!strings.HasPrefix(found[0].What, "indexes of events, of each row has grown") {
+			t.Errorf("passing %v: found %v, want %d growing index", c.passing, found, c.want)
+		}
 	}
 }
 

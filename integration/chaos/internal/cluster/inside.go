@@ -104,15 +104,20 @@ func (c *Cluster) Leftovers(ctx context.Context) (l Leftovers, err error) {
 type Sizes struct {
 	Connections int
 	Tables      []TableSize
+	Left        int // locks that nothing keeps from being pruned, and that have been free for leftFor
 }
+
+// leftFor is longer than it takes until somebody prunes.
+const leftFor = 2 * time.Minute
 
 // TableSize is one table.
 type TableSize struct {
 	Name          string
 	Size, Indexes int64 // bytes
 	Dead          int64 // tuples, as the statistics count them, which a crash resets
-	Rows          int64 // of a table that is Kept
-	Kept          bool  // its rows stay for longer than any run
+	Rows          int64
+	Counted       bool // so that Rows says how many it has
+	Passing       bool // its rows are names that the load uses once; other tables keep what is Counted for long
 }
 
 // ReadSizes reads them over the laboratory's own connections.
@@ -122,7 +127,7 @@ func ReadSizes(ctx context.Context, q *pgxpool.Pool) (s Sizes, err error) {
 			(SELECT count(*) FROM pg_stat_activity a WHERE a.usename = $1)
 		FROM pg_class c LEFT JOIN (
 			SELECT 'done_keys', count(*) FROM pglock.done_keys UNION ALL SELECT 'events', count(*) FROM pglock.events
-			UNION ALL SELECT 'fences', count(*) FROM pglock.fences
+			UNION ALL SELECT 'fences', count(*) FROM pglock.fences UNION ALL SELECT 'locks', count(*) FROM pglock.locks
 			UNION ALL SELECT 'receipts', count(*) FROM pglock.receipts
 			UNION ALL SELECT 'spent_grants', count(*) FROM pglock.spent_grants) k (name, rows) ON k.name = c.relname
 		WHERE c.relnamespace = 'pglock'::regnamespace AND c.relkind = 'r' ORDER BY 1`, App)
@@ -130,9 +135,18 @@ func ReadSizes(ctx context.Context, q *pgxpool.Pool) (s Sizes, err error) {
 		return s, err
 	}
 	s.Tables, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t TableSize, err error) {
-		return t, row.Scan(&t.Name, &t.Size, &t.Indexes, &t.Dead, &t.Rows, &t.Kept, &s.Connections)
+		err = row.Scan(&t.Name, &t.Size, &t.Indexes, &t.Dead, &t.Rows, &t.Counted, &s.Connections)
+		t.Passing = t.Name == locksTable
+		return t, err
 	})
-	return s, err
+	if err != nil {
+		return s, err
+	}
+	return s, q.QueryRow(ctx, `SELECT count(*) FROM (
+		SELECT FROM pglock.locks l GROUP BY l.name
+		HAVING max(GREATEST(l.ended_at, l.expires_at)) < clock_timestamp() - $1 * interval '1 s'
+			AND (max(GREATEST(l.spent_until, l.watched_until)) <= clock_timestamp()) IS NOT FALSE
+			AND NOT EXISTS (SELECT FROM pglock.waiters w WHERE w.name = l.name)) f`, leftFor.Seconds()).Scan(&s.Left)
 }
 
 // Vacuum vacuums the library's tables.

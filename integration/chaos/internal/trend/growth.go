@@ -88,8 +88,10 @@ func (u Unit) Say(v float64) string {
 		return SayTime(time.Duration(v * float64(time.Second)))
 	case u == Bytes && v >= 1<<20:
 		return fmt.Sprintf("%.1f MiB", v/(1<<20))
-	case u == Bytes && v >= 1<<10:
+	case u == Bytes && v >= 10<<10:
 		return fmt.Sprintf("%.0f kiB", v/(1<<10))
+	case u == Bytes && v >= 1<<10:
+		return fmt.Sprintf("%.1f kiB", v/(1<<10))
 	case u == Bytes:
 		return fmt.Sprintf("%.0f B", v)
 	}
