@@ -112,7 +112,8 @@ func (c *Client) heartbeat() {
 // plan says what to do, and how long the heartbeat may wait for more.
 func (h *heart) plan(now trust.Instant) (a agenda, wake time.Duration) {
 	a = agenda{nothing, never, never, never, holdsUpMost}
-	if look := h.queue.UntilLook(now); look != never {
+	look := h.queue.UntilLook(now)
+	if look != never {
 		a.hold = min(a.hold, h.config.sessionTTL/holdsUp)
 		if h.hasRoom(now, looking) {
 			// one may fail and cost the session nothing
@@ -125,7 +126,7 @@ func (h *heart) plan(now trust.Instant) (a agenda, wake time.Duration) {
 	if h.worked && now.Mono-h.swept > sweepEvery && h.hasRoom(now, sweeping) {
 		a.add(sweeping, 0, sweepEvery)
 	}
-	return h.leases.plan(now, a, h)
+	return h.leases.plan(now, a, h, look != never)
 }
 
 // hasRoom reports whether another statement of the kind may go beside those under way. One for other leases of a class

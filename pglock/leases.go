@@ -33,12 +33,13 @@ type leases struct {
 	pulse        pulse
 	sign         time.Duration // when the client has given its last sign of life for all of them
 	signAgain    time.Duration // when the next may be given, after one that has failed
+	soon         time.Duration // when one is due because the connection was lost; never: it was not
 }
 
 func newLeases() *leases {
 	return &leases{all: make(map[*Lease]struct{}), byToken: make(map[Token]*Lease), nextBeat: never,
 		nextDeadline: never,
-		sign:         -signEvery}
+		sign:         -signEvery, soon: never}
 }
 
 // since is when the client was granted the lease with this token; zero if it has none.
@@ -98,7 +99,7 @@ func (s *leases) close() []*Lease {
 
 // plan adds the leases to the agenda, except those of kinds without room, and plans the heartbeat's next waking: when
 // some work is due or, while it waits for a statement, when some work can wait for that no longer.
-func (s *leases) plan(now trust.Instant, a agenda, h *heart) (_ agenda, wake time.Duration) {
+func (s *leases) plan(now trust.Instant, a agenda, h *heart, waits bool) (_ agenda, wake time.Duration) {
 	var room [classes]bool
 	for class := range room {
 		room[class] = h.hasRoom(now, class)
@@ -114,8 +115,14 @@ func (s *leases) plan(now trust.Instant, a agenda, h *heart) (_ agenda, wake tim
 			a.add(l.class, at.due, at.end)
 		}
 	}
+	if sign != never {
+		sign = max(sign, s.sign+signEvery-now.Mono)
+	}
+	if waits || len(s.all) > 0 {
+		sign = min(sign, less(s.soon, now.Mono))
+	}
 	if sign != never && h.hasRoom(now, signing) {
-		sign = max(sign, s.sign+signEvery-now.Mono, s.signAgain-now.Mono)
+		sign = max(sign, s.signAgain-now.Mono)
 		a.add(signing, sign, max(sign, 0)+signWithin)
 	}
 	if wake = a.next; h.last != nil {

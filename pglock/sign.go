@@ -15,13 +15,20 @@ const (
 	// signWithin is how soon one should be given that is due.
 	signWithin = 2 * time.Second
 	// signPause is how long the client waits after a sign that has failed, at most; at least it is half of that.
-	signPause = time.Second
+	signPause = 700 * time.Millisecond
 	// lookShows is how old a sign may be before a look writes a newer one: see touch_session.
 	lookShows = 5 * time.Second
 	// rowStays is for how long the server keeps what it knows of a client that has died, if that has not said that it
 	// holds something for longer. It says so with a sign: also for a lease that was extended and is renewed often.
 	rowStays = time.Minute
 )
+
+// goesElsewhere plans a sign of life for soon, because the connection was lost: so the client has one to the new
+// leader as soon as there is one. Many clients lose theirs at once, so they come back at random.
+func (c *Client) goesElsewhere() {
+	c.leases.signSoon(c.now().Mono + rand.N(signPause))
+	signal(c.beatWake)
+}
 
 // giveSign gives a sign of life, one for all leases.
 func (c *Client) giveSign(ctx context.Context) {
@@ -43,7 +50,7 @@ func (s *leases) signed(at time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		s.sign = max(s.sign, at)
+		s.sign, s.soon = max(s.sign, at), never
 	}
 }
 
@@ -51,6 +58,13 @@ func (s *leases) signLater(until time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.signAgain = until
+}
+
+// signSoon plans a sign that no lease wants.
+func (s *leases) signSoon(at time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.soon = at
 }
 
 // namesTold is how many locks a sign of life names.

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -169,6 +170,74 @@ func TestASignThatHangsCostsNoLease(t *testing.T) {
 		time.Sleep(time.Minute)
 		if err := errors.Join(long.Err(), short.Err()); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// Who holds or waits has a connection to the new leader soon after that takes writes; who does neither needs none.
+func TestWhoLosesItsConnectionGivesASignOfLifeSoon(t *testing.T) {
+	for name, has := range map[string]func(t *testing.T, s *fakeStore, c *Client){
+		"holds": func(t *testing.T, _ *fakeStore, c *Client) { mustAcquire(t, c, "report", WithTTL(time.Hour)) },
+		"waits": func(t *testing.T, s *fakeStore, c *Client) {
+			queued(s, time.Hour)
+			waiting(t.Context(), t, c, "report")
+			s.set(func() {
+				s.onLook = func(context.Context, []int64) (map[int64]protocol.Sighting, error) { return nil, errReset }
+			})
+		},
+		"neither": func(*testing.T, *fakeStore, *Client) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				c := startClient(t, s, trust.SystemClock())
+				has(t, s, c)
+				time.Sleep(3 * time.Second)
+				s.set(func() { s.onSign = func(context.Context) error { return errReset } })
+				s.trouble.Lost()
+				time.Sleep(5500 * time.Millisecond)
+				s.set(func() { s.onSign = nil })
+				time.Sleep(signPause + time.Millisecond)
+				signs := s.of("sign")
+				if name == "neither" {
+					if len(signs) > 0 {
+						t.Errorf("signs at %v", moments(signs))
+					}
+					return
+				}
+				if len(signs) < 8 || len(signs) > 18 || signs[0].at > 3*time.Second+signPause ||
+					signs[len(signs)-1].at < 8500*time.Millisecond {
+					t.Errorf("%d signs, want one in each %v from the loss until it was answered: %v", len(signs),
+						signPause, signs)
+				}
+				time.Sleep(500 * time.Millisecond)
+				if n := len(s.of("sign")); n != len(signs) {
+					t.Errorf("%d more soon after", n-len(signs))
+				}
+			})
+		})
+	}
+}
+
+// Clients that lose their connections at once do not come back at once.
+func TestSignsAfterALossAreSpreadOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients, parts = 200, 7
+		var in [parts]int
+		for range clients {
+			s := newFakeStore()
+			mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(time.Hour))
+			s.trouble.Lost()
+			time.Sleep(signPause)
+			synctest.Wait()
+			for _, sign := range s.of("sign") {
+				in[min(sign.at*parts/signPause, parts-1)]++
+			}
+		}
+		for _, n := range in {
+			if n < clients/parts/4 || n > clients/parts*2 {
+				t.Errorf("%v signs in each seventh of %v, want about as many in each", in, signPause)
+			}
 		}
 	})
 }

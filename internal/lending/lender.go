@@ -6,6 +6,7 @@
 package lending
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -52,6 +53,7 @@ const (
 type Config[C comparable] struct {
 	Life  context.Context // ends every dial
 	Limit time.Duration   // of a dial, whatever the time of those who wait for it
+	Dials int             // at most so many are under way; 0: dialsMost
 
 	Dial   func(ctx context.Context) (C, error)                       // opens a connection of one's own
 	Usable func(C) bool                                               // of one's own, between its users
@@ -108,6 +110,7 @@ var errClosed = errors.New("the client is closed")
 
 // New makes a lender without a connection.
 func New[C comparable](config Config[C]) *Lender[C] {
+	config.Dials = cmp.Or(config.Dials, dialsMost)
 	if config.Attend == nil {
 		config.Attend = func(C) func() { return func() {} }
 	}
@@ -244,7 +247,7 @@ func (l *Lender[C]) dial(order Order, ended chan<- error) bool {
 	case l.closed:
 		ended <- errClosed
 		return true
-	case l.dials == dialsMost, order == PoolFirst && len(l.lent)+l.dials >= ownMost:
+	case l.dials >= l.Dials, order == PoolFirst && len(l.lent)+l.dials >= ownMost:
 		return false
 	}
 	l.dials, l.dialled = l.dials+1, time.Now()

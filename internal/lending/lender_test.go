@@ -257,24 +257,30 @@ func TestADialThatComesTooLateServesTheNextLoan(t *testing.T) {
 	})
 }
 
-// A dial whose packets were lost is not the only one, and a server that does not answer is not flooded.
+// A dial whose packets were lost is not the only one, unless there may be no other. A server that does not answer is
+// not flooded.
 func TestADialThatHangsLeavesRoomForAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, 3)
-		w.Keep()
-		w.dial = hang
-		for range 20 {
-			if l := w.lends(t, OwnFirst, 100*time.Millisecond); l.err == nil {
-				t.Fatal("a loan without a server")
+	for _, most := range []int{dialsMost, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 0, 3)
+			if most != dialsMost {
+				w.Dials = most
 			}
-		}
-		if n := w.dialled(); n != dialsMost {
-			t.Errorf("%d dials hang, want %d", n, dialsMost)
-		}
-		w.set(func() { w.dial = nil })
-		time.Sleep(w.Limit - 2*time.Second + moment) // the first of them is given up
-		w.lends(t, OwnFirst, time.Second).want(t, true, moment)
-	})
+			w.Keep()
+			w.dial = hang
+			for range 20 {
+				if l := w.lends(t, OwnFirst, 100*time.Millisecond); l.err == nil {
+					t.Fatal("a loan without a server")
+				}
+			}
+			if n := w.dialled(); n != most {
+				t.Errorf("%d dials hang, want %d", n, most)
+			}
+			w.set(func() { w.dial = nil })
+			time.Sleep(w.Limit - 2*time.Second + moment) // the first of them is given up
+			w.lends(t, OwnFirst, time.Second).want(t, true, moment)
+		})
+	}
 }
 
 func TestWithoutAServerALoanFailsAtOnceAndSaysWhy(t *testing.T) {

@@ -25,9 +25,12 @@ const (
 	// ownEvery is for how long a listener counts on what others send, at most: they may be connected to another server
 	// than those that notify this client.
 	ownEvery = 10 * time.Minute
-	// A failed listener connects again, at first soon.
+	// A failed listener connects again, at first soon. One that cannot connect, as after a failover, lets no more time
+	// pass from attempt to attempt than a sixteenth of that for which it was deaf, or half a second.
 	firstRetry = 50 * time.Millisecond
+	soonRetry  = 500 * time.Millisecond
 	lastRetry  = time.Minute
+	soonPart   = 16
 	// idle is how long an unused connection stays open.
 	idle = 30 * time.Second
 
@@ -159,6 +162,9 @@ func (l *Listener) listen() {
 		}
 		if len(l.wants()) > 0 && pause.For(l.Life, delay) {
 			delay = min(2*delay, lastRetry)
+			if err != nil && !errors.Is(err, ErrDeaf) {
+				delay = min(delay, max(soonRetry, time.Since(l.deaf.since)/soonPart))
+			}
 		}
 	}
 }

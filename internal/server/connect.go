@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/internal/pause"
 )
 
 const (
@@ -81,6 +84,39 @@ func (s *Server) connectAny(ctx context.Context, config *pgx.ConnConfig) (*pgx.C
 			timer.Reset(hostAlone)
 		case <-ctx.Done():
 			return nil, errors.Join(joined(refused), ctx.Err())
+		}
+	}
+}
+
+// followsLeader reports whether a configuration has several servers, and says which of them it wants.
+func followsLeader(config *pgx.ConnConfig) bool {
+	return config.ValidateConnect != nil && len(Addresses(config)) > 1
+}
+
+// dialsAtOnce is how many dials of own connections there may be: one that tries several servers beside each other does
+// not hang with one of them, and waits for the next leader.
+func (s *Server) dialsAtOnce() int {
+	if followsLeader(s.pool.Config().ConnConfig) {
+		return 1
+	}
+	return 0
+}
+
+// waitForLeader has a server that is not wanted, as a standby, asked again over the same connection until ctx ends: it
+// may be promoted, and another connection would cost it a process. So clients that have lost their leader wait for the
+// next without a crowd of connections, and have one when it comes.
+func waitForLeader(ctx context.Context, config *pgx.ConnConfig) {
+	suits := config.ValidateConnect
+	if !followsLeader(config) {
+		return
+	}
+	config.ValidateConnect = func(_ context.Context, conn *pgconn.PgConn) error {
+		for {
+			err := suits(ctx, conn)
+			preferred := new(pgconn.NotPreferredError)
+			if err == nil || conn.IsClosed() || errors.As(err, &preferred) || !pause.For(ctx, hostAgain) {
+				return err
+			}
 		}
 	}
 }

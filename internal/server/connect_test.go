@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -116,5 +117,35 @@ func TestHostsKeepTheirOrderWhereAnyServerWillDo(t *testing.T) {
 	if conn, err := s.Connect(ctx); err == nil {
 		t.Errorf("connected to %s while the first server may still answer", conn.PgConn().Conn().RemoteAddr())
 		_ = conn.Close(t.Context())
+	}
+}
+
+// A standby is asked again over the same connection until it is promoted: also for longer than connect_timeout.
+func TestAStandbyIsWaitedForOverOneConnection(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	at := db.Conn(t).Config()
+	own := address(at.Host, at.Port)
+	var asked atomic.Int32
+	var pids [5]uint32
+	s := clientOf(t, strings.Replace(db.URL(), own, "127.0.0.1:1,"+own, 1)+"&connect_timeout=1", nil)
+	dialled, err := s.connect(t.Context(), func(c *pgx.ConnConfig) {
+		c.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+			n := asked.Add(1)
+			if pids[n-1] = conn.PID(); n < 5 {
+				return errors.New("a standby")
+			}
+			return conn.Exec(ctx, "SELECT").Close()
+		}
+		waitForLeader(t.Context(), c)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pids != [5]uint32{pids[0], pids[0], pids[0], pids[0], pids[0]} || pids[0] != dialled.PgConn().PID() {
+		t.Errorf("asked processes %d, connected to %d; want one", pids, dialled.PgConn().PID())
+	}
+	if err := dialled.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

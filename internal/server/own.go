@@ -24,7 +24,7 @@ const goodbye = 100 * time.Millisecond
 // pool, or another that the process can get.
 func newLender(s *Server) *lending.Lender[*pgx.Conn] {
 	return lending.New(lending.Config[*pgx.Conn]{
-		Life: s.life, Limit: protocol.Patience, Dial: s.dial, Borrow: s.borrow,
+		Life: s.life, Limit: protocol.Patience, Dials: s.dialsAtOnce(), Dial: s.dial, Borrow: s.borrow,
 		Serves: func() (idle, full bool) {
 			stat := s.pool.Stat()
 			return stat.IdleConns() > 0, stat.TotalConns() >= stat.MaxConns()
@@ -82,7 +82,8 @@ func (s *Server) run(ctx context.Context, step protocol.Step) error {
 	})
 }
 
-// lent lends f a connection that can be had within a time.
+// lent lends f a connection that can be had within a time. With OwnFirst, which renews and gives signs of life, f gets
+// another if the first was silent and the leader has moved.
 func (s *Server) lent(
 	ctx context.Context, within time.Duration, order lending.Order,
 	f func(context.Context, lending.Loan[*pgx.Conn]) error,
@@ -96,17 +97,24 @@ func (s *Server) lent(
 	if err != nil {
 		return &coalesce.NotSentError{Err: err}
 	}
-	defer loan.Give()
+	if !loan.Own {
+		defer loan.Give()
+		return f(ctx, loan)
+	}
+	moved := s.whileSilent(ctx, loan.Conn)
 	err = f(ctx, loan)
-	if loan.Own {
-		s.losses.note(err)
+	again := moved() && err != nil && order == lending.OwnFirst
+	s.losses.note(err)
+	if loan.Give(); again {
+		return s.lent(ctx, within, order, f)
 	}
 	return err
 }
 
 // losses notes when an own connection was lost, until one works.
 type losses struct {
-	reconnected func(after time.Duration, err error) // nil: nobody hears of it
+	lost        func()                               // nil: nobody hears of it
+	reconnected func(after time.Duration, err error) // or of that
 
 	mu    sync.Mutex
 	since time.Time // zero: none was lost
@@ -125,7 +133,10 @@ func (l *losses) note(err error) {
 		l.since, l.cause = time.Now(), err
 	}
 	l.mu.Unlock()
-	if !lost && !since.IsZero() && l.reconnected != nil {
+	switch {
+	case lost && since.IsZero() && l.lost != nil:
+		l.lost()
+	case !lost && !since.IsZero() && l.reconnected != nil:
 		l.reconnected(time.Since(since), cause)
 	}
 }
@@ -136,7 +147,10 @@ func (s *Server) CloseOwn() { s.lender.Rest() }
 // dial opens an own connection.
 func (s *Server) dial(ctx context.Context) (conn *pgx.Conn, err error) {
 	var ears *ears
-	if conn, err = s.connect(ctx, func(c *pgx.ConnConfig) { ears = giveEars(c, s.losses.note) }); err == nil {
+	if conn, err = s.connect(ctx, func(c *pgx.ConnConfig) {
+		ears = giveEars(c, s.losses.note)
+		waitForLeader(ctx, c)
+	}); err == nil {
 		conn.PgConn().CustomData()[earsKey] = ears
 	}
 	return conn, err

@@ -96,13 +96,15 @@ func (s *Server) OnAbandoned(take func(protocol.Request, protocol.Answer, error)
 type Trouble struct {
 	// Unnamed: from now on statements go without names for so long, because a name was lost, so many times in a row.
 	Unnamed func(count int, lasting time.Duration, err error)
-	// Reconnected: the own connection was lost with this error, and a new one works after so long.
+	// Lost: the own connection was lost.
+	Lost func()
+	// Reconnected: it was lost with this error, and a new one works after so long.
 	Reconnected func(after time.Duration, err error)
 }
 
 // OnTrouble sets who hears of trouble. Call it before the first request.
 func (s *Server) OnTrouble(t Trouble) {
-	s.executor.Unnamed, s.losses.reconnected = t.Unnamed, t.Reconnected
+	s.executor.Unnamed, s.losses.lost, s.losses.reconnected = t.Unnamed, t.Lost, t.Reconnected
 }
 
 // Drain refuses requests for locks from now on, and returns when none is under way; when ctx ends, those end too.

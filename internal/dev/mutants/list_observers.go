@@ -45,7 +45,7 @@ var ofObservers = []mutant{
 		{"pglock/close.go", "\tc.send(ctx, others, c.backend.AnnounceOwn)\n", "\t_ = others\n"},
 	}, library, "^TestEachWayOfALock"},
 	{"observers: a new heartbeat connection is not told", []edit{
-		{"internal/server/own.go", "\tif !lost && !since.IsZero() && ", "\tif false && "},
+		{"internal/server/own.go", "\tcase !lost && !since.IsZero() && ", "\tcase false && "},
 	}, library, "^TestNewConnections"},
 	{"observers: lost names are not told", []edit{
 		{"internal/protocol/execute.go", "e.Unnamed != nil", "false"},

@@ -43,6 +43,12 @@ var ofConnections = []mutant{
 	{"a release takes no connection but the pool's", []edit{
 		{"internal/server/server.go", "releasesWide, errClosed, s.lend,", "releasesWide, errClosed, s.borrow,"},
 	}, integration, "^TestAServerWithoutAFreeSlot"},
+	{"who has lost its connection waits until it has something to say", []edit{
+		{"pglock/leases.go", "if waits || len(s.all) > 0 {", "if false {"},
+	}, library, "^TestWhoLosesItsConnection"},
+	{"clients that lose their connections come back at once", []edit{
+		{"pglock/sign.go", "c.now().Mono + rand.N(signPause))", "c.now().Mono)"},
+	}, library, "^TestSignsAfterALoss"},
 	{"a dial that hangs is waited for", []edit{
 		{"internal/lending/lender.go", "\t\t\tlate = true\n", ""},
 	}, lendingPackage, "^TestADialThatHangsIsWaited"},

@@ -67,14 +67,19 @@ func (j *Judge) explained(e history.Event) bool {
 		return slices.ContainsFunc(j.faults.Between(e.At.Add(-lasting), e.At), func(f history.Fault) bool {
 			return f.Full
 		})
+	case "0A000": // demoted
+		return e.How == history.Unfenced && j.moved(e.At)
 	case "read-only":
-		return slices.ContainsFunc(j.faults.Between(e.At.Add(-lasting), e.At), func(f history.Fault) bool {
-			return f.Moves
-		})
+		return j.moved(e.At)
 	case "unfenced": // the guard may ask for another fence
 		return e.Kind == history.Wrote && j.tampered(e.At.Add(-lasting), e.At)
 	}
 	return false
+}
+
+// moved reports whether something had another server lead, not long before.
+func (j *Judge) moved(at history.Time) bool {
+	return slices.ContainsFunc(j.faults.Between(at.Add(-lasting), at), func(f history.Fault) bool { return f.Moves })
 }
 
 func (j *Judge) errors(e history.Event) {

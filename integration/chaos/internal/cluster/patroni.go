@@ -34,11 +34,11 @@ const (
 )
 
 // whole is how long a cluster may take to be whole again after a fault.
-const whole = 45 * time.Second
+const whole = 2 * time.Minute
 
 // Patroni is three servers that Patroni keeps, one etcd, and HAProxy before them. Clients reach each server by a line
 // of its own, and the servers reach each other by others. Between the moment in which a standby is about to be promoted
-// and the moment in which the order of its commits is followed, its line refuses connections.
+// and the moment in which the order of its commits is followed, its line holds everything back.
 type Patroni struct {
 	*Cluster
 	Sync bool // synchronous_mode
@@ -275,8 +275,9 @@ func (p *Patroni) stop() error {
 }
 
 // ofPatroni is a line of a server's log about what Patroni, another server or the follower of a former leader has asked
-// it: not the library's.
-var ofPatroni = regexp.MustCompile(`(?m)^.* \[\d+\] (?:node\d|Patroni|chaos order).*\n`)
+// it, or of a standby that must be rewound because it has received more than the new leader: not the library's.
+var ofPatroni = regexp.MustCompile(`(?m)^.* \[\d+\] (?:(?:node\d|Patroni|chaos order).*|` +
+	` XX000 FATAL:  requested timeline \d+ does not contain minimum recovery point .*)\n`)
 
 func (p *Patroni) memberLogs() (logs []string) {
 	for _, m := range p.nodes {
@@ -301,12 +302,12 @@ func (p *Patroni) watch(ctx context.Context) {
 }
 
 // promote lets a standby become the primary, and leads clients to it. Nobody reaches it before we follow its commits.
-func (p *Patroni) promote(ctx context.Context, m *Member) (err error) {
+func (p *Patroni) promote(ctx context.Context, m *Member) error {
 	p.unfollow()
 	p.followed.Wait()
-	open := m.clients.Refuse()
-	defer func() { err = errors.Join(err, open()) }()
-	m.clients.Cut(true)
+	for _, end := range silence(m.clients) {
+		defer end()
+	}
 	promotion := history.Promotion{Lossy: !p.Sync, Dead: history.Now()}
 	promotion.Safe = promotion.Dead
 	if !p.Sync {
@@ -320,14 +321,13 @@ func (p *Patroni) promote(ctx context.Context, m *Member) (err error) {
 	}); err != nil || instead {
 		return err
 	}
-	err = m.ask(ctx, func(conn *pgx.Conn) error {
+	if err := m.ask(ctx, func(conn *pgx.Conn) (err error) {
 		if err := makeSlot(ctx, conn); err != nil {
 			return err
 		}
 		promotion.State, err = readState(ctx, conn)
 		return err
-	})
-	if err != nil {
+	}); err != nil {
 		return err
 	}
 	p.setPrimary(m)
