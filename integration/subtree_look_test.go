@@ -168,3 +168,38 @@ func TestI9_LaterGrantsElsewhereDoNotHoldUpASubtree(t *testing.T) {
 	}
 	later.exec(t, `COMMIT`)
 }
+
+// A restart gives a prepared transaction another name. It has still granted what it has.
+func TestI1_ASubtreeWaitsForAPreparedGrantOverARestart(t *testing.T) {
+	t.Parallel() // it has a server of its own
+	server := migrated(t, map[string]string{"max_prepared_transactions": "5"})
+	p, below := newPeer(t, server.URL()), newPeer(t, server.URL())
+	below.exec(t, `BEGIN`)
+	if g, err := below.acquire(t.Context(), "t/x", uuid.New(), time.Hour, false); err != nil || !g.granted {
+		t.Fatalf("%+v, %v", g, err)
+	}
+	below.liftLimits(t)
+	id := uuid.New()
+	ask := func(when string) {
+		t.Helper()
+		if a := p.subtree(t, "t", id); a.granted {
+			t.Fatalf("%s: %+v while a grant below is under way", when, a)
+		}
+	}
+	ask("first")
+	ask("open")
+	below.exec(t, `PREPARE TRANSACTION 'p'`)
+	ask("prepared")
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	key := p.key
+	p = newPeer(t, server.URL())
+	p.key = key
+	ask("restarted")
+	p.exec(t, `COMMIT PREPARED 'p'`)
+	ask("committed")
+}

@@ -48,7 +48,8 @@ var (
 // HeldError says who holds a lock. It is an ErrHeld.
 type HeldError struct {
 	Lock string
-	// "" in a grace, or if nobody holds the lock: a waiter is next, or a transaction has locked its row
+	// "" in a grace, or if nobody holds the lock: a waiter is next, or a transaction has locked its row, or grants of
+	// other locks take so long that nobody knows yet what a subtree would cover
 	Holder    string
 	By        string    // the lock that Holder holds, if another is in the way: above, or below a subtree (WithSubtree)
 	Token     Token     // of the holder's lease; 0 if Holder is ""
@@ -66,7 +67,7 @@ func (e *HeldError) Error() string {
 			e.ExpiresAt.Format(time.RFC3339Nano))
 	case e.Holder == "":
 		return fmt.Sprintf("pglock: lock %q has no holder and is not free: a waiter is next, or a transaction has "+
-			"locked its row", e.Lock)
+			"locked its row, or (for a subtree) is granting another lock", e.Lock)
 	}
 	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Lock, e.Holder, e.Token)
 	if e.By != "" {

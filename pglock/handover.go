@@ -14,7 +14,7 @@ import (
 // HandOver ends the lease and, in the same step, grants the lock to a call that waits for it under the label to
 // (WithHolder). If several such calls wait, the first in the queue gets the lock. Calls that queued before it keep
 // their places, and the server serves them afterwards. You can hand over only an exclusive lease, and only to a call
-// that asks for an exclusive one.
+// that asks for an exclusive one. A call for a subtree counts when it has found nothing below in its way.
 //
 // A waiter behind the eighth place of a queue that has stood still for half a minute learns of the grant by its next
 // look, up to two and a half seconds later.

@@ -54,6 +54,9 @@ var ofSubtrees = []mutant{
 	{"I8 subtree: no lease below is watched", []edit{
 		{schema, "GREATEST(first.until, clock_timestamp()) + interval '1 minute')", "NULL)"},
 	}, integration, "^TestI8_TheEndOfWhat"},
+	{"I1 subtree: a restart hides prepared grants", []edit{
+		{schema, " OR k.pid IS NULL));", "));"},
+	}, integration, "^TestI1_ASubtreeWaitsForAPrepared"},
 	{"I9 subtree: later grants elsewhere hold up a subtree", []edit{
 		{schema, "s.under := wait_out(s.under);", "s.under := wait_out(NULL);"},
 	}, integration, "^TestI9_LaterGrants"},
