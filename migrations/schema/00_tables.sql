@@ -80,7 +80,9 @@ INSERT INTO installation DEFAULT VALUES;
 CREATE TABLE locks (
   name          text COLLATE "C" NOT NULL,
   slot          int         NOT NULL DEFAULT 0,
-  expires_at    timestamptz NOT NULL,               -- early in the row: whoever reads many reads no further
+  acquired_at   timestamptz NOT NULL,               -- the times are early in the row: whoever reads many reads no
+  renewed_at    timestamptz NOT NULL,               -- further, and in this order: a statement asks the clock in the
+  expires_at    timestamptz NOT NULL,               -- order of columns, and a lease lasts no less than its TTL
   ended_at      timestamptz,
   token         bigint      NOT NULL,               -- of the grant
   grant_id      uuid        NOT NULL,
@@ -91,8 +93,6 @@ CREATE TABLE locks (
   capacity      int,                                -- the limit of mode limit
   ticket        bigint      NOT NULL DEFAULT 0,     -- the last one that this row was granted to
   ttl           interval    NOT NULL,
-  acquired_at   timestamptz NOT NULL,
-  renewed_at    timestamptz NOT NULL,
   extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
   grants        bigint      NOT NULL DEFAULT 0,     -- how often this row was granted
