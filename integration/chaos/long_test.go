@@ -51,7 +51,7 @@ func TestAFewSecondsOfChaos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"live heap", "memory", "goroutines", "connections", "table locks",
+	for _, name := range []string{"live heap", "memory", "goroutines", "connections", "table locks, of each row",
 		"indexes of waiters", "table receipts, of each row", "indexes of events, of each row"} {
 		figure := regexp.MustCompile(`(?m)^\| ` + name + ` \| [1-9]\S* ?\S* \| [1-9]\S* ?\S* \| .* \| too few samples \|$`)
 		if !figure.Match(report) {
