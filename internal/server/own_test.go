@@ -70,3 +70,40 @@ func TestTheServerKnowsTheConnectionThatIsLeft(t *testing.T) {
 		t.Error("a connection whose session's row was locked is not marked later")
 	}
 }
+
+// Whoever looks after the heartbeat hears at once that the own connection was lost, once for each loss, and then that
+// another works.
+func TestALostConnectionIsTold(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := db.Conn(t)
+	s := New(db.Pool(t), "pglock", nil, errors.New("closed"))
+	defer s.Close()
+	told := make(chan string, 10)
+	s.OnTrouble(Trouble{Lost: func() { told <- "lost" },
+		Reconnected: func(time.Duration, error) { told <- "reconnected" }})
+	who := protocol.Session{Key: uuid.New(), Holder: "holder", TTL: time.Minute}
+	sign := func() error { return s.Sign(t.Context(), 5*time.Second, who) }
+	if err := sign(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		var ended bool
+		if err := look.QueryRow(t.Context(),
+			"SELECT pg_terminate_backend(pid, 10000) FROM pglock.sessions").Scan(&ended); err != nil || !ended {
+			t.Fatal(ended, err)
+		}
+		select {
+		case what := <-told:
+			if what != "lost" {
+				t.Fatalf("told that it was %s, want lost", what)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("nobody was told of the loss")
+		}
+		pgtest.Eventually(t, "a sign of life", func() bool { return sign() == nil })
+		if what := <-told; what != "reconnected" {
+			t.Fatalf("told that it was %s, want reconnected", what)
+		}
+	}
+}
