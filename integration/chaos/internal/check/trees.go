@@ -5,6 +5,7 @@ package check
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -129,9 +130,9 @@ func (b *believers) compareTree(x *belief) {
 type trees struct {
 	*court
 	calls   map[int64]*climber
-	waiting map[string]*climber // by their labels
-	granted []*climber          // lately, for the next look
-	hands   map[string]span     // of each name, its latest hand-over
+	waiting map[string]*climber       // by their labels
+	granted []*climber                // lately, for the next look
+	hands   map[string]map[int64]span // of each name, the latest hand-over of each lease, lately
 }
 
 // climber is a request for a name above or below which there may be subtrees.
@@ -147,7 +148,7 @@ type climber struct {
 
 func newTrees(c *court) trees {
 	return trees{court: c, calls: make(map[int64]*climber), waiting: make(map[string]*climber),
-		hands: make(map[string]span)}
+		hands: make(map[string]map[int64]span)}
 }
 
 func (t *trees) event(e history.Event) {
@@ -170,9 +171,15 @@ func (t *trees) event(e history.Event) {
 			t.granted = append(t.granted, c)
 		}
 	case history.Hands:
-		t.hands[e.Name] = span{e.At, e.At.Add(longestHandOver)}
+		if t.hands[e.Name] == nil {
+			t.hands[e.Name] = make(map[int64]span)
+		}
+		maps.DeleteFunc(t.hands[e.Name], func(_ int64, s span) bool { return s.to < e.At.Add(-longestHandOver) })
+		t.hands[e.Name][e.Lease] = span{e.At, e.At.Add(longestHandOver)}
 	case history.Handed:
-		t.hands[e.Name] = span{t.hands[e.Name].from, e.At}
+		if s, known := t.hands[e.Name][e.Lease]; known {
+			t.hands[e.Name][e.Lease] = span{s.from, e.At}
+		}
 	}
 }
 
@@ -224,8 +231,12 @@ func (t *trees) look(k history.Look) {
 
 // handed says that the grant may have been a hand-over.
 func (t *trees) handed(g *climber) bool {
-	h, known := t.hands[g.name]
-	return known && h.from <= g.given && h.to >= g.asked
+	for _, s := range t.hands[g.name] {
+		if s.from <= g.given && s.to >= g.asked {
+			return true
+		}
+	}
+	return false
 }
 
 // blocked says that a lease above or below is in the way of a ticket, or a lower ticket there.

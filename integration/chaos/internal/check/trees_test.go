@@ -142,6 +142,16 @@ func TestOvertakingInATreeIsFound(t *testing.T) {
 		"a hand-over": {branch{"a", exclusive, true}, branch{"a/b", exclusive, false}, 10, func(s *story) {
 			s.Event(history.Event{Kind: history.Hands, Who: bob, Lease: 9, At: ms(15), Name: "a/b"})
 		}, nil},
+		"one of several hand-overs": {branch{"a", exclusive, true}, branch{"a/b", exclusive, false}, 10,
+			func(s *story) {
+				s.Event(history.Event{Kind: history.Hands, Who: bob, Lease: 9, At: ms(15), Name: "a/b"})
+				s.Event(history.Event{Kind: history.Hands, Who: alice, Lease: 10, At: ms(21), Name: "a/b"})
+				s.Event(history.Event{Kind: history.Handed, Who: bob, Lease: 9, At: ms(22), Name: "a/b"})
+			}, nil},
+		"after a hand-over": {branch{"a", exclusive, true}, branch{"a/b", exclusive, false}, 10, func(s *story) {
+			s.Event(history.Event{Kind: history.Hands, Who: bob, Lease: 9, At: ms(6), Name: "a/b"})
+			s.Event(history.Event{Kind: history.Handed, Who: bob, Lease: 9, At: ms(8), Name: "a/b"})
+		}, overtaken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t)
