@@ -83,7 +83,8 @@ func (f *follower) first(times *[]time.Time, after time.Time) (d time.Duration, 
 	return 0, false
 }
 
-// startFollowed starts a cluster in synchronous mode. opened has each moment in which a new leader begins to take writes.
+// startFollowed starts a cluster in synchronous mode. opened has each moment in which a new leader begins to take
+// writes.
 func startFollowed(t *testing.T) (p *cluster.Patroni, opened chan time.Time) {
 	t.Helper()
 	opened = make(chan time.Time, 10)
