@@ -46,7 +46,8 @@ type Config[C, Q, A any] struct {
 // one after the other wait for nothing.
 //
 // A statement belongs to the coalescer and not to its calls: a call whose context ends leaves at once, and the
-// connection stays usable. A call that leaves before its statement is sent, or sent again, is not in it.
+// connection stays usable. A call that leaves before its statement is sent, or sent again, is not in it. One whose
+// context has already ended is never in one.
 type Coalescer[C, Q, A any] struct {
 	Config[C, Q, A]
 
@@ -103,6 +104,9 @@ func New[C, Q, A any](config Config[C, Q, A]) *Coalescer[C, Q, A] {
 // Do makes the call, alone or with others.
 func (g *Coalescer[C, Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	c := &call[Q, A]{q: q, done: make(chan struct{})}
+	if err := ctx.Err(); err != nil {
+		return c.a, &NotSentError{err}
+	}
 	g.mu.Lock()
 	if g.shut {
 		g.mu.Unlock()

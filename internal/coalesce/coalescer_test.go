@@ -456,6 +456,24 @@ func TestCallThatGivesUpBeforeItIsSentIsNotSent(t *testing.T) {
 	})
 }
 
+// A call whose context has ended is refused at once: an answer that comes soon would win the race now and then.
+func TestCallUnderAnEndedContextIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDepot(t, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if h := back(t, d.call(ctx, order{name: "a", n: 1})); !errors.Is(h.err, context.Canceled) || !neverSent(h.err) {
+			t.Errorf("%+v, want a cancelled call that was never sent", h)
+		}
+		if stat := d.pool.Stat(); stat.AcquireCount()+stat.CanceledAcquireCount() > 0 {
+			t.Error("it asked for a connection")
+		}
+		b := d.call(t.Context(), order{name: "b", n: 2})
+		d.next(t, "b2").answer()
+		must(t, b, 2)
+	})
+}
+
 // wasAbandoned is what came for a call that had left.
 func (d *depot) wasAbandoned(t *testing.T) heard {
 	t.Helper()

@@ -176,6 +176,9 @@ var ofClose = []mutant{
 		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n",
 			"\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
+	{"a call under an ended context goes into a statement", []edit{
+		{"internal/coalesce/coalescer.go", "\tif err := ctx.Err(); err != nil {", "\tif err := ctx.Err(); false {"},
+	}, coalescing, "^TestCallUnderAnEndedContext"},
 	{"the token of a lease that has ended stays known", []edit{
 		{"pglock/leases.go", "if delete(s.all, l); s.byToken[l.token] == l {", "if delete(s.all, l); false {"},
 	}, library, "^TestAcquireAllThatFailsHoldsNothing"},
