@@ -442,6 +442,9 @@ type fakeConn struct {
 	closed   bool
 }
 
+// Certain is never so: tests decide what it hears.
+func (*fakeConn) Certain() bool { return false }
+
 func (e *fakeConn) Subscribe(_ context.Context, channels ...string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -10,6 +10,8 @@ import (
 type Conn interface {
 	Subscribe(ctx context.Context, channels ...string) error
 	Unsubscribe(ctx context.Context, channel string) error
+	// Certain reports that it goes to the server itself: what it subscribes to will come.
+	Certain() bool
 	// Next returns what was heard first, ErrQuiet when ctx ends, and any other error if the connection is lost.
 	Next(ctx context.Context) (channel, payload string, err error)
 	// Close ends what Subscribe has begun. A connection that works goes on for others; any other is closed.

@@ -170,15 +170,15 @@ func (l *Listener) listen() {
 }
 
 // session is the life of one connection. A connection that takes LISTEN may still hear nothing, behind a pooler or on
-// a dead line. So it sends itself a notification through another connection, at first and from time to time. Once it
-// has heard its own, it counts on those of others, too.
+// a dead line. So it sends itself a notification through another connection from time to time, and at first unless it
+// is certain to hear. Once it has heard its own, it counts on those of others, too.
 type session struct {
 	*Listener
 	began      time.Time
 	conn       Conn
 	subscribed map[string]bool
 	heard      bool          // anything but the probes of others
-	proven     bool          // it has heard a probe of its own
+	proven     bool          // it has heard a probe of its own, or is certain to hear
 	sent       chan error    // 1-buffered: the outcome of sending a probe
 	probe      int           // the number of the last one
 	due        time.Duration // the next probe, or the end of waiting for one
@@ -203,6 +203,9 @@ func (s *session) run() (err error) {
 	for s.Life.Err() == nil {
 		if goOn, err := s.subscribe(); !goOn {
 			return err
+		}
+		if !s.proven && conn.Certain() && !errors.Is(s.deaf.err, errUnheard) {
+			s.trust()
 		}
 		if !s.prove() {
 			return errUnheard
@@ -330,16 +333,24 @@ func (s *session) hear(channel, payload string) {
 // payload distinguishes the last probe from all others.
 func (s *session) payload() string { return s.nonce + " " + strconv.Itoa(s.probe) }
 
-// hearProbe plans the next one, at a random time: of many listeners one is the first, and all others hear that.
+// hearProbe plans the next one.
 func (s *session) hearProbe(own bool) {
 	if own {
-		s.waiting, s.trusts = false, s.now()+ownEvery-rand.N(ownEvery/2)
-	} else if s.waiting || !s.proven {
-		return
+		s.waiting = false
+		s.trust()
+	} else if !s.waiting && s.proven {
+		s.plan()
 	}
-	s.due = min(s.now()+probeEvery-rand.N(probeEvery/2), s.trusts)
-	if !s.proven {
+}
+
+// trust begins to count on notifications, also on the probes of others.
+func (s *session) trust() {
+	s.trusts = s.now() + ownEvery - rand.N(ownEvery/2)
+	if s.plan(); !s.proven {
 		s.proven = true
 		s.hears()
 	}
 }
+
+// plan sets a random time for the next probe: of many listeners one is the first, and all others hear that.
+func (s *session) plan() { s.due = min(s.now()+probeEvery-rand.N(probeEvery/2), s.trusts) }

@@ -20,6 +20,7 @@ type stage struct {
 	conns []*conn       // that were made
 	deaf  bool          // probes do not come through
 	mute  error         // probes cannot be sent
+	sure  bool          // connections are certain to hear
 	since time.Duration // of the last report that nothing, or something again, was heard
 }
 
@@ -107,6 +108,8 @@ func (c *conn) Unsubscribe(_ context.Context, channel string) error {
 	return nil
 }
 
+func (c *conn) Certain() bool { return c.stage.sure }
+
 func (c *conn) Next(ctx context.Context) (string, string, error) {
 	select {
 	case n, open := <-c.said:
@@ -185,6 +188,28 @@ func TestConnectionThatBreaksOrHearsNothingIsReplaced(t *testing.T) {
 		if attempts := count(got, "deaf "); attempts < 5 || !slices.Contains(got, "deaf 2: "+errUnheard.Error()) ||
 			s.since < 30*time.Second {
 			t.Errorf("%d failed attempts in a minute, deaf for %v: %q", attempts, s.since, got)
+		}
+	})
+}
+
+// A connection that goes to the server itself hears from its LISTEN on. If it turns out to be deaf, the next one has to
+// prove that it hears.
+func TestCertainConnectionHearsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		s.sure, s.deaf = true, true
+		s.Want(s.Own)
+		s.want(t, "+own", "changed own", "hears true")
+		time.Sleep(probeEvery + 2*probeWait)
+		if told := s.told(); !slices.Contains(told, "hears false") || slices.Contains(told, "hears true") {
+			t.Errorf("told %q, want that it hears nothing, and does not believe the next connection", told)
+		}
+		s.mu.Lock()
+		s.deaf = false
+		s.mu.Unlock()
+		time.Sleep(2 * probeWait)
+		if told := s.told(); !slices.Contains(told, "hears true") {
+			t.Errorf("told %q, want that it hears again", told)
 		}
 	})
 }

@@ -53,6 +53,9 @@ type Executor struct {
 	// Unnamed hears that a name was lost, so many times in a row, and for how long statements go without names; nil:
 	// nobody does.
 	Unnamed func(count int, lasting time.Duration, err error)
+	// Watch begins when steps are sent over a connection. answered ends it, and returns their error, or a better one;
+	// nil: nobody watches.
+	Watch func(ctx context.Context, conn *pgx.Conn) (answered func(error) error)
 
 	// explicit says that the sessions' default isolation is not READ COMMITTED; then statements travel between BEGIN
 	// and COMMIT.
@@ -74,7 +77,9 @@ func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ..
 		if !named {
 			along = nil
 		}
-		err := send(ctx, conn, explicit, named, append([]Step{first}, along...))
+		err := e.watched(ctx, conn, func() error {
+			return send(ctx, conn, explicit, named, append([]Step{first}, along...))
+		})
 		switch {
 		case !explicit && State(err) == StateIsolation: // nothing was done
 			e.explicit.Store(true)
@@ -97,6 +102,14 @@ func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ..
 		}
 		return err
 	}
+}
+
+func (e *Executor) watched(ctx context.Context, conn *pgx.Conn, do func() error) error {
+	if e.Watch == nil {
+		return do()
+	}
+	answered := e.Watch(ctx, conn)
+	return answered(do())
 }
 
 // send sends all steps at once, and reads their answers.

@@ -108,11 +108,11 @@ func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
 		return nil, err
 	}
 	defer loan.Give()
-	h := &hearing{s.life, lender, loan.Conn, earsOf(loan.Conn)}
+	h := &hearing{s, lender, loan.Conn, earsOf(loan.Conn)}
 	if s.direct == nil {
 		// Behind a pooler LISTEN would apply to a connection that others use, and we would hear nothing.
-		answers, err := simply(ctx, loan.Conn, "select pg_catalog.pg_backend_pid()")
-		if h.ears.note(err); err != nil {
+		answers, err := h.simply(ctx, "select pg_catalog.pg_backend_pid()")
+		if err != nil {
 			return nil, err
 		}
 		if pid := fmt.Sprint(loan.Conn.PgConn().PID()); len(answers) != 1 || len(answers[0].Rows) != 1 ||
@@ -127,7 +127,7 @@ func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
 
 // hearing is a connection while the listener uses it, besides others.
 type hearing struct {
-	life   context.Context
+	server *Server
 	lender *lending.Lender[*pgx.Conn]
 	conn   *pgx.Conn
 	ears   *ears
@@ -145,14 +145,16 @@ func (h *hearing) Unsubscribe(ctx context.Context, channel string) error {
 	return h.exec(ctx, "UNLISTEN "+pgx.Identifier{channel}.Sanitize())
 }
 
+// Certain is so where Listen has seen whom the connection leads to.
+func (h *hearing) Certain() bool { return h.server.direct == nil }
+
 func (h *hearing) exec(ctx context.Context, sql string) error {
 	loan, err := h.lender.Claim(ctx, h.conn)
 	if err != nil {
 		return err
 	}
 	defer loan.Give()
-	_, err = simply(ctx, loan.Conn, sql)
-	h.ears.note(err)
+	_, err = h.simply(ctx, sql)
 	return err
 }
 
@@ -173,9 +175,9 @@ func (h *hearing) Next(ctx context.Context) (channel, payload string, err error)
 }
 
 func (h *hearing) Close(works bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.life), goodbye)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.server.life), goodbye)
 	defer cancel()
-	if works && h.life.Err() == nil {
+	if works && h.server.life.Err() == nil {
 		works = h.exec(ctx, "UNLISTEN *") == nil
 	}
 	if !works {
@@ -191,6 +193,13 @@ func (h *hearing) Close(works bool) {
 
 // simply sends statements without parameters in the simple protocol, which needs no prepared statement. pgx's own way
 // to do that insists on settings of the session that only parameters need.
-func simply(ctx context.Context, conn *pgx.Conn, sql string) ([]*pgconn.Result, error) {
-	return conn.PgConn().Exec(ctx, sql).ReadAll()
+func (h *hearing) simply(ctx context.Context, sql string) (answers []*pgconn.Result, err error) {
+	answered := func(err error) error { return err }
+	if h.server.direct == nil {
+		answered = h.server.watch(ctx, h.conn)
+	}
+	answers, err = h.conn.PgConn().Exec(ctx, sql).ReadAll()
+	err = answered(err)
+	h.ears.note(err)
+	return answers, err
 }

@@ -2,8 +2,11 @@ package server
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,49 +20,68 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// pair is one server under two addresses, as if it were two. The first may fall silent.
+// pair is one server under one address or two, as if it were two. What is connected to the first may fall silent.
 type pair struct {
 	*Server
-	quiet   atomic.Bool   // the first says nothing more, to nobody
-	dialled chan struct{} // how often the first was dialled
+	db    *pgtest.DB
+	test  context.Context // of the test: its end ends the lines
+	lines *sync.WaitGroup
+	asks  atomic.Bool // the pool asks every idle connection whether it works
+	quiet atomic.Bool // those that are connected to the first hear nothing more; later ones do
 }
 
-// quietConn loses what the server says while the first server is quiet.
-type quietConn struct {
-	net.Conn
-	quiet *atomic.Bool
-}
-
-func (c *quietConn) Read(b []byte) (n int, err error) {
-	for {
-		if n, err = c.Conn.Read(b); err != nil || !c.quiet.Load() {
-			return n, err
+// line passes on what a connection says in both ways, and nothing more to the client once it is quiet: not even that
+// the connection is lost.
+func (p *pair) line(server net.Conn) net.Conn {
+	client, here := net.Pipe()
+	context.AfterFunc(p.test, func() { _ = here.Close() })
+	p.lines.Go(func() {
+		_, _ = io.Copy(server, here)
+		_, _ = io.Copy(io.Discard, here) // it is gone
+		_ = server.Close()
+	})
+	p.lines.Go(func() {
+		said := make([]byte, 1<<13)
+		for {
+			n, err := server.Read(said)
+			switch {
+			case p.quiet.Load() && err == nil:
+			case p.quiet.Load():
+				return
+			case err != nil:
+				_ = here.Close()
+				return
+			default:
+				_, _ = here.Write(said[:n])
+			}
 		}
-	}
+	})
+	return client
 }
 
 const firstHost, secondHost = "127.0.0.1:1", "127.0.0.1:2"
 
-func startPair(t *testing.T) *pair {
+func startPair(t *testing.T, hosts ...string) *pair {
 	t.Helper()
 	db := pgtest.Database(t)
 	at := db.Conn(t).Config()
 	own := address(at.Host, at.Port)
-	config, err := pgxpool.ParseConfig(strings.Replace(db.URL(), own, firstHost+","+secondHost, 1) +
-		"&target_session_attrs=read-write")
+	p := &pair{db: db, test: t.Context(), lines: pgtest.Group(t)}
+	config, err := pgxpool.ParseConfig(strings.Replace(db.URL(), own, strings.Join(hosts, ","), 1) +
+		"&target_session_attrs=read-write&connect_timeout=1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pair{dialled: make(chan struct{}, 10)}
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return p.asks.Load() }
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, to string) (net.Conn, error) {
-		if to == firstHost {
-			p.dialled <- struct{}{}
-		}
 		conn, err := new(net.Dialer).DialContext(ctx, network, own)
 		if err != nil || to != firstHost {
 			return conn, err
 		}
-		return &quietConn{conn, &p.quiet}, nil
+		if p.quiet.Load() && len(hosts) == 1 {
+			return conn, nil // the next leader
+		}
+		return p.line(conn), nil
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
@@ -68,7 +90,40 @@ func startPair(t *testing.T) *pair {
 	t.Cleanup(pool.Close)
 	p.Server = New(pool, "pglock", nil, context.Canceled)
 	t.Cleanup(p.Close)
+	if err := p.sign(t); err != nil || p.leads(t) != firstHost {
+		t.Fatalf("%v, at %s", err, p.leads(t))
+	}
 	return p
+}
+
+// sign gives a sign of life.
+func (p *pair) sign(t *testing.T) error {
+	return p.Sign(t.Context(), time.Second, protocol.Session{Key: uuid.New(), Holder: "holder", TTL: time.Minute})
+}
+
+// idle gives the pool idle connections.
+func (p *pair) idle(t *testing.T, n int) {
+	t.Helper()
+	all := make([]*pgxpool.Conn, n)
+	for i := range all {
+		var err error
+		if all[i], err = p.pool.Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, conn := range all {
+		conn.Release()
+	}
+}
+
+// fall makes the first server fall silent, without the processes of its connections.
+func (p *pair) fall(t *testing.T) {
+	t.Helper()
+	p.quiet.Store(true)
+	if _, err := p.db.Conn(t).Exec(t.Context(), `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+		WHERE datname = $1 AND pid <> pg_backend_pid()`, p.db.Name()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // leads is the server that the own connection leads to.
@@ -83,35 +138,73 @@ func (p *pair) leads(t *testing.T) string {
 	return address(at.Host, at.Port)
 }
 
-// A leader is cut off in silence, and another server leads: the statement that waits for the first is answered by the
-// other long before it is given up.
+// A leader is cut off in silence, and another server leads, by an address of its own or by the same: the statement that
+// waits for the first is answered by the other long before it is given up. So is one that waits over the pool.
 func TestASilentLeaderIsLeftForAnother(t *testing.T) {
 	t.Parallel()
-	p := startPair(t)
-	who := protocol.Session{Key: uuid.New(), Holder: "holder", TTL: time.Minute}
-	if err := p.Sign(t.Context(), time.Second, who); err != nil || p.leads(t) != firstHost {
-		t.Fatalf("%v, at %s", err, p.leads(t))
-	}
-	p.quiet.Store(true)
-	began := time.Now()
-	err := p.Sign(t.Context(), time.Second, who)
-	if took := time.Since(began); err != nil || took > protocol.Patience/2 || p.leads(t) != secondHost {
-		t.Errorf("%v after %v, at %s", err, took, p.leads(t))
+	for name, hosts := range map[string][]string{"two addresses": {firstHost, secondHost}, "one address": {firstHost}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startPair(t, hosts...)
+			listens, err := p.Listen(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.idle(t, 2)
+			p.fall(t)
+			query := func() error { return p.Query(t.Context(), protocol.Step{SQL: "select 1"}) }
+			for _, ask := range []struct {
+				what string
+				do   func() error
+				lost bool
+			}{
+				{"a sign of life", func() error { return p.sign(t) }, false},
+				{"LISTEN", func() error { return listens.Subscribe(t.Context(), "a") }, true},
+				{"the pool", query, true},
+				{"the pool, which asks first", func() error { p.asks.Store(true); return query() }, false},
+			} {
+				began := time.Now()
+				err := ask.do()
+				if took := time.Since(began); took > protocol.Patience*2/3 ||
+					(protocol.ConnectionLost(err) || errors.Is(err, lending.ErrGone)) != ask.lost {
+					t.Errorf("%s: %v after %v, lost is to be %v", ask.what, err, took, ask.lost)
+				}
+			}
+			if at := p.leads(t); at != hosts[len(hosts)-1] {
+				t.Errorf("the own connection leads to %s", at)
+			}
+		})
 	}
 }
 
-// A leader that is only slow is not left: a new connection leads to the same one.
+// A leader that is only slow is not left, and is not asked again as soon.
 func TestASlowLeaderIsNotLeft(t *testing.T) {
 	t.Parallel()
-	p := startPair(t)
-	err := p.lent(t.Context(), time.Second, lending.OwnFirst,
-		func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
-			<-p.dialled // for this loan
-			<-p.dialled // while it takes long
-			_, err := simply(ctx, loan.Conn, "select pg_catalog.pg_sleep(0.5)")
-			return err
+	for name, hosts := range map[string][]string{"two addresses": {firstHost, secondHost}, "one address": {firstHost}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startPair(t, hosts...)
+			locking := p.db.Conn(t)
+			if _, err := locking.Exec(t.Context(), "select pg_advisory_lock(1)"); err != nil {
+				t.Fatal(err)
+			}
+			answered := make(chan error)
+			go func() {
+				answered <- p.lent(t.Context(), time.Second, lending.OwnFirst,
+					func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
+						return p.executor.Run(ctx, loan.Conn, protocol.Step{SQL: "select pg_catalog.pg_advisory_lock(1)"})
+					})
+			}()
+			pgtest.Eventually(t, "the leader is found slow", func() bool { return p.slow.Load() == 1 })
+			if _, err := locking.Exec(t.Context(), "select pg_advisory_unlock(1)"); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-answered; err != nil || p.leads(t) != firstHost {
+				t.Errorf("%v, at %s", err, p.leads(t))
+			}
+			if err := p.sign(t); err != nil || p.slow.Load() != 0 {
+				t.Errorf("%v, and the leader was slow %d times", err, p.slow.Load())
+			}
 		})
-	if err != nil || p.leads(t) != firstHost {
-		t.Errorf("%v, at %s", err, p.leads(t))
 	}
 }

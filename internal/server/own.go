@@ -68,8 +68,6 @@ func (s *Server) hang(conn *pgx.Conn) {
 	e.change(func() { e.lost = cmp.Or(e.lost, lending.ErrGone) })
 }
 
-func (s *Server) borrow(ctx context.Context) (*pgx.Conn, func(), error) { return borrow(ctx, s.pool) }
-
 // run runs a step on the own connection, or on another that can be had sooner, and keeps the own one open for the next.
 // Getting a connection may take half of the time of ctx, so that the step has the other half.
 func (s *Server) run(ctx context.Context, step protocol.Step) error {
@@ -82,8 +80,8 @@ func (s *Server) run(ctx context.Context, step protocol.Step) error {
 	})
 }
 
-// lent lends f a connection that can be had within a time. With OwnFirst, which renews and gives signs of life, f gets
-// another if the first was silent and the leader has moved.
+// lent lends f a connection that can be had within a time. Where it had an own one to itself, which has moved, f is
+// repeated over another.
 func (s *Server) lent(
 	ctx context.Context, within time.Duration, order lending.Order,
 	f func(context.Context, lending.Loan[*pgx.Conn]) error,
@@ -101,11 +99,9 @@ func (s *Server) lent(
 		defer loan.Give()
 		return f(ctx, loan)
 	}
-	moved := s.whileSilent(ctx, loan.Conn)
 	err = f(ctx, loan)
-	again := moved() && err != nil && order == lending.OwnFirst
 	s.losses.note(err)
-	if loan.Give(); again {
+	if loan.Give(); errors.Is(err, errMoved) && order <= lending.OwnFirst {
 		return s.lent(ctx, within, order, f)
 	}
 	return err
@@ -271,6 +267,7 @@ func (s *Server) sign(ctx context.Context, who protocol.Session, loan lending.Lo
 	e.marked.Store(*marked)
 	if *marked {
 		s.known.Store(loan.Conn)
+		s.unpooled.Store(true)
 	}
 	return nil
 }
