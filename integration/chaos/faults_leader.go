@@ -35,8 +35,8 @@ var patroniFaults = []fault{
 		lane: serverLane, moves: true, run: lasting((*cluster.Patroni).CutLeader, 3*time.Second)},
 	{name: "replica-kill", about: "all processes of the synchronous standby are killed", lane: serverLane, moves: true,
 		run: lasting((*cluster.Patroni).KillReplica, 4*time.Second)},
-	{name: "etcd-away", about: "etcd stands still for twelve seconds", lane: serverLane, moves: true,
-		run: lasting((*cluster.Patroni).StopEtcd, 12*time.Second)},
+	{name: "etcd-away", about: "etcd stands still for a minute", lane: serverLane, moves: true,
+		run: lasting((*cluster.Patroni).StopEtcd, time.Minute)},
 	{name: "leader-freeze", about: "the leader stands still (SIGSTOP), and goes on when another leads",
 		lane: serverLane, moves: true, run: lasting((*cluster.Patroni).FreezeLeader, time.Second)},
 	{name: "leader-forsaken", about: "the leader's Patroni stands still, and no standby hears from it; it goes on, " +

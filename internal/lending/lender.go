@@ -37,8 +37,10 @@ const (
 type Order int
 
 const (
+	// Fresh dials a connection of one's own, or takes one that is given back meanwhile: it works now.
+	Fresh Order = iota
 	// Own takes a connection of one's own, and dials one if there is none. It never takes one of the pool.
-	Own Order = iota
+	Own
 	// OwnFirst is Own. While there is one that is in use, it is OpenFirst.
 	OwnFirst
 	// OpenFirst takes one of one's own if it is open, else an idle one of the pool. It dials if there is neither.
@@ -120,6 +122,9 @@ func New[C comparable](config Config[C]) *Lender[C] {
 // Lend lends a connection. It fails when ctx ends, or when none can come, with the reason for which none could be
 // dialled.
 func (l *Lender[C]) Lend(ctx context.Context, order Order) (Loan[C], error) {
+	if order == Fresh {
+		return l.race(ctx, order)
+	}
 	if order < IdleFirst {
 		if conn, open := l.take(); open {
 			return l.own(conn), nil
@@ -151,13 +156,13 @@ func (l *Lender[C]) race(ctx context.Context, order Order) (Loan[C], error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	own, dialled := make(chan C, 1), make(chan error, 1)
-	l.want(own)
+	l.want(own, order != Fresh)
 	defer l.unwant(own)
 	var borrowed <-chan loaned[C] // nil: the pool is not asked
 	var failure error             // of the last dial
 	late := false                 // the dial has had its head start
 	ask := func() {
-		if order == Own || borrowed != nil || !late && failure == nil {
+		if order <= Own || borrowed != nil || !late && failure == nil {
 			return
 		}
 		if idle, full := l.Serves(); idle || full {

@@ -173,3 +173,21 @@ func TestOnesOwnIsNeverOfThePool(t *testing.T) {
 		l.Give()
 	})
 }
+
+// Whoever wants one that works now does not get the one that was open, which may be dead, nor one of the pool.
+func TestAFreshConnectionIsNotTheOneThatWasOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, 3)
+		w.Keep()
+		open := w.lends(t, Own, time.Second).want(t, true, moment)
+		open.Give()
+		fresh := w.lends(t, Fresh, time.Second).want(t, true, moment)
+		if fresh.Conn == open.Conn {
+			t.Error("it is the one that was open")
+		}
+		fresh.Give()
+		if open.Conn.closed {
+			t.Error("the one that was open is closed")
+		}
+	})
+}

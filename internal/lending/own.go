@@ -74,11 +74,14 @@ func (l *Lender[C]) Claim(ctx context.Context, conn C) (Loan[C], error) {
 	}
 }
 
-// want hands the next connection of one's own to who waits longest.
-func (l *Lender[C]) want(own chan C) {
+// want hands the next connection of one's own to who waits longest, also the spare one if that will do.
+func (l *Lender[C]) want(own chan C, orSpare bool) {
 	for {
+		var s *spare[C]
 		l.mu.Lock()
-		s := l.lend()
+		if orSpare {
+			s = l.lend()
+		}
 		if s == nil {
 			l.waiting = append(l.waiting, waiter[C]{got: own})
 		}

@@ -65,7 +65,8 @@ type Listener struct {
 	wanted  map[string]int // channels, and how many users each has
 	started bool
 
-	deaf deafness // the goroutine's own
+	deaf   deafness // the goroutine's own
+	doubts bool     // so is this: a probe was lost, and none was heard since
 }
 
 // deafness is since when channels are wanted and nothing is heard.
@@ -157,7 +158,7 @@ func (l *Listener) listen() {
 		if err != nil {
 			l.failed(err)
 		}
-		if s.heard {
+		if s.heard || s.proven && !l.doubts {
 			delay = firstRetry
 		}
 		if len(l.wants()) > 0 && pause.For(l.Life, delay) {
@@ -204,10 +205,11 @@ func (s *session) run() (err error) {
 		if goOn, err := s.subscribe(); !goOn {
 			return err
 		}
-		if !s.proven && conn.Certain() && !errors.Is(s.deaf.err, errUnheard) {
+		if !s.proven && conn.Certain() && !s.doubts {
 			s.trust()
 		}
 		if !s.prove() {
+			s.doubts = true
 			return errUnheard
 		}
 		channel, payload, err := s.next()
@@ -336,7 +338,7 @@ func (s *session) payload() string { return s.nonce + " " + strconv.Itoa(s.probe
 // hearProbe plans the next one.
 func (s *session) hearProbe(own bool) {
 	if own {
-		s.waiting = false
+		s.waiting, s.doubts = false, false
 		s.trust()
 	} else if !s.waiting && s.proven {
 		s.plan()

@@ -17,7 +17,7 @@ type Queries struct {
 	acquire, acquireMany, acquireSubtree                      string
 	renewAll, look, ownTickets, renew, checkMany, timeline    string
 	release, releaseMany, handOver, giveUp, endSession, sweep string
-	announce, notify, mark, serves                            string
+	announce, notify, mark                                    string
 
 	// The results of these are for people, and are read where they are shown.
 	Start, Watch, Get, BrokenGuards, Diagnose, Statistics, RecentEvents string
@@ -81,7 +81,6 @@ func NewQueries(schema string) *Queries {
 				$6::pg_catalog.text[]::pg_catalog.interval[], $7::pg_catalog.text[]::pg_catalog.timestamptz[], true)`),
 		checkMany: in(`SELECT n, reason, remaining_us
 			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
-		serves:   `SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_get_activity($1::pg_catalog.int4))`,
 		timeline: in(`SELECT since_us FROM {{schema}}.timeline()`),
 		// A release need not wait for the disk: if a crash loses it, the lease runs out by itself. But a release that
 		// hands the lock over is a grant, and waits.

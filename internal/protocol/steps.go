@@ -280,11 +280,6 @@ func (q *Queries) Mark(s Session, pid uint32, version string, marked **bool) Ste
 		}}
 }
 
-// Serves asks whether the server has this process.
-func (q *Queries) Serves(pid uint32, serves *bool) Step {
-	return Step{SQL: q.serves, Args: []any{int32(pid)}, Scan: func(rows pgx.Rows) error { return rows.Scan(serves) }}
-}
-
 // EndSession ends the session, with all its tickets.
 func (q *Queries) EndSession(s Session) Step {
 	return Step{SQL: q.endSession, Args: []any{s.Key.String()}}

@@ -96,7 +96,7 @@ func followsLeader(config *pgx.ConnConfig) bool {
 // dialsAtOnce is how many dials of own connections there may be: one that tries several servers beside each other does
 // not hang with one of them, and waits for the next leader.
 func (s *Server) dialsAtOnce() int {
-	if s.follows {
+	if followsLeader(s.pool.Config().ConnConfig) {
 		return 1
 	}
 	return 0

@@ -191,15 +191,19 @@ func (h *hearing) Close(works bool) {
 	}
 }
 
-// simply sends statements without parameters in the simple protocol, which needs no prepared statement. pgx's own way
-// to do that insists on settings of the session that only parameters need.
 func (h *hearing) simply(ctx context.Context, sql string) (answers []*pgconn.Result, err error) {
 	answered := func(err error) error { return err }
-	if h.server.direct == nil {
+	if h.lender == h.server.lender {
 		answered = h.server.watch(ctx, h.conn)
 	}
-	answers, err = h.conn.PgConn().Exec(ctx, sql).ReadAll()
+	answers, err = simply(ctx, h.conn, sql)
 	err = answered(err)
 	h.ears.note(err)
 	return answers, err
+}
+
+// simply sends statements without parameters in the simple protocol, which needs no prepared statement. pgx's own way
+// to do that insists on settings of the session that only parameters need.
+func simply(ctx context.Context, conn *pgx.Conn, sql string) ([]*pgconn.Result, error) {
+	return conn.PgConn().Exec(ctx, sql).ReadAll()
 }

@@ -4,112 +4,202 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/lending"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// silentFor is how long a statement is waited for before the client asks whether the leader is another server by now.
-// A leader that has gone in silence would hold the statement for its whole time. Each time that the server was only
-// slow the next statement is waited for twice as long, at most slowest times, until one is answered sooner: an
-// overloaded server is not asked for more and more connections. When the pool was silent once, its next idle connection
-// has only silentNext.
 const (
-	silentFor  = time.Second
-	slowest    = 3
-	silentNext = 100 * time.Millisecond
+	// silentFor is how long an answer is waited for before the client asks the leader what it has. A leader that has
+	// gone in silence would hold a statement for its whole time.
+	silentFor = time.Second
+	// When the leader was only slow, it is asked again after twice silentFor, and so on, at most slowest times: each
+	// question takes a new connection, and an overloaded server shall not be asked for more and more. After calmFor it
+	// begins anew.
+	slowest = 4
+	calmFor = time.Minute
+	// pooled is how long the pool may ask an idle connection whether it works, and pooledNext when one was silent and
+	// the leader is not.
+	pooled     = 3 * time.Second
+	pooledNext = 300 * time.Millisecond
 )
 
-// errMoved: the connection was closed, because it was silent and another server leads.
-var errMoved = errors.New("the server was silent, and another leads now")
+var (
+	// errMoved: the connection was closed, because it was silent and the leader does not have its process.
+	errMoved = errors.New("the server was silent, and is not the leader")
+	// errUnknown: this is a standby, or a pooler.
+	errUnknown = errors.New("the server does not say which processes the leader has")
+)
 
-// watch looks for another leader while a statement has no answer, and closes its connection if there is one. answered
-// ends that. A server that is only slow is left alone: an own connection still leads to it, and it has the statement's
-// process.
-func (s *Server) watch(ctx context.Context, conn *pgx.Conn) (answered func(error) error) {
-	if s.several && !s.follows || !s.several && !s.unpooled.Load() {
-		return func(err error) error { return err }
+// processes lists those of this database, if the server leads. Whoever asks behind a pooler does not find its own.
+const processes = `SELECT a.pid FROM pg_catalog.pg_stat_get_activity(NULL) a
+	JOIN pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) me ON a.datid OPERATOR(pg_catalog.=) me.datid
+	WHERE NOT pg_catalog.pg_is_in_recovery()`
+
+// suspicion is of what waits for an answer. A server that is only slow is left alone: the leader has the process.
+type suspicion struct {
+	pid   uint32 // of the connection that is silent; 0: whatever the leader has, as long as it answers
+	leave func()
+	timer *time.Timer
+
+	// The mutex of suspicions guards these.
+	asked bool // since before the question that is under way
+	over  bool // answered or left
+	left  bool
+}
+
+// suspicions are of one client. At most one question is under way, for all of them.
+type suspicions struct {
+	mu     sync.Mutex // never held across I/O
+	all    map[*suspicion]struct{}
+	asking bool
+	slow   int       // how often in a row the leader was only slow
+	asked  time.Time // when it was slow
+}
+
+// suspect begins to wait for an answer. The leader is asked when there is none for a while. over ends that, and says
+// whether it was left.
+func (s *Server) suspect(pid uint32, leave func()) (over func() (left bool)) {
+	one := &suspicion{pid: pid, leave: leave}
+	one.timer = time.AfterFunc(silentFor, func() {
+		s.silent.mu.Lock()
+		defer s.silent.mu.Unlock()
+		if one.over || s.life.Err() != nil {
+			return
+		}
+		s.silent.all[one] = struct{}{}
+		if !s.silent.asking {
+			s.silent.asking = true
+			s.attempts.Go(s.askLeader)
+		}
+	})
+	return func() bool {
+		if one.timer.Stop() {
+			return false
+		}
+		s.silent.mu.Lock()
+		defer s.silent.mu.Unlock()
+		one.over = true
+		delete(s.silent.all, one)
+		return one.left
 	}
-	left := whileSilent(ctx, silentFor<<s.slow.Load(), func(ctx context.Context) bool {
-		return s.leadsElsewhere(ctx, conn)
-	}, func() { _ = conn.PgConn().Conn().Close() })
+}
+
+// askLeader asks the leader until nobody waits any more, and has those leave whom it cannot answer.
+func (s *Server) askLeader() {
+	for s.silent.wanted(s.life) {
+		ctx, cancel := context.WithTimeout(s.life, protocol.Patience)
+		has, err := s.processes(ctx)
+		cancel()
+		if err != nil && !errors.Is(err, errUnknown) {
+			pause.Exactly(s.life, silentFor)
+			continue
+		}
+		for _, one := range s.silent.judge(has) {
+			one.leave()
+		}
+	}
+}
+
+// wanted waits until the leader may be asked. False: nobody wants to know.
+func (s *suspicions) wanted(life context.Context) bool {
+	s.mu.Lock()
+	if time.Since(s.asked) > calmFor {
+		s.slow = 0
+	}
+	next := s.asked.Add(silentFor << s.slow)
+	s.mu.Unlock()
+	pause.Exactly(life, time.Until(next))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for one := range s.all {
+		one.asked = true
+	}
+	s.asking = len(s.all) > 0 && life.Err() == nil
+	return s.asking
+}
+
+// judge returns those who are to leave: the leader does not have their processes. nil: nobody knows what it has.
+func (s *suspicions) judge(has map[uint32]bool) (leaving []*suspicion) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for one := range s.all {
+		if has != nil && one.asked && !has[one.pid] {
+			one.over, one.left = true, true
+			delete(s.all, one)
+			leaving = append(leaving, one)
+		}
+	}
+	if s.asked = time.Now(); len(s.all) > 0 {
+		s.slow = min(s.slow+1, slowest)
+	}
+	return leaving
+}
+
+// processes asks the leader for its processes, over an own connection that works.
+func (s *Server) processes(ctx context.Context) (has map[uint32]bool, err error) {
+	loan, err := s.lender.Lend(ctx, lending.Fresh)
+	if err != nil {
+		return nil, err
+	}
+	defer loan.Give()
+	answers, err := simply(ctx, loan.Conn, processes)
+	if err != nil {
+		return nil, err
+	}
+	has = make(map[uint32]bool)
+	for _, row := range answers[0].Rows {
+		pid, err := strconv.ParseUint(string(row[0]), 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		has[uint32(pid)] = true
+	}
+	if !has[loan.Conn.PgConn().PID()] {
+		return nil, errUnknown
+	}
+	return has, nil
+}
+
+// watch suspects a connection while a statement has no answer, and closes it if the leader does not have its process.
+// answered ends that, and tells it in the error.
+func (s *Server) watch(ctx context.Context, conn *pgx.Conn) (answered func(error) error) {
+	over := s.suspect(conn.PgConn().PID(), func() { _ = conn.PgConn().Conn().Close() })
 	return func(err error) error {
-		switch silent, moved := left(); {
-		case moved && err != nil:
+		switch left := over(); {
+		case left && err != nil:
 			return fmt.Errorf("%w: %w", errMoved, err)
-		case !silent:
-			s.slow.Store(0)
+		case left: // the answer came at that moment
+			closing, end := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+			_ = conn.Close(closing)
+			end()
 		}
 		return err
 	}
 }
 
-// whileSilent looks whether there is something better when what ctx is for has taken a while, and then leaves it.
-// ended ends that, and says whether it has looked and left.
-func whileSilent(
-	ctx context.Context, after time.Duration, look func(context.Context) bool, leave func(),
-) (ended func() (looked, left bool)) {
-	ctx, cancel := context.WithCancel(ctx)
-	left, done := false, make(chan struct{})
-	timer := time.AfterFunc(after, func() {
-		defer close(done)
-		if left = look(ctx); left {
-			leave()
-		}
-	})
-	return func() (bool, bool) {
-		cancel()
-		if timer.Stop() {
-			return false, false
-		}
-		<-done
-		return true, left
-	}
-}
-
-// borrow takes a connection of the pool. The pool asks an idle one whether it works, and waits for a silent one for as
-// long as TCP does. So one that does not come, while an own connection answers, is left to the pool for another.
+// borrow takes a connection of the pool. The pool asks an idle one whether it works, and without PingTimeout it waits
+// for a silent one as long as TCP does. So whoever waits although there was an idle one takes another.
 func (s *Server) borrow(ctx context.Context) (conn *pgx.Conn, give func(), err error) {
-	answers := func(ctx context.Context) bool { return s.ask(ctx, func(*pgx.Conn, bool) {}, 0) == nil }
-	for after := silentFor << s.slow.Load(); s.pool.Stat().IdleConns() > 0; {
-		asking, cancel := context.WithCancel(ctx)
-		left := whileSilent(asking, after, answers, cancel)
+	for limit := pooled; s.pool.Stat().IdleConns() > 0; {
+		asking, cancel := context.WithTimeout(ctx, limit)
+		over := s.suspect(0, cancel)
 		conn, give, err = borrow(asking, s.pool)
-		_, silent := left()
+		left := over()
+		ended := asking.Err() != nil
 		cancel()
-		if err == nil || !silent || ctx.Err() != nil {
+		if err == nil || !ended || ctx.Err() != nil {
 			return conn, give, err
 		}
-		after = silentNext
+		if left {
+			limit = pooledNext
+		}
 	}
 	return borrow(ctx, s.pool)
-}
-
-// leadsElsewhere reports whether an own connection leads to another server than a silent one. Behind one address that
-// is one without the process of the silent connection; behind a pooler nobody knows that process.
-func (s *Server) leadsElsewhere(ctx context.Context, silent *pgx.Conn) (moved bool) {
-	was := silent.Config()
-	err := s.ask(ctx, func(own *pgx.Conn, serves bool) {
-		at := own.Config()
-		moved = address(at.Host, at.Port) != address(was.Host, was.Port) || s.unpooled.Load() && !serves
-	}, silent.PgConn().PID())
-	if err == nil && !moved {
-		s.slow.Store(min(s.slow.Load()+1, slowest))
-	}
-	return moved
-}
-
-// ask asks over an own connection whether the server has a process.
-func (s *Server) ask(ctx context.Context, answer func(own *pgx.Conn, serves bool), pid uint32) error {
-	return s.lent(ctx, protocol.Patience, lending.Own, func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
-		serves := true
-		err := s.executor.Run(ctx, loan.Conn, s.Queries.Serves(pid, &serves))
-		if err == nil {
-			answer(loan.Conn, serves)
-		}
-		return err
-	})
 }

@@ -80,8 +80,8 @@ func (s *Server) run(ctx context.Context, step protocol.Step) error {
 	})
 }
 
-// lent lends f a connection that can be had within a time. Where it had an own one to itself, which has moved, f is
-// repeated over another.
+// lent lends f a connection that can be had within a time. With OwnFirst, which renews and gives signs of life, f is
+// repeated over another if the leader does not have the first.
 func (s *Server) lent(
 	ctx context.Context, within time.Duration, order lending.Order,
 	f func(context.Context, lending.Loan[*pgx.Conn]) error,
@@ -101,7 +101,7 @@ func (s *Server) lent(
 	}
 	err = f(ctx, loan)
 	s.losses.note(err)
-	if loan.Give(); errors.Is(err, errMoved) && order <= lending.OwnFirst {
+	if loan.Give(); errors.Is(err, errMoved) && order == lending.OwnFirst {
 		return s.lent(ctx, within, order, f)
 	}
 	return err
@@ -267,7 +267,6 @@ func (s *Server) sign(ctx context.Context, who protocol.Session, loan lending.Lo
 	e.marked.Store(*marked)
 	if *marked {
 		s.known.Store(loan.Conn)
-		s.unpooled.Store(true)
 	}
 	return nil
 }

@@ -42,10 +42,7 @@ type Server struct {
 	unknown   atomic.Int64               // how many such were closed
 	attempts  sync.WaitGroup             // to connect
 	askAgain  atomic.Int64               // nanoseconds: when servers that have refused may be asked again
-	several   bool                       // servers in the configuration
-	follows   bool                       // and it says which of them it wants
-	unpooled  atomic.Bool                // connections go to the server itself
-	slow      atomic.Int32               // how often in a row a statement without an answer was only slow
+	silent    suspicions                 // of what has no answer
 
 	life      context.Context // ends with Close: no statement outlives it
 	end       context.CancelFunc
@@ -60,8 +57,7 @@ type Server struct {
 func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed error) *Server {
 	s := &Server{Queries: protocol.NewQueries(schema), pool: pool, errClosed: errClosed}
 	s.life, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // its own life, ended by Close
-	config := pool.Config().ConnConfig
-	s.several, s.follows = len(Addresses(config)) > 1, followsLeader(config)
+	s.silent.all = make(map[*suspicion]struct{})
 	s.executor.Watch = s.watch
 	if s.lender = newLender(s); direct != nil {
 		s.direct = newDirect(s, direct)

@@ -383,7 +383,8 @@ var ofTheQueue = []mutant{
 		{"pglock/leases.go", "if c.queue.Held(at) || beatSooner {", "if beatSooner {"},
 	}, library, "^TestOwnerThatIsGranted"},
 	{"a listener that never heard itself counts on others", []edit{
-		{"internal/listener/listener.go", "} else if s.waiting || !s.proven {", "} else if s.waiting && s.proven {"},
+		{"internal/listener/listener.go", "\t} else if !s.waiting && s.proven {\n\t\ts.plan()",
+			"\t} else if !s.waiting || !s.proven {\n\t\ts.trust()"},
 	}, listening, "^TestListenerThatHearsOnly"},
 	{"a listener counts on others for ever", []edit{
 		{"internal/listener/listener.go", "min(s.now()+probeEvery-rand.N(probeEvery/2), s.trusts)",
@@ -399,10 +400,11 @@ var ofTheQueue = []mutant{
 		{"internal/queue/looks.go", "if len(strays)+len(q.strays) > 0 {", "if len(strays)+len(q.strays) < 0 {"},
 	}, "./internal/queue", "^TestFarFromTheFront"},
 	{"listeners that start together prove together ever after", []edit{
-		{"internal/listener/listener.go", "s.now()+ownEvery-rand.N(ownEvery/2)", "s.now()+ownEvery"},
+		{"internal/listener/listener.go", "s.now() + ownEvery - rand.N(ownEvery/2)",
+			"s.now() + ownEvery + 0*rand.N(ownEvery/2)"},
 	}, listening, "^TestListenersThatStart"},
 	{"every listener proves for itself", []edit{
-		{"internal/listener/listener.go", "} else if s.waiting || !s.proven {", "} else {"},
+		{"internal/listener/listener.go", "\t} else if !s.waiting && s.proven {\n", "\t} else if false {\n"},
 	}, listening, "^TestListenersCountOn"},
 	{"circles: nobody looks for them", []edit{
 		{"internal/queue/looks.go", "\t\t\tl.Nested = append(l.Nested, number)\n", "\t\t\t_ = number\n"},

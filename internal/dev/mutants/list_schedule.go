@@ -95,7 +95,7 @@ var ofConnections = []mutant{
 		{"internal/lending/lender.go", "\tcase l.dials > 0:\n", "\tcase false:\n"},
 	}, lendingPackage, "^TestThoseWhoComeTogether"},
 	{"what listens takes a connection of the pool", []edit{
-		{"internal/lending/lender.go", "\t\tif order == Own || borrowed", "\t\tif borrowed"},
+		{"internal/lending/lender.go", "\t\tif order <= Own || borrowed", "\t\tif borrowed"},
 	}, lendingPackage, "^TestOnesOwnIsNever"},
 	{"what comes during a statement is lost", []edit{
 		{"internal/server/listen.go", "\tconfig.OnNotification = func(", "\tconfig.OnNotice, _ = nil, func("},
@@ -125,6 +125,31 @@ var ofConnections = []mutant{
 	{"a standby is not asked again while another server is silent", []edit{
 		{"internal/server/connect.go", "} else if s.mayAskAgain() {", "} else if false {"},
 	}, "./internal/server", "^TestASilentServerHoldsUp"},
+	{"a silent leader is waited for", []edit{
+		{"internal/server/server.go", "\ts.executor.Watch = s.watch\n", ""},
+	}, "./internal/server", "^TestASilentLeader"},
+	{"LISTEN waits for a silent leader", []edit{
+		{"internal/server/listen.go", "if h.lender == h.server.lender {", "if false {"},
+	}, "./internal/server", "^TestASilentLeader"},
+	{"a slow leader is left", []edit{
+		{"internal/server/moved.go", "one.asked && !has[one.pid]", "one.asked"},
+	}, "./internal/server", "^TestASlowLeader"},
+	{"a slow leader is asked again and again", []edit{
+		{"internal/server/moved.go", "\t\ts.slow = min(s.slow+1, slowest)\n", ""},
+	}, "./internal/server", "^TestASlowLeader"},
+	{"whoever asks the pool waits for a silent connection", []edit{
+		{"internal/server/moved.go", "for limit := pooled; s.pool.Stat().IdleConns() > 0; {",
+			"for limit := pooled; s.pool.Stat().IdleConns() > 1000; {"},
+	}, "./internal/server", "^TestASilentLeader"},
+	{"the leader is asked over a connection that may be silent", []edit{
+		{"internal/lending/lender.go", "\tif order == Fresh {\n\t\treturn l.race(ctx, order)\n\t}\n", ""},
+	}, lendingPackage, "^TestAFresh"},
+	{"a listener on the server itself waits for its proof", []edit{
+		{"internal/listener/listener.go", "!s.proven && conn.Certain() &&", "false &&"},
+	}, listening, "^TestCertain"},
+	{"a listener believes a connection after one that was deaf", []edit{
+		{"internal/listener/listener.go", "conn.Certain() && !s.doubts", "conn.Certain()"},
+	}, listening, "^TestCertain"},
 	{"a connection that brings nothing is kept", []edit{
 		{"internal/server/listen.go", "\t\th.ears.change(func() { h.ears.spoilt = true })\n", ""},
 	}, integration, "^TestAConnectionThatBringsNothing"},

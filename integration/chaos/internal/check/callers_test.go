@@ -378,9 +378,11 @@ func TestDefectsInTheLogAreFound(t *testing.T) {
 		"2026-11-22 06:14:33.616 UTC [1] w4.0 40P01 ERROR:  deadlock detected",
 		"2026-11-22 06:14:33.616 UTC [1] w4.0 XX000 ERROR:  cache lookup failed",
 		"2026-11-22 06:14:33.616 UTC [1] w1.0 0A000 ERROR:  cannot use serializable mode in a hot standby",
+		"2026-11-22 06:14:33.616 UTC [1] w1.0 0A000 ERROR:  cannot set transaction read-write mode during recovery",
+		"2026-11-22 06:14:33.616 UTC [1] w1.0 0A000 ERROR:  cannot execute LISTEN during recovery",
 		"2026-11-22 06:14:33.616 UTC [1]  58030 PANIC:  could not write",
 	}, "\n"))
-	s.finds("server log", "server log", "server log")
+	s.finds("server log", "server log", "server log", "server log")
 }
 
 func TestRefusalOfAServerThatIsNotFullIsFound(t *testing.T) {
