@@ -91,18 +91,28 @@ func (s *Server) suspect(pid uint32, leave func()) (over func() (left bool)) {
 	}
 }
 
-// askLeader asks the leader until nobody waits any more, and has those leave whom it cannot answer.
+// askLeader asks the leader until nobody waits any more, and has those leave whom it cannot answer. Own connections that
+// it does not have are closed too, so that whoever listens over one does not wait until it has something to say.
 func (s *Server) askLeader() {
 	for s.silent.wanted(s.life) {
+		own, began := []*pgx.Conn{s.known.Load()}, time.Now()
+		if h := s.listening.Load(); h != nil {
+			own = append(own, h.conn)
+		}
 		ctx, cancel := context.WithTimeout(s.life, protocol.Patience)
 		has, err := s.processes(ctx)
 		cancel()
 		if err != nil && !errors.Is(err, errUnknown) {
-			pause.Exactly(s.life, silentFor)
+			pause.Exactly(s.life, time.Until(began.Add(silentFor)))
 			continue
 		}
 		for _, one := range s.silent.judge(has) {
 			one.leave()
+		}
+		for _, conn := range own {
+			if has != nil && conn != nil && !has[conn.PgConn().PID()] {
+				_ = conn.PgConn().Conn().Close()
+			}
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lending"
+	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -218,5 +219,25 @@ func TestASlowLeaderIsNotLeft(t *testing.T) {
 				t.Errorf("%v, at %s", err, p.leads(t))
 			}
 		})
+	}
+}
+
+// Nobody asks over the connection that listens: it is left together with one of the pool.
+func TestASilentConnectionThatOnlyListensIsLeftWithOthers(t *testing.T) {
+	t.Parallel()
+	p := startPair(t, firstHost)
+	listens, err := p.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.idle(t, 1)
+	p.fall(t)
+	ctx, cancel := context.WithTimeout(t.Context(), protocol.Patience)
+	defer cancel()
+	if err := p.Query(ctx, protocol.Step{SQL: "select 1"}); !protocol.ConnectionLost(err) {
+		t.Errorf("%v, want a lost connection", err)
+	}
+	if _, _, err := listens.Next(ctx); err == nil || errors.Is(err, listener.ErrQuiet) {
+		t.Errorf("%v, want that it is lost", err)
 	}
 }

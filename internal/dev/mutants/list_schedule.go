@@ -131,6 +131,9 @@ var ofConnections = []mutant{
 	{"LISTEN waits for a silent leader", []edit{
 		{"internal/server/listen.go", "if h.lender == h.server.lender {", "if false {"},
 	}, "./internal/server", "^TestASilentLeader"},
+	{"a silent connection that only listens stays", []edit{
+		{"internal/server/moved.go", "if has != nil && conn != nil && !has[", "if false && !has["},
+	}, "./internal/server", "^TestASilentConnectionThatOnly"},
 	{"a slow leader is left", []edit{
 		{"internal/server/moved.go", "one.asked && !has[one.pid]", "one.asked"},
 	}, "./internal/server", "^TestASlowLeader"},
