@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
@@ -388,6 +389,7 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 	standby.catchUp(t, look)
 	at.Store(newPeer(t, standby.url).Config())
 	pool.Reset()
+	nothing := func(context.Context, pgx.Tx) error { return nil }
 	for what, call := range map[string]func() error{
 		"New":                   func() error { _, err := pglock.New(t.Context(), pool); return err },
 		"TryAcquire, free lock": func() error { _, err := c.TryAcquire(t.Context(), "y"); return err },
@@ -399,6 +401,20 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 		"Renew": func() error { return hooks.Of(lease).Renew(t.Context()) },
 		"Check": func() error { _, err := lease.Check(t.Context()); return err },
 		"Write": func() error { return <-write(pool, lease) },
+		"Write, serializable": func() error {
+			options := fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})
+			return fencedstore.New(pool).With(options).Write(t.Context(), lease, nothing)
+		},
+		"Write, in a serializable session": func() error {
+			sessions := newPool(t, standby.url, func(c *pgxpool.Config) {
+				c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
+			})
+			return fencedstore.New(sessions).Write(t.Context(), lease, nothing)
+		},
+		"Write, READ WRITE": func() error {
+			options := fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadWrite})
+			return fencedstore.New(pool).With(options).Write(t.Context(), lease, nothing)
+		},
 		"Break": func() error { _, err := admin.Break(t.Context(), "x", "stuck"); return err },
 	} {
 		if err := call(); !errors.Is(err, pglock.ErrReadOnly) {

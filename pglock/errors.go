@@ -225,6 +225,9 @@ const writable = "connect to the primary (target_session_attrs=read-write); if i
 // have a sentinel here, into the errors of this package. It returns any other error unchanged. name and token
 // are the lease's.
 func errorFromSQL(err error, name string, token Token) error {
+	if protocol.ReadOnly(err) {
+		return fmt.Errorf("%w: %s: %w", ErrReadOnly, writable, err)
+	}
 	switch state := protocol.State(err); state {
 	case protocol.StateExpired:
 		return &LostError{Lock: name, Token: token, Reason: ReasonExpired}
@@ -239,8 +242,6 @@ func errorFromSQL(err error, name string, token Token) error {
 		return fmt.Errorf("%w: %s", ErrWrongDatabase, protocol.Message(err))
 	case "42501":
 		return fmt.Errorf("%w (GRANT pglock_user, or pglock_admin for operators, to the user): %w", ErrPermission, err)
-	case "25006":
-		return fmt.Errorf("%w: %s: %w", ErrReadOnly, writable, err)
 	case "3F000", "42883":
 		return fmt.Errorf("%w: run `pglock-admin migrate up` or migrations.Up: %w", ErrSchema, err)
 	case "26000", "42P05":

@@ -43,6 +43,7 @@ const (
 	FieldColumn     = 'c'
 	FieldConstraint = 'n'
 	FieldWhere      = 'W'
+	FieldRoutine    = 'R' // of the server's source
 )
 
 // Field returns a field of a server's error, from pgx or from lib/pq, or "".
@@ -53,7 +54,7 @@ func Field(err error, name byte) string {
 	case errors.As(err, &e):
 		return map[byte]string{FieldSeverity: e.SeverityUnlocalized, FieldDetail: e.Detail, FieldMessage: e.Message,
 			FieldSchema: e.SchemaName, FieldTable: e.TableName, FieldColumn: e.ColumnName,
-			FieldConstraint: e.ConstraintName, FieldWhere: e.Where}[name]
+			FieldConstraint: e.ConstraintName, FieldWhere: e.Where, FieldRoutine: e.Routine}[name]
 	case errors.As(err, &legacy):
 		return legacy.Get(name)
 	}
@@ -106,7 +107,10 @@ func ConnectionLost(err error) bool {
 }
 
 // ReadOnly reports whether a standby has refused, or a session that may only read. Nothing was changed.
-func ReadOnly(err error) bool { return State(err) == stateReadOnly }
+func ReadOnly(err error) bool {
+	state := State(err)
+	return state == stateReadOnly || state == "0A000" && slices.Contains(standbyRefuses, Field(err, FieldRoutine))
+}
 
 // Fatal reports whether the server, or a pooler before it, has ended the connection with this error, or crashed: what
 // it was doing may be done.
@@ -120,6 +124,10 @@ const stateNoSlot = "53300"
 
 // stateReadOnly is the refusal of a standby, and of a session that may only read.
 const stateReadOnly = "25006"
+
+// standbyRefuses are the routines in which a standby refuses a transaction that is serializable by the session's
+// default or by BEGIN, and one that is READ WRITE: these have no SQLSTATE of their own.
+var standbyRefuses = []string{"GetSerializableTransactionSnapshot", "call_enum_check_hook", "call_bool_check_hook"}
 
 // loginRefusals are the classes of the refusals of a connection that another attempt does not change: the password, the
 // database, the settings, the rights.

@@ -91,8 +91,8 @@ func (s *Server) suspect(pid uint32, leave func()) (over func() (left bool)) {
 	}
 }
 
-// askLeader asks the leader until nobody waits any more, and has those leave whom it cannot answer. Own connections that
-// it does not have are closed too, so that whoever listens over one does not wait until it has something to say.
+// askLeader asks the leader until nobody waits any more, and has those leave whom it cannot answer. Own connections
+// that it does not have are closed too, so that whoever listens over one does not wait until it has something to say.
 func (s *Server) askLeader() {
 	for s.silent.wanted(s.life) {
 		own, began := []*pgx.Conn{s.known.Load()}, time.Now()

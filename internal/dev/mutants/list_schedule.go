@@ -131,6 +131,9 @@ var ofConnections = []mutant{
 	{"LISTEN waits for a silent leader", []edit{
 		{"internal/server/listen.go", "if h.lender == h.server.lender {", "if false {"},
 	}, "./internal/server", "^TestASilentLeader"},
+	{"I23 a standby that refuses SERIALIZABLE is not known as one", []edit{
+		{"internal/protocol/failures.go", `"GetSerializableTransactionSnapshot", `, ""},
+	}, integration, "^TestI23_NothingIsDecided"},
 	{"a silent connection that only listens stays", []edit{
 		{"internal/server/moved.go", "if has != nil && conn != nil && !has[", "if false && !has["},
 	}, "./internal/server", "^TestASilentConnectionThatOnly"},
