@@ -59,13 +59,14 @@ type suspicions struct {
 	mu     sync.Mutex // never held across I/O
 	all    map[*suspicion]struct{}
 	asking bool
+	late   bool      // an answer has come since the question was asked
 	slow   int       // how often in a row the leader was only slow
 	asked  time.Time // when it was slow
 }
 
-// suspect begins to wait for an answer. The leader is asked when there is none for a while. over ends that, and says
-// whether it was left.
-func (s *Server) suspect(pid uint32, leave func()) (over func() (left bool)) {
+// suspect begins to wait for an answer. The leader is asked when there is none for a while. over ends that, with or
+// without an answer, and says whether it was left.
+func (s *Server) suspect(pid uint32, leave func()) (over func(answer bool) (left bool)) {
 	one := &suspicion{pid: pid, leave: leave}
 	one.timer = time.AfterFunc(silentFor, func() {
 		s.silent.mu.Lock()
@@ -79,13 +80,13 @@ func (s *Server) suspect(pid uint32, leave func()) (over func() (left bool)) {
 			s.attempts.Go(s.askLeader)
 		}
 	})
-	return func() bool {
+	return func(answer bool) bool {
 		if one.timer.Stop() {
 			return false
 		}
 		s.silent.mu.Lock()
 		defer s.silent.mu.Unlock()
-		one.over = true
+		one.over, s.silent.late = true, s.silent.late || answer && one.asked
 		delete(s.silent.all, one)
 		return one.left
 	}
@@ -123,11 +124,12 @@ func (s *suspicions) wanted(life context.Context) bool {
 	if time.Since(s.asked) > calmFor {
 		s.slow = 0
 	}
-	next := s.asked.Add(silentFor << s.slow)
+	next := s.asked.Add(silentFor<<s.slow - silentFor)
 	s.mu.Unlock()
 	pause.Exactly(life, time.Until(next))
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.late = false
 	for one := range s.all {
 		one.asked = true
 	}
@@ -140,15 +142,20 @@ func (s *suspicions) judge(has map[uint32]bool) (leaving []*suspicion) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for one := range s.all {
-		if has != nil && one.asked && !has[one.pid] {
+		switch {
+		case !one.asked: // it began to wait after the question
+		case has == nil || has[one.pid]:
+			s.late = true
+		default:
 			one.over, one.left = true, true
 			delete(s.all, one)
 			leaving = append(leaving, one)
 		}
 	}
-	if s.asked = time.Now(); len(s.all) > 0 {
-		s.slow = min(s.slow+1, slowest)
+	if s.slow++; !s.late {
+		s.slow = 0
 	}
+	s.slow, s.asked = min(s.slow, slowest), time.Now()
 	return leaving
 }
 
@@ -182,7 +189,7 @@ func (s *Server) processes(ctx context.Context) (has map[uint32]bool, err error)
 func (s *Server) watch(ctx context.Context, conn *pgx.Conn) (answered func(error) error) {
 	over := s.suspect(conn.PgConn().PID(), func() { _ = conn.PgConn().Conn().Close() })
 	return func(err error) error {
-		switch left := over(); {
+		switch left := over(err == nil); {
 		case left && err != nil:
 			return fmt.Errorf("%w: %w", errMoved, err)
 		case left: // the answer came at that moment
@@ -201,7 +208,7 @@ func (s *Server) borrow(ctx context.Context) (conn *pgx.Conn, give func(), err e
 		asking, cancel := context.WithTimeout(ctx, limit)
 		over := s.suspect(0, cancel)
 		conn, give, err = borrow(asking, s.pool)
-		left := over()
+		left := over(err == nil)
 		ended := asking.Err() != nil
 		cancel()
 		if err == nil || !ended || ctx.Err() != nil {
