@@ -269,9 +269,10 @@ func (s *session) subscribe() (goOn bool, err error) {
 func (s *session) prove() bool {
 	select {
 	case err := <-s.sent:
-		if err != nil { // it was not sent, which proves nothing: try again soon
-			s.waiting, s.due = false, s.now()+time.Second
-			if !s.proven {
+		if err != nil { // it was not sent, which proves nothing
+			s.waiting, s.due = false, s.now()+probeEvery/2
+			if !s.proven { // try again soon
+				s.due = s.now() + time.Second
 				s.failed(fmt.Errorf("send a notification to itself: %w", err))
 			}
 		}

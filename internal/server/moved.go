@@ -59,14 +59,13 @@ type suspicions struct {
 	mu     sync.Mutex // never held across I/O
 	all    map[*suspicion]struct{}
 	asking bool
-	late   bool      // an answer has come since the question was asked
 	slow   int       // how often in a row the leader was only slow
-	asked  time.Time // when it was slow
+	asked  time.Time // when it answered
 }
 
-// suspect begins to wait for an answer. The leader is asked when there is none for a while. over ends that, with or
-// without an answer, and says whether it was left.
-func (s *Server) suspect(pid uint32, leave func()) (over func(answer bool) (left bool)) {
+// suspect begins to wait for an answer. The leader is asked when there is none for a while. over ends that, and says
+// whether it was left.
+func (s *Server) suspect(pid uint32, leave func()) (over func() (left bool)) {
 	one := &suspicion{pid: pid, leave: leave}
 	one.timer = time.AfterFunc(silentFor, func() {
 		s.silent.mu.Lock()
@@ -80,13 +79,13 @@ func (s *Server) suspect(pid uint32, leave func()) (over func(answer bool) (left
 			s.attempts.Go(s.askLeader)
 		}
 	})
-	return func(answer bool) bool {
+	return func() bool {
 		if one.timer.Stop() {
 			return false
 		}
 		s.silent.mu.Lock()
 		defer s.silent.mu.Unlock()
-		one.over, s.silent.late = true, s.silent.late || answer && one.asked
+		one.over = true
 		delete(s.silent.all, one)
 		return one.left
 	}
@@ -129,7 +128,6 @@ func (s *suspicions) wanted(life context.Context) bool {
 	pause.Exactly(life, time.Until(next))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.late = false
 	for one := range s.all {
 		one.asked = true
 	}
@@ -141,18 +139,15 @@ func (s *suspicions) wanted(life context.Context) bool {
 func (s *suspicions) judge(has map[uint32]bool) (leaving []*suspicion) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	moved := false
 	for one := range s.all {
-		switch {
-		case !one.asked: // it began to wait after the question
-		case has == nil || has[one.pid]:
-			s.late = true
-		default:
+		if has != nil && one.asked && !has[one.pid] {
 			one.over, one.left = true, true
 			delete(s.all, one)
-			leaving = append(leaving, one)
+			leaving, moved = append(leaving, one), moved || one.pid != 0
 		}
 	}
-	if s.slow++; !s.late {
+	if s.slow++; moved {
 		s.slow = 0
 	}
 	s.slow, s.asked = min(s.slow, slowest), time.Now()
@@ -189,7 +184,7 @@ func (s *Server) processes(ctx context.Context) (has map[uint32]bool, err error)
 func (s *Server) watch(ctx context.Context, conn *pgx.Conn) (answered func(error) error) {
 	over := s.suspect(conn.PgConn().PID(), func() { _ = conn.PgConn().Conn().Close() })
 	return func(err error) error {
-		switch left := over(err == nil); {
+		switch left := over(); {
 		case left && err != nil:
 			return fmt.Errorf("%w: %w", errMoved, err)
 		case left: // the answer came at that moment
@@ -208,7 +203,7 @@ func (s *Server) borrow(ctx context.Context) (conn *pgx.Conn, give func(), err e
 		asking, cancel := context.WithTimeout(ctx, limit)
 		over := s.suspect(0, cancel)
 		conn, give, err = borrow(asking, s.pool)
-		left := over(err == nil)
+		left := over()
 		ended := asking.Err() != nil
 		cancel()
 		if err == nil || !ended || ctx.Err() != nil {

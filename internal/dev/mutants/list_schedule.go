@@ -138,10 +138,10 @@ var ofConnections = []mutant{
 		{"internal/server/moved.go", "if has != nil && conn != nil && !has[", "if false && !has["},
 	}, "./internal/server", "^TestASilentConnectionThatOnly"},
 	{"a slow leader is left", []edit{
-		{"internal/server/moved.go", "case has == nil || has[one.pid]:", "case has == nil:"},
+		{"internal/server/moved.go", "one.asked && !has[one.pid]", "one.asked"},
 	}, "./internal/server", "^TestASlowLeader"},
 	{"a slow leader is asked again and again", []edit{
-		{"internal/server/moved.go", "if s.slow++; !s.late {", "if s.slow++; true {"},
+		{"internal/server/moved.go", "if s.slow++; moved {", "if s.slow++; true {"},
 	}, "./internal/server", "^TestASlowLeader"},
 	{"whoever asks the pool waits for a silent connection", []edit{
 		{"internal/server/moved.go", "for limit := pooled; s.pool.Stat().IdleConns() > 0; {",
