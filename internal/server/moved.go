@@ -22,11 +22,10 @@ const (
 	// When the leader was only slow, it is asked again after twice silentFor, and so on, at most slowest times: each
 	// question takes a new connection, and an overloaded server shall not be asked for more and more. After calmFor it
 	// begins anew.
-	slowest = 4
+	slowest = 5
 	calmFor = time.Minute
-	// pooled is how long the pool may ask an idle connection whether it works, and pooledNext when one was silent and
-	// the leader is not.
-	pooled     = 3 * time.Second
+	// pooledNext is how long the pool may ask an idle connection whether it works when another was silent and the
+	// leader was not. Before it may for protocol.Patience.
 	pooledNext = 300 * time.Millisecond
 )
 
@@ -199,7 +198,7 @@ func (s *Server) watch(ctx context.Context, conn *pgx.Conn) (answered func(error
 // borrow takes a connection of the pool. The pool asks an idle one whether it works, and without PingTimeout it waits
 // for a silent one as long as TCP does. So whoever waits although there was an idle one takes another.
 func (s *Server) borrow(ctx context.Context) (conn *pgx.Conn, give func(), err error) {
-	for limit := pooled; s.pool.Stat().IdleConns() > 0; {
+	for limit := protocol.Patience; s.pool.Stat().IdleConns() > 0; {
 		asking, cancel := context.WithTimeout(ctx, limit)
 		over := s.suspect(0, cancel)
 		conn, give, err = borrow(asking, s.pool)

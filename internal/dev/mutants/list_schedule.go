@@ -144,8 +144,8 @@ var ofConnections = []mutant{
 		{"internal/server/moved.go", "if s.slow++; moved {", "if s.slow++; true {"},
 	}, "./internal/server", "^TestASlowLeader"},
 	{"whoever asks the pool waits for a silent connection", []edit{
-		{"internal/server/moved.go", "for limit := pooled; s.pool.Stat().IdleConns() > 0; {",
-			"for limit := pooled; s.pool.Stat().IdleConns() > 1000; {"},
+		{"internal/server/moved.go", "for limit := protocol.Patience; s.pool.Stat().IdleConns() > 0; {",
+			"for limit := protocol.Patience; s.pool.Stat().IdleConns() > 1000; {"},
 	}, "./internal/server", "^TestASilentLeader"},
 	{"the leader is asked over a connection that may be silent", []edit{
 		{"internal/lending/lender.go", "\tif order == Fresh {\n\t\treturn l.race(ctx, order)\n\t}\n", ""},
