@@ -32,7 +32,7 @@ const (
 var (
 	// errMoved: the connection was closed, because it was silent and the leader does not have its process.
 	errMoved = errors.New("the server was silent, and is not the leader")
-	// errUnknown: this is a standby, or a pooler.
+	// errUnknown: this is a standby, or a pooler, or the user may not ask.
 	errUnknown = errors.New("the server does not say which processes the leader has")
 )
 
@@ -162,6 +162,9 @@ func (s *Server) processes(ctx context.Context) (has map[uint32]bool, err error)
 	defer loan.Give()
 	answers, err := simply(ctx, loan.Conn, processes)
 	if err != nil {
+		if protocol.State(err) != "" && !protocol.ConnectionLost(err) { // it may not be asked
+			err = errUnknown
+		}
 		return nil, err
 	}
 	has = make(map[uint32]bool)
