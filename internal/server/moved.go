@@ -186,15 +186,16 @@ func (s *Server) processes(ctx context.Context) (has map[uint32]bool, err error)
 func (s *Server) watch(ctx context.Context, conn *pgx.Conn) (answered func(error) error) {
 	over := s.suspect(conn.PgConn().PID(), func() { _ = conn.PgConn().Conn().Close() })
 	return func(err error) error {
-		switch left := over(); {
-		case left && err != nil:
-			return fmt.Errorf("%w: %w", errMoved, err)
-		case left: // the answer came at that moment
-			closing, end := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
-			_ = conn.Close(closing)
-			end()
+		if !over() {
+			return err
 		}
-		return err
+		closing, end := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+		_ = conn.Close(closing) // also if the answer came at that moment
+		end()
+		if err == nil {
+			return nil
+		}
+		return fmt.Errorf("%w: %w", errMoved, err)
 	}
 }
 

@@ -187,7 +187,7 @@ func TestASilentLeaderIsLeftForAnother(t *testing.T) {
 	}
 }
 
-// A leader that is only slow is not left, and is not asked again as soon: neither over the pool.
+// A leader that is only slow is not left, and is not asked again as soon. So it is over the pool, too.
 func TestASlowLeaderIsNotLeft(t *testing.T) {
 	t.Parallel()
 	for name, hosts := range map[string][]string{"two addresses": {firstHost, secondHost}, "one address": {firstHost}} {
