@@ -253,6 +253,30 @@ func TestSoak_HundredsWaitWhileProcessesAndConnectionsDie(t *testing.T) {
 	}
 }
 
+// Whoever asks while everybody in the queue is dead is granted at once. A session that comes alive again after that asks
+// anew, and the log tells it from one that was overtaken while it was alive.
+func TestSoak_TheLogKnowsWhoWasDead(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look, holder, waiter := newPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	logGrants(t, look)
+	logTickets(t, look)
+	g := holder.mustAcquire(t, "x", time.Minute)
+	q := waiter.mustEnqueue(t, "x", "exclusive", nil)
+	look.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`,
+		waiter.session().String())
+	holder.mustReleaseBy(t, "release_lease", g)
+	g = holder.mustAcquire(t, "x", time.Minute)
+	again, err := waiter.enqueue(t.Context(), "x", q.id, "exclusive", nil)
+	if err != nil || again.granted || again.ticket <= q.ticket {
+		t.Fatalf("the waiter asks again: %+v, %v; want a ticket above %d", again, err, q.ticket)
+	}
+	holder.mustReleaseBy(t, "release_lease", g)
+	if seen := checkQueue(t, look); seen.grants != 3 || seen.served != 1 || seen.requeued != 1 {
+		t.Errorf("%+v", seen)
+	}
+}
+
 // cutConnections ends the clients' own connections, which listen and renew, for a while: a few at a time, mostly one
 // that has just begun to listen.
 func cutConnections(t *testing.T, look *peer, until time.Time) (cuts int) {
@@ -289,7 +313,8 @@ func logQueues(t *testing.T, look *peer) {
 }
 
 // logTickets adds to logGrants a log of the queue, numbered by the same sequence: tickets are written while the head of
-// the lock cannot be granted. alive is what the session was when the ticket went.
+// the lock cannot be granted. alive is what the session was when the ticket went; dead are the tickets whose sessions were
+// dead at a grant.
 func logTickets(t *testing.T, p *peer) {
 	t.Helper()
 	p.exec(t, `
@@ -305,7 +330,15 @@ func logTickets(t *testing.T, p *peer) {
 			END IF;
 			RETURN NULL;
 		END $$;
-		CREATE TRIGGER log_ticket AFTER INSERT OR DELETE ON pglock.waiters FOR EACH ROW EXECUTE FUNCTION public.log_ticket();`)
+		CREATE TRIGGER log_ticket AFTER INSERT OR DELETE ON pglock.waiters FOR EACH ROW EXECUTE FUNCTION public.log_ticket();
+		ALTER TABLE public.grant_log ADD COLUMN dead bigint[];
+		CREATE FUNCTION public.log_dead() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+		BEGIN
+			NEW.dead := ARRAY(SELECT q.ticket FROM pglock.waiters q WHERE q.name = NEW.name AND NOT EXISTS (
+				SELECT FROM pglock.sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp()));
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER log_dead BEFORE INSERT ON public.grant_log FOR EACH ROW EXECUTE FUNCTION public.log_dead();`)
 }
 
 // expiredGrants are the tokens of those whose leases ran out.
@@ -337,6 +370,7 @@ type logged struct {
 	Granted *time.Time
 	Expires *time.Time // nil: released
 	Ended   *time.Time
+	Dead    []int64 // tickets
 }
 
 // span is a lease by the server's clock.
@@ -350,18 +384,19 @@ type tally struct{ grants, served, left, passed, requeued, longest int }
 
 // checkQueue reads the logs as they were written. For every lock: tickets are served in increasing order, tokens
 // strictly increase over all slots, and by the server's clock no two leases are held at one time that the modes forbid
-// together. Tickets that a transaction removes are gone before its grants. Only a ticket that its call takes back may
-// be overtaken, also if that is rolled back and tried again: it is never served, and its call never asks again.
+// together. Tickets that a transaction removes are gone before its grants. Only a ticket whose session is dead at that
+// moment may be overtaken, and one that its call takes back, also if that is rolled back and tried again: it is never
+// served, and its call never asks again.
 func checkQueue(t *testing.T, p *peer) (seen tally) {
 	t.Helper()
 	rows, _ := p.Query(t.Context(), `
-		SELECT name, grant_id::text AS grantid, xact, ticket, queued, alive, slot, mode, places, token, granted, expires, ended FROM (
+		SELECT name, grant_id::text AS grantid, xact, ticket, queued, alive, slot, mode, places, token, granted, expires, ended, dead FROM (
 			SELECT n, name, grant_id, xmin::text AS xact, ticket, queued, coalesce(alive, true) AS alive, 0 AS slot, '' AS mode, 0 AS places,
-				0 AS token, NULL::timestamptz AS granted, NULL::timestamptz AS expires, NULL::timestamptz AS ended
+				0 AS token, NULL::timestamptz AS granted, NULL::timestamptz AS expires, NULL::timestamptz AS ended, NULL::bigint[] AS dead
 			FROM public.ticket_log WHERE ticket > 0
 			UNION ALL
 			SELECT n, name, grant_id, xmin::text, NULL, false, false, slot, mode, coalesce(capacity, 0), new_token, granted_at,
-				nullif(new_expires, '-infinity'), ended_at
+				nullif(new_expires, '-infinity'), ended_at, dead
 			FROM public.grant_log) l
 		ORDER BY CASE WHEN ticket > 0 AND NOT queued THEN least(n, min(n) FILTER (WHERE ticket IS NULL) OVER (PARTITION BY name, xact)) ELSE n END, ticket IS NULL, n`)
 	log, err := pgx.CollectRows(rows, pgx.RowToStructByName[logged])
@@ -440,7 +475,7 @@ func checkQueue(t *testing.T, p *peer) (seen tally) {
 			}
 			delete(gone, e.GrantID)
 			for ticket := range queue {
-				if overtaken[e.Name][ticket] == "" && (served == 0 || ticket < served) {
+				if overtaken[e.Name][ticket] == "" && (served == 0 || ticket < served) && !slices.Contains(e.Dead, ticket) {
 					overtaken[e.Name][ticket] = fmt.Sprintf("token %d (ticket %d)", e.Token, served)
 				}
 			}
