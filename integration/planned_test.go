@@ -166,7 +166,7 @@ func everyCall(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool, n, nex
 	}
 	steps := []func() error{
 		func() error {
-			return held(fmt.Sprint("own", n), pglock.WithTTL(time.Second))(func(l *pglock.Lease) error {
+			return held(fmt.Sprint("own", n), pglock.WithTTL(20*time.Second))(func(l *pglock.Lease) error {
 				if _, err := l.Check(ctx); err != nil {
 					return err
 				}
