@@ -253,8 +253,8 @@ func TestSoak_HundredsWaitWhileProcessesAndConnectionsDie(t *testing.T) {
 	}
 }
 
-// Whoever asks while everybody in the queue is dead is granted at once. A session that comes alive again after that asks
-// anew, and the log tells it from one that was overtaken while it was alive.
+// Whoever asks while everybody in the queue is dead is granted at once. A session that comes alive again after that
+// asks anew, and the log tells it from one that was overtaken while it was alive.
 func TestSoak_TheLogKnowsWhoWasDead(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -313,8 +313,8 @@ func logQueues(t *testing.T, look *peer) {
 }
 
 // logTickets adds to logGrants a log of the queue, numbered by the same sequence: tickets are written while the head of
-// the lock cannot be granted. alive is what the session was when the ticket went; dead are the tickets whose sessions were
-// dead at a grant.
+// the lock cannot be granted. alive is what the session was when the ticket went; dead are the tickets whose sessions
+// were dead at a grant.
 func logTickets(t *testing.T, p *peer) {
 	t.Helper()
 	p.exec(t, `
@@ -475,7 +475,8 @@ func checkQueue(t *testing.T, p *peer) (seen tally) {
 			}
 			delete(gone, e.GrantID)
 			for ticket := range queue {
-				if overtaken[e.Name][ticket] == "" && (served == 0 || ticket < served) && !slices.Contains(e.Dead, ticket) {
+				if overtaken[e.Name][ticket] == "" && (served == 0 || ticket < served) &&
+					!slices.Contains(e.Dead, ticket) {
 					overtaken[e.Name][ticket] = fmt.Sprintf("token %d (ticket %d)", e.Token, served)
 				}
 			}

@@ -456,7 +456,7 @@ CREATE FUNCTION is_plain(
   p_nested boolean) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')                -- by bytes
+  SELECT p_mode COLLATE pg_catalog."C" OPERATOR(pg_catalog.=) 'exclusive'
     AND p_capacity IS NULL AND p_grant_id IS NOT NULL AND p_nested IS NOT NULL
     AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) OPERATOR(pg_catalog.<=) 512
     AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
@@ -474,8 +474,7 @@ AS $$
     AND pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)
         OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')
     AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
-    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
-    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local'
+    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) ALL ('{off,local}')
 $$;
 
 -- is_free says of the head of a lock, which the caller locks in the same statement, that a plain request may be granted
@@ -873,7 +872,12 @@ END $$;
 -- where the newest version of a row lies, however many old ones an open transaction keeps. FOR UPDATE makes this an
 -- update of the key whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check
 -- in its COMMIT. It runs for every request: whoever prunes the name meanwhile is waited for before acquire_otherwise
--- looks. (SELECT plain) keeps a plan that finds nothing to do from looking cheaper than the one for all values.
+-- looks. A request that is not plain asks for a slot that no lock has: a plan that finds nothing to do would look
+-- cheaper than the one for all values.
+--
+-- acquired has a name because the server works out the columns of OUT parameters anew in each call.
+CREATE TYPE acquired AS (granted boolean, token bigint, more json);
+
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -882,14 +886,15 @@ CREATE FUNCTION acquire_lease(
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
     p_wait boolean DEFAULT false,
   p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
-  p_alone boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
+  p_alone boolean DEFAULT false)
+RETURNS acquired
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
-#variable_conflict use_column
 DECLARE
   plain boolean := {{schema}}.is_plain(p_name, p_grant_id, p_holder, p_ttl, p_metadata, p_mode, p_capacity, p_nested)
     AND {{schema}}.is_plain_session(p_session_key, p_session_ttl) AND p_retry IS NOT NULL AND p_wait IS NOT NULL;
-  watched boolean;  ok boolean;
+  a  {{schema}}.acquired;
+  ok boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET
     token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
@@ -903,26 +908,24 @@ BEGIN
     expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
-    WHERE (SELECT plain) AND h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
+    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) CASE WHEN plain THEN 0 ELSE '-1' END
       AND {{schema}}.is_free(h.expires_at, h.top_slot, h.queued, h.grant_id, h.spent_until, h.token, p_grant_id, (
         SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
                OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
         FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
           AND (NOT i.subtrees OR NOT {{schema}}.is_below(p_name))))
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-    INTO acquire_lease.granted, acquire_lease.token, watched;
+  RETURNING true, l.token, CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+    THEN '{"watched": true}'::pg_catalog.json END INTO a;
   IF NOT FOUND THEN
-    SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
-    FROM {{schema}}.acquire_otherwise(
+    a := {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL) a;
-  ELSIF watched THEN
-    more := '{"watched": true}';
+        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL);
   END IF;
-  IF granted AND p_alone IS NOT TRUE THEN
+  IF p_alone IS NOT TRUE AND a.granted THEN
     ok := {{schema}}.bound_rest(true);
   END IF;
+  RETURN a;
 END $$;
 $create$, '{{schema}}', quote_ident(current_schema())),
     '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
@@ -987,7 +990,7 @@ BEGIN
     END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   ok := p_alone OR bound_rest(false);
 END $$;
@@ -1048,13 +1051,12 @@ END $$;
 -- answers tell.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
-    p_alone boolean, p_nth int, OUT granted boolean, OUT token bigint, OUT more json)
+    p_alone boolean, p_nth int) RETURNS acquired
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
-#variable_conflict use_column
 DECLARE
   head  locks;
-  a     record;
+  a     acquired;
   stays boolean := p_wait OR p_retry;
   own   boolean := is_own(w);                            -- nobody has it, and those who queue wait for its owner
   ok    boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
@@ -1065,10 +1067,10 @@ BEGIN
   END IF;
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF head.name IS NULL AND w.mode = 'exclusive' AND NOT w.subtree THEN
-    acquire_otherwise.token := acquire_new(w);
-    acquire_otherwise.granted := acquire_otherwise.token IS NOT NULL;
-    IF acquire_otherwise.granted THEN
-      RETURN;
+    a.token := acquire_new(w);
+    IF a.token IS NOT NULL THEN
+      a.granted := true;
+      RETURN a;
     END IF;
   END IF;
   ok := NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl);              -- a session before any lock
@@ -1094,10 +1096,10 @@ BEGIN
     END IF;
     ok := bound_rest(p_alone OR p_nth IS NOT NULL);      -- after all waiting
   END IF;
-  granted := a.granted; token := a.token; more := a.more;
-  IF p_alone AND NOT acquire_otherwise.granted AND (acquire_otherwise.more -> 'handed') IS NULL THEN
+  IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
+  RETURN a;
 END $$;
 
 
@@ -1286,36 +1288,34 @@ END $$;
 -- counts dead tickets. Where the lock is free, the first is who has none but dead ones before it: nobody else will ask.
 -- Whoever waits around a subtree is told of grants and ends alone: told of refusals, they would ask and tell for ever.
 CREATE FUNCTION refusal(
-  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint,
-    OUT more json)
+  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 DECLARE
+  token  bigint := p_head.token;
   holder text := p_head.holder;
   until  timestamptz := p_head.expires_at;
   free   timestamptz := p_head.expires_at;
   other  text;
   left_  bigint;
 BEGIN
-  granted := false;
-  token := p_head.token;
   IF NOT is_running(p_head.expires_at, p_head.ended_at) THEN                            -- else it is exclusive
     w.ticket := coalesce(p_ticket, 0);
-    SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
+    SELECT l.token, l.holder, l.expires_at INTO token, holder, until FROM locks l
       WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
     free := free_at(w);
     IF until IS NULL AND free IS NOT NULL THEN                                          -- another lock is in the way
       SELECT o.token, o.holder, CASE WHEN NOT o.queued THEN o.until END, o.name
-        INTO refusal.token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC LIMIT 1;
+        INTO token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC LIMIT 1;
     END IF;
   END IF;
   left_ := microseconds_until(free);
-  more := json_strip_nulls(pg_catalog.json_build_object(
+  RETURN ROW(false, token, json_strip_nulls(pg_catalog.json_build_object(
     'holder', holder, 'expires_at', until, 'by', other, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
     'first', nullif(p_place = 1 OR left_ = 0 AND (next_waiter(w.name, p_head.served)).ticket >= p_ticket, false),
     'handed', p_handed, 'watched', nullif(p_head.watched_until > clock_timestamp()
-      AND (p_handed IS NOT NULL OR p_head.watched_until < 'infinity'), false)));
+      AND (p_handed IS NOT NULL OR p_head.watched_until < 'infinity'), false))));
 END $$;
 
 -- refuse_own raises when the owner of a request holds the lock itself.
@@ -1648,8 +1648,7 @@ $$;
 -- decide decides about a request and answers as acquire_lease does, under the head that its caller has taken, or with
 -- p_taken false joined: then it grants nothing anew, and if the lock is free the request has to ask again at once.
 -- Without a head it answers nothing.
-CREATE FUNCTION decide(
-  w waiters, p_head locks, p_wait boolean, p_taken boolean, OUT granted boolean, OUT token bigint, OUT more json)
+CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, p_taken boolean) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1661,7 +1660,7 @@ DECLARE
   ok     boolean;
 BEGIN
   IF p_head.name IS NULL THEN
-    RETURN;
+    RETURN NULL;
   ELSIF p_head.grant_id = w.grant_id OR p_head.top_slot > 0 THEN
     mine := lease_of(p_head, w.grant_id);
   END IF;
@@ -1695,16 +1694,12 @@ BEGIN
       r := enqueue(w, p_head);
       ticket := r.ticket; place := r.place;
     END IF;
-    r := refusal(w, p_head, ticket, place, handed_by(g));
-    granted := r.granted; token := r.token; more := r.more;
-    RETURN;
+    RETURN refusal(w, p_head, ticket, place, handed_by(g));
   END IF;
-  granted := true;
-  token := g.token;
-  IF g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL OR p_head.watched_until > clock_timestamp() THEN
-    more := json_strip_nulls(pg_catalog.json_build_object('slot', g.slot, 'handed', handed_by(g),
-                                               'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
-  END IF;
+  RETURN ROW(true, g.token, CASE
+    WHEN g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL OR p_head.watched_until > clock_timestamp()
+    THEN json_strip_nulls(pg_catalog.json_build_object('slot', g.slot, 'handed', handed_by(g),
+                                            'watched', nullif(p_head.watched_until > clock_timestamp(), false))) END);
 END $$;
 
 -- lease_of finds the row of a lock with this grant ID, held or not.
@@ -1852,20 +1847,18 @@ END $$;
 --
 -- This statement ends an exclusive lease; after it nobody else queues for the lock. release_otherwise continues if
 -- somebody has queued, and handles any other lease.
+CREATE TYPE released AS (released boolean, more json);
+
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
 CREATE FUNCTION release_lease(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, p_alone boolean DEFAULT false,
-  OUT released boolean, OUT more json)
+  p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, p_alone boolean DEFAULT false)
+RETURNS released
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
-#variable_conflict use_column
 DECLARE
-  at      pg_catalog.tid;
-  served  pg_catalog.int8;
-  watched boolean;
-  ok      boolean;
+  r {{schema}}.released;  at pg_catalog.tid;  served pg_catalog.int8;  watched boolean;  ok boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()
   WHERE l.ctid OPERATOR(pg_catalog.=) (
@@ -1877,24 +1870,24 @@ BEGIN
         AND (h.ended_at OPERATOR(pg_catalog.=) h.expires_at) IS NOT TRUE
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-    INTO release_lease.released, at, served, watched;
-  IF watched THEN
-    more := '{"watched": true}';
+  RETURNING l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+    INTO at, served, watched;
+  IF at IS NOT NULL THEN
+    PERFORM FROM {{schema}}.waiters q
+      WHERE q.name OPERATOR(pg_catalog.=) p_name AND q.ticket OPERATOR(pg_catalog.>) served ORDER BY q.ticket LIMIT 1;
   END IF;
-  IF at IS NULL OR (
-      SELECT q.ticket FROM {{schema}}.waiters q
-      WHERE q.name OPERATOR(pg_catalog.=) p_name AND q.ticket OPERATOR(pg_catalog.>) served ORDER BY q.ticket LIMIT 1
-    ) IS NOT NULL THEN
-    SELECT o.released, o.more INTO release_lease.released, release_lease.more
-    FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, false) o;
+  IF at IS NULL OR FOUND THEN
+    r := {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, false);
+  ELSE
+    r := ROW(true, CASE WHEN watched THEN '{"watched": true}'::pg_catalog.json END);
   END IF;
-  IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
-    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+  IF p_alone AND (r.more IS NULL OR (r.more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
+    ok := pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   IF p_alone IS NOT TRUE THEN
     ok := {{schema}}.require_unrenewed() AND {{schema}}.bound_rest(false);
   END IF;
+  RETURN r;
 END $$;
 $create$, '{{schema}}', quote_ident(current_schema())),
     '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
@@ -1949,7 +1942,7 @@ BEGIN
     END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   ok := bound_rest(p_alone);
 END $$;
@@ -1958,11 +1951,9 @@ END $$;
 -- the lease itself, and may wait for its row. For an exclusive lease it locks only that row, which is the head; for
 -- another it takes the head first.
 CREATE FUNCTION release_otherwise(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean,
-    OUT more json)
+  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean) RETURNS released
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
-#variable_conflict use_column
 DECLARE
   head locks;
   mine locks;
@@ -1982,20 +1973,17 @@ BEGIN
       SELECT * INTO mine FROM locks l
         WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
     END IF;
-    released := is_running(mine.expires_at, mine.ended_at);
-    IF NOT released THEN
-      RETURN;
+    IF NOT is_running(mine.expires_at, mine.ended_at) THEN
+      RETURN ROW(false, NULL::json);
     END IF;
     UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name
       AND l.slot = mine.slot;
   END IF;
-  released := true;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);
-  IF g.hints IS NOT NULL OR g.handed IS NOT NULL OR head.watched_until > clock_timestamp() THEN
-    more := json_strip_nulls(pg_catalog.json_build_object('handed', handed_by(g),
-                                               'watched', nullif(head.watched_until > clock_timestamp(), false)));
-  END IF;
+  RETURN ROW(true, CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL OR head.watched_until > clock_timestamp()
+    THEN json_strip_nulls(pg_catalog.json_build_object('handed', handed_by(g),
+                                            'watched', nullif(head.watched_until > clock_timestamp(), false))) END);
 END $$;
 
 -- hand_over ends the caller's own exclusive lease, and grants the lock in the same transaction to a request that waits
@@ -2100,7 +2088,7 @@ BEGIN
     END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   ok := bound_rest(p_alone);
 END $$;
@@ -2742,7 +2730,8 @@ CREATE FUNCTION acquire_subtree(
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
   p_wait boolean DEFAULT true,
   p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
-  p_alone boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
+  p_alone boolean DEFAULT false)
+RETURNS acquired
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -2752,6 +2741,7 @@ DECLARE
              ELSE refuse('mode', coalesce(pg_catalog.quote_literal(left(p_mode, 40)), 'NULL'), 'be exclusive or shared for a '
                'subtree') END;
   s  record;
+  a  acquired;
   w  waiters := ROW(p_name, 0, p_mode, p_capacity, p_grant_id, session_of(p_session_key), p_owner_id, p_nested,
                     p_holder, p_ttl, p_metadata, NULL, true);
 BEGIN
@@ -2763,30 +2753,26 @@ BEGIN
   END IF;
   IF NOT p_wait AND s.ticket IS NULL THEN
     ok := check_request(w, p_session_ttl, p_retry, p_wait);
-    SELECT a.granted, a.token, a.more INTO acquire_subtree.granted, acquire_subtree.token, acquire_subtree.more
-      FROM try_subtree(w) a;
-    IF acquire_subtree.granted IS NOT NULL THEN
-      RETURN;
+    a := try_subtree(w);
+    IF a.granted IS NOT NULL THEN
+      RETURN a;
     END IF;
   END IF;
-  SELECT a.granted, a.token, a.more INTO acquire_subtree.granted, acquire_subtree.token, acquire_subtree.more
-    FROM acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone, NULL) a;
+  RETURN acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone, NULL);
 END $$;
 
 -- try_subtree refuses a request that would have to wait, and locks nothing; otherwise it answers nothing.
-CREATE FUNCTION try_subtree(w waiters, OUT granted boolean, OUT token bigint, OUT more json)
+CREATE FUNCTION try_subtree(w waiters) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
-#variable_conflict use_column
 DECLARE
   head locks;
-  a    record;
 BEGIN
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF is_taken(w, head) THEN
-    a := refusal(w, head, NULL, NULL, NULL);
-    granted := a.granted;  token := a.token;  more := a.more;
+    RETURN refusal(w, head, NULL, NULL, NULL);
   END IF;
+  RETURN NULL;
 END $$;
 
 -- note_subtree writes what a ticket for a subtree needs besides, and removes what earlier requests for it have left:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
@@ -233,11 +234,23 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 	replica := params("session_replication_role", "replica")
 	noStandard := both(params("standard_conforming_strings", "off", "backslash_quote", "on"),
 		mode(pgx.QueryExecModeExec))
+	textIDs := func(c *pgxpool.Config) {
+		c.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+			asText := &pgtype.Type{Name: "uuid", OID: pgtype.UUIDOID, Codec: pgtype.TextCodec{}}
+			conn.TypeMap().RegisterType(asText)
+			conn.TypeMap().RegisterType(&pgtype.Type{Name: "_uuid", OID: pgtype.UUIDArrayOID,
+				Codec: &pgtype.ArrayCodec{ElementType: asText}})
+			return nil
+		}
+	}
 	for name, change := range map[string]func(*pgxpool.Config){
-		"search_path nonsense": params("search_path", "nowhere, neither"),
-		"search_path empty":    params("search_path", ""),
-		"search_path hostile":  hostilePath,
-		"several at once":      both(both(hostilePath, odd), both(replica, noStandard)),
+		"UUIDs as texts":         textIDs,
+		"UUIDs as texts, exec":   both(textIDs, mode(pgx.QueryExecModeExec)),
+		"UUIDs as texts, simple": both(textIDs, mode(pgx.QueryExecModeSimpleProtocol)),
+		"search_path nonsense":   params("search_path", "nowhere, neither"),
+		"search_path empty":      params("search_path", ""),
+		"search_path hostile":    hostilePath,
+		"several at once":        both(both(hostilePath, odd), both(replica, noStandard)),
 		"temporary table named as ours": func(c *pgxpool.Config) {
 			c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 				_, err := conn.Exec(ctx, "SET search_path = pg_temp, public; CREATE TEMPORARY TABLE locks (nothing "+

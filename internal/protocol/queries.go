@@ -53,53 +53,53 @@ func NewQueries(schema string) *Queries {
 			FROM {{schema}}.start_client()`),
 		// A grant waits for the disk. A ticket does not: a crash that loses it has also ended its connection. The
 		// last argument says that the statement is a whole transaction.
-		acquire: in(`SELECT NULL::pg_catalog.int8, granted, token, more::pg_catalog.text
-			FROM {{schema}}.acquire_lease($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid,
-				$4::pg_catalog.text, $5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool,
-				$8::pg_catalog.text, $9::pg_catalog.int4, $10::pg_catalog.bool, $11::pg_catalog.text::pg_catalog.interval,
-				$12::pg_catalog.text::pg_catalog.uuid, $13::pg_catalog.bool, true)`),
+		acquire: in(`SELECT NULL::pg_catalog.int8, (a).granted, (a).token, (a).more::pg_catalog.text
+			FROM (SELECT {{schema}}.acquire_lease($1::pg_catalog.text, $2::pg_catalog.uuid, $3::pg_catalog.uuid,
+				$4::pg_catalog.text, $5::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool,
+				$8::pg_catalog.text, $9::pg_catalog.int4, $10::pg_catalog.bool, $11::pg_catalog.interval,
+				$12::pg_catalog.uuid, $13::pg_catalog.bool, true) OFFSET 0) f (a)`),
 		acquireMany: in(`SELECT n, granted, token, more::pg_catalog.text
-			FROM {{schema}}.acquire_leases($1::pg_catalog.text[], $2::pg_catalog.text[]::pg_catalog.uuid[], $3::pg_catalog.text::pg_catalog.uuid,
+			FROM {{schema}}.acquire_leases($1::pg_catalog.text[], $2::pg_catalog.text[]::pg_catalog.uuid[], $3::pg_catalog.uuid,
 				$4::pg_catalog.text[], $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.jsonb[],
 				$7::pg_catalog.bool[], $8::pg_catalog.text[], $9::pg_catalog.int4[], $10::pg_catalog.bool[],
-				$11::pg_catalog.text::pg_catalog.interval, $12::pg_catalog.text[]::pg_catalog.uuid[], $13::pg_catalog.bool[], true)`),
-		acquireSubtree: in(`SELECT NULL::pg_catalog.int8, granted, token, more::pg_catalog.text
-			FROM {{schema}}.acquire_subtree($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid,
-				$4::pg_catalog.text, $5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool,
-				$8::pg_catalog.text, $9::pg_catalog.int4, $10::pg_catalog.bool, $11::pg_catalog.text::pg_catalog.interval,
-				$12::pg_catalog.text::pg_catalog.uuid, $13::pg_catalog.bool, true)`),
+				$11::pg_catalog.interval, $12::pg_catalog.text[]::pg_catalog.uuid[], $13::pg_catalog.bool[], true)`),
+		acquireSubtree: in(`SELECT NULL::pg_catalog.int8, (a).granted, (a).token, (a).more::pg_catalog.text
+			FROM (SELECT {{schema}}.acquire_subtree($1::pg_catalog.text, $2::pg_catalog.uuid, $3::pg_catalog.uuid,
+				$4::pg_catalog.text, $5::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool,
+				$8::pg_catalog.text, $9::pg_catalog.int4, $10::pg_catalog.bool, $11::pg_catalog.interval,
+				$12::pg_catalog.uuid, $13::pg_catalog.bool, true) OFFSET 0) f (a)`),
 		renewAll: in(`SELECT n, outcome, {{at expires_at}}, remaining_us
 			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[],
 				NULL, $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.timestamptz[], true)`),
 		look: in(`SELECT ticket, remaining_us, is_first, near, circle, served
-			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])
+			FROM {{schema}}.look($1::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.interval, $4::pg_catalog.int8[])
 			WHERE ` + async + ` IS NOT NULL`),
-		ownTickets: in(`SELECT name, grant_id::pg_catalog.text FROM {{schema}}.own_tickets($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int8[])`),
+		ownTickets: in(`SELECT name, grant_id::pg_catalog.text FROM {{schema}}.own_tickets($1::pg_catalog.uuid, $2::pg_catalog.int8[])`),
 		renew: in(`SELECT outcome, remaining_us, {{at expires_at}}
-			FROM {{schema}}.renew_leases(ARRAY[$1::pg_catalog.text], ARRAY[$2::pg_catalog.int8], ARRAY[$3::pg_catalog.text::pg_catalog.uuid],
-				ARRAY[$4::pg_catalog.int4], $5::pg_catalog.text::pg_catalog.interval,
+			FROM {{schema}}.renew_leases(ARRAY[$1::pg_catalog.text], ARRAY[$2::pg_catalog.int8], ARRAY[$3::pg_catalog.uuid],
+				ARRAY[$4::pg_catalog.int4], $5::pg_catalog.interval,
 				$6::pg_catalog.text[]::pg_catalog.interval[], $7::pg_catalog.text[]::pg_catalog.timestamptz[], true)`),
 		checkMany: in(`SELECT n, reason, remaining_us
 			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
 		timeline: in(`SELECT since_us FROM {{schema}}.timeline()`),
 		// A release need not wait for the disk: if a crash loses it, the lease runs out by itself. But a release that
 		// hands the lock over is a grant, and waits.
-		release: in(`SELECT NULL::pg_catalog.int8, released, more::pg_catalog.text
-			FROM {{schema}}.release_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.int4, true)`),
+		release: in(`SELECT NULL::pg_catalog.int8, (a).released, (a).more::pg_catalog.text
+			FROM (SELECT {{schema}}.release_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.uuid, $4::pg_catalog.int4, true) OFFSET 0) f (a)`),
 		releaseMany: in(`SELECT n, released, more::pg_catalog.text
 			FROM {{schema}}.release_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[],
 				$4::pg_catalog.int4[], true)`),
 		handOver: in(`SELECT outcome, more::pg_catalog.text
-			FROM {{schema}}.hand_over($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.text,
+			FROM {{schema}}.hand_over($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.uuid, $4::pg_catalog.text,
 				$5::pg_catalog.bool)`),
 		giveUp: in(`SELECT n, ended, place, token, more::pg_catalog.text
-			FROM {{schema}}.give_up($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[],
+			FROM {{schema}}.give_up($1::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[],
 				$4::pg_catalog.bool, true)`),
 		// The note need not wait for the disk: a crash that loses it has also ended the connection.
-		mark: in(`SELECT {{schema}}.mark_connection($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.text,
-				$5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text[])
+		mark: in(`SELECT {{schema}}.mark_connection($1::pg_catalog.uuid, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.text,
+				$5::pg_catalog.interval, $6::pg_catalog.text[])
 			WHERE ` + async + ` IS NOT NULL`),
-		endSession: in(`SELECT {{schema}}.end_session($1::pg_catalog.text::pg_catalog.uuid), ` + async),
+		endSession: in(`SELECT {{schema}}.end_session($1::pg_catalog.uuid), ` + async),
 		sweep:      in(`SELECT {{schema}}.sweep(), ` + async),
 		// NOTIFY holds a lock of the whole cluster until its transaction ends, so that transaction must not wait for
 		// the disk.

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Acquire requests locks, with the single or the array function, which do the same for each request. A subtree is
@@ -19,9 +20,9 @@ func (q *Queries) Acquire(requests []Request, answers []Answer) Step {
 		if a.Subtree {
 			sql = q.acquireSubtree
 		}
-		return Step{SQL: sql, Args: []any{a.Name, a.GrantID.String(), a.Session.Key.String(), a.Holder,
+		return Step{SQL: sql, Args: []any{a.Name, id(a.GrantID), id(a.Session.Key), a.Holder,
 			Interval(a.TTL + a.Grace), a.metadata(), a.Retry,
-			a.Mode, a.capacity(), a.Wait, Interval(a.Session.TTL), a.Owner.String(), a.Nested},
+			a.Mode, a.capacity(), a.Wait, Interval(a.Session.TTL), id(a.Owner), a.Nested},
 			Scan: func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
 	}
 	n := len(requests)
@@ -36,7 +37,7 @@ func (q *Queries) Acquire(requests []Request, answers []Answer) Step {
 		retries[i], waits[i], nested[i] = a.Retry, a.Wait, a.Nested
 	}
 	session := requests[0].Session
-	return Step{SQL: q.acquireMany, Args: []any{names, grantIDs, session.Key.String(), holders, ttls, metadata, retries,
+	return Step{SQL: q.acquireMany, Args: []any{names, grantIDs, id(session.Key), holders, ttls, metadata, retries,
 		modes, capacities, waits,
 		Interval(session.TTL), owners, nested},
 		Scan: func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
@@ -141,7 +142,7 @@ func (q *Queries) ReleaseAll(claims []Claim, endings []Ending) Step {
 
 // HandOver ends a lease and gives the lock to a waiter with the label; with look it only says whether there is one.
 func (q *Queries) HandOver(c Claim, to string, look bool, s *Succession) Step {
-	return Step{SQL: q.handOver, Args: []any{c.Name, c.Token, c.GrantID.String(), to, look},
+	return Step{SQL: q.handOver, Args: []any{c.Name, c.Token, id(c.GrantID), to, look},
 		Scan: func(rows pgx.Rows) error {
 			var text *string
 			if err := rows.Scan(&s.Outcome, &text); err != nil {
@@ -184,7 +185,7 @@ func (q *Queries) RenewAll(claims []Claim, verdicts map[Claim]Verdict) Step {
 
 // Look looks at the queue of the session, and searches circles from the tickets in nested.
 func (q *Queries) Look(s Session, nested []int64, sightings map[int64]Sighting) Step {
-	return Step{SQL: q.look, Args: []any{s.Key.String(), s.Holder, Interval(s.TTL), nested},
+	return Step{SQL: q.look, Args: []any{id(s.Key), s.Holder, Interval(s.TTL), nested},
 		Scan: func(rows pgx.Rows) error {
 			var ticket int64
 			var remaining *int64
@@ -226,7 +227,7 @@ func (q *Queries) Renew(c Claim, wait time.Duration, v *Verdict) Step {
 
 // OwnTickets asks for the requests behind tickets of the session.
 func (q *Queries) OwnTickets(s Session, tickets []int64, all *[]RequestID) Step {
-	return Step{SQL: q.ownTickets, Args: []any{s.Key.String(), tickets}, Scan: func(rows pgx.Rows) error {
+	return Step{SQL: q.ownTickets, Args: []any{id(s.Key), tickets}, Scan: func(rows pgx.Rows) error {
 		var r RequestID
 		var id string
 		err := rows.Scan(&r.Name, &id)
@@ -244,7 +245,7 @@ func (q *Queries) TakeBack(s Session, spend bool, requests []RequestID, backs []
 	for i, r := range requests {
 		names[i], grantIDs[i] = r.Name, r.GrantID.String()
 	}
-	return Step{SQL: q.giveUp, Args: []any{s.Key.String(), names, grantIDs, spend}, Scan: func(rows pgx.Rows) error {
+	return Step{SQL: q.giveUp, Args: []any{id(s.Key), names, grantIDs, spend}, Scan: func(rows pgx.Rows) error {
 		var n int64
 		var ended bool
 		var place *int
@@ -274,7 +275,7 @@ func (q *Queries) Mark(s Session, pid uint32, version string, marked **bool) Ste
 		text := Interval(s.Holds)
 		holds = &text
 	}
-	return Step{SQL: q.mark, Args: []any{s.Key.String(), process, s.Holder, version, holds, s.Names},
+	return Step{SQL: q.mark, Args: []any{id(s.Key), process, s.Holder, version, holds, s.Names},
 		Scan: func(rows pgx.Rows) error {
 			return rows.Scan(marked)
 		}}
@@ -282,7 +283,7 @@ func (q *Queries) Mark(s Session, pid uint32, version string, marked **bool) Ste
 
 // EndSession ends the session, with all its tickets.
 func (q *Queries) EndSession(s Session) Step {
-	return Step{SQL: q.endSession, Args: []any{s.Key.String()}}
+	return Step{SQL: q.endSession, Args: []any{id(s.Key)}}
 }
 
 // Sweep removes some of what dead sessions and old requests have left in the tables.
@@ -320,6 +321,10 @@ func Interval(d time.Duration) string {
 	return fmt.Sprintf("%d.%06d seconds", d/time.Second, d%time.Second/time.Microsecond)
 }
 
+// id is a UUID as every way of pgx to send arguments knows it, in binary where that way can, which spares the server
+// its text form. An array of them would meet the application's codec for UUIDs: arrays travel as texts.
+func id(u uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: u, Valid: true} }
+
 // OrZero returns the value of a column, zero for NULL.
 func OrZero[T any](p *T) (v T) {
 	if p != nil {
@@ -328,7 +333,7 @@ func OrZero[T any](p *T) (v T) {
 	return v
 }
 
-func (c Claim) args() []any { return []any{c.Name, c.Token, c.GrantID.String(), c.Slot} }
+func (c Claim) args() []any { return []any{c.Name, c.Token, id(c.GrantID), c.Slot} }
 
 // columns returns the claims as arguments of an array function.
 func columns(claims []Claim) []any {

@@ -187,7 +187,7 @@ CREATE FUNCTION is_plain(
   p_nested boolean) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')                -- by bytes
+  SELECT p_mode COLLATE pg_catalog."C" OPERATOR(pg_catalog.=) 'exclusive'
     AND p_capacity IS NULL AND p_grant_id IS NOT NULL AND p_nested IS NOT NULL
     AND p_name OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_name) OPERATOR(pg_catalog.<=) 512
     AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
@@ -205,8 +205,7 @@ AS $$
     AND pg_catalog.substr(pg_catalog.interval_send(p_session_ttl), 9)
         OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')
     AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
-    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
-    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local'
+    AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) ALL ('{off,local}')
 $$;
 
 -- is_free says of the head of a lock, which the caller locks in the same statement, that a plain request may be granted

@@ -26,20 +26,26 @@
 -- where the newest version of a row lies, however many old ones an open transaction keeps. FOR UPDATE makes this an
 -- update of the key whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check
 -- in its COMMIT. It runs for every request: whoever prunes the name meanwhile is waited for before acquire_otherwise
--- looks. (SELECT plain) keeps a plan that finds nothing to do from looking cheaper than the one for all values.
+-- looks. A request that is not plain asks for a slot that no lock has: a plan that finds nothing to do would look
+-- cheaper than the one for all values.
+--
+-- acquired has a name because the server works out the columns of OUT parameters anew in each call.
+CREATE TYPE acquired AS (granted boolean, token bigint, more json);
+
 CREATE FUNCTION acquire_lease(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
     p_wait boolean DEFAULT false,
   p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
-  p_alone boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
+  p_alone boolean DEFAULT false)
+RETURNS acquired
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
-#variable_conflict use_column
 DECLARE
   plain boolean := {{schema}}.is_plain(p_name, p_grant_id, p_holder, p_ttl, p_metadata, p_mode, p_capacity, p_nested)
     AND {{schema}}.is_plain_session(p_session_key, p_session_ttl) AND p_retry IS NOT NULL AND p_wait IS NOT NULL;
-  watched boolean;  ok boolean;
+  a  {{schema}}.acquired;
+  ok boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET
     token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
@@ -53,26 +59,24 @@ BEGIN
     expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
-    WHERE (SELECT plain) AND h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
+    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) CASE WHEN plain THEN 0 ELSE '-1' END
       AND {{schema}}.is_free(h.expires_at, h.top_slot, h.queued, h.grant_id, h.spent_until, h.token, p_grant_id, (
         SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
                OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
         FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time()
           AND (NOT i.subtrees OR NOT {{schema}}.is_below(p_name))))
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-    INTO acquire_lease.granted, acquire_lease.token, watched;
+  RETURNING true, l.token, CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+    THEN '{"watched": true}'::pg_catalog.json END INTO a;
   IF NOT FOUND THEN
-    SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
-    FROM {{schema}}.acquire_otherwise(
+    a := {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL) a;
-  ELSIF watched THEN
-    more := '{"watched": true}';
+        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL);
   END IF;
-  IF granted AND p_alone IS NOT TRUE THEN
+  IF p_alone IS NOT TRUE AND a.granted THEN
     ok := {{schema}}.bound_rest(true);
   END IF;
+  RETURN a;
 END $$;
 
 -- acquire_leases is acquire_lease for many requests of a session. n counts from 1. If one request is refused, or would
@@ -134,7 +138,7 @@ BEGIN
     END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   ok := p_alone OR bound_rest(false);
 END $$;
@@ -195,13 +199,12 @@ END $$;
 -- answers tell.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
-    p_alone boolean, p_nth int, OUT granted boolean, OUT token bigint, OUT more json)
+    p_alone boolean, p_nth int) RETURNS acquired
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
-#variable_conflict use_column
 DECLARE
   head  locks;
-  a     record;
+  a     acquired;
   stays boolean := p_wait OR p_retry;
   own   boolean := is_own(w);                            -- nobody has it, and those who queue wait for its owner
   ok    boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
@@ -212,10 +215,10 @@ BEGIN
   END IF;
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF head.name IS NULL AND w.mode = 'exclusive' AND NOT w.subtree THEN
-    acquire_otherwise.token := acquire_new(w);
-    acquire_otherwise.granted := acquire_otherwise.token IS NOT NULL;
-    IF acquire_otherwise.granted THEN
-      RETURN;
+    a.token := acquire_new(w);
+    IF a.token IS NOT NULL THEN
+      a.granted := true;
+      RETURN a;
     END IF;
   END IF;
   ok := NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl);              -- a session before any lock
@@ -241,8 +244,8 @@ BEGIN
     END IF;
     ok := bound_rest(p_alone OR p_nth IS NOT NULL);      -- after all waiting
   END IF;
-  granted := a.granted; token := a.token; more := a.more;
-  IF p_alone AND NOT acquire_otherwise.granted AND (acquire_otherwise.more -> 'handed') IS NULL THEN
+  IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
+  RETURN a;
 END $$;

@@ -181,36 +181,34 @@ END $$;
 -- counts dead tickets. Where the lock is free, the first is who has none but dead ones before it: nobody else will ask.
 -- Whoever waits around a subtree is told of grants and ends alone: told of refusals, they would ask and tell for ever.
 CREATE FUNCTION refusal(
-  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint,
-    OUT more json)
+  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 DECLARE
+  token  bigint := p_head.token;
   holder text := p_head.holder;
   until  timestamptz := p_head.expires_at;
   free   timestamptz := p_head.expires_at;
   other  text;
   left_  bigint;
 BEGIN
-  granted := false;
-  token := p_head.token;
   IF NOT is_running(p_head.expires_at, p_head.ended_at) THEN                            -- else it is exclusive
     w.ticket := coalesce(p_ticket, 0);
-    SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
+    SELECT l.token, l.holder, l.expires_at INTO token, holder, until FROM locks l
       WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
     free := free_at(w);
     IF until IS NULL AND free IS NOT NULL THEN                                          -- another lock is in the way
       SELECT o.token, o.holder, CASE WHEN NOT o.queued THEN o.until END, o.name
-        INTO refusal.token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC LIMIT 1;
+        INTO token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC LIMIT 1;
     END IF;
   END IF;
   left_ := microseconds_until(free);
-  more := json_strip_nulls(json_build_object(
+  RETURN ROW(false, token, json_strip_nulls(json_build_object(
     'holder', holder, 'expires_at', until, 'by', other, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
     'first', nullif(p_place = 1 OR left_ = 0 AND (next_waiter(w.name, p_head.served)).ticket >= p_ticket, false),
     'handed', p_handed, 'watched', nullif(p_head.watched_until > clock_timestamp()
-      AND (p_handed IS NOT NULL OR p_head.watched_until < 'infinity'), false)));
+      AND (p_handed IS NOT NULL OR p_head.watched_until < 'infinity'), false))));
 END $$;
 
 -- refuse_own raises when the owner of a request holds the lock itself.
@@ -543,8 +541,7 @@ $$;
 -- decide decides about a request and answers as acquire_lease does, under the head that its caller has taken, or with
 -- p_taken false joined: then it grants nothing anew, and if the lock is free the request has to ask again at once.
 -- Without a head it answers nothing.
-CREATE FUNCTION decide(
-  w waiters, p_head locks, p_wait boolean, p_taken boolean, OUT granted boolean, OUT token bigint, OUT more json)
+CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, p_taken boolean) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -556,7 +553,7 @@ DECLARE
   ok     boolean;
 BEGIN
   IF p_head.name IS NULL THEN
-    RETURN;
+    RETURN NULL;
   ELSIF p_head.grant_id = w.grant_id OR p_head.top_slot > 0 THEN
     mine := lease_of(p_head, w.grant_id);
   END IF;
@@ -590,16 +587,12 @@ BEGIN
       r := enqueue(w, p_head);
       ticket := r.ticket; place := r.place;
     END IF;
-    r := refusal(w, p_head, ticket, place, handed_by(g));
-    granted := r.granted; token := r.token; more := r.more;
-    RETURN;
+    RETURN refusal(w, p_head, ticket, place, handed_by(g));
   END IF;
-  granted := true;
-  token := g.token;
-  IF g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL OR p_head.watched_until > clock_timestamp() THEN
-    more := json_strip_nulls(json_build_object('slot', g.slot, 'handed', handed_by(g),
-                                               'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
-  END IF;
+  RETURN ROW(true, g.token, CASE
+    WHEN g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL OR p_head.watched_until > clock_timestamp()
+    THEN json_strip_nulls(json_build_object('slot', g.slot, 'handed', handed_by(g),
+                                            'watched', nullif(p_head.watched_until > clock_timestamp(), false))) END);
 END $$;
 
 -- lease_of finds the row of a lock with this grant ID, held or not.

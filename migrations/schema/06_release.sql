@@ -10,17 +10,15 @@
 --
 -- This statement ends an exclusive lease; after it nobody else queues for the lock. release_otherwise continues if
 -- somebody has queued, and handles any other lease.
+CREATE TYPE released AS (released boolean, more json);
+
 CREATE FUNCTION release_lease(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, p_alone boolean DEFAULT false,
-  OUT released boolean, OUT more json)
+  p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, p_alone boolean DEFAULT false)
+RETURNS released
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
-#variable_conflict use_column
 DECLARE
-  at      pg_catalog.tid;
-  served  pg_catalog.int8;
-  watched boolean;
-  ok      boolean;
+  r {{schema}}.released;  at pg_catalog.tid;  served pg_catalog.int8;  watched boolean;  ok boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()
   WHERE l.ctid OPERATOR(pg_catalog.=) (
@@ -32,24 +30,24 @@ BEGIN
         AND (h.ended_at OPERATOR(pg_catalog.=) h.expires_at) IS NOT TRUE
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-    INTO release_lease.released, at, served, watched;
-  IF watched THEN
-    more := '{"watched": true}';
+  RETURNING l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+    INTO at, served, watched;
+  IF at IS NOT NULL THEN
+    PERFORM FROM {{schema}}.waiters q
+      WHERE q.name OPERATOR(pg_catalog.=) p_name AND q.ticket OPERATOR(pg_catalog.>) served ORDER BY q.ticket LIMIT 1;
   END IF;
-  IF at IS NULL OR (
-      SELECT q.ticket FROM {{schema}}.waiters q
-      WHERE q.name OPERATOR(pg_catalog.=) p_name AND q.ticket OPERATOR(pg_catalog.>) served ORDER BY q.ticket LIMIT 1
-    ) IS NOT NULL THEN
-    SELECT o.released, o.more INTO release_lease.released, release_lease.more
-    FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, false) o;
+  IF at IS NULL OR FOUND THEN
+    r := {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, false);
+  ELSE
+    r := ROW(true, CASE WHEN watched THEN '{"watched": true}'::pg_catalog.json END);
   END IF;
-  IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
-    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+  IF p_alone AND (r.more IS NULL OR (r.more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
+    ok := pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   IF p_alone IS NOT TRUE THEN
     ok := {{schema}}.require_unrenewed() AND {{schema}}.bound_rest(false);
   END IF;
+  RETURN r;
 END $$;
 
 -- release_leases is release_lease for many leases. n counts from 1. If one release would have to wait for longer than a
@@ -101,7 +99,7 @@ BEGIN
     END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   ok := bound_rest(p_alone);
 END $$;
@@ -110,11 +108,9 @@ END $$;
 -- the lease itself, and may wait for its row. For an exclusive lease it locks only that row, which is the head; for
 -- another it takes the head first.
 CREATE FUNCTION release_otherwise(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean,
-    OUT more json)
+  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean) RETURNS released
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
-#variable_conflict use_column
 DECLARE
   head locks;
   mine locks;
@@ -134,20 +130,17 @@ BEGIN
       SELECT * INTO mine FROM locks l
         WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
     END IF;
-    released := is_running(mine.expires_at, mine.ended_at);
-    IF NOT released THEN
-      RETURN;
+    IF NOT is_running(mine.expires_at, mine.ended_at) THEN
+      RETURN ROW(false, NULL::json);
     END IF;
     UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name
       AND l.slot = mine.slot;
   END IF;
-  released := true;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);
-  IF g.hints IS NOT NULL OR g.handed IS NOT NULL OR head.watched_until > clock_timestamp() THEN
-    more := json_strip_nulls(json_build_object('handed', handed_by(g),
-                                               'watched', nullif(head.watched_until > clock_timestamp(), false)));
-  END IF;
+  RETURN ROW(true, CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL OR head.watched_until > clock_timestamp()
+    THEN json_strip_nulls(json_build_object('handed', handed_by(g),
+                                            'watched', nullif(head.watched_until > clock_timestamp(), false))) END);
 END $$;
 
 -- hand_over ends the caller's own exclusive lease, and grants the lock in the same transaction to a request that waits
@@ -252,7 +245,7 @@ BEGIN
     END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   ok := bound_rest(p_alone);
 END $$;

@@ -312,7 +312,8 @@ CREATE FUNCTION acquire_subtree(
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
   p_wait boolean DEFAULT true,
   p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
-  p_alone boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
+  p_alone boolean DEFAULT false)
+RETURNS acquired
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -322,6 +323,7 @@ DECLARE
              ELSE refuse('mode', coalesce(quote_literal(left(p_mode, 40)), 'NULL'), 'be exclusive or shared for a '
                'subtree') END;
   s  record;
+  a  acquired;
   w  waiters := ROW(p_name, 0, p_mode, p_capacity, p_grant_id, session_of(p_session_key), p_owner_id, p_nested,
                     p_holder, p_ttl, p_metadata, NULL, true);
 BEGIN
@@ -333,30 +335,26 @@ BEGIN
   END IF;
   IF NOT p_wait AND s.ticket IS NULL THEN
     ok := check_request(w, p_session_ttl, p_retry, p_wait);
-    SELECT a.granted, a.token, a.more INTO acquire_subtree.granted, acquire_subtree.token, acquire_subtree.more
-      FROM try_subtree(w) a;
-    IF acquire_subtree.granted IS NOT NULL THEN
-      RETURN;
+    a := try_subtree(w);
+    IF a.granted IS NOT NULL THEN
+      RETURN a;
     END IF;
   END IF;
-  SELECT a.granted, a.token, a.more INTO acquire_subtree.granted, acquire_subtree.token, acquire_subtree.more
-    FROM acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone, NULL) a;
+  RETURN acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone, NULL);
 END $$;
 
 -- try_subtree refuses a request that would have to wait, and locks nothing; otherwise it answers nothing.
-CREATE FUNCTION try_subtree(w waiters, OUT granted boolean, OUT token bigint, OUT more json)
+CREATE FUNCTION try_subtree(w waiters) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
-#variable_conflict use_column
 DECLARE
   head locks;
-  a    record;
 BEGIN
   SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF is_taken(w, head) THEN
-    a := refusal(w, head, NULL, NULL, NULL);
-    granted := a.granted;  token := a.token;  more := a.more;
+    RETURN refusal(w, head, NULL, NULL, NULL);
   END IF;
+  RETURN NULL;
 END $$;
 
 -- note_subtree writes what a ticket for a subtree needs besides, and removes what earlier requests for it have left:

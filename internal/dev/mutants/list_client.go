@@ -68,7 +68,7 @@ var ofRequests = []mutant{
 			"OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')\n", ""},
 	}, library, "^TestI15_ATTLHasNoDays"},
 	{"I11 a mode is what the caller's collation takes for it", []edit{
-		{schema, "pg_catalog.textsend(p_mode) OPERATOR(pg_catalog.=) pg_catalog.textsend('exclusive')",
+		{schema, `p_mode COLLATE pg_catalog."C" OPERATOR(pg_catalog.=) 'exclusive'`,
 			"p_mode OPERATOR(pg_catalog.=) 'exclusive'"},
 	}, library, "^TestI11_AModeIs"},
 	{"a limit that has run out stays in the way", []edit{

@@ -279,11 +279,11 @@ var ofDeadlines = []mutant{
 	{"I21 a request looks before it waits for whoever prunes", []edit{
 		{schema, "BEGIN UPDATE {{schema}}.locks l SET token = (SELECT i.epoch",
 			"BEGIN IF plain THEN UPDATE {{schema}}.locks l SET token = (SELECT i.epoch"},
-		{schema, "INTO acquire_lease.granted, acquire_lease.token, watched;",
-			"INTO acquire_lease.granted, acquire_lease.token, watched; END IF;"},
+		{schema, "THEN '{\"watched\": true}'::pg_catalog.json END INTO a;",
+			"THEN '{\"watched\": true}'::pg_catalog.json END INTO a; END IF;"},
 	}, integration, "^TestI21_PruneBesideARequest"},
 	{"acquires of a connection that began with slots are planned anew", []edit{
-		{schema, "WHERE (SELECT plain) AND h.name", "WHERE plain AND h.name"},
+		{schema, "OPERATOR(pg_catalog.<=) CASE WHEN plain THEN 0 ELSE '-1' END", "OPERATOR(pg_catalog.<=) 0 AND plain"},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a refusal plans when the lock is free", []edit{
 		{schema, "left_ := microseconds_until(free);", "left_ := microseconds_until(free_at(w));"},
@@ -327,18 +327,18 @@ var ofDeadlines = []mutant{
 	{"an acquire that waits is planned for the values at hand", []edit{
 		{
 			schema,
-			"p_nth int, OUT granted boolean, OUT token bigint, OUT more json) LANGUAGE plpgsql VOLATILE SET " +
+			"p_nth int) RETURNS acquired LANGUAGE plpgsql VOLATILE SET " +
 				"search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan AS $$",
-			"p_nth int, OUT granted boolean, OUT token bigint, OUT more json) LANGUAGE plpgsql VOLATILE SET " +
+			"p_nth int) RETURNS acquired LANGUAGE plpgsql VOLATILE SET " +
 				"search_path FROM CURRENT SET lock_timeout = '1s' AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a release with a queue is planned for the values at hand", []edit{
 		{
 			schema,
-			"p_at tid, p_many boolean, OUT released boolean, OUT more json) LANGUAGE plpgsql VOLATILE SET " +
+			"p_at tid, p_many boolean) RETURNS released LANGUAGE plpgsql VOLATILE SET " +
 				"search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan AS $$",
-			"p_at tid, p_many boolean, OUT released boolean, OUT more json) LANGUAGE plpgsql VOLATILE SET " +
+			"p_at tid, p_many boolean) RETURNS released LANGUAGE plpgsql VOLATILE SET " +
 				"search_path FROM CURRENT SET lock_timeout = '1s' AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},

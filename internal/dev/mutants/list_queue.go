@@ -298,12 +298,12 @@ var ofTheQueue = []mutant{
 		{schema, "ok := bound_rest(false); END IF; RETURN QUERY", "END IF; RETURN QUERY"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a try that is granted may be idle for ever afterwards", []edit{
-		{schema, "IF granted AND p_alone IS NOT TRUE THEN ok := {{schema}}.bound_rest(true); END IF;", ""},
+		{schema, "IF p_alone IS NOT TRUE AND a.granted THEN ok := {{schema}}.bound_rest(true); END IF;", ""},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a try that is refused limits the rest of the transaction", []edit{
 		{
 			schema,
-			"IF granted AND p_alone IS NOT TRUE THEN ok := {{schema}}.bound_rest(true); END IF;",
+			"IF p_alone IS NOT TRUE AND a.granted THEN ok := {{schema}}.bound_rest(true); END IF;",
 			"IF NOT p_alone THEN ok := {{schema}}.bound_rest(true); END IF;",
 		},
 	}, integration, "^TestI13_WhoeverHasLocked"},
