@@ -129,3 +129,31 @@ func TestDoctorNamesOldTransactionsAndWhatTheyKeepLocked(t *testing.T) {
 		t.Errorf("of a transaction that has locked nothing here: %+v", f)
 	}
 }
+
+// Whoever owns the schema can switch the check inside COMMIT off, and nothing fails then.
+func TestDoctorSeesThatTheCheckInsideCommitIsOff(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner := newPeer(t, db.URL())
+	const mend = `ALTER TABLE pglock.fences ENABLE ALWAYS TRIGGER fence_commit`
+	for _, tc := range []struct{ statement, value string }{
+		{`ALTER TABLE pglock.fences DISABLE TRIGGER fence_commit`, "switched off"},
+		{`ALTER TABLE pglock.fences ENABLE TRIGGER fence_commit`, "off under session_replication_role"},
+		{`ALTER TABLE pglock.fences ENABLE REPLICA TRIGGER fence_commit`, "on under session_replication_role alone"},
+		{`ALTER TABLE pglock.fences DISABLE TRIGGER ALL`, "switched off"},
+	} {
+		owner.exec(t, tc.statement)
+		if f := findingOf(t, db.URL(), "check inside COMMIT"); f.Level != lockadmin.FindingAttention ||
+			f.Value != tc.value || !strings.Contains(f.Meaning, mend) {
+			t.Errorf("%s: %+v", tc.statement, f)
+		}
+		owner.exec(t, mend)
+		if f := findingOf(t, db.URL(), "check inside COMMIT"); f.Level != lockadmin.FindingOK || f.Value != "always on" {
+			t.Errorf("mended after %s: %+v", tc.statement, f)
+		}
+	}
+	owner.exec(t, `DROP TRIGGER fence_commit ON pglock.fences`)
+	if f := findingOf(t, db.URL(), "check inside COMMIT"); f.Level != lockadmin.FindingAttention || f.Value != "missing" {
+		t.Errorf("without the trigger: %+v", f)
+	}
+}

@@ -5326,7 +5326,8 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT r.rolname, r.rolsuper,
       (SELECT mxid_age(d.datminmxid) FROM pg_database d WHERE d.datname = current_database()) AS multis,
       pg_notification_queue_usage()::numeric AS heard,
-      can_check_connection() AS checks, current_setting('transaction_timeout', true) IS NOT NULL AS bounds
+      can_check_connection() AS checks, current_setting('transaction_timeout', true) IS NOT NULL AS bounds,
+      (SELECT t.tgenabled FROM pg_trigger t WHERE t.tgrelid = 'fences'::regclass AND t.tgname = 'fence_commit') AS armed
     FROM pg_roles r WHERE r.rolname = current_user)   -- who is the owner here
   SELECT * FROM diagnose_tokens()
   UNION ALL
@@ -5334,6 +5335,12 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ('owner', NOT f.rolsuper, quote_ident(f.rolname) || CASE WHEN f.rolsuper THEN ', a superuser' ELSE '' END,
      'The functions run with the rights of their owner' || CASE WHEN f.rolsuper
        THEN '. One that is no superuser limits what a hole in them could do.' ELSE ', and it is no superuser.' END),
+    ('check inside COMMIT', f.armed IS NOT DISTINCT FROM 'A', CASE f.armed WHEN 'A' THEN 'always on'
+       WHEN 'D' THEN 'switched off' WHEN 'O' THEN 'off under session_replication_role'
+       WHEN 'R' THEN 'on under session_replication_role alone' ELSE 'missing' END,
+     CASE WHEN f.armed = 'A' THEN 'A fenced transaction commits only while its lease stands.' ELSE pg_catalog.format(
+       'A fenced transaction can commit when its lease has ended and others hold the lock: '
+       'ALTER TABLE %I.fences ENABLE ALWAYS TRIGGER fence_commit.', current_schema()) END),
     ('multixacts', f.multis < 1000000000, f.multis || ' of 2147483648',
      'They are used where several transactions hold a row at once. Vacuum brings the number down.'),
     ('fsync', current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean,

@@ -164,6 +164,9 @@ var ofGuards = []mutant{
 		{schema, "        AND NOT 'c' || c.oid = ANY (current_setting", "        AND NOT 'none' = ANY " +
 			"(current_setting"},
 	}, "migrations", "^TestI5_Default|^TestMigrationGives"},
+	{"doctor calls a check inside COMMIT always on that a replica's session skips", []edit{
+		{schema, "f.armed IS NOT DISTINCT FROM 'A', CASE f.armed", "f.armed IN ('A', 'O'), CASE f.armed"},
+	}, integration, "^TestDoctorSeesThatTheCheck"},
 	{"doctor does not see rights on columns", []edit{
 		{schema, "FROM objects o JOIN pg_attribute c ON c.attrelid = o.oid AND o.class = 'pg_class'::regclass",
 			"FROM objects o JOIN pg_attribute c ON false"},
