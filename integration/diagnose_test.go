@@ -135,6 +135,7 @@ func TestDoctorSeesThatTheCheckInsideCommitIsOff(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	owner := newPeer(t, db.URL())
+	found := func() lockadmin.Finding { return findingOf(t, db.URL(), "check inside COMMIT") }
 	const mend = `ALTER TABLE pglock.fences ENABLE ALWAYS TRIGGER fence_commit`
 	for _, tc := range []struct{ statement, value string }{
 		{`ALTER TABLE pglock.fences DISABLE TRIGGER fence_commit`, "switched off"},
@@ -143,17 +144,17 @@ func TestDoctorSeesThatTheCheckInsideCommitIsOff(t *testing.T) {
 		{`ALTER TABLE pglock.fences DISABLE TRIGGER ALL`, "switched off"},
 	} {
 		owner.exec(t, tc.statement)
-		if f := findingOf(t, db.URL(), "check inside COMMIT"); f.Level != lockadmin.FindingAttention ||
-			f.Value != tc.value || !strings.Contains(f.Meaning, mend) {
+		if f := found(); f.Level != lockadmin.FindingAttention || f.Value != tc.value ||
+			!strings.Contains(f.Meaning, mend) {
 			t.Errorf("%s: %+v", tc.statement, f)
 		}
 		owner.exec(t, mend)
-		if f := findingOf(t, db.URL(), "check inside COMMIT"); f.Level != lockadmin.FindingOK || f.Value != "always on" {
+		if f := found(); f.Level != lockadmin.FindingOK || f.Value != "always on" {
 			t.Errorf("mended after %s: %+v", tc.statement, f)
 		}
 	}
 	owner.exec(t, `DROP TRIGGER fence_commit ON pglock.fences`)
-	if f := findingOf(t, db.URL(), "check inside COMMIT"); f.Level != lockadmin.FindingAttention || f.Value != "missing" {
+	if f := found(); f.Level != lockadmin.FindingAttention || f.Value != "missing" {
 		t.Errorf("without the trigger: %+v", f)
 	}
 }
