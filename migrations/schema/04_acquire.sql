@@ -213,7 +213,7 @@ BEGIN
   IF p_plain IS NOT TRUE THEN
     ok := require_read_committed() AND check_request(w, p_session_ttl, p_retry, p_wait);
   END IF;
-  SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   IF head.name IS NULL AND w.mode = 'exclusive' AND NOT w.subtree THEN
     a.token := acquire_new(w);
     IF a.token IS NOT NULL THEN
@@ -223,7 +223,7 @@ BEGIN
   END IF;
   ok := NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl);              -- a session before any lock
   IF p_wait OR head.name IS NULL THEN
-    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+    head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   IF NOT stays AND is_taken(w, head) THEN
     a := refusal(w, head, NULL, NULL, NULL);
@@ -233,7 +233,7 @@ BEGIN
         p_wait, true);
       EXIT WHEN a.granted IS NOT NULL OR stays;
       ok := pg_sleep(0.002) IS NOT NULL;                 -- a newcomer may have joined, or somebody is granted it
-      SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+      head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
       EXIT WHEN is_taken(w, head);
     END LOOP;
     IF a.granted IS NULL AND stays THEN

@@ -120,15 +120,15 @@ DECLARE
 BEGIN
   IF p_at IS NULL THEN
     PERFORM knock(p_name);
-    SELECT * INTO mine FROM locks l
+    mine := (SELECT l FROM locks l
       WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
         AND l.token = p_token AND coalesce(p_slot, 0) = 0
-      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
-    IF NOT FOUND AND p_slot IS DISTINCT FROM 0 AND EXISTS (SELECT FROM locks l       -- who has no lease locks nothing
+      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE);
+    IF mine.name IS NULL AND p_slot IS DISTINCT FROM 0 AND EXISTS (SELECT FROM locks l        -- or it locks nothing
          WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN
       head := take_head(p_name, true, false);
-      SELECT * INTO mine FROM locks l
-        WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
+      mine := (SELECT l FROM locks l
+        WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE);
     END IF;
     IF NOT is_running(mine.expires_at, mine.ended_at) THEN
       RETURN ROW(false, NULL::json);
@@ -136,7 +136,7 @@ BEGIN
     UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name
       AND l.slot = mine.slot;
   END IF;
-  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);
   RETURN ROW(true, CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL OR head.watched_until > clock_timestamp()
     THEN json_strip_nulls(json_build_object('handed', handed_by(g),
@@ -172,7 +172,7 @@ BEGIN
   IF hand_over.outcome IS NOT NULL THEN
     RETURN;
   END IF;
-  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   LOOP
     SELECT * INTO w FROM waiters q
       WHERE q.name = p_name AND q.ticket > coalesce(w.ticket, head.served) AND q.holder = p_to
@@ -272,7 +272,7 @@ BEGIN
       FROM unnest(p_grant_ids) s ON CONFLICT DO NOTHING;
     UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;
   ELSE
-    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+    head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   FOR i IN 1..cardinality(p_grant_ids) LOOP
     DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.ticket INTO t;
@@ -281,7 +281,7 @@ BEGIN
         AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead) END;
   END LOOP;
   IF NOT p_spend THEN
-    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+    head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
     mine := EXISTS (SELECT FROM locks l                  -- also beside a ticket that was passed over
       WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids) AND is_running(l.expires_at, l.ended_at));
     head := CASE WHEN mine OR NOT is_running(head.expires_at, head.ended_at)
@@ -291,7 +291,7 @@ BEGIN
     ended[i] := end_grant(head, p_grant_ids[i]);
   END LOOP;
   IF head.name IS NOT NULL THEN
-    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
+    head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot = 0);
     g := serve(head, NULL, NULL, p_session_id, NULL);
   END IF;
   SELECT l.token, l.holder, l.expires_at INTO r
@@ -355,13 +355,11 @@ CREATE FUNCTION take_to_break(p_name text, p_slot int) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  r   locks;
   who record;
 BEGIN
   PERFORM knock(p_name);
   IF await_row(p_name, coalesce(p_slot, 0)) THEN
-    SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.slot = coalesce(p_slot, 0) FOR UPDATE;
-    RETURN r;
+    RETURN (SELECT l FROM locks l WHERE l.name = p_name AND l.slot = coalesce(p_slot, 0) FOR UPDATE);
   END IF;
   SELECT string_agg(b.who, ' and ') AS names, string_agg(b.ends, ' ') AS ends INTO who FROM (
     SELECT DISTINCT
@@ -426,6 +424,6 @@ BEGIN
       capacity, granted_at, ended_at, number, subtree)
     VALUES ('break', p_name, r.token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
       r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants, r.subtree);
-  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
+  head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot = 0);
   handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
 END $$;

@@ -350,7 +350,7 @@ AS $$
 DECLARE
   head locks;
 BEGIN
-  SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   IF is_taken(w, head) THEN
     RETURN refusal(w, head, NULL, NULL, NULL);
   END IF;

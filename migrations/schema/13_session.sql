@@ -49,7 +49,7 @@ BEGIN
       left_queue := false;
     END LOOP;
     IF left_queue THEN                                          -- those behind it may have their turn
-      SELECT * INTO head FROM locks l WHERE l.name = n AND l.slot = 0;
+      head := (SELECT l FROM locks l WHERE l.name = n AND l.slot = 0);
       RETURN QUERY SELECT n, NULL::int, NULL::bigint, NULL, NULL::bigint, NULL::bigint, NULL::timestamptz,
         (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed, head.watched_until > clock_timestamp();
     END IF;                                                     -- only what is to be announced

@@ -26,8 +26,8 @@ var ofEnds = []mutant{
 	{"I5 a release of a slot needs no grant ID", []edit{
 		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN",
 			"AND l.slot > 0 AND l.token = p_token) THEN"},
-		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;",
-			"AND l.slot > 0 AND l.token = p_token FOR UPDATE;"},
+		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE);",
+			"AND l.slot > 0 AND l.token = p_token FOR UPDATE);"},
 	}, integration, "^TestI5_"},
 	{"I5 a renewal for many needs no grant ID", []edit{
 		{schema, "        WHERE l.name = a.name AND l.slot = a.slot AND l.grant_id = a.grant_id AND l.token = " +
@@ -88,8 +88,8 @@ var ofEnds = []mutant{
 			"BY h.slot DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)"},
 	}, integration, "^TestI4_I18_"},
 	{"I4 I18 a release of a slot changes no key", []edit{
-		{schema, "AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;", "AND l.grant_id = p_grant_id AND " +
-			"l.token = p_token FOR NO KEY UPDATE;"},
+		{schema, "AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE);", "AND l.grant_id = p_grant_id AND " +
+			"l.token = p_token FOR NO KEY UPDATE);"},
 	}, integration, "^TestI4_"},
 	{"I12 a hand-over does not wait for the disk", []edit{
 		{schema, "  IF p_alone AND (r.more IS NULL OR (r.more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN",
@@ -189,8 +189,8 @@ var ofReleases = []mutant{
 	{"I5 a release of a slot needs no token", []edit{
 		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN", "l.slot > 0 AND l.grant_id = " +
 			"p_grant_id) THEN"},
-		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;",
-			"l.slot > 0 AND l.grant_id = p_grant_id FOR UPDATE;"},
+		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE);",
+			"l.slot > 0 AND l.grant_id = p_grant_id FOR UPDATE);"},
 	}, integration, "^TestI5_"},
 	{"I7 a release in one statement ends what has run out", []edit{
 		{schema, " AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()\n", "\n"},
@@ -224,8 +224,8 @@ var ofReleases = []mutant{
 			"BY h.slot DESC LIMIT 1)"},
 	}, integration, "^TestI4_I18_"},
 	{"I4 I18 a release that has waited changes no key", []edit{
-		{schema, "AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;",
-			"AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR NO KEY UPDATE;"},
+		{schema, "AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE);",
+			"AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR NO KEY UPDATE);"},
 	}, integration, "^TestI4_"},
 	{"I19 a release works on a frozen snapshot", []edit{
 		{schema, "h.expires_at) IS NOT TRUE\n      AND pg_catalog.current_setting('transaction_isolation') " +

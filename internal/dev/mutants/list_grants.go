@@ -91,8 +91,8 @@ var ofGrants = []mutant{
 	{"I4 what is over is granted while a COMMIT that checks it is under way", []edit{
 		{
 			schema,
-			"LIMIT 1 FOR UPDATE SKIP LOCKED; END IF; EXIT WHEN",
-			"LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED; END IF; EXIT WHEN",
+			"LIMIT 1 FOR UPDATE SKIP LOCKED); END IF; EXIT WHEN",
+			"LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED); END IF; EXIT WHEN",
 		},
 	}, integration, "^TestI4_"},
 	{"I1 trap 4: a name that somebody else inserts is granted twice", []edit{
