@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -43,6 +44,12 @@ type UnfencedError struct {
 func (e *UnfencedError) Error() string {
 	s := "fencedstore: " + failure.Bare(e.Err)
 	switch n := len(e.Passed); {
+	case slices.Contains(e.Passed, e.Resource):
+		s += "; the write has passed it, but this statement ran outside its transaction, as through the pool " +
+			"instead of the function's tx, or after a ROLLBACK TO or COMMIT that ended the fence"
+	case n == 1 && strings.HasPrefix(e.Passed[0], e.Resource+"#"):
+		s += fmt.Sprintf("; it has passed that of the slot %q of a shared or limited lock: take the lock alone, or "+
+			"name Fence.Resource", e.Passed[0])
 	case n == 1:
 		s += fmt.Sprintf("; it has passed that of %q: the lock's name says which, or Fence.Resource", e.Passed[0])
 	case n > 1:

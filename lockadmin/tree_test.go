@@ -2,6 +2,7 @@ package lockadmin_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -183,8 +184,12 @@ func TestWhyNamesTheLeaseBelowThatASubtreeWaitsFor(t *testing.T) {
 	if w := e.waiters("tenants/7")[0]; !w.Subtree {
 		t.Errorf("waiters has %+v", w)
 	}
-	if x := e.explain("tenants/7/import"); len(x.Obstructed) != 1 || x.Obstructed[0].Holder != "deleter" {
+	x := e.explain("tenants/7/import")
+	if len(x.Obstructed) != 1 || x.Obstructed[0].Holder != "deleter" {
 		t.Errorf("why tenants/7/import: %+v", x)
+	}
+	if said := fmt.Sprint(x.Verdicts[0].Steps); !strings.Contains(said, "Find the program. Its label is mover.") {
+		t.Errorf("why tenants/7/import says not what to do: %s", said)
 	}
 }
 

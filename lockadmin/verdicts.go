@@ -175,14 +175,31 @@ func labelParts(label string) (host, pid string) {
 	return host, pid
 }
 
+// process is the holder's, by its label or else by the name of its heartbeat's connection.
+func (l *look) process(h HolderFacts) (host, pid string) {
+	if host, pid = labelParts(h.Holder); pid != "" {
+		return host, pid
+	}
+	for _, b := range l.heartbeats {
+		if b.PID == h.Heartbeat {
+			return labelParts(strings.TrimPrefix(b.Application, "pglock "))
+		}
+	}
+	return "", ""
+}
+
 // find says how to find the holder's program.
 func (l *look) find(h HolderFacts, effect string) Step {
-	host, pid := labelParts(h.Holder)
+	host, pid := l.process(h)
 	if pid == "" {
 		return Step{Do: "Find the program. Its label is " + h.Holder + ".",
 			Effect: strings.TrimSpace(l.connection(h) + " " + effect)}
 	}
-	return Step{Do: fmt.Sprintf("Look at the program. Run this on host %s.", host), Run: RunShell,
+	program := "the program"
+	if _, labelled := labelParts(h.Holder); labelled == "" {
+		program += " with the label " + h.Holder
+	}
+	return Step{Do: fmt.Sprintf("Look at %s. Run this on host %s.", program, host), Run: RunShell,
 		Command: "ps -o pid,stat,etime,args -p " + pid,
 		Effect:  strings.TrimSpace("No process there means that the program is dead. " + effect)}
 }
@@ -212,11 +229,11 @@ func (l *look) heldVerdict() {
 			"since: it is dead, or opens another within %s.",
 			l.lock(), h.Holder, shown.Age(h.Silent), shown.Age(signDue(h)))
 	case signedSince(h):
-		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it gave a sign of life %s ago, as it should every %s.",
-			l.lock(), h.Holder, shown.Age(h.Silent), shown.Age(signDue(h)))
+		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it gave a sign of life %s ago%s every %s.",
+			l.lock(), h.Holder, shown.Age(h.Silent), asItShould(h.Silent, signDue(h)), shown.Age(signDue(h)))
 	case h.Renewed:
-		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it renewed %s ago, as it should every %s.", l.lock(),
-			h.Holder, shown.Age(h.SinceRenewal), shown.Age(due(h)))
+		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it renewed %s ago%s every %s.", l.lock(),
+			h.Holder, shown.Age(h.SinceRenewal), asItShould(h.SinceRenewal, due(h)), shown.Age(due(h)))
 	default:
 		v.Text = fmt.Sprintf("%s is held by %s. It got the lock %s ago and should give a sign of life every %s, so "+
 			"nothing shows yet whether it is alive.",
@@ -229,8 +246,9 @@ func (l *look) heldVerdict() {
 		if len(l.Obstructed) > 0 {
 			v.Because = "Nobody waits in its queue, and nothing in the server stands in its way."
 			v.Text += l.elsewhere()
-		}
-		if len(l.Holders) == 1 && h.Life == LifeUnknown {
+			v.IfNothing = "The others wait until this lease ends."
+			v.Steps = l.slowSteps(h)
+		} else if len(l.Holders) == 1 && h.Life == LifeUnknown {
 			v.Steps = []Step{again("Look again after its next sign of life.", l.name)}
 		}
 	}
@@ -245,6 +263,14 @@ func (l *look) heldVerdict() {
 		v.Steps = append(oldProgram(b.Holder), v.Steps...)
 	}
 	l.add(v)
+}
+
+// asItShould compares the time since a sign with the time in which one is due. A little later is not late yet.
+func asItShould(since, due time.Duration) string {
+	if since > due {
+		return "; it should"
+	}
+	return ", as it should"
 }
 
 // slow is about a lock that works, and that others wait for.
@@ -288,13 +314,18 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 			"of its work may wait, or it asked without the context of its lease."
 		v.Steps = append(v.Steps, again("If it is the same work, the cause is there: look at that lock.", w.For))
 	}
-	v.Steps = append(v.Steps,
+	v.Steps = append(v.Steps, l.slowSteps(h)...)
+}
+
+// slowSteps are what to do about a holder that lives and keeps others waiting.
+func (l *look) slowSteps(h HolderFacts) []Step {
+	return []Step{
 		again("Look again in a minute. Another holder: the queue moves. The same: its work takes long, or hangs.",
 			l.name),
 		l.find(h, "See in its log what it does. If its work hangs, end the program: "+l.ends(h)),
-		Step{Do: "Do not break the lock only because it is slow: a break stops no program, and two would work at the " +
+		{Do: "Do not break the lock only because it is slow: a break stops no program, and two would work at the " +
 			"same time."},
-	)
+	}
 }
 
 // handedPast is about holders that choose who comes next, past the first in the queue.

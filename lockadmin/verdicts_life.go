@@ -122,7 +122,7 @@ func (l *look) pulseVerdict(h HolderFacts) {
 			"to the server is still open.", l.lock(), who, of)
 		v.Because = sure + " A program that ends closes its connection; so this one probably exists and is paused " +
 			"(stopped by a signal, in a debugger, on a frozen machine), or the network lost it."
-		v.Steps = []Step{l.find(h, ifStopped(h.Holder)), l.breakStep(l.name, h.Token, h.Holder, "the holder "+does+
+		v.Steps = []Step{l.find(h, l.ifStopped(h)), l.breakStep(l.name, h.Token, h.Holder, "the holder "+does+
 			" for "+since), wait}
 	case gone(h):
 		v.Kind = whyGone
@@ -130,7 +130,7 @@ func (l *look) pulseVerdict(h HolderFacts) {
 			"server has ended.", l.lock(), who, of)
 		v.Because = sure + " A program that lives opens another connection within seconds, so this one was " +
 			"probably killed, or it is cut off."
-		v.Steps = []Step{l.find(h, ifDead(h.Holder)),
+		v.Steps = []Step{l.find(h, l.ifDead(h)),
 			l.breakStep(l.name, h.Token, h.Holder, "the holder is dead: no sign of life for "+since), wait}
 	default:
 		v.Kind = whySilent
@@ -145,25 +145,25 @@ func (l *look) pulseVerdict(h HolderFacts) {
 			v.Because = sure + " It has no connection of its own that can be seen, as behind a pooler such as " +
 				"PgBouncer."
 		}
-		v.Steps = []Step{l.find(h, ifDead(h.Holder)+" "+ifStopped(h.Holder)),
+		v.Steps = []Step{l.find(h, l.ifDead(h)+" "+l.ifStopped(h)),
 			l.breakStep(l.name, h.Token, h.Holder, "the holder gives no sign of life for "+since), wait}
 	}
 	l.add(v)
 }
 
 // ifStopped says what to do about a program that ps shows as stopped.
-func ifStopped(label string) string {
-	_, pid := labelParts(label)
+func (l *look) ifStopped(h HolderFacts) string {
+	_, pid := l.process(h)
 	if pid == "" {
-		return "STAT T means stopped: kill -CONT and the number lets it go on."
+		return "If ps shows it with STAT T, it is stopped: kill -CONT and its number lets it go on."
 	}
 	return fmt.Sprintf("STAT T means stopped: kill -CONT %s lets it go on. kill -9 %s ends it: what it has not "+
 		"committed or written to disk is lost.", pid, pid)
 }
 
-// ifDead says what a break then does; find has said before how that shows, if the label names a process.
-func ifDead(label string) string {
-	if _, pid := labelParts(label); pid == "" {
+// ifDead says what a break then does; find has said before how that shows, if it knows the process.
+func (l *look) ifDead(h HolderFacts) string {
+	if _, pid := l.process(h); pid == "" {
 		return "If it is dead, the break below harms nobody."
 	}
 	return "The break below then harms nobody."

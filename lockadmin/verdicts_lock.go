@@ -227,8 +227,8 @@ func (l *look) betweenVerdict() {
 		v.Because = "That program has shown a sign of life not long ago. Probably it was stopped or cut off since then."
 		v.IfNothing = "When it gives no sign of life for 10s (by default), the queue passes over it."
 		v.Steps = []Step{again("Wait ten seconds, and look again.", l.name),
-			l.find(HolderFacts{LockInfo: pglock.LockInfo{Holder: first.Holder}}, "STAT T means stopped. Ending it "+
-				"lets the next waiter go on.")}
+			l.find(HolderFacts{LockInfo: pglock.LockInfo{Holder: first.Holder}}, "If ps shows STAT T, it is "+
+				"stopped. Ending it lets the next waiter go on.")}
 	}
 	l.add(v)
 }

@@ -149,6 +149,8 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			[]string{"which is alive, and a renewal is late", "Its last sign of life came 3s ago"}},
 		"signs between renewals": {signing(LifeAlive, 3*time.Second, &yes), whyHeld, SeverityOK,
 			[]string{"which is alive: it gave a sign of life 3s ago, as it should every 10s"}},
+		"a sign is a little late": {signing(LifeAlive, 11*time.Second, &yes), whyHeld, SeverityOK,
+			[]string{"which is alive: it gave a sign of life 11s ago; it should every 10s"}},
 		"signs behind a pooler": {signing(LifeAlive, 3*time.Second, nil), whyHeld, SeverityOK,
 			[]string{"which is alive: it gave a sign of life 3s ago"}},
 		"no signs, connected": {signing(LifeSilent, 20*time.Second, &yes), whyStopped, SeverityWarning,
@@ -171,7 +173,15 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			h.Holder = "worker"
 			return lookAt(h)
 		}(), whySilent, SeverityWarning, []string{"If it is dead, the break below harms nobody.",
-			"kill -CONT and the number"}},
+			"If ps shows it with STAT T, it is stopped: kill -CONT and its number"}},
+		"a label of one's own": {func() *look {
+			h := holderOf(19 * time.Second)
+			h.Holder = "worker"
+			l := lookAt(h)
+			l.heartbeats = []Backend{{PID: h.Heartbeat, Application: "pglock app-1/reporter[4711]"}}
+			return l
+		}(), whyStopped, SeverityWarning, []string{"Look at the program with the label worker. Run this on host app-1",
+			"-p 4711", "kill -CONT 4711"}},
 		"just granted":         {lookAt(young), whyHeld, SeverityOK, []string{"nothing shows yet"}},
 		"the renewal hangs":    {hangs, whyHeartbeat, SeverityStuck, []string{"SyncRep", "standby"}},
 		"nearly lost":          {lookAt(gap), whyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},

@@ -69,7 +69,7 @@ DROP FUNCTION list_blockers(p_pid int, p_resources text[]);
 DROP FUNCTION list_backends(p_name text);
 DROP FUNCTION backend_pids(p_name text);
 DROP FUNCTION resource_with(p_name text, p_hash oid);
-DROP FUNCTION lockers(p_xmax xid);
+DROP FUNCTION lockers(p_xmax xid, p_known xid[]);
 DROP FUNCTION list_obstructed(p_name text, p_limit int);
 DROP FUNCTION list_obstacles(p_name text, p_limit int);
 DROP FUNCTION leases_before(p_name text, p_ticket bigint);

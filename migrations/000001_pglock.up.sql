@@ -4618,12 +4618,17 @@ END $$;
 -- The server's processes behind a lock, and what they wait for. Nothing here locks a row or waits for one.
 
 -- lockers gives the transactions that may have locked a row with this xmax: its number is that of a transaction, or of
--- a group of them. The number alone does not say which, so the caller looks at what each of them has locked.
-CREATE FUNCTION lockers(p_xmax xid) RETURNS SETOF xid
+-- a group of them. The number alone does not say which. It is a transaction's if one of p_known has it: those that are
+-- known to have locked the row, as whoever writes a row of locks locks it first, and so does whoever queues. Otherwise
+-- the caller looks at what each of them has locked.
+CREATE FUNCTION lockers(p_xmax xid, p_known xid[]) RETURNS SETOF xid
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RETURN NEXT p_xmax;
+  IF p_xmax = ANY (p_known) THEN
+    RETURN;
+  END IF;
   RETURN QUERY SELECT m.xid FROM pg_get_multixact_members(p_xmax) m;
 EXCEPTION
   WHEN OTHERS THEN   -- there is no group of this number
@@ -4667,16 +4672,16 @@ BEGIN RETURN QUERY
         AND w.relation = 'fences'::regclass
       WHERE m.marks AND m.mode = 'ShareLock' AND m.objsubid = 2 AND hashtext(p_name)::oid IN (m.classid, m.objid)),
     seen AS MATERIALIZED (
-      SELECT 'locks'::regclass::oid AS relation, NULL AS resource, l.xmax AS by, l.ctid::text::point AS at
+      SELECT 'locks'::regclass::oid AS relation, NULL AS resource, l.xmax AS by, l.ctid::text::point AS at,
+        ARRAY[l.xmin, (SELECT q.xmin FROM waiters q WHERE q.name = l.name ORDER BY q.ticket DESC LIMIT 1)] AS known
       FROM locks l WHERE l.name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'locks'::regclass)
-      UNION ALL
-      SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point FROM fences o
+      UNION ALL SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point, ARRAY[o.xmin] FROM fences o
       WHERE o.lock_name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass)
-      UNION ALL
-      SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point FROM fences o WHERE o.resource = p_name
-        AND o.lock_name <> p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass)),
+      UNION ALL SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point, ARRAY[o.xmin] FROM fences o
+      WHERE o.resource = p_name AND o.lock_name <> p_name
+        AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass)),
     ours AS MATERIALIZED (
-      SELECT s.relation, s.resource, s.at, x.xid, NULL::oid AS mark FROM seen s CROSS JOIN LATERAL lockers(s.by) x (xid)
+      SELECT s.relation, s.resource, s.at, x.xid, NULL::oid AS mark FROM seen s, lockers(s.by, s.known) x (xid)
       WHERE s.by <> '0'::xid
       UNION ALL
       SELECT f.relation, f.resource, NULL, f.transactionid, f.mark FROM firsts f WHERE NOT EXISTS (   -- it waits there
@@ -5053,10 +5058,12 @@ AS $$
 BEGIN
   RETURN hashtext(p_name)::oid = ANY (p_marks) OR EXISTS (
     SELECT FROM (
-      SELECT l.xmax AS by FROM locks l WHERE l.name = p_name
-      UNION ALL (SELECT f.xmax FROM fences f WHERE f.lock_name = p_name LIMIT 100)
-      UNION ALL SELECT f.xmax FROM fences f WHERE f.resource = p_name) r
-      CROSS JOIN LATERAL lockers(r.by) x (xid)
+      SELECT l.xmax AS by, l.xmin AS wrote, (
+        SELECT q.xmin FROM waiters q WHERE q.name = l.name ORDER BY q.ticket DESC LIMIT 1) AS queued
+      FROM locks l WHERE l.name = p_name
+      UNION ALL (SELECT f.xmax, f.xmin, NULL FROM fences f WHERE f.lock_name = p_name LIMIT 100)
+      UNION ALL SELECT f.xmax, f.xmin, NULL FROM fences f WHERE f.resource = p_name) r
+      CROSS JOIN LATERAL lockers(r.by, ARRAY[r.wrote, r.queued]) x (xid)
     WHERE r.by <> '0'::xid AND x.xid = ANY (p_xids));
 END $$;
 
@@ -5211,14 +5218,18 @@ AS $$
       SELECT o.relation FROM ours o WHERE o.mode IN ('RowShareLock', 'RowExclusiveLock')
         AND o.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
     seen AS MATERIALIZED (
-      SELECT l.name, l.by FROM (SELECT i.name, i.xmax AS by FROM locks i ORDER BY i.name LIMIT 1000) l
+      SELECT l.name, l.by, l.wrote, (
+        SELECT q.xmin FROM waiters q WHERE q.name = l.name ORDER BY q.ticket DESC LIMIT 1) AS queued
+      FROM (SELECT i.name, i.xmax AS by, i.xmin AS wrote FROM locks i ORDER BY i.name LIMIT 1000) l
       WHERE EXISTS (SELECT FROM used u WHERE u.relation = 'locks'::regclass)
       UNION ALL
-      SELECT f.lock_name, f.by FROM (SELECT i.lock_name, i.xmax AS by FROM fences i ORDER BY i.lock_name LIMIT 1000) f
+      SELECT f.lock_name, f.by, f.wrote, NULL FROM (
+        SELECT i.lock_name, i.xmax AS by, i.xmin AS wrote FROM fences i ORDER BY i.lock_name LIMIT 1000) f
       WHERE EXISTS (SELECT FROM used u WHERE u.relation = 'fences'::regclass)),
     found AS MATERIALIZED (
       SELECT s.name FROM seen s WHERE s.by <> '0'::xid AND EXISTS (
-        SELECT FROM lockers(s.by) x (xid) JOIN ours o ON o.transactionid = x.xid AND o.mode = 'ExclusiveLock')
+        SELECT FROM lockers(s.by, ARRAY[s.wrote, s.queued]) x (xid)
+          JOIN ours o ON o.transactionid = x.xid AND o.mode = 'ExclusiveLock')
       GROUP BY s.name),
     named AS (SELECT f.name, row_number() OVER (ORDER BY f.name) AS n, pg_catalog.count(*) OVER () AS all FROM found f)
   SELECT string_agg(CASE WHEN n.n > 3 THEN 'and ' || n.all - 3 || ' more' ELSE pg_catalog.quote_literal(n.name) END, ', '

@@ -1,12 +1,17 @@
 -- The server's processes behind a lock, and what they wait for. Nothing here locks a row or waits for one.
 
 -- lockers gives the transactions that may have locked a row with this xmax: its number is that of a transaction, or of
--- a group of them. The number alone does not say which, so the caller looks at what each of them has locked.
-CREATE FUNCTION lockers(p_xmax xid) RETURNS SETOF xid
+-- a group of them. The number alone does not say which. It is a transaction's if one of p_known has it: those that are
+-- known to have locked the row, as whoever writes a row of locks locks it first, and so does whoever queues. Otherwise
+-- the caller looks at what each of them has locked.
+CREATE FUNCTION lockers(p_xmax xid, p_known xid[]) RETURNS SETOF xid
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RETURN NEXT p_xmax;
+  IF p_xmax = ANY (p_known) THEN
+    RETURN;
+  END IF;
   RETURN QUERY SELECT m.xid FROM pg_get_multixact_members(p_xmax) m;
 EXCEPTION
   WHEN OTHERS THEN   -- there is no group of this number
@@ -50,16 +55,16 @@ BEGIN RETURN QUERY
         AND w.relation = 'fences'::regclass
       WHERE m.marks AND m.mode = 'ShareLock' AND m.objsubid = 2 AND hashtext(p_name)::oid IN (m.classid, m.objid)),
     seen AS MATERIALIZED (
-      SELECT 'locks'::regclass::oid AS relation, NULL AS resource, l.xmax AS by, l.ctid::text::point AS at
+      SELECT 'locks'::regclass::oid AS relation, NULL AS resource, l.xmax AS by, l.ctid::text::point AS at,
+        ARRAY[l.xmin, (SELECT q.xmin FROM waiters q WHERE q.name = l.name ORDER BY q.ticket DESC LIMIT 1)] AS known
       FROM locks l WHERE l.name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'locks'::regclass)
-      UNION ALL
-      SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point FROM fences o
+      UNION ALL SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point, ARRAY[o.xmin] FROM fences o
       WHERE o.lock_name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass)
-      UNION ALL
-      SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point FROM fences o WHERE o.resource = p_name
-        AND o.lock_name <> p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass)),
+      UNION ALL SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point, ARRAY[o.xmin] FROM fences o
+      WHERE o.resource = p_name AND o.lock_name <> p_name
+        AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass)),
     ours AS MATERIALIZED (
-      SELECT s.relation, s.resource, s.at, x.xid, NULL::oid AS mark FROM seen s CROSS JOIN LATERAL lockers(s.by) x (xid)
+      SELECT s.relation, s.resource, s.at, x.xid, NULL::oid AS mark FROM seen s, lockers(s.by, s.known) x (xid)
       WHERE s.by <> '0'::xid
       UNION ALL
       SELECT f.relation, f.resource, NULL, f.transactionid, f.mark FROM firsts f WHERE NOT EXISTS (   -- it waits there

@@ -50,10 +50,12 @@ AS $$
 BEGIN
   RETURN hashtext(p_name)::oid = ANY (p_marks) OR EXISTS (
     SELECT FROM (
-      SELECT l.xmax AS by FROM locks l WHERE l.name = p_name
-      UNION ALL (SELECT f.xmax FROM fences f WHERE f.lock_name = p_name LIMIT 100)
-      UNION ALL SELECT f.xmax FROM fences f WHERE f.resource = p_name) r
-      CROSS JOIN LATERAL lockers(r.by) x (xid)
+      SELECT l.xmax AS by, l.xmin AS wrote, (
+        SELECT q.xmin FROM waiters q WHERE q.name = l.name ORDER BY q.ticket DESC LIMIT 1) AS queued
+      FROM locks l WHERE l.name = p_name
+      UNION ALL (SELECT f.xmax, f.xmin, NULL FROM fences f WHERE f.lock_name = p_name LIMIT 100)
+      UNION ALL SELECT f.xmax, f.xmin, NULL FROM fences f WHERE f.resource = p_name) r
+      CROSS JOIN LATERAL lockers(r.by, ARRAY[r.wrote, r.queued]) x (xid)
     WHERE r.by <> '0'::xid AND x.xid = ANY (p_xids));
 END $$;
 

@@ -63,14 +63,18 @@ AS $$
       SELECT o.relation FROM ours o WHERE o.mode IN ('RowShareLock', 'RowExclusiveLock')
         AND o.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
     seen AS MATERIALIZED (
-      SELECT l.name, l.by FROM (SELECT i.name, i.xmax AS by FROM locks i ORDER BY i.name LIMIT 1000) l
+      SELECT l.name, l.by, l.wrote, (
+        SELECT q.xmin FROM waiters q WHERE q.name = l.name ORDER BY q.ticket DESC LIMIT 1) AS queued
+      FROM (SELECT i.name, i.xmax AS by, i.xmin AS wrote FROM locks i ORDER BY i.name LIMIT 1000) l
       WHERE EXISTS (SELECT FROM used u WHERE u.relation = 'locks'::regclass)
       UNION ALL
-      SELECT f.lock_name, f.by FROM (SELECT i.lock_name, i.xmax AS by FROM fences i ORDER BY i.lock_name LIMIT 1000) f
+      SELECT f.lock_name, f.by, f.wrote, NULL FROM (
+        SELECT i.lock_name, i.xmax AS by, i.xmin AS wrote FROM fences i ORDER BY i.lock_name LIMIT 1000) f
       WHERE EXISTS (SELECT FROM used u WHERE u.relation = 'fences'::regclass)),
     found AS MATERIALIZED (
       SELECT s.name FROM seen s WHERE s.by <> '0'::xid AND EXISTS (
-        SELECT FROM lockers(s.by) x (xid) JOIN ours o ON o.transactionid = x.xid AND o.mode = 'ExclusiveLock')
+        SELECT FROM lockers(s.by, ARRAY[s.wrote, s.queued]) x (xid)
+          JOIN ours o ON o.transactionid = x.xid AND o.mode = 'ExclusiveLock')
       GROUP BY s.name),
     named AS (SELECT f.name, row_number() OVER (ORDER BY f.name) AS n, count(*) OVER () AS all FROM found f)
   SELECT string_agg(CASE WHEN n.n > 3 THEN 'and ' || n.all - 3 || ' more' ELSE quote_literal(n.name) END, ', '

@@ -75,8 +75,8 @@ var ofLists = []mutant{
 		{schema, "m.objsubid = 2 AND m.objid = o.mark))", "true))"},
 	}, administration, "^TestBackendsTellTheFirst"},
 	{"why: whoever was stopped before its first renewal cannot be let go on", []edit{
-		{"lockadmin/verdicts_life.go", "l.find(h, ifDead(h.Holder)+\" \"+ifStopped(h.Holder))",
-			"l.find(h, ifDead(h.Holder))"},
+		{"lockadmin/verdicts_life.go", "l.find(h, l.ifDead(h)+\" \"+l.ifStopped(h))",
+			"l.find(h, l.ifDead(h))"},
 	}, administration, "^TestVerdict"},
 	{"why: a write has as much time as the lease", []edit{
 		{"lockadmin/verdicts_write.go", "left := min(most, h.TTL) - since", "left := min(most, h.TTL, h.Remaining)"},

@@ -23,14 +23,14 @@ var ofOverview = []mutant{
 			"AND s.seen_at < clock_timestamp() - interval '15 s'"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the overview does not see whose fence is open", []edit{
-		{schema, "UNION ALL (SELECT f.xmax FROM fences f WHERE f.lock_name = p_name LIMIT 100)", ""},
-		{schema, "UNION ALL SELECT f.xmax FROM fences f WHERE f.resource = p_name) r", ") r"},
+		{schema, "UNION ALL (SELECT f.xmax, f.xmin, NULL FROM fences f WHERE f.lock_name = p_name LIMIT 100)", ""},
+		{schema, "UNION ALL SELECT f.xmax, f.xmin, NULL FROM fences f WHERE f.resource = p_name) r", ") r"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the overview does not see who passes a fence for the first time", []edit{
 		{schema, "RETURN hashtext(p_name)::oid = ANY (p_marks) OR EXISTS", "RETURN EXISTS"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the overview does not see who has locked a lock's row", []edit{
-		{schema, "SELECT l.xmax AS by FROM locks l WHERE l.name = p_name", "SELECT '0'::xid AS by"},
+		{schema, "SELECT l.xmax AS by, l.xmin AS wrote", "SELECT '0'::xid AS by, l.xmin AS wrote"},
 	}, administration, "^TestTheOverviewFinds"},
 	{"the overview puts holders that wait themselves before the dead", []edit{
 		{schema, "WHEN s.waits OR s.dead OR s.passed THEN 2 ELSE 3 END AS rank",

@@ -351,6 +351,9 @@ func explainGuard(o *cli.Options, err error, table string, patience time.Duratio
 	case errors.Is(err, pglock.ErrPermission), state == "42501":
 		return &cli.Advised{Code: cli.ExitPermission, Err: err, Hint: "run it as the table's owner, or a member of " +
 			"that role; that user must be a member of pglock_user too"}
+	case state == "42703": // no such column: the text has those that there are
+		return &cli.Advised{Code: cli.ExitUsage, Err: err, Hint: "the same command, with --key and the name of a " +
+			"column that the text shows; with capitals as they are, and without quotes of SQL"}
 	// no such table, no such schema, no name at all
 	case state == "42P01", state == "3F000", state == "42602", state == "42601", state == "0A000":
 		return &cli.Advised{Code: cli.ExitUsage, Err: err,

@@ -192,6 +192,8 @@ func serverAdvice(err error) (code int, hint string) {
 		return ExitUnreachable, Again + " in a moment. Who has the connections only a connection can tell: some are " +
 			"reserved for superusers, and from PostgreSQL 16 on reserved_connections for members of " +
 			"pg_use_reserved_connections"
+	case state == "53100": // no room on the disk
+		return ExitFailure, "free room on the server's disk, then " + Again
 	case state == "57P03": // the server starts or stops
 		return ExitUnreachable, Again + " in a moment"
 	case errors.As(err, &connect) && state != "" && !strings.HasPrefix(state, "57"):
