@@ -121,10 +121,10 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestI8_NoTicket"},
 	{"I8 a release of a slot does not take the head", []edit{
-		{schema, "head := take_head(p_name, true, false); SELECT * INTO mine", "SELECT * INTO mine"},
+		{schema, "head := take_head(p_name, true, false); mine := (", "mine := ("},
 	}, integration, "^TestI8_ReleaseWaits|^TestI8_WhoeverEnds"},
 	{"I8 who takes the head waits for nobody who has joined", []edit{
-		{schema, "LIMIT 1 FOR UPDATE; ELSE SELECT * INTO head", "LIMIT 1 FOR NO KEY UPDATE; ELSE SELECT * INTO head"},
+		{schema, "LIMIT 1 FOR UPDATE); ELSE head := (", "LIMIT 1 FOR NO KEY UPDATE); ELSE head := ("},
 	}, integration, "^TestI8_WhoeverEnds"},
 	{"I9 who serves the queue waits for a ticket that is being taken back", []edit{
 		{
@@ -559,8 +559,8 @@ var ofModes = []mutant{
 		},
 	}, integration, "^TestI1_TwoLimits"},
 	{"I21 a request goes on without the head that was pruned", []edit{
-		{schema, "    EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = " +
-			"p_name AND l.slot = 0);", "    EXIT WHEN true;"},
+		{schema, "EXIT WHEN head.name IS NOT NULL OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l " +
+			"WHERE l.name = p_name AND l.slot = 0);", "EXIT WHEN true;"},
 	}, integration, "^TestI21_PruneBeside|^TestShared"},
 	{"I9 grants in slots are not announced", []edit{
 		{"pglock/announce.go", "\tfor _, s := range h.Slots {\n", "\tfor _, s := range h.Slots[:0] {\n"},
