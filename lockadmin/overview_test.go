@@ -30,6 +30,28 @@ func illOf(t *testing.T, admin *lockadmin.Admin, limit int) (string, lockadmin.O
 	return strings.Join(words, ", "), all
 }
 
+// Tickets of the dead make nobody busy: neither those that have been passed over nor those that nobody has come to yet.
+func TestTheOverviewCountsNoQueueOfTheDead(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	for _, name := range []string{"broken", "left"} {
+		for _, wait := range []bool{false, true} {
+			execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 h', p_wait => $2)`,
+				name, wait)
+		}
+	}
+	if _, all := illOf(t, admin, 20); all.Busy != 2 {
+		t.Errorf("%d are busy while the waiters live", all.Busy)
+	}
+	execute(t, conn, `UPDATE pglock.sessions SET alive_until = clock_timestamp()`)
+	execute(t, conn, `SELECT pglock.break_lock('broken', 'its holder hangs', 'operator')`)
+	if names, all := illOf(t, admin, 20); all.Busy != 0 {
+		t.Errorf("%d are busy when the waiters are dead: %s", all.Busy, names)
+	}
+}
+
 // Among more than a thousand locks the overview finds those that are not well without reading them all.
 func TestTheOverviewFindsWhoIsIllAmongManyLocks(t *testing.T) {
 	t.Parallel()

@@ -67,8 +67,8 @@ END $$;
 -- ones. However much there is, it looks at 20,000 tickets, 1,000 queues and 1,000 locks that clients have named with
 -- their signs of life (partly says that there was more of these), and at 20,000 rows that an old transaction may have
 -- locked, 100 fences of each lock, and the last 1,000 entries of the history. names are p_limit of those found, the
--- likeliest first, then the longest wait. locks and held count names and held locks, where p_names is NULL; locks is
--- 1001 if there are more than 1,000 rows.
+-- likeliest first, then the longest wait. queues counts those in which somebody lives. locks and held count names
+-- and held locks, where p_names is NULL; locks is 1001 if there are more than 1,000 rows.
 CREATE FUNCTION suspects(p_names text[], p_old int[], p_limit int)
 RETURNS TABLE (names text[], found int, queues int, partly boolean, locks int, held int, standby boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -119,7 +119,9 @@ BEGIN RETURN QUERY
         OR EXISTS (SELECT FROM guards g WHERE c.name = g.name OR g.key <> '' AND starts_with(c.name, g.name || '/')
           OR EXISTS (SELECT FROM fences f WHERE f.lock_name = c.name AND f.resource = g.name OFFSET 0)))
   SELECT (coalesce(array_agg(b.name ORDER BY b.rank, b.since, b.name), '{}'))[1:p_limit], count(*)::int,
-         (SELECT count(*) FROM queues)::int, (SELECT count(*) FROM tickets) = 20000
+         (SELECT count(*) FROM queues q WHERE EXISTS (SELECT FROM few_tickets w WHERE w.name = q.name AND (
+           SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = w.session_id)))::int,
+         (SELECT count(*) FROM tickets) = 20000
            OR (SELECT count(*) FROM queues) = 1000 OR (SELECT count(*) FROM noted) = 1000,
          (SELECT CASE WHEN count(*) > 1000 THEN 1001 ELSE count(DISTINCT name) END FROM known)::int,
          (SELECT count(DISTINCT name) FROM known WHERE runs)::int, pg_is_in_recovery()
