@@ -1817,12 +1817,13 @@ DECLARE
   n  bigint := 0;
 BEGIN
   FOR a IN SELECT u.name, u.slot FROM unnest(p_names, p_slots) AS u (name, slot) LOOP
-    SELECT l.*, l.watched_until > clock_timestamp() AS watched INTO r
+    SELECT l.name, l.slot, l.ticket, l.token, l.grant_id, l.session_id, l.expires_at,
+           l.watched_until > clock_timestamp() AS watched, is_running(l.expires_at, l.ended_at) AS runs INTO r
       FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, 0);
-    IF a.slot >= 0 AND r.ticket > 0 AND is_running(r.expires_at, r.ended_at) THEN
+    IF a.slot >= 0 AND r.ticket > 0 AND r.runs THEN
       n := n + 1;
-      PERFORM pg_notify('pglock_' || replace(r.session_id::text, '-', ''),
-                        hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.grant_id));
+      ok := pg_notify('pglock_' || replace(r.session_id::text, '-', ''), hint(r.ticket, r.token, r.slot,
+                      microseconds_until(r.expires_at), r.grant_id))::text IS NOT NULL;
     END IF;
     IF r.slot > 0 THEN
       SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = a.name
