@@ -109,7 +109,7 @@ var ofWaiting = []mutant{
 	{"a lease that has ended is announced", []edit{
 		{
 			schema,
-			"IF a.slot >= 0 AND r.ticket > 0 AND is_running(r.expires_at, r.ended_at) THEN",
+			"IF a.slot >= 0 AND r.ticket > 0 AND r.runs THEN",
 			"IF a.slot >= 0 AND r.ticket > 0 THEN",
 		},
 	}, integration, "^TestAnnounceTells"},
