@@ -75,7 +75,9 @@
 //   - The lease is lost: the Context is done, and the bridge gives the advisory lock back.
 //
 // When the session is lost, the bridge releases the lease too: from then on every fence refuses the holder. A frozen
-// host keeps the next holder out for up to one and three quarter TTLs; with pglock alone it is one TTL.
+// host keeps the next holder out for up to one and three quarter TTLs; with pglock alone it is one TTL. If it is frozen
+// in the middle of COPY FROM STDIN in Held.Write, it keeps everybody out for as long as it is frozen: the server looks
+// at no limit there.
 //
 // # Writes
 //

@@ -89,7 +89,8 @@
 // The fence limits the transaction with settings that end with it: lock_timeout, statement_timeout,
 // idle_in_transaction_session_timeout, tcp_user_timeout, client_connection_check_interval (one second) and, from
 // PostgreSQL 17 on, transaction_timeout. Before 17 a transaction may outlast its limit, but never commits after its
-// lease has ended. If the user has set a lower limit, it stays.
+// lease has ended. So may one of any version in the middle of COPY FROM STDIN, where the server looks at no limit until
+// more data comes: have all the data before. If the user has set a lower limit, it stays.
 //
 // If a limit ends the transaction, the error is a TimeLimitError, which names the setting and its length, also if a
 // driver of database/sql only says "driver: bad connection". For a transaction of Guard, Guarded.Explain finds it. If

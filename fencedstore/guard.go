@@ -30,9 +30,10 @@ type Guarded struct {
 // fence.
 //
 // The transaction may take as long as the lease has left now, or as long as WithTimeLimit says. The server ends a
-// transaction that hangs for that long; from PostgreSQL 17 on it ends any that takes longer. SET CONSTRAINTS ALL
-// IMMEDIATE after Guard uses up the check inside COMMIT, and ROLLBACK TO a savepoint from before Guard takes the fence
-// back. If your code may do such things, end the transaction with Guarded.Seal, as stores always do.
+// transaction that hangs for that long; from PostgreSQL 17 on it ends any that takes longer, but in the middle of COPY
+// FROM STDIN none. SET CONSTRAINTS ALL IMMEDIATE after Guard uses up the check inside COMMIT, and ROLLBACK TO a
+// savepoint from before Guard takes the fence back. If your code may do such things, end the transaction with
+// Guarded.Seal, as stores always do.
 //
 // After an ErrTimeLimit close the connection, and do not give it back to a pool: from PostgreSQL 17 on the server may
 // end its next transaction.

@@ -72,6 +72,19 @@ var hangs = map[string]hang{
 		}
 		return rows.Err()
 	}},
+	"copying": {`state = 'active' AND wait_event = 'ClientRead'`,
+		func(ctx context.Context, p *peer, resumed <-chan os.Signal) error {
+			_, err := p.PgConn().CopyFrom(ctx, nothingYet(resumed), `COPY ledger (token) FROM STDIN`)
+			return err
+		}},
+}
+
+// nothingYet is a source that has nothing until its writer is itself again, and then has come to its end.
+type nothingYet <-chan os.Signal
+
+func (y nothingYet) Read([]byte) (int, error) {
+	<-y
+	return 0, io.EOF
 }
 
 func init() { roles["hung writer"] = hungWriter }
@@ -315,4 +328,29 @@ func TestHole_I16_Before17ADrippingWriterKeepsTheFence(t *testing.T) {
 	next.exec(t, `ROLLBACK`)
 	z.wantNothingCommitted(look, true)
 	passed(t, next, z.name)
+}
+
+// No limit of any version ends a writer in the middle of COPY FROM STDIN: until the next piece of data comes the server
+// looks at none of them. The next holder waits at the fence until its own lease ends. The writer commits nothing, and
+// the fence is open when somebody ends its connection.
+func TestHole_I16_AHangInCopyFromStdinKeepsTheFence(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	look, next := newPeer(t, db.URL()), newPeer(t, db.URL())
+	z := startHungWriter(t, look, db.URL(), "copying", 3*time.Second)
+	z.signal(syscall.SIGSTOP)
+	awaitExpiry(t, look, z.name)
+	g := next.mustAcquire(t, z.name, 3*time.Second)
+	next.exec(t, `BEGIN`)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := next.fence(ctx, g, z.name); state(err) != "55P03" {
+		t.Fatalf("the next holder at the fence of a writer that hangs in COPY: %v: does the documentation say so?", err)
+	}
+	next.exec(t, `ROLLBACK`)
+	look.exec(t, `SELECT pg_cancel_backend($1)`, z.pid)
+	look.exec(t, `SELECT pg_terminate_backend($1)`, z.pid)
+	passed(t, next, z.name)
+	z.wantNothingCommitted(look, true)
 }

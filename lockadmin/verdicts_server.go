@@ -143,10 +143,19 @@ func does(b Backend) string {
 			"transaction.", shown.Age(b.InState))
 	case len(b.BlockedBy) > 0 || b.BlockedByPrepared != "":
 		return fmt.Sprintf("It waits itself, for %s.", shown.Age(b.Query))
+	case awaitsClient(b):
+		return fmt.Sprintf("It has been in the middle of a statement for %s, and waits for what its program sends, "+
+			"as in COPY FROM STDIN.", shown.Age(b.Query))
 	case b.State == "active":
 		return fmt.Sprintf("It has been running a statement for %s.", shown.Age(b.Query))
 	}
 	return fmt.Sprintf("It is %s.", b.State)
+}
+
+// awaitsClient tells whether a process is in the middle of a statement and waits for what its program sends, as in COPY
+// FROM STDIN. Then it heeds neither a time limit nor pg_cancel_backend.
+func awaitsClient(b Backend) bool {
+	return b.State == "active" && b.WaitsFor == "Client: ClientRead"
 }
 
 // statement is the last statement of a process, in one line.
@@ -207,7 +216,7 @@ func (l *look) endProcess(b Backend) []Step {
 		steps = append(steps,
 			Step{Do: fmt.Sprintf("Let user %s (%s) type COMMIT or ROLLBACK there. That is the gentle way.",
 				b.User, whose)})
-	} else if b.State == "active" && len(b.BlockedBy) == 0 {
+	} else if b.State == "active" && len(b.BlockedBy) == 0 && !awaitsClient(b) {
 		steps = append(steps, Step{Do: fmt.Sprintf("Cancel the statement of process %d.", b.PID), Run: RunSQL,
 			Command: fmt.Sprintf("SELECT pg_cancel_backend(%d)", b.PID),
 			Effect: "The statement fails, and with it what its transaction has done so far. The connection stays. " +

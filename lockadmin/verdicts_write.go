@@ -272,6 +272,10 @@ func (l *look) fenceVerdict(b Backend) {
 	v.Statement = statement(end)
 	v.IfNothing = "It goes on when that transaction ends, at the latest when the lease of that transaction is over, " +
 		"or the time limit that its program has set."
+	if awaitsClient(end) {
+		v.IfNothing = "It goes on when that program sends what the server waits for, or its connection ends. No time " +
+			"limit ends a COPY that waits for its data."
+	}
 	v.Steps = l.endProcess(end)
 	if waits {
 		_, between := l.roots(passer)

@@ -43,6 +43,10 @@ func TestAWriteAtTheFenceWaitsForWhoeverHasPassedIt(t *testing.T) {
 		"one that works": {atTheFence(Backend{State: "active", Query: long, Transaction: long}), SeverityWarning,
 			"server process 30002 (user app) has passed it earlier and is still open.",
 			[]string{"SELECT pg_cancel_backend(30002)", "SELECT pg_terminate_backend(30002)", "why report"}},
+		"one that waits for its program's data": {atTheFence(Backend{State: "active", Query: long, Transaction: long,
+			WaitsFor: "Client: ClientRead"}), SeverityWarning,
+			"server process 30002 (user app) has passed it earlier and is still open.",
+			[]string{"SELECT pg_terminate_backend(30002)", "why report"}},
 		"one that waits": {atTheFence(waits, alice), SeverityWarning,
 			"server process 30002 (user app) has passed it earlier and is still open. That transaction waits itself " +
 				"for a row of public.accounts: server process 30003 (user alice) has locked it.",
@@ -86,6 +90,18 @@ func TestAWriteAtTheFenceWaitsForWhoeverHasPassedIt(t *testing.T) {
 				t.Errorf("%d verdicts about the fence: %+v", n, c.look.Verdicts)
 			}
 		})
+	}
+}
+
+// A process that waits for the data of a COPY heeds no time limit, whatever the lease: nobody is told to wait for one.
+func TestACopyThatWaitsForItsDataIsNotSaidToEndWithItsLease(t *testing.T) {
+	t.Parallel()
+	l := atTheFence(Backend{State: "active", Query: 10 * time.Minute, Transaction: 10 * time.Minute,
+		WaitsFor: "Client: ClientRead"})
+	l.conclude()
+	v := l.Verdicts[0]
+	if v.Kind != whyFence || strings.Contains(v.IfNothing, "lease") || !strings.Contains(v.Because, "COPY FROM STDIN") {
+		t.Errorf("%+v", v)
 	}
 }
 

@@ -4092,7 +4092,7 @@ DECLARE
   ok boolean := has_bytes('key', p_key, 512);
 BEGIN
   IF (p_of IS NULL) <> (p_keep IS NULL) OR p_of NOT BETWEEN '0001-01-01 UTC' AND '9999-12-31 UTC'
-     OR p_keep NOT BETWEEN interval '1 s' AND interval '36525 days' THEN
+     OR date_part('epoch', p_keep) NOT BETWEEN 1 AND 36525 * 86400.0 THEN             -- compared, a month has 30 days
     RAISE EXCEPTION 'of and keep are % and %: both or neither, a time of the years 1 to 9999 and 1 s to 100 years',
         coalesce(p_of::text, 'NULL'), coalesce(p_keep::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
   END IF;

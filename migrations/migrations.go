@@ -51,12 +51,13 @@ type config struct {
 	latest int
 }
 
-// WithSchema chooses the schema, 1 to 63 bytes. Up creates it if it is missing. Defaults to "pglock".
+// WithSchema chooses the schema, 1 to 63 bytes without $$, which would end the body of a function. Up creates it if it
+// is missing. Defaults to "pglock".
 func WithSchema(name string) Option {
 	return func(c *config) error {
 		if name == "" || len(name) > 63 || !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 ||
-			strings.HasPrefix(name, "pg_") {
-			return fmt.Errorf("%w: schema is %q: it must have 1 to 63 bytes of UTF-8 and not begin with pg_",
+			strings.HasPrefix(name, "pg_") || strings.Contains(name, "$$") {
+			return fmt.Errorf("%w: schema is %q: it must have 1 to 63 bytes of UTF-8, no $$, and not begin with pg_",
 				ErrInvalid, name)
 		}
 		c.schema = name

@@ -166,7 +166,7 @@ func TestImpossibleSchemaNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	before := catalog(t, db.Conn(t), false)
-	for _, schema := range []string{"", "pg_locks", "a\x00b", "a\xff", strings.Repeat("x", 64)} {
+	for _, schema := range []string{"", "pg_locks", "a\x00b", "a\xff", "a$$b", strings.Repeat("x", 64)} {
 		o := migrations.WithSchema(schema)
 		_, _, version := migrations.Version(t.Context(), db.URL(), o)
 		for what, err := range map[string]error{

@@ -142,10 +142,11 @@ func TestAnErrorSaysEachThingOnce(t *testing.T) {
 		"migrate down --yes": "tables are guarded: public.guarded",
 		"migrate force 0": "version is 0: it must be " + strings.TrimPrefix(latest, "version ") +
 			`, which schema "pglock" says it has`,
-		"list --schema nosuch":             "this database has no pglock in schema nosuch, but schema pglock has it",
-		"prune --schema nosuch":            "schema nosuch is missing, or does not contain pglock",
-		"prune --schema pg_catalog":        "schema pg_catalog is missing, or does not contain pglock",
-		"migrate version --schema pg_mine": `schema is "pg_mine": it must have 1 to 63 bytes of UTF-8 and not begin with pg_`,
+		"list --schema nosuch":      "this database has no pglock in schema nosuch, but schema pglock has it",
+		"prune --schema nosuch":     "schema nosuch is missing, or does not contain pglock",
+		"prune --schema pg_catalog": "schema pg_catalog is missing, or does not contain pglock",
+		"migrate version --schema pg_mine": `schema is "pg_mine": it must have 1 to 63 bytes of UTF-8, no $$, and not ` +
+			"begin with pg_",
 	} {
 		a := in(t, db.URL(), strings.Fields(command)...)
 		text, _, _ := strings.Cut(strings.TrimPrefix(a.stderr, "pglock-admin: "), "\n")
