@@ -11,6 +11,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -34,8 +35,7 @@ type config struct {
 func WithConnConfig(direct *pgx.ConnConfig) Option {
 	return func(c *config) error {
 		if direct == nil || !argument.Parsed(direct) {
-			return &pglock.ArgumentError{Field: "conn config", Value: "nil or made by hand",
-				Rule: "be made by pgx.ParseConfig"}
+			return refuse.Invalid("conn config", "nil or made by hand", "be made by pgx.ParseConfig")
 		}
 		c.direct = direct.Copy()
 		return nil
@@ -57,16 +57,11 @@ func WithSessionPooler() Option {
 // Errors: pglock.ErrInvalid.
 func New(client *pglock.Client, opts ...Option) (*Bridge, error) {
 	if client == nil {
-		return nil, &pglock.ArgumentError{Field: "client", Value: "nil", Rule: "be a *pglock.Client"}
+		return nil, refuse.Nil("client", "be a *pglock.Client")
 	}
 	b := &Bridge{client: client}
-	for _, o := range opts {
-		if o == nil {
-			return nil, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
-		}
-		if err := o(&b.config); err != nil {
-			return nil, err
-		}
+	if err := refuse.Options(&b.config, opts); err != nil {
+		return nil, err
 	}
 	return b, nil
 }
@@ -95,7 +90,7 @@ func (b *Bridge) Do(ctx context.Context, name string, key Key, fn func(context.C
 	opts ...pglock.AcquireOption,
 ) (err error) {
 	if fn == nil {
-		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
+		return refuse.Nil("fn", "be a function")
 	}
 	held, err := b.acquire(ctx, name, key, opts, true)
 	if err != nil {
@@ -124,8 +119,7 @@ func (b *Bridge) acquire(
 		return nil, err
 	}
 	if !want.Exclusive && !want.Shared {
-		return nil, &pglock.ArgumentError{Field: "mode", Value: "a limit",
-			Rule: "be exclusive or shared: an advisory lock has no limit"}
+		return nil, refuse.Invalid("mode", "a limit", "be exclusive or shared: an advisory lock has no limit")
 	}
 	take := b.client.TryAcquire
 	if wait = wait && want.MaxWait != 0; wait {
@@ -158,7 +152,6 @@ func ignoreReleased(err error) error {
 	return err
 }
 
-// session returns a session that holds the advisory lock.
 func (b *Bridge) session(ctx context.Context, lease *pglock.Lease, key Key, shared, wait bool) (*session, error) {
 	taking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

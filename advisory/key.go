@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/pglock-dev/pglock/internal/argument"
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/internal/refuse"
 )
 
 // Key is the key of an advisory lock, as the old programs write it. PostgreSQL keeps keys of one bigint and keys of
@@ -73,13 +73,9 @@ func (k Key) check() error {
 	case bigint, ints:
 		return nil
 	case none:
-		return &pglock.ArgumentError{Field: "key", Value: "zero",
-			Rule: "be made by Bigint, Ints or a function with Hashtext in its name"}
+		return refuse.Invalid("key", "zero", "be made by Bigint, Ints or a function with Hashtext in its name")
 	}
-	if p := argument.Text("key", k.text, textBytes); p != nil {
-		return (*pglock.ArgumentError)(p)
-	}
-	return nil
+	return refuse.Text("key", k.text, textBytes)
 }
 
 // number is a key as the server counts it.

@@ -140,15 +140,23 @@ func (s *session) verify(ctx context.Context, idle time.Duration) error {
 	sql, args := s.holds()
 	sql += ", pg_catalog.set_config('idle_session_timeout', $6::text, false)"
 	args = append(args, strconv.FormatInt(idle.Milliseconds(), 10))
-	var holds bool
+	err := s.confirm(ctx, sql, args, nil)
+	if err == nil {
+		s.idle = idle
+	}
+	return err
+}
+
+// confirm asks whether the session has the advisory lock. The error is a LostError.
+func (s *session) confirm(ctx context.Context, sql string, args []any, others ...any) error {
 	for {
-		err := s.conn.QueryRow(ctx, sql, args...).Scan(&holds, nil)
+		var is bool
+		err := s.conn.QueryRow(ctx, sql, args...).Scan(append([]any{&is}, others...)...)
 		switch {
 		case protocol.Transient(err) && ctx.Err() == nil: // somebody has cancelled the statement
-		case err != nil || !holds:
+		case err != nil || !is:
 			return s.lost(err)
 		default:
-			s.idle = idle
 			return nil
 		}
 	}
@@ -162,16 +170,8 @@ func (s *session) end(ctx context.Context) error {
 	defer cancel()
 	defer s.conn.Close(ctx)
 	call, args := s.number.call(s.function("pg_advisory_unlock"))
-	var unlocked bool
-	for !s.cut {
-		err := s.conn.QueryRow(ctx, "SELECT "+call, args...).Scan(&unlocked)
-		switch {
-		case protocol.Transient(err) && ctx.Err() == nil: // somebody has cancelled the statement
-		case err != nil || !unlocked:
-			return s.lost(err)
-		default:
-			return nil
-		}
+	if s.cut {
+		return nil
 	}
-	return nil
+	return s.confirm(ctx, "SELECT "+call, args)
 }

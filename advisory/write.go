@@ -15,6 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -54,9 +55,9 @@ func (w Writer) Write(ctx context.Context, fn func(context.Context, pgx.Tx) erro
 	h := w.h
 	switch {
 	case fn == nil:
-		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
+		return refuse.Nil("fn", "be a function")
 	case w.fence.Lease != nil && w.fence.Lease != h.lease:
-		return &pglock.ArgumentError{Field: "fence", Value: "of another lease", Rule: "leave its Lease out"}
+		return refuse.Invalid("fence", "of another lease", "leave its Lease out")
 	}
 	w.fence.Lease = h.lease
 	giveBack, err := h.borrow(ctx)
@@ -139,7 +140,7 @@ func (w Writer) write(
 // done. Write has no such gap. Guard passes no fence.
 func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
 	if tx == nil {
-		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
+		return refuse.Nil("tx", "be a pgx.Tx")
 	}
 	return h.guard(ctx, func(sql string, args []any, holds *bool) error {
 		return tx.QueryRow(ctx, sql, args...).Scan(holds)
@@ -149,7 +150,7 @@ func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
 // GuardSQL is Guard for a transaction of database/sql.
 func (h *Held) GuardSQL(ctx context.Context, tx fencedstore.SQLTx) error {
 	if t, ok := tx.(*sql.Tx); tx == nil || ok && t == nil {
-		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx, or what wraps one"}
+		return refuse.Nil("tx", "be a *sql.Tx, or what wraps one")
 	}
 	return h.guard(ctx, func(query string, args []any, holds *bool) error {
 		rows, err := tx.QueryContext(ctx, query, args...)

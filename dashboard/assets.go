@@ -80,24 +80,22 @@ type settings struct {
 	CanBreak bool
 }
 
-// servePage writes the page, which says who reads it.
-func (d *Dashboard) servePage(w http.ResponseWriter, _ *http.Request, who Identity) {
+func (d *Dashboard) servePage(w http.ResponseWriter, _ *http.Request, who Identity) error {
 	s := settings{Title: d.title, Place: d.admin.Place(), User: who.Name, CanBreak: who.MayBreak}
 	var page bytes.Buffer
 	if err := d.files.page.Execute(&page, s); err != nil {
 		d.onError(err)
-		refusal{Status: http.StatusInternalServerError, Error: "The page cannot be made."}.write(w)
-		return
+		return refused(http.StatusInternalServerError, "The page cannot be made.")
 	}
 	writeBody(w, http.StatusOK, "text/html; charset=utf-8", page.Bytes())
+	return nil
 }
 
 // serveFile writes a file. A browser keeps it, and asks each time whether it is still the same.
-func (d *Dashboard) serveFile(w http.ResponseWriter, r *http.Request, name string) {
-	f, found := d.files.all[name]
+func (d *Dashboard) serveFile(w http.ResponseWriter, r *http.Request, _ Identity) error {
+	f, found := d.files.all[strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/"), "assets/")]
 	if !found {
-		notFound.write(w)
-		return
+		return notFound
 	}
 	h := w.Header()
 	h.Set("Cache-Control", "private, no-cache")
@@ -105,10 +103,11 @@ func (d *Dashboard) serveFile(w http.ResponseWriter, r *http.Request, name strin
 	for known := range strings.SplitSeq(r.Header.Get("If-None-Match"), ",") {
 		if known = strings.TrimPrefix(strings.TrimSpace(known), "W/"); known == f.etag || known == "*" {
 			w.WriteHeader(http.StatusNotModified)
-			return
+			return nil
 		}
 	}
 	writeBody(w, http.StatusOK, f.kind, f.body)
+	return nil
 }
 
 // writeBody writes an answer, for which a client that reads slowly has a limited time.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -39,15 +40,15 @@ type person struct {
 }
 
 func (c *config) admit(name, secret string, token bool) error {
-	if err := checkText("name", name, pglock.MaxHolderBytes); err != nil {
+	if err := refuse.Text("name", name, pglock.MaxHolderBytes); err != nil {
 		return err
 	}
 	if strings.ContainsAny(name, ":\r\n") {
-		return &pglock.ArgumentError{Field: "name", Value: argument.Shorten(name), Rule: "have no colon or line break"}
+		return refuse.Invalid("name", argument.Shorten(name), "have no colon or line break")
 	}
 	for _, p := range c.people {
 		if p.Name == name {
-			return &pglock.ArgumentError{Field: "name", Value: argument.Shorten(name), Rule: "be given once"}
+			return refuse.Invalid("name", argument.Shorten(name), "be given once")
 		}
 	}
 	p := person{Identity: Identity{Name: name, MayBreak: true}, token: token}
@@ -68,7 +69,6 @@ func (p *person) digest(text string) (sum [sha256.Size]byte) {
 // errUnknown: the request shows no credentials, or wrong ones.
 var errUnknown = errors.New("dashboard: no valid credentials")
 
-// identify finds out who sends a request.
 func (d *Dashboard) identify(r *http.Request) (Identity, error) {
 	switch {
 	case d.auth != nil:
@@ -76,9 +76,8 @@ func (d *Dashboard) identify(r *http.Request) (Identity, error) {
 		if err != nil {
 			return Identity{}, err
 		}
-		if p := argument.Text("name", who.Name, pglock.MaxHolderBytes); who.Name != "" && p != nil {
-			d.onError(failure.Told((*pglock.ArgumentError)(p), "dashboard: the function of WithAuth has returned a "+
-				"wrong name"))
+		if err := refuse.Text("name", who.Name, pglock.MaxHolderBytes); who.Name != "" && err != nil {
+			d.onError(failure.Told(err, "dashboard: the function of WithAuth has returned a wrong name"))
 			return Identity{}, errUnknown
 		}
 		return who, nil
@@ -118,22 +117,19 @@ func (d *Dashboard) known(r *http.Request) (Identity, error) {
 	return d.people[found].Identity, nil
 }
 
-// authenticate answers for requests that it refuses, and says whether it let one in. Refusals give no reasons.
-func (d *Dashboard) authenticate(w http.ResponseWriter, r *http.Request) (Identity, bool) {
+// authenticate finds out who sends a request, or refuses it. Refusals give no reasons.
+func (d *Dashboard) authenticate(w http.ResponseWriter, r *http.Request) (Identity, error) {
 	who, err := d.identify(r)
 	switch {
 	case err == nil:
 		who.MayBreak = who.MayBreak && d.mayBreak && who.Name != ""
-		return who, true
+		return who, nil
 	case errors.Is(err, ErrForbidden):
-		refusal{Status: http.StatusForbidden, Error: "You may not see this page."}.write(w)
-	default:
-		if d.people != nil {
-			w.Header().Set("WWW-Authenticate", `Basic realm="pglock", charset="UTF-8"`)
-		}
-		refusal{Status: http.StatusUnauthorized, Error: "Log in first."}.write(w)
+		return Identity{}, refused(http.StatusForbidden, "You may not see this page.")
+	case d.people != nil:
+		w.Header().Set("WWW-Authenticate", `Basic realm="pglock", charset="UTF-8"`)
 	}
-	return Identity{}, false
+	return Identity{}, refused(http.StatusUnauthorized, "Log in first.")
 }
 
 // Protect puts another handler, such as one for metrics, behind the authentication of the page, and gives its answers
@@ -141,8 +137,10 @@ func (d *Dashboard) authenticate(w http.ResponseWriter, r *http.Request) (Identi
 func (d *Dashboard) Protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		distrust(w.Header())
-		if _, ok := d.authenticate(w, r); ok {
-			next.ServeHTTP(w, r)
+		if _, err := d.authenticate(w, r); err != nil {
+			d.explain(err).write(w)
+			return
 		}
+		next.ServeHTTP(w, r)
 	})
 }

@@ -20,7 +20,6 @@ import (
 // breakBytes limits the body of a request to break a lock: each byte of name and reason may be written as six.
 const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes) + 1024
 
-// breakRequest is the body of such a request.
 type breakRequest struct {
 	Name   string    `json:"name"`
 	Token  tokenText `json:"token"`
@@ -38,51 +37,42 @@ func (t *tokenText) UnmarshalJSON(value []byte) error {
 	return json.Unmarshal(value, (*string)(t))
 }
 
-// serveBreak ends a lease for somebody who may do that.
-func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Identity) {
+func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Identity) error {
 	switch {
 	case !d.mayBreak:
-		refusal{Status: http.StatusForbidden, Error: "This page is read-only."}.write(w)
-		return
+		return refused(http.StatusForbidden, "This page is read-only.")
 	case !who.MayBreak:
-		refusal{Status: http.StatusForbidden, Error: "You may not break locks."}.write(w)
-		return
+		return refused(http.StatusForbidden, "You may not break locks.")
 	}
 	// What sends no origin is no browser, or may not send this type of body to another origin without asking it first.
 	if err := d.origins.Check(r); err != nil {
-		refusal{Status: http.StatusForbidden, Error: "The request comes from another site."}.write(w)
-		return
+		return refused(http.StatusForbidden, "The request comes from another site.")
 	}
-	request, f := readBreak(w, r)
-	if f != nil {
-		f.write(w)
-		return
+	request, err := readBreak(w, r)
+	if err != nil {
+		return err
 	}
 	number, err := strconv.ParseInt(string(request.Token), 10, 64)
 	if err != nil {
-		invalid("token", argument.Shorten(string(request.Token)), "be the token of the lease to break").write(w)
-		return
+		return invalid("token", argument.Shorten(string(request.Token)), "be the token of the lease to break")
 	}
 	broken, err := d.breakLock(r.Context(), request.Name, pglock.Token(number), request.Reason, who.Name)
 	if err != nil {
-		d.notBroken(r.Context(), request.Name, number, err).write(w)
-		return
+		return d.notBroken(r.Context(), request.Name, number, err)
 	}
-	d.reply(w, who, struct {
+	return d.reply(w, who, struct {
 		Broken brokenView `json:"broken"`
 	}{brokenView{broken.Name, broken.Holder, token(broken.Token), token(broken.NewToken)}})
 }
 
-func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, wrong *refusal) {
+func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, err error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return request, &refusal{Status: http.StatusUnsupportedMediaType, Error: "The body must be application/json."}
+		return request, refused(http.StatusUnsupportedMediaType, "The body must be application/json.")
 	}
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, breakBytes))
 	decoder.DisallowUnknownFields()
-	err := decoder.Decode(&request)
-	if err == nil {
-		_, err = decoder.Token()
-		if err == nil {
+	if err = decoder.Decode(&request); err == nil {
+		if _, err = decoder.Token(); err == nil {
 			err = errors.New("there is more after the object")
 		} else if errors.Is(err, io.EOF) {
 			err = nil
@@ -91,20 +81,19 @@ func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, wr
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return request, &refusal{Status: http.StatusRequestEntityTooLarge,
-			Error: fmt.Sprintf("The body has more than %d bytes.", breakBytes)}
+		return request, refused(http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("The body has more than %d bytes.", breakBytes))
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return request, &refusal{Status: http.StatusRequestTimeout, Error: "The body did not arrive in time."}
+		return request, refused(http.StatusRequestTimeout, "The body did not arrive in time.")
 	case err != nil:
-		f := invalid("body", "something else", `be an object {"name", "token", "reason"}`)
-		return request, &f
+		return request, invalid("body", "something else", `be an object {"name", "token", "reason"}`)
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // at it the server would take the client for gone
 	return request, nil
 }
 
 // notBroken finds the words for a break that was not done.
-func (d *Dashboard) notBroken(ctx context.Context, name string, was int64, err error) refusal {
+func (d *Dashboard) notBroken(ctx context.Context, name string, was int64, err error) error {
 	switch {
 	case errors.Is(err, lockadmin.ErrNotHeld):
 		var infos []pglock.LockInfo
@@ -114,25 +103,25 @@ func (d *Dashboard) notBroken(ctx context.Context, name string, was int64, err e
 		})
 		switch {
 		case errors.Is(lookErr, lockadmin.ErrNotFound):
-			return d.explain(lookErr)
+			return lookErr
 		case lookErr == nil && infos[0].Held:
-			return refusal{Status: http.StatusConflict,
-				Error: fmt.Sprintf("The lock has moved on: no lease has token %d any more. Nothing was broken.", was)}
+			return refused(http.StatusConflict,
+				fmt.Sprintf("The lock has moved on: no lease has token %d any more. Nothing was broken.", was))
 		}
-		return refusal{Status: http.StatusConflict, Error: "The lock is not held any more. Nothing was broken."}
+		return refused(http.StatusConflict, "The lock is not held any more. Nothing was broken.")
 	case errors.Is(err, pglock.ErrInvalid), errors.Is(err, errBusy):
-		return d.explain(err)
+		return err
 	case errors.Is(err, pglock.ErrPermission):
 		return d.lacks(err, "pglock_admin", "break locks")
 	case errors.Is(err, context.DeadlineExceeded):
 		d.onError(err)
-		return refusal{Status: http.StatusServiceUnavailable, Error: "The database does not answer, or a transaction " +
-			"keeps the lease from being broken until it ends. Look at the lock before you try again: it is unknown " +
-			"whether the lease was broken."}
+		return refused(http.StatusServiceUnavailable, "The database does not answer, or a transaction keeps the "+
+			"lease from being broken until it ends. "+lookFirst)
 	case errors.Is(err, pglock.ErrReadOnly), errors.Is(err, pglock.ErrSchema):
-		return d.explain(err)
+		return err
 	}
 	d.onError(err)
-	return refusal{Status: http.StatusServiceUnavailable, Error: "The connection to the database was lost, or it " +
-		"failed. Look at the lock before you try again: it is unknown whether the lease was broken."}
+	return refused(http.StatusServiceUnavailable, "The connection to the database was lost, or it failed. "+lookFirst)
 }
+
+const lookFirst = "Look at the lock before you try again: it is unknown whether the lease was broken."

@@ -3,23 +3,24 @@ package dashboard
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"net/http"
 	"sync"
 
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 // Dashboard serves the page, its files and its data. It is an http.Handler, and safe for concurrent use. Its goroutines
 // read the database while streams are open; Close ends and joins them.
 type Dashboard struct {
 	config
-	admin      *lockadmin.Admin
-	files      *files
-	beginnings beginnings
-	routes     map[string]route
-	origins    http.CrossOriginProtection
+	admin   *lockadmin.Admin
+	files   *files
+	server  []byte // what the page calls it, in JSON
+	routes  map[string]route
+	origins http.CrossOriginProtection
 
 	reads  chan struct{} // one entry for each read of the database under way
 	breaks chan struct{} // one entry for each break under way
@@ -38,7 +39,7 @@ type Dashboard struct {
 // Errors: pglock.ErrInvalid.
 func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
 	if admin == nil {
-		return nil, &pglock.ArgumentError{Field: "admin", Value: "nil", Rule: "be a *lockadmin.Admin"}
+		return nil, refuse.Nil("admin", "be a *lockadmin.Admin")
 	}
 	c, err := newConfig(opts)
 	if err != nil {
@@ -48,12 +49,12 @@ func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
-	begin, err := newBeginnings(cmp.Or(c.title, shown.Line(admin.Place().String())))
+	server, err := json.Marshal(cmp.Or(c.title, shown.Line(admin.Place().String())))
 	if err != nil {
 		return nil, err
 	}
 	d := &Dashboard{
-		config: c, admin: admin, files: files, beginnings: begin,
+		config: c, admin: admin, files: files, server: server,
 		reads: make(chan struct{}, c.connections), breaks: make(chan struct{}, breaksAtOnce),
 	}
 	d.life, d.end = context.WithCancel(context.Background()) // the streams of many requests share what it ends

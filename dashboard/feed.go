@@ -111,29 +111,26 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 			if ctx.Err() != nil {
 				return
 			}
-			f.publish(next)
+			f.set(next, true)
 			seen, told = now.fingerprint, began
 		} else if now.err == nil && q.name == "" {
-			f.refresh(d.stateOf(ctx, q, now))
+			f.set(d.stateOf(ctx, q, now), false)
 		}
 		timer.Reset(max(d.pace.poll, time.Since(began)))
 	}
 }
 
-func (f *feed) publish(s state) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s.number = f.now.number + 1
-	f.now = s
-	close(f.next)
-	f.next = make(chan struct{})
-}
-
-// refresh keeps, for those who join later, what differs only in the time that has passed. It wakes nobody.
-func (f *feed) refresh(s state) {
+// set keeps a state. It wakes the watchers if it is news: a state that differs only in the time that has passed is for
+// those who join later.
+func (f *feed) set(s state, news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.number = f.now.number
+	if news {
+		s.number++
+		close(f.next)
+		f.next = make(chan struct{})
+	}
 	f.now = s
 }
 
@@ -146,8 +143,7 @@ func (f *feed) current() (state, <-chan struct{}) {
 
 // glance is what one read of the database has found.
 type glance struct {
-	list        locksView
-	one         oneView
+	view        interface{ fingerprint() []byte } // a locksView, or a oneView
 	err         error
 	fingerprint []byte // equal for two glances that differ only in the time that has passed
 }
@@ -155,12 +151,11 @@ type glance struct {
 // look reads what the query asks for, but for the explanation of a lock.
 func (d *Dashboard) look(ctx context.Context, q query) (g glance) {
 	if q.name == "" {
-		g.list, g.err = d.readLocks(ctx, q)
-		g.fingerprint = g.list.fingerprint()
+		g.view, g.err = d.readLocks(ctx, q)
 	} else {
-		g.one, g.err = d.readLock(ctx, q.name)
-		g.fingerprint = g.one.fingerprint()
+		g.view, g.err = d.readLock(ctx, q.name)
 	}
+	g.fingerprint = g.view.fingerprint()
 	if g.err != nil && ctx.Err() == nil {
 		g.fingerprint = d.explain(g.err).problem()
 	}
@@ -170,19 +165,16 @@ func (d *Dashboard) look(ctx context.Context, q query) (g glance) {
 // stateOf makes what the watchers see. A lock is explained here, because its explanation changes with every second and
 // takes longer than all else.
 func (d *Dashboard) stateOf(ctx context.Context, q query, g glance) (s state) {
-	err := g.err
-	switch {
-	case err != nil:
+	if g.err != nil {
 		return state{event: eventProblem, data: g.fingerprint}
-	case q.name == "":
-		s.event = eventLocks
-		s.data, err = json.Marshal(g.list)
-	default:
-		g.one.Why = d.readWhy(ctx, q.name)
-		s.event = eventLock
-		s.data, err = json.Marshal(g.one)
 	}
-	if err != nil {
+	s.event = eventLocks
+	if one, is := g.view.(oneView); is {
+		one.Why = d.readWhy(ctx, q.name)
+		s.event, g.view = eventLock, one
+	}
+	var err error
+	if s.data, err = json.Marshal(g.view); err != nil {
 		return state{event: eventProblem, data: d.explain(err).problem()}
 	}
 	return s

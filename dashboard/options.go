@@ -5,8 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/pglock-dev/pglock/internal/argument"
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/internal/refuse"
 )
 
 // The defaults and the greatest values of the limits.
@@ -36,21 +35,15 @@ type config struct {
 func newConfig(opts []Option) (config, error) {
 	c := config{streamLimit: DefaultStreams, connections: DefaultConnections, onError: func(error) {},
 		pace: defaultPace}
-	for _, o := range opts {
-		if o == nil {
-			return c, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
-		}
-		if err := o(&c); err != nil {
-			return c, err
-		}
+	if err := refuse.Options(&c, opts); err != nil {
+		return c, err
 	}
 	switch {
 	case c.auth != nil && c.people != nil:
-		return c, &pglock.ArgumentError{Field: "WithAuth", Value: "given with WithBasicAuth or WithToken",
-			Rule: "be given alone"}
+		return c, refuse.Invalid("WithAuth", "given with WithBasicAuth or WithToken", "be given alone")
 	case c.mayBreak && c.auth == nil && c.people == nil:
-		return c, &pglock.ArgumentError{Field: "WithBreaks", Value: "given alone",
-			Rule: "be given with WithAuth, WithBasicAuth or WithToken: the history names whoever breaks a lock"}
+		return c, refuse.Invalid("WithBreaks", "given alone",
+			"be given with WithAuth, WithBasicAuth or WithToken: the history names whoever breaks a lock")
 	}
 	return c, nil
 }
@@ -71,10 +64,7 @@ func WithBreaks() Option {
 func WithAuth(who func(*http.Request) (Identity, error)) Option {
 	return func(c *config) error {
 		c.auth = who
-		if who == nil {
-			return &pglock.ArgumentError{Field: "auth", Value: "nil", Rule: "be a function"}
-		}
-		return nil
+		return refuse.If(who == nil, "auth", "nil", "be a function")
 	}
 }
 
@@ -108,7 +98,7 @@ func WithToken(name, token string) Option {
 func WithTitle(text string) Option {
 	return func(c *config) error {
 		c.title = text
-		return checkText("title", text, MaxTitleBytes)
+		return refuse.Text("title", text, MaxTitleBytes)
 	}
 }
 
@@ -117,7 +107,7 @@ func WithTitle(text string) Option {
 func WithMaxStreams(n int) Option {
 	return func(c *config) error {
 		c.streamLimit = n
-		return checkNumber("streams", n, MaxStreams)
+		return refuse.Number("streams", n, 1, MaxStreams)
 	}
 }
 
@@ -126,7 +116,7 @@ func WithMaxStreams(n int) Option {
 func WithMaxConnections(n int) Option {
 	return func(c *config) error {
 		c.connections = n
-		return checkNumber("connections", n, MaxConnections)
+		return refuse.Number("connections", n, 1, MaxConnections)
 	}
 }
 
@@ -135,32 +125,13 @@ func WithMaxConnections(n int) Option {
 func WithOnError(f func(error)) Option {
 	return func(c *config) error {
 		c.onError = f
-		if f == nil {
-			return &pglock.ArgumentError{Field: "on error", Value: "nil", Rule: "be a function"}
-		}
-		return nil
+		return refuse.If(f == nil, "on error", "nil", "be a function")
 	}
-}
-
-func checkText(field, value string, most int) error {
-	if p := argument.Text(field, value, most); p != nil {
-		return (*pglock.ArgumentError)(p)
-	}
-	return nil
-}
-
-func checkNumber(field string, n, most int) error {
-	if n < 1 || n > most {
-		return &pglock.ArgumentError{Field: field, Value: fmt.Sprint(n), Rule: fmt.Sprintf("be from 1 to %d", most)}
-	}
-	return nil
 }
 
 // checkSecret never repeats the value.
 func checkSecret(field, value string) error {
-	if len(value) < MinPasswordBytes || len(value) > MaxPasswordBytes || strings.ContainsAny(value, "\x00\r\n") {
-		return &pglock.ArgumentError{Field: field, Value: fmt.Sprintf("%d bytes long", len(value)),
-			Rule: fmt.Sprintf("have %d to %d bytes, and no line break or NUL byte", MinPasswordBytes, MaxPasswordBytes)}
-	}
-	return nil
+	bad := len(value) < MinPasswordBytes || len(value) > MaxPasswordBytes || strings.ContainsAny(value, "\x00\r\n")
+	return refuse.If(bad, field, fmt.Sprintf("%d bytes long", len(value)),
+		fmt.Sprintf("have %d to %d bytes, and no line break or NUL byte", MinPasswordBytes, MaxPasswordBytes))
 }

@@ -1,6 +1,8 @@
 package dashboard
 
 import (
+	"cmp"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -31,7 +33,7 @@ var orders = []string{"name", "age", "waiting", "expiry"}
 // arguments reads the arguments of an address, and remembers the first one that is wrong.
 type arguments struct {
 	values url.Values
-	wrong  *refusal
+	wrong  error
 }
 
 func readArguments(raw string, allowed ...string) *arguments {
@@ -40,7 +42,7 @@ func readArguments(raw string, allowed ...string) *arguments {
 	if a.values, err = url.ParseQuery(raw); err != nil {
 		a.fail("query", argument.Shorten(raw), "be a valid query string")
 	}
-	for _, field := range sortedKeys(a.values) {
+	for _, field := range slices.Sorted(maps.Keys(a.values)) {
 		switch {
 		case !slices.Contains(allowed, field):
 			a.fail("argument", argument.Shorten(field), "be one of "+strings.Join(allowed, ", "))
@@ -51,18 +53,9 @@ func readArguments(raw string, allowed ...string) *arguments {
 	return a
 }
 
-func sortedKeys(values url.Values) (keys []string) {
-	for key := range values {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
 func (a *arguments) fail(field, value, rule string) {
 	if a.wrong == nil {
-		f := invalid(field, value, rule)
-		a.wrong = &f
+		a.wrong = invalid(field, value, rule)
 	}
 }
 
@@ -77,7 +70,6 @@ func (a *arguments) text(field string, most int) string {
 	return value
 }
 
-// name reads the name of a lock.
 func (a *arguments) name() string {
 	value := a.values.Get("name")
 	if p := argument.Text("name", value, pglock.MaxNameBytes); p != nil {
@@ -87,15 +79,7 @@ func (a *arguments) name() string {
 }
 
 func (a *arguments) limit() int {
-	value := a.values.Get("limit")
-	if value == "" {
-		return DefaultLimit
-	}
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 1 || n > MaxLimit {
-		a.fail("limit", argument.Shorten(value), "be from 1 to "+strconv.Itoa(MaxLimit))
-	}
-	return n
+	return int(cmp.Or(a.positive("limit", MaxLimit, "be from 1 to "+strconv.Itoa(MaxLimit)), DefaultLimit))
 }
 
 func (a *arguments) flag(field string) bool {
@@ -121,15 +105,15 @@ func (a *arguments) order() string {
 	return value
 }
 
-// number reads a whole number from 1; 0 if it is missing.
-func (a *arguments) number(field string) int64 {
+// positive reads a whole number from 1 to most; 0 if it is missing.
+func (a *arguments) positive(field string, most int64, rule string) int64 {
 	value := a.values.Get(field)
 	if value == "" {
 		return 0
 	}
 	n, err := strconv.ParseInt(value, 10, 64)
-	if err != nil || n < 1 {
-		a.fail(field, argument.Shorten(value), "be a whole number from 1")
+	if err != nil || n < 1 || n > most {
+		a.fail(field, argument.Shorten(value), rule)
 	}
 	return n
 }
@@ -147,7 +131,7 @@ func (a *arguments) list() query {
 }
 
 // stream reads the arguments of api/stream: the name of a lock, or those of a list.
-func streamQuery(raw string) (query, *refusal) {
+func streamQuery(raw string) (query, error) {
 	if a := readArguments(raw, "name"); a.wrong == nil && a.values.Has("name") {
 		q := query{name: a.name()}
 		return q, a.wrong

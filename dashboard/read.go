@@ -27,11 +27,16 @@ var errBusy = errors.New("dashboard: too many requests at once")
 
 // reading runs f when one of the connections for reading is free.
 func (d *Dashboard) reading(ctx context.Context, f func(context.Context) error) error {
+	return inTurn(ctx, d.reads, f)
+}
+
+// inTurn runs f for a limited time, when there is room for it among those under way.
+func inTurn(ctx context.Context, underWay chan struct{}, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
 	select {
-	case d.reads <- struct{}{}:
-		defer func() { <-d.reads }()
+	case underWay <- struct{}{}:
+		defer func() { <-underWay }()
 		return f(ctx)
 	case <-ctx.Done():
 		return errBusy
@@ -121,7 +126,6 @@ func (d *Dashboard) readWhy(ctx context.Context, name string) (v *whyView) {
 	return v
 }
 
-// readSessions reads one page of the clients.
 func (d *Dashboard) readSessions(ctx context.Context, match, after string, limit int) (v sessionsView, err error) {
 	v = sessionsView{At: time.Now().UTC()}
 	q := lockadmin.SessionsQuery{Match: match, After: after, Limit: limit + 1,
@@ -133,7 +137,6 @@ func (d *Dashboard) readSessions(ctx context.Context, match, after string, limit
 	return v, err
 }
 
-// readLock reads everything about one lock.
 func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err error) {
 	err = d.reading(ctx, func(ctx context.Context) error {
 		infos, err := d.admin.Holders(ctx, name)
@@ -190,14 +193,10 @@ func first[T, V any](limit int, list iter.Seq2[T, error], view func(T) V) (some 
 
 // breakLock ends a lease. It goes on when the client leaves: nobody could see what became of it.
 func (d *Dashboard) breakLock(ctx context.Context, name string, token pglock.Token, reason,
-	actor string) (lockadmin.Broken, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readWithin)
-	defer cancel()
-	select {
-	case d.breaks <- struct{}{}:
-		defer func() { <-d.breaks }()
-		return d.admin.Break(ctx, name, reason, lockadmin.WithToken(token), lockadmin.WithActor(actor))
-	case <-ctx.Done():
-		return lockadmin.Broken{}, errBusy
-	}
+	actor string) (broken lockadmin.Broken, err error) {
+	err = inTurn(context.WithoutCancel(ctx), d.breaks, func(ctx context.Context) error {
+		broken, err = d.admin.Break(ctx, name, reason, lockadmin.WithToken(token), lockadmin.WithActor(actor))
+		return err
+	})
+	return broken, err
 }

@@ -15,38 +15,32 @@ import (
 // refusal is an answer that something was not done, in words that everybody who sees the page may read.
 type refusal struct {
 	Status int    `json:"-"`
-	Error  string `json:"error"`
+	Text   string `json:"error"`
 	Field  string `json:"field,omitempty"` // of an invalid argument
 	Value  string `json:"value,omitempty"`
 	Rule   string `json:"rule,omitempty"`
 }
 
-var notFound = refusal{Status: http.StatusNotFound, Error: "There is nothing at this address."}
+func refused(status int, text string) refusal { return refusal{Status: status, Text: text} }
+
+func (f refusal) Error() string { return f.Text }
+
+var notFound = refused(http.StatusNotFound, "There is nothing at this address.")
 
 func (f refusal) write(w http.ResponseWriter) {
 	if f.Status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
 	}
-	writeBody(w, f.Status, jsonKind, f.json())
+	body, _ := json.Marshal(f) // it has only texts
+	writeBody(w, f.Status, jsonKind, body)
 }
 
-func (f refusal) json() []byte {
-	body, err := json.Marshal(f)
-	if err != nil { // cannot happen: it has only texts
-		return []byte("{}")
-	}
-	return body
-}
-
-// problem is json for a stream, which has begun with another status.
+// problem is for a stream, which has begun with another status.
 func (f refusal) problem() []byte {
-	body, err := json.Marshal(struct {
+	body, _ := json.Marshal(struct { // it has only texts and a number
 		Status int `json:"status"`
 		refusal
 	}{f.Status, f})
-	if err != nil { // cannot happen either
-		return []byte("{}")
-	}
 	return body
 }
 
@@ -56,31 +50,34 @@ const endedInTime = "57014"
 const jsonKind = "application/json; charset=utf-8"
 
 func invalid(field, value, rule string) refusal {
-	return refusal{Status: http.StatusBadRequest, Error: fmt.Sprintf("%s is %s: it must %s.", field, value, rule),
+	return refusal{Status: http.StatusBadRequest, Text: fmt.Sprintf("%s is %s: it must %s.", field, value, rule),
 		Field: field, Value: value, Rule: rule}
 }
 
 // explain finds the words for an error. Details that a reader of the page should not see, such as names of hosts and
 // users, go to WithOnError alone.
 func (d *Dashboard) explain(err error) refusal {
+	var known refusal
 	var argument *pglock.ArgumentError
 	var schema *pglock.SchemaError
 	unavailable := func(text string) refusal {
 		d.onError(err)
-		return refusal{Status: http.StatusServiceUnavailable, Error: text}
+		return refused(http.StatusServiceUnavailable, text)
 	}
 	switch {
+	case errors.As(err, &known):
+		return known
 	case errors.As(err, &argument):
 		return invalid(argument.Field, argument.Value, argument.Rule)
 	case errors.Is(err, lockadmin.ErrNotFound):
-		return refusal{Status: http.StatusNotFound, Error: "There is no lock of this name."}
+		return refused(http.StatusNotFound, "There is no lock of this name.")
 	case errors.Is(err, pglock.ErrInvalid):
 		d.onError(err)
-		return refusal{Status: http.StatusBadRequest, Error: "The database refuses an argument."}
+		return refused(http.StatusBadRequest, "The database refuses an argument.")
 	case errors.Is(err, pglock.ErrPermission):
 		d.onError(err)
-		return refusal{Status: http.StatusForbidden, Error: "The database user of this page needs the role " +
-			"pglock_user to see the locks."}
+		return refused(http.StatusForbidden,
+			"The database user of this page needs the role pglock_user to see the locks.")
 	case errors.As(err, &schema):
 		return unavailable(fmt.Sprintf("The schema of the locks has version %d, and this page needs %d.", schema.Have,
 			schema.Need))
@@ -89,20 +86,19 @@ func (d *Dashboard) explain(err error) refusal {
 	case errors.Is(err, pglock.ErrReadOnly):
 		return unavailable("The database accepts no writes: it is a standby. This page needs the primary.")
 	case errors.Is(err, errBusy):
-		return refusal{Status: http.StatusServiceUnavailable, Error: "Too many requests are waiting for the " +
-			"database. Try again."}
+		return refused(http.StatusServiceUnavailable, "Too many requests are waiting for the database. Try again.")
 	case errors.Is(err, context.DeadlineExceeded), protocol.State(err) == endedInTime:
 		return unavailable("The database does not answer in time.")
 	}
 	return unavailable("The database cannot be reached, or it failed.")
 }
 
-// lacks is explain for something that needs a role.
-func (d *Dashboard) lacks(err error, role, what string) refusal {
+// lacks refuses something that needs a role, if that is why it failed.
+func (d *Dashboard) lacks(err error, role, what string) error {
 	if errors.Is(err, pglock.ErrPermission) {
 		d.onError(err)
-		return refusal{Status: http.StatusForbidden,
-			Error: fmt.Sprintf("The database user of this page needs the role %s to %s.", role, what)}
+		return refused(http.StatusForbidden,
+			fmt.Sprintf("The database user of this page needs the role %s to %s.", role, what))
 	}
-	return d.explain(err)
+	return err
 }

@@ -17,7 +17,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 // route is what there is at an address.
 type route struct {
 	method string // GET, which includes HEAD, or POST
-	serve  func(http.ResponseWriter, *http.Request, Identity)
+	serve  func(http.ResponseWriter, *http.Request, Identity) error
 }
 
 func (d *Dashboard) allRoutes() map[string]route {
@@ -51,61 +51,55 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// the host's server may not know how
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.pace.body))
 	}
-	who, ok := d.authenticate(w, r)
-	if !ok {
-		return
-	}
-	if r.URL.Path == "" { // relative addresses need the slash
-		withSlash(w, r)
-		return
-	}
-	name := strings.TrimPrefix(r.URL.Path, "/")
-	if asset, is := strings.CutPrefix(name, "assets/"); is {
-		if methodIs(w, r, http.MethodGet) {
-			d.serveFile(w, r, asset)
-		}
-		return
-	}
-	route, found := d.routes[name]
-	switch {
-	case !found:
-		notFound.write(w)
-	case methodIs(w, r, route.method):
-		route.serve(w, r, who)
+	if err := d.serve(w, r); err != nil {
+		d.explain(err).write(w)
 	}
 }
 
-// methodIs answers for a request with another method, or with a body where there should be none.
-func methodIs(w http.ResponseWriter, r *http.Request, method string) bool {
+// serve writes an answer, or returns why there is none.
+func (d *Dashboard) serve(w http.ResponseWriter, r *http.Request) error {
+	who, err := d.authenticate(w, r)
+	if err != nil {
+		return err
+	}
+	name := strings.TrimPrefix(r.URL.Path, "/")
+	at, found := d.routes[name]
+	switch {
+	case r.URL.Path == "": // relative addresses need the slash
+		at = route{http.MethodGet, withSlash}
+	case strings.HasPrefix(name, "assets/"):
+		at = route{http.MethodGet, d.serveFile}
+	case !found:
+		return notFound
+	}
+	if err := methodIs(w, r, at.method); err != nil {
+		return err
+	}
+	return at.serve(w, r, who)
+}
+
+// methodIs refuses a request with another method, or with a body where there should be none.
+func methodIs(w http.ResponseWriter, r *http.Request, method string) error {
 	allow := method
 	if method == http.MethodGet {
 		allow = "GET, HEAD"
 	}
 	switch {
-	case r.Method == method && method != http.MethodGet:
-		return true
-	case method == http.MethodGet && (r.Method == http.MethodGet || r.Method == http.MethodHead):
-		if r.ContentLength == 0 {
-			return true
-		}
-		refusal{Status: http.StatusRequestEntityTooLarge, Error: "This address takes no body."}.write(w)
-		return false
+	case r.Method != method && !(method == http.MethodGet && r.Method == http.MethodHead):
+		w.Header().Set("Allow", allow)
+		return refused(http.StatusMethodNotAllowed, "This address takes "+allow+" only.")
+	case method == http.MethodGet && r.ContentLength != 0:
+		return refused(http.StatusRequestEntityTooLarge, "This address takes no body.")
 	}
-	w.Header().Set("Allow", allow)
-	refusal{Status: http.StatusMethodNotAllowed, Error: "This address takes " + allow + " only."}.write(w)
-	return false
+	return nil
 }
 
 // withSlash sends the browser to the same address with a slash. The handler does not know its prefix, so the new
 // address is relative to the old one.
-func withSlash(w http.ResponseWriter, r *http.Request) {
-	if !methodIs(w, r, http.MethodGet) {
-		return
-	}
+func withSlash(w http.ResponseWriter, r *http.Request, _ Identity) error {
 	asked, err := url.ParseRequestURI(r.RequestURI)
 	if err != nil {
-		notFound.write(w)
-		return
+		return notFound
 	}
 	last := asked.EscapedPath()
 	last = last[strings.LastIndexByte(last, '/')+1:]
@@ -118,4 +112,5 @@ func withSlash(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Location", to)
 	w.WriteHeader(http.StatusTemporaryRedirect)
+	return nil
 }

@@ -33,25 +33,22 @@ var defaultPace = pace{
 }
 
 // serveStream writes server-sent events until the client leaves, the Dashboard is closed, or its time is up.
-func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Identity) {
+func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Identity) error {
 	q, wrong := streamQuery(r.URL.RawQuery)
 	if wrong != nil {
-		wrong.write(w)
-		return
+		return wrong
 	}
 	c := http.NewResponseController(w)
 	// a reader that stops would hold it for ever
 	if err := c.SetWriteDeadline(time.Now().Add(d.pace.piece)); err != nil {
-		refusal{Status: http.StatusNotImplemented, Error: "This server cannot stream."}.write(w)
-		return
+		return refused(http.StatusNotImplemented, "This server cannot stream.")
 	}
 	if r.Method == http.MethodHead {
 		w.Header().Set("Content-Type", streamKind)
-		return
+		return nil
 	}
 	if !d.enter() {
-		refusal{Status: http.StatusServiceUnavailable, Error: "The server is shutting down."}.write(w)
-		return
+		return refused(http.StatusServiceUnavailable, "The server is shutting down.")
 	}
 	defer d.streams.Done()
 	f, err := d.join(q)
@@ -60,17 +57,17 @@ func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Iden
 		if errors.Is(err, errManyFeeds) {
 			text = "Too many different views are open. Try again later."
 		}
-		refusal{Status: http.StatusServiceUnavailable, Error: text}.write(w)
-		return
+		return refused(http.StatusServiceUnavailable, text)
 	}
 	defer d.leave(q, f)
 	_ = c.SetReadDeadline(time.Time{}) // a ReadTimeout of the host's server would end the stream
 	w.Header().Set("Content-Type", streamKind)
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy must not keep events back
 	w.WriteHeader(http.StatusOK)
-	s := stream{w: w, control: c, beginning: d.beginnings.of(who), life: d.life, pace: d.pace}
+	s := stream{w: w, control: c, beginning: d.beginning(who), life: d.life, pace: d.pace}
 	defer s.endWrites()()
 	s.run(r.Context(), f)
+	return nil
 }
 
 // stream is one answer that goes on. Its writes belong to the goroutine of the request.

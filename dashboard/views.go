@@ -20,7 +20,6 @@ func (t token) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, strconv.FormatInt(int64(t), 10)), nil
 }
 
-// lockView is a lock in JSON.
 type lockView struct {
 	Name       string          `json:"name"`
 	Slot       int             `json:"slot"`

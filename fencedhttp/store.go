@@ -1,12 +1,13 @@
 package fencedhttp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 
-	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -61,15 +62,6 @@ func (s *MemoryStore) Advance(_ context.Context, resource string, token pglock.T
 }
 
 func checkAdvance(resource string, token pglock.Token) error {
-	if token <= 0 {
-		return &pglock.ArgumentError{Field: "token", Value: fmt.Sprint(token), Rule: "be positive"}
-	}
-	return checkResource(resource)
-}
-
-func checkResource(name string) error {
-	if p := argument.Text("resource", name, pglock.MaxNameBytes); p != nil {
-		return (*pglock.ArgumentError)(p)
-	}
-	return nil
+	return cmp.Or(refuse.If(token <= 0, "token", fmt.Sprint(token), "be positive"),
+		refuse.Text("resource", resource, pglock.MaxNameBytes))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -39,16 +41,14 @@ type TableStore struct {
 // its schema. Errors: pglock.ErrInvalid.
 func NewTableStore(pool *pgxpool.Pool, table pgx.Identifier) (*TableStore, error) {
 	if pool == nil {
-		return nil, &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
+		return nil, refuse.Nil("pool", "be a *pgxpool.Pool")
 	}
 	if len(table) != 1 && len(table) != 2 {
-		return nil, &pglock.ArgumentError{Field: "table", Value: fmt.Sprintf("of %d parts", len(table)),
-			Rule: "be a name, or a schema and a name"}
+		return nil, refuse.Invalid("table", fmt.Sprintf("of %d parts", len(table)), "be a name, or a schema and a name")
 	}
 	for _, part := range table {
 		if part == "" || len(part) > 63 || strings.IndexByte(part, 0) >= 0 {
-			return nil, &pglock.ArgumentError{Field: "table", Value: shorten(part), Rule: "have parts of 1 to 63 " +
-				"bytes without NUL"}
+			return nil, refuse.Invalid("table", shorten(part), "have parts of 1 to 63 bytes without NUL")
 		}
 	}
 	name := table.Sanitize()
@@ -112,11 +112,7 @@ func repeat(ctx context.Context, f func() error, states ...string) error {
 		if err == nil || attempt == attempts || ctx.Err() != nil || !errors.As(err, &pgErr) {
 			return err
 		}
-		again := false
-		for _, state := range states {
-			again = again || pgErr.Code == state
-		}
-		if !again {
+		if !slices.Contains(states, pgErr.Code) {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -33,8 +34,7 @@ type contextKey struct{}
 func ContextWithLease(ctx context.Context, lease *pglock.Lease) context.Context {
 	c := carried{lease: lease}
 	if lease == nil || lease.Token() == 0 {
-		c = carried{err: &pglock.ArgumentError{Field: "lease", Value: "nil or zero",
-			Rule: "be a *pglock.Lease that a Client was granted"}}
+		c = carried{err: refuse.Invalid("lease", "nil or zero", "be a *pglock.Lease that a Client was granted")}
 	} else {
 		c.token = lease.Token()
 	}
@@ -48,7 +48,7 @@ func ContextWithLease(ctx context.Context, lease *pglock.Lease) context.Context 
 func ContextWithToken(ctx context.Context, token pglock.Token) context.Context {
 	c := carried{token: token}
 	if token <= 0 {
-		c = carried{err: &pglock.ArgumentError{Field: "token", Value: fmt.Sprint(token), Rule: "be positive"}}
+		c = carried{err: refuse.Invalid("token", fmt.Sprint(token), "be positive")}
 	}
 	return context.WithValue(ctx, contextKey{}, c)
 }
@@ -69,19 +69,10 @@ func parseToken(values []string) (pglock.Token, error) {
 	if len(text) > maxHeaderBytes {
 		return 0, fmt.Errorf("the header %s has %d bytes: it must have 1 to %d digits", Header, len(text), maxDigits)
 	}
-	bad := fmt.Errorf("the header %s is %q: it must be a decimal number from 1 to 9223372036854775807, "+
-		"without sign, spaces or leading zeros", Header, text)
-	if len(text) == 0 || len(text) > maxDigits || text[0] == '0' {
-		return 0, bad
-	}
-	for _, c := range []byte(text) {
-		if c < '0' || c > '9' {
-			return 0, bad
-		}
-	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil { // 19 digits can be too much
-		return 0, bad
+	if err != nil || n < 1 || strconv.FormatInt(n, 10) != text {
+		return 0, fmt.Errorf("the header %s is %q: it must be a decimal number from 1 to 9223372036854775807, "+
+			"without sign, spaces or leading zeros", Header, text)
 	}
 	return pglock.Token(n), nil
 }

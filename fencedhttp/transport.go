@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/pglock-dev/pglock/internal/failure"
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/internal/refuse"
 )
 
 // Transport is an http.RoundTripper that puts the token of a request's context into its header (ContextWithLease,
@@ -72,8 +72,8 @@ func (c carried) header(r *http.Request) (http.Header, error) {
 		}
 		for _, v := range values {
 			if v != token {
-				return nil, failure.Told(&pglock.ArgumentError{Field: "header " + Header, Value: shorten(v),
-					Rule: "not be set, or be " + token + " as the context says"}, "fencedhttp: send %s", r.Method)
+				return nil, failure.Told(refuse.Invalid("header "+Header, shorten(v),
+					"not be set, or be "+token+" as the context says"), "fencedhttp: send %s", r.Method)
 			}
 		}
 		delete(header, name)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -51,8 +52,7 @@ func (v *Verifier) Middleware(next http.Handler) http.Handler {
 func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if v.Store == nil || v.Resource == nil || next == nil {
 		err := errors.New("fencedhttp: Verifier.Store, Verifier.Resource or the handler is nil: each must be set")
-		v.report(r, err)
-		v.refuse(w, r, err, problem{Type: TypeMisconfigured, Title: "Fencing is not configured",
+		v.fail(w, r, err, problem{Type: TypeMisconfigured, Title: "Fencing is not configured",
 			Status: http.StatusInternalServerError})
 		return
 	}
@@ -79,12 +79,11 @@ func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 	resource, err := v.Resource(r)
 	if err == nil {
-		err = checkResource(resource)
+		err = refuse.Text("resource", resource, pglock.MaxNameBytes)
 	}
 	if err != nil {
 		err = failure.At(r.Context(), err, "fencedhttp: name the resource of %s", r.Method)
-		v.report(r, err)
-		v.refuse(w, r, err, problem{Type: TypeBadResource, Title: "No fenced resource", Status: http.StatusBadRequest,
+		v.fail(w, r, err, problem{Type: TypeBadResource, Title: "No fenced resource", Status: http.StatusBadRequest,
 			Detail: "The request names no resource that can be fenced.", Token: token})
 		return
 	}
@@ -106,8 +105,7 @@ func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 	if err != nil {
 		err = failure.At(r.Context(), err, "fencedhttp: advance resource %q to token %d", resource, token)
-		v.report(r, err)
-		v.refuse(w, r, err, problem{Type: TypeNoStore, Title: "Fencing unavailable",
+		v.fail(w, r, err, problem{Type: TypeNoStore, Title: "Fencing unavailable",
 			Status: http.StatusServiceUnavailable,
 			Detail: "The token could not be compared. Nothing was done; try again.", Token: token, Resource: resource})
 		return
@@ -117,8 +115,7 @@ func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handl
 		if err != nil {
 			err = failure.At(r.Context(), err, "fencedhttp: token %d waits for its predecessors at resource %q", token,
 				resource)
-			v.report(r, err)
-			v.refuse(w, r, err, problem{Type: TypeWaiting, Title: "A predecessor is still at work",
+			v.fail(w, r, err, problem{Type: TypeWaiting, Title: "A predecessor is still at work",
 				Status: http.StatusServiceUnavailable,
 				Detail: "A request with a lower token has not finished in time. Nothing was done; try again.",
 				Token:  token, Resource: resource})
@@ -137,6 +134,12 @@ func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handl
 }
 
 var errNoToken = errors.New("fencedhttp: the request has no fencing token")
+
+// fail is refuse for an error of the service, which the response omits.
+func (v *Verifier) fail(w http.ResponseWriter, r *http.Request, err error, p problem) {
+	v.report(r, err)
+	v.refuse(w, r, err, p)
+}
 
 // refuse answers the request with the problem, and tells the observer.
 func (v *Verifier) refuse(w http.ResponseWriter, r *http.Request, err error, p problem) {

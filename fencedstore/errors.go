@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -88,17 +87,4 @@ func (o opening) explain(err error) error {
 		return pglock.ErrReleased // by its own holder, while the write ran
 	}
 	return err
-}
-
-// invalid says what is wrong with an argument. It is a pglock.ErrInvalid.
-func invalid(field, value, rule string) error {
-	return &pglock.ArgumentError{Field: field, Value: value, Rule: rule}
-}
-
-// checkText refuses a text that is empty, has more bytes than most, is not UTF-8, or has a NUL.
-func checkText(name, value string, most int) error {
-	if p := argument.Text(name, value, most); p != nil {
-		return (*pglock.ArgumentError)(p)
-	}
-	return nil
 }

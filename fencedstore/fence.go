@@ -8,6 +8,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -59,27 +60,28 @@ func listed(fenced Fenced) (Fences, error) {
 	case Fences:
 		return f.complete()
 	}
-	return nil, invalid("fenced", fmt.Sprintf("%T", fenced), "be a *pglock.Lease, a Fence or Fences")
+	return nil, refuse.Invalid("fenced", fmt.Sprintf("%T", fenced), "be a *pglock.Lease, a Fence or Fences")
 }
 
 func (f Fence) complete() (Fence, error) {
 	if f.Lease == nil || f.Lease.Token() == 0 {
-		return f, invalid("lease", "nil or zero", "be a *pglock.Lease that a Client was granted")
+		return f, refuse.Invalid("lease", "nil or zero", "be a *pglock.Lease that a Client was granted")
 	}
 	f.Resource = cmp.Or(f.Resource, f.Lease.Resource())
 	if f.named() == nil {
 		return f, nil
 	}
 	if name := f.Lease.Name(); f.Lease.Subtree() && f.Resource != name && !strings.HasPrefix(f.Resource, name+"/") {
-		return f, invalid("resource", argument.Shorten(f.Resource),
+		return f, refuse.Invalid("resource", argument.Shorten(f.Resource),
 			fmt.Sprintf("be %q or below it, which is what the lease covers", name))
 	}
-	return f, checkText("resource", f.Resource, pglock.MaxNameBytes)
+	return f, refuse.Text("resource", f.Resource, pglock.MaxNameBytes)
 }
 
 func (fs Fences) complete() (all Fences, err error) {
 	if len(fs) == 0 || len(fs) > maxFences {
-		return nil, invalid("fences", fmt.Sprint(len(fs), " long"), fmt.Sprint("have 1 to ", maxFences, " elements"))
+		return nil, refuse.Invalid("fences", fmt.Sprint(len(fs), " long"),
+			fmt.Sprint("have 1 to ", maxFences, " elements"))
 	}
 	seen := make(map[string]bool, len(fs))
 	for i, f := range fs {
@@ -90,9 +92,9 @@ func (fs Fences) complete() (all Fences, err error) {
 		first, home := hooks.Of(fs).Home(), hooks.Of(f).Home()
 		switch {
 		case seen[f.Resource]:
-			return nil, invalid(field+".Resource", f.Resource, "be named once")
+			return nil, refuse.Invalid(field+".Resource", f.Resource, "be named once")
 		case f.SameToken != fs[0].SameToken:
-			return nil, invalid(field+".SameToken", fmt.Sprint(f.SameToken), "be the same in all")
+			return nil, refuse.Invalid(field+".SameToken", fmt.Sprint(f.SameToken), "be the same in all")
 		case home != first:
 			err := fmt.Errorf("%w: lock %q is of schema %q, and lock %q of schema %q: a transaction is of one database",
 				pglock.ErrWrongDatabase, f.Lease.Name(), home.Schema, fs[0].Lease.Name(), first.Schema)

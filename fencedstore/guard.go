@@ -13,6 +13,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 )
 
 // Guarded is a transaction of the application's own that has passed its fences.
@@ -43,7 +44,7 @@ type Guarded struct {
 // (DoneError) and ErrKeyTooOld.
 func Guard(ctx context.Context, tx pgx.Tx, fenced Fenced, opts ...Option) (*Guarded, error) {
 	if tx == nil {
-		return nil, invalid("tx", "nil", "be a pgx.Tx")
+		return nil, refuse.Nil("tx", "be a pgx.Tx")
 	}
 	return guard(ctx, ownPgx{tx}, fenced, opts)
 }
@@ -51,7 +52,7 @@ func Guard(ctx context.Context, tx pgx.Tx, fenced Fenced, opts ...Option) (*Guar
 // GuardSQL is Guard for a transaction of database/sql, with any driver whose errors have a method SQLState.
 func GuardSQL(ctx context.Context, tx SQLTx, fenced Fenced, opts ...Option) (*Guarded, error) {
 	if plain, is := tx.(*sql.Tx); tx == nil || is && plain == nil {
-		return nil, invalid("tx", "nil", "be a *sql.Tx, or what wraps one")
+		return nil, refuse.Nil("tx", "be a *sql.Tx, or what wraps one")
 	}
 	return guard(ctx, ownSQL{tx}, fenced, opts)
 }
@@ -142,7 +143,7 @@ func (g *Guarded) begin(ctx context.Context) (err error) {
 	answer, err := o.read(g.tx.query(ctx, o.sql, o.arguments(receipt)))
 	wait, left := look.stop(), answer.left
 	if err == nil && left+time.Since(p.At) < o.limit-o.limit/10 {
-		return invalid("time limit", o.limit.String(),
+		return refuse.Invalid("time limit", o.limit.String(),
 			"be given to the first statement of the transaction: its snapshot is older than the extension of the lease")
 	}
 	if err == nil {

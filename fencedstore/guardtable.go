@@ -16,6 +16,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -82,7 +83,7 @@ type tableConfig struct {
 func WithTableResource(name string) TableOption {
 	return func(c *tableConfig) error {
 		c.resource = &name
-		return checkText("resource", name, pglock.MaxNameBytes)
+		return refuse.Text("resource", name, pglock.MaxNameBytes)
 	}
 }
 
@@ -91,11 +92,8 @@ func WithTableResource(name string) TableOption {
 // Nobody can write a row whose key is NULL. TRUNCATE needs the fence of the resource without a key.
 func WithTableKey(column string) TableOption {
 	return func(c *tableConfig) error {
-		if column == "" {
-			return invalid("key", `""`, "name a column")
-		}
 		c.key = &column
-		return nil
+		return refuse.If(column == "", "key", `""`, "name a column")
 	}
 }
 
@@ -103,7 +101,7 @@ func WithTableKey(column string) TableOption {
 func WithSchema(name string) TableOption {
 	return func(c *tableConfig) error {
 		c.schema = name
-		return checkText("schema", name, argument.SchemaBytes)
+		return refuse.Text("schema", name, argument.SchemaBytes)
 	}
 }
 
@@ -111,20 +109,12 @@ func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error
 	c := tableConfig{schema: "pglock"}
 	pool, isPool := db.(*pgxpool.Pool)
 	if db == nil || isPool && pool == nil {
-		return c, invalid("db", "nil", "be a pool, a connection or a transaction")
+		return c, refuse.Nil("db", "be a pool, a connection or a transaction")
 	}
 	if table == "" {
-		return c, invalid("table", `""`, "name a table, as in public.accounts")
+		return c, refuse.Invalid("table", `""`, "name a table, as in public.accounts")
 	}
-	for _, o := range opts {
-		if o == nil {
-			return c, invalid("option", "nil", "be an option of this package")
-		}
-		if err := o(&c); err != nil {
-			return c, err
-		}
-	}
-	return c, nil
+	return c, refuse.Options(&c, opts)
 }
 
 // GuardTable puts a table under guard. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of it, by whatever

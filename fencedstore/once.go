@@ -11,6 +11,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -46,11 +47,8 @@ func (e *DoneError) Is(target error) bool { return target == ErrDone }
 // that work. The same grant may do the work of many keys, as with SameToken.
 func WithKey(key string) Option {
 	return func(c *config) error {
-		if key == "" || len(key) > 512 {
-			return invalid("key", fmt.Sprint(len(key), " bytes"), "have 1 to 512 bytes")
-		}
 		c.once, c.key = true, key
-		return nil
+		return refuse.If(key == "" || len(key) > 512, "key", fmt.Sprint(len(key), " bytes"), "have 1 to 512 bytes")
 	}
 }
 
@@ -62,13 +60,11 @@ func WithKey(key string) Option {
 func WithRetention(of time.Time, d time.Duration) Option {
 	return func(c *config) error {
 		if of.IsZero() || of.UTC().Year() < 1 || of.UTC().Year() > 9999 {
-			return invalid("of", of.String(), "be the moment that the key belongs to, in the years 1 to 9999")
-		}
-		if d < time.Second || d > 100*365*24*time.Hour {
-			return invalid("retention", d.String(), "be from 1s to 100 years")
+			return refuse.Invalid("of", of.String(), "be the moment that the key belongs to, in the years 1 to 9999")
 		}
 		c.of, c.keep = of, d
-		return nil
+		bad := d < time.Second || d > 100*365*24*time.Hour
+		return refuse.If(bad, "retention", d.String(), "be from 1s to 100 years")
 	}
 }
 
@@ -92,7 +88,7 @@ func confirmDone(ctx context.Context, db database, receipt Receipt, done error) 
 // openOnce is the opening of a transaction that does the work of a key.
 func (o opening) openOnce() (opening, error) {
 	if n := len(o.fences); n > 1 {
-		return o, invalid("fences", fmt.Sprint(n, " long"), "be one: the work of a key has one fence")
+		return o, refuse.Invalid("fences", fmt.Sprint(n, " long"), "be one: the work of a key has one fence")
 	}
 	var of, keep *string
 	if o.keep > 0 {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/refuse"
 )
 
 // Option changes how a transaction is fenced: all those of a store (Store.With, SQLStore.With), or one (Guard). A call
@@ -27,11 +29,7 @@ type config struct {
 // with is the config and more options. It remembers what is wrong with them for the calls.
 func (c config) with(opts []Option) config {
 	for _, o := range opts {
-		err := invalid("option", "nil", "be an option of this package")
-		if o != nil {
-			err = o(&c)
-		}
-		if c.bad == nil {
+		if err := refuse.Option(&c, o); c.bad == nil {
 			c.bad = err
 		}
 	}
@@ -45,14 +43,14 @@ func (c config) with(opts []Option) config {
 func WithTxOptions(o pgx.TxOptions) Option {
 	return func(c *config) error {
 		if o.BeginQuery != "" || o.CommitQuery != "" {
-			return invalid("transaction options", "with a BeginQuery or CommitQuery", "have neither")
+			return refuse.Invalid("transaction options", "with a BeginQuery or CommitQuery", "have neither")
 		}
 		levels := []pgx.TxIsoLevel{"", pgx.ReadUncommitted, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
 		if !slices.Contains(levels, o.IsoLevel) {
-			return invalid("isolation level", string(o.IsoLevel), "be one of pgx's")
+			return refuse.Invalid("isolation level", string(o.IsoLevel), "be one of pgx's")
 		}
 		if o.AccessMode == pgx.ReadOnly {
-			return invalid("access mode", string(o.AccessMode), "be read write: passing a fence writes")
+			return refuse.Invalid("access mode", string(o.AccessMode), "be read write: passing a fence writes")
 		}
 		c.transactionOp, c.inTransaction = o, true
 		return nil
@@ -75,11 +73,12 @@ func (c config) refuse(guard bool) error {
 	case c.bad != nil:
 		return c.bad
 	case c.inTransaction && guard:
-		return invalid("WithTxOptions", "given", "be given to a store: the transaction of Guard has begun already")
+		return refuse.Invalid("WithTxOptions", "given",
+			"be given to a store: the transaction of Guard has begun already")
 	case c.receipt && !guard:
-		return invalid("WithReceipt", "given", "be given to Guard alone: a store leaves receipts by itself")
+		return refuse.Invalid("WithReceipt", "given", "be given to Guard alone: a store leaves receipts by itself")
 	case c.keep > 0 && !c.once:
-		return invalid("WithRetention", "given", "be given where there is a key: to Once, or to Guard WithKey")
+		return refuse.Invalid("WithRetention", "given", "be given where there is a key: to Once, or to Guard WithKey")
 	}
 	return nil
 }

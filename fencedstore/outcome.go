@@ -12,6 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 )
 
@@ -51,7 +52,7 @@ type look func(ctx context.Context, r Receipt) (committed bool, err error)
 
 func outcome(ctx context.Context, receipt Receipt, ask look) (Outcome, error) {
 	if receipt.Schema == "" || receipt.ID == uuid.Nil || receipt.Write == uuid.Nil {
-		return "", invalid("receipt", receipt.String(), "be that of an OutcomeUnknownError, or of WithReceipt")
+		return "", refuse.Invalid("receipt", receipt.String(), "be that of an OutcomeUnknownError, or of WithReceipt")
 	}
 	for {
 		committed, err := ask(ctx, receipt)

@@ -6,6 +6,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 )
 
 // Store makes fenced writes through the application's pool. The pool stays the caller's. A store is safe for concurrent
@@ -15,7 +18,7 @@ type Store struct{ w writer }
 // New makes a store. Its pool must lead to the database that grants the locks. The store's calls refuse a nil pool.
 func New(pool *pgxpool.Pool) *Store {
 	if pool == nil {
-		return &Store{writer{config: config{bad: invalid("pool", "nil", "be a *pgxpool.Pool")}}}
+		return &Store{writer{config: config{bad: refuse.Nil("pool", "be a *pgxpool.Pool")}}}
 	}
 	return &Store{writer{db: pgxDatabase{pool}}}
 }
@@ -80,7 +83,7 @@ type SQLStore struct{ w writer }
 // NewSQL makes a store. Its db must lead to the database that grants the locks. The store's calls refuse a nil db.
 func NewSQL(db *sql.DB) *SQLStore {
 	if db == nil {
-		return &SQLStore{writer{config: config{bad: invalid("db", "nil", "be a *sql.DB")}}}
+		return &SQLStore{writer{config: config{bad: refuse.Nil("db", "be a *sql.DB")}}}
 	}
 	return &SQLStore{writer{db: sqlDatabase{db}}}
 }
@@ -106,19 +109,8 @@ func (s *SQLStore) Outcome(ctx context.Context, receipt Receipt) (Outcome, error
 }
 
 // of is zero if somebody has a nil store.
-func (s *Store) of() writer {
-	if s == nil {
-		return writer{}
-	}
-	return s.w
-}
-
-func (s *SQLStore) of() writer {
-	if s == nil {
-		return writer{}
-	}
-	return s.w
-}
+func (s *Store) of() writer    { return protocol.OrZero(s).w }
+func (s *SQLStore) of() writer { return protocol.OrZero(s).w }
 
 // writer is what both stores have.
 type writer struct {
@@ -144,7 +136,7 @@ func (w writer) do(ctx context.Context, c config, fenced Fenced, fn work) error 
 		return err
 	}
 	if fn == nil {
-		return invalid("fn", "nil", "be a function")
+		return refuse.Nil("fn", "be a function")
 	}
 	o, err := c.open(fenced, false)
 	if err != nil {
@@ -165,9 +157,9 @@ func (w writer) check() error {
 	case w.bad != nil:
 		return w.bad
 	case w.db == nil:
-		return invalid("store", "nil or zero", "be made by New or NewSQL")
+		return refuse.Invalid("store", "nil or zero", "be made by New or NewSQL")
 	case w.config.once:
-		return invalid("WithKey", "given", "be given to Guard alone: Once takes its key by itself")
+		return refuse.Invalid("WithKey", "given", "be given to Guard alone: Once takes its key by itself")
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -99,11 +100,9 @@ func (e *TimeLimitError) Unwrap() error { return e.Err }
 // snapshot does not show the extension, and Guard then refuses (ErrInvalid).
 func WithTimeLimit(d time.Duration) Option {
 	return func(c *config) error {
-		if d < pglock.MinTTL || d > pglock.MaxTTL {
-			return invalid("time limit", d.String(), fmt.Sprintf("be from %v to %v", pglock.MinTTL, pglock.MaxTTL))
-		}
 		c.limit = d
-		return nil
+		return refuse.If(d < pglock.MinTTL || d > pglock.MaxTTL, "time limit", d.String(),
+			fmt.Sprintf("be from %v to %v", pglock.MinTTL, pglock.MaxTTL))
 	}
 }
 
@@ -152,7 +151,7 @@ func (o opening) extendOne(ctx context.Context, lease *pglock.Lease, spare time.
 	}
 	var argument *pglock.ArgumentError
 	if errors.As(err, &argument) {
-		err = invalid("time limit", o.limit.String(), argument.Rule)
+		err = refuse.Invalid("time limit", o.limit.String(), argument.Rule)
 	}
 	return end, err
 }
@@ -199,18 +198,12 @@ func (p passage) error(err error) *TimeLimitError {
 }
 
 // limitOf is the setting that the server names as the reason, or "".
-func limitOf(err error) string {
-	switch protocol.State(err) {
-	case "25P03":
-		return "idle_in_transaction_session_timeout"
-	case "25P04":
-		return "transaction_timeout"
-	case "55P03":
-		return "lock_timeout"
-	case "57014":
-		return "statement_timeout"
-	}
-	return ""
+func limitOf(err error) string { return limits[protocol.State(err)] }
+
+// limits are the settings whose end has an SQLSTATE.
+var limits = map[string]string{
+	"25P03": "idle_in_transaction_session_timeout", "25P04": "transaction_timeout", "55P03": "lock_timeout",
+	"57014": "statement_timeout",
 }
 
 // saysClosed reports whether an error of an unknown driver says that the connection has ended.

@@ -11,6 +11,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -44,29 +45,16 @@ const defaultSchema = "pglock"
 func WithSchema(name string) Option {
 	return func(c *config) error {
 		c.schema = name
-		return checkText("schema", name, argument.SchemaBytes)
+		return refuse.Text("schema", name, argument.SchemaBytes)
 	}
 }
 
 func newConfig(pool *pgxpool.Pool, opts []Option) (config, error) {
 	c := config{schema: defaultSchema}
 	if pool == nil {
-		return c, &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
+		return c, refuse.Nil("pool", "be a *pgxpool.Pool")
 	}
-	return c, apply(&c, opts)
-}
-
-// apply applies options of any kind.
-func apply[C any, O ~func(*C) error](c *C, opts []O) error {
-	for _, o := range opts {
-		if o == nil {
-			return &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
-		}
-		if err := o(c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c, refuse.Options(&c, opts)
 }
 
 // New makes an Admin over a pool, which stays the caller's. It asks the server once whether the schema exists and
@@ -87,20 +75,12 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error
 	return a, nil
 }
 
-// failed says what was not done, and why.
-func failed(ctx context.Context, what string, err error) error {
+// failed says what was not done, and why; nil without an error.
+func failed(ctx context.Context, err error, what string, args ...any) error {
 	if protocol.State(err) == protocol.StateNotHeld {
 		err = fmt.Errorf("%w: %s", ErrNotHeld, protocol.Message(err))
-	} else {
+	} else if err != nil {
 		err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
 	}
-	return failure.At(ctx, err, "lockadmin: %s", what)
-}
-
-// checkText refuses a text that is empty, longer than most bytes, not UTF-8, or that PostgreSQL cannot store.
-func checkText(field, value string, most int) error {
-	if p := argument.Text(field, value, most); p != nil {
-		return (*pglock.ArgumentError)(p)
-	}
-	return nil
+	return failure.At(ctx, err, "lockadmin: "+what, args...)
 }

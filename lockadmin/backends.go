@@ -3,12 +3,11 @@ package lockadmin
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -93,39 +92,21 @@ func (b Backend) MarshalJSON() ([]byte, error) {
 //
 // Errors are those of Locks. If nobody works for the lock, or there is none of that name, the list is empty.
 func (a *Admin) Backends(ctx context.Context, name string) ([]Backend, error) {
-	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
+	if err := refuse.Text("name", name, pglock.MaxNameBytes); err != nil {
 		return nil, err
 	}
 	backends, err := server.Rows(ctx, a.db, a.db.Queries.Backends, []any{name}, scanBackend)
-	if err != nil {
-		return nil, failed(ctx, fmt.Sprintf("find the backends of lock %q", name), err)
-	}
-	return backends, nil
+	return backends, failed(ctx, err, "find the backends of lock %q", name)
 }
 
 func scanBackend(rows pgx.Rows) (b Backend, err error) {
-	var slot *int
-	var token *pglock.Token
-	var holder, resource, user, application, client, state, waits *string
-	var startedAt, inState, transaction, query *int64
-	var mayEnd *bool
-	var pid *int
-	var statement, gid, blockedByGID, blockedAt *string
-	err = rows.Scan(&slot, &token, &holder, &b.Use, &resource, &pid, &user, &application, &b.Hidden, &client,
-		&startedAt,
-		&state, &inState, &transaction, &query, &waits, &mayEnd, &statement, &gid, &b.BlockedBy, &blockedByGID,
-		&blockedAt)
-	age := func(us *int64) time.Duration { return max(0, time.Duration(protocol.OrZero(us))*time.Microsecond) }
-	b.Slot, b.Token = protocol.OrZero(slot), protocol.OrZero(token)
-	b.Holder, b.Resource = protocol.OrZero(holder), protocol.OrZero(resource)
-	b.User, b.Application = protocol.OrZero(user), protocol.OrZero(application)
-	b.Client, b.State = protocol.OrZero(client), protocol.OrZero(state)
-	b.StartedAt, b.WaitsFor, b.MayEnd = protocol.Moment(startedAt), protocol.OrZero(waits), protocol.OrZero(mayEnd)
-	b.PID, b.Prepared = protocol.OrZero(pid), protocol.OrZero(gid)
-	b.BlockedByPrepared, b.BlockedAt = protocol.OrZero(blockedByGID), protocol.OrZero(blockedAt)
-	if b.Use != BackendHeartbeat { // that one holds nothing
-		b.Statement = protocol.OrZero(statement)
+	err = rows.Scan(null(&b.Slot), null(&b.Token), null(&b.Holder), &b.Use, null(&b.Resource), null(&b.PID),
+		null(&b.User), null(&b.Application), &b.Hidden, null(&b.Client), moment(&b.StartedAt), null(&b.State),
+		micros(&b.InState), micros(&b.Transaction), micros(&b.Query), null(&b.WaitsFor), null(&b.MayEnd),
+		null(&b.Statement), null(&b.Prepared), &b.BlockedBy, null(&b.BlockedByPrepared), null(&b.BlockedAt))
+	if b.Use == BackendHeartbeat { // it holds nothing
+		b.Statement = ""
 	}
-	b.InState, b.Transaction, b.Query = age(inState), age(transaction), age(query)
+	b.InState, b.Transaction, b.Query = max(0, b.InState), max(0, b.Transaction), max(0, b.Query)
 	return b, err
 }

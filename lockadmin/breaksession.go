@@ -7,12 +7,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
-// brokenAtOnce is how many locks of a session one transaction breaks.
 const brokenAtOnce = 1000
 
 // BreakSession ends every lease and every ticket of the client with this session, as Break ends one lease, and returns
@@ -33,7 +31,7 @@ func (a *Admin) BreakSession(ctx context.Context, id, reason string, opts ...Bre
 		return nil, err
 	}
 	if r.token != nil {
-		return nil, &pglock.ArgumentError{Field: "WithToken", Value: "given", Rule: "not be given to BreakSession"}
+		return nil, refuse.Invalid("WithToken", "given", "not be given to BreakSession")
 	}
 	id = strings.ToLower(id)
 	var all []Broken
@@ -50,7 +48,7 @@ func (a *Admin) BreakSession(ctx context.Context, id, reason string, opts ...Bre
 				return b, err
 			})
 		if err != nil {
-			return all, failed(ctx, fmt.Sprintf("break session %s", id), err)
+			return all, failed(ctx, err, "break session %s", id)
 		}
 		a.tell(ctx, news)
 		for _, b := range rows {
@@ -69,13 +67,7 @@ func (a *Admin) BreakSession(ctx context.Context, id, reason string, opts ...Bre
 }
 
 func scanBroken(rows pgx.Rows) (b Broken, granted []int, watched bool, err error) {
-	var slot *int
-	var ticket, expiresAt *int64
-	var holder *string
-	var token, newToken *pglock.Token
-	var seen *bool
-	err = rows.Scan(&b.Name, &slot, &ticket, &holder, &token, &newToken, &expiresAt, &granted, &seen)
-	b.Slot, b.Ticket, b.Holder = protocol.OrZero(slot), protocol.OrZero(ticket), protocol.OrZero(holder)
-	b.Token, b.NewToken, b.ExpiresAt = protocol.OrZero(token), protocol.OrZero(newToken), protocol.Moment(expiresAt)
-	return b, granted, protocol.OrZero(seen), err
+	err = rows.Scan(&b.Name, null(&b.Slot), null(&b.Ticket), null(&b.Holder), null(&b.Token), null(&b.NewToken),
+		moment(&b.ExpiresAt), &granted, null(&watched))
+	return b, granted, watched, err
 }

@@ -65,7 +65,7 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 	case other != nil && (err == nil || protocol.State(err) != ""):
 		return findings, other
 	case err != nil:
-		return nil, failed(ctx, "diagnose", err)
+		return nil, failed(ctx, err, "diagnose")
 	}
 	return findings, nil
 }

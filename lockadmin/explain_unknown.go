@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
-	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -27,20 +27,14 @@ func Places(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Elsewher
 	}
 	a := Admin{pool: pool, schema: c.schema}
 	var places []Elsewhere
-	err = a.read(ctx, func(r reader) (err error) {
-		places, err = rows(r, protocol.Elsewhere, []any{c.schema}, scanElsewhere)
-		return err
+	err = a.read(ctx, func(r *reader) {
+		places = rows(r, protocol.Elsewhere, []any{c.schema}, scanElsewhere)
 	})
-	if err != nil {
-		return nil, failed(ctx, "find places", err)
-	}
-	return places, nil
+	return places, failed(ctx, err, "find places")
 }
 
 func scanElsewhere(r pgx.Rows) (e Elsewhere, err error) {
-	var schema *string
-	err = r.Scan(&e.Database, &schema, &e.Connections, &e.Applications)
-	e.Schema = protocol.OrZero(schema)
+	err = r.Scan(&e.Database, null(&e.Schema), &e.Connections, &e.Applications)
 	return e, err
 }
 
@@ -53,44 +47,30 @@ const (
 )
 
 // readNeighbours finds similar names, and other places where the lock could be.
-func (l *look) readNeighbours(r reader, a *Admin) error {
+func (l *look) readNeighbours(r *reader, a *Admin) {
 	var found []string
-	list := func(prefix string, limit int) error {
-		infos, err := rows(r, a.db.Queries.List,
-			[]any{prefix, true, "", limit, "", "", nil, "", false, nil, "name", false}, scanLock)
-		for _, i := range infos {
+	find := func(sql string, args ...any) {
+		for _, i := range rows(r, sql, args, scanLock) {
 			found = append(found, i.Name)
 		}
-		return err
+	}
+	list := func(prefix string, limit int) {
+		find(a.db.Queries.List, prefix, true, "", limit, "", "", nil, "", false, nil, "name", false)
 	}
 	for _, v := range variants(l.name) {
-		infos, err := rows(r, a.db.Queries.Get, []any{v}, scanLock)
-		if err != nil {
-			return err
-		}
-		for _, i := range infos {
-			found = append(found, i.Name)
-		}
+		find(a.db.Queries.Get, v)
 	}
-	if err := list("", namesRead); err != nil {
-		return err
-	}
+	list("", namesRead)
 	l.names = len(slices.Compact(slices.Clone(found)))
 	if l.names >= namesRead {
 		for _, n := range []int{2, 4} {
 			if prefix := []rune(l.name); len(prefix) >= n {
-				if err := list(string(prefix[:len(prefix)-len(prefix)/n]), namesAlike); err != nil {
-					return err
-				}
+				list(string(prefix[:len(prefix)-len(prefix)/n]), namesAlike)
 			}
 		}
 	}
 	l.Similar = similar(l.name, found)
-	places, err := rows(r, protocol.Elsewhere, []any{a.schema}, scanElsewhere)
-	if err != nil {
-		return err
-	}
-	for _, p := range places {
+	for _, p := range rows(r, protocol.Elsewhere, []any{a.schema}, scanElsewhere) {
 		if p.Schema != "" {
 			p.Holds = l.isIn(r, p.Schema)
 		}
@@ -99,7 +79,6 @@ func (l *look) readNeighbours(r reader, a *Admin) error {
 	slices.SortStableFunc(l.Elsewhere, func(a, b Elsewhere) int {
 		return cmp.Compare(boolean(b.Holds), boolean(a.Holds))
 	})
-	return nil
 }
 
 func boolean(b bool) int {
@@ -110,14 +89,11 @@ func boolean(b bool) int {
 }
 
 // isIn reports whether another schema has the lock, if this user may know.
-func (l *look) isIn(r reader, schema string) bool {
-	r, done, err := r.within()
-	if err != nil {
-		return false
-	}
-	defer done()
-	infos, err := rows(r, protocol.NewQueries(schema).Get, []any{l.name}, scanLock)
-	return err == nil && len(infos) > 0
+func (l *look) isIn(r *reader, schema string) (is bool) {
+	_ = r.apart(func(r *reader) {
+		is = len(rows(r, protocol.NewQueries(schema).Get, []any{l.name}, scanLock)) > 0
+	})
+	return is
 }
 
 func names(locks []string) (all []string) {
@@ -142,33 +118,26 @@ func variants(name string) (all []string) {
 
 // similar chooses the names that somebody may have meant, the likeliest first.
 func similar(name string, names []string) []string {
-	type near struct {
-		name     string
-		distance int
-	}
-	var all []near
+	apart := make(map[string]int)
 	folded := []rune(fold(name))
-	slices.Sort(names)
-	for _, n := range slices.Compact(names) {
+	for _, n := range names {
 		f := []rune(fold(n))
 		most := max(2, len(folded)/3)
 		switch {
 		case n == name:
 		case len(folded) >= 4 && strings.Contains(string(f), string(folded)), len(f) >= 4 &&
 			strings.Contains(string(folded), string(f)):
-			all = append(all, near{n, 1 + abs(len(f)-len(folded))/4})
+			apart[n] = 1 + abs(len(f)-len(folded))/4
 		case abs(len(f)-len(folded)) <= most && len(n) <= longestAlike && len(name) <= longestAlike:
 			if d := distance(folded, f); d <= most {
-				all = append(all, near{n, d})
+				apart[n] = d
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b near) int { return cmp.Compare(a.distance, b.distance) })
-	var some []string
-	for _, n := range all[:min(len(all), namesShown)] {
-		some = append(some, n.name)
-	}
-	return some
+	likely := slices.SortedFunc(maps.Keys(apart), func(a, b string) int {
+		return cmp.Or(cmp.Compare(apart[a], apart[b]), cmp.Compare(a, b))
+	})
+	return likely[:min(len(likely), namesShown)]
 }
 
 func abs(n int) int { return max(n, -n) }
@@ -211,42 +180,32 @@ func (l *look) unknownVerdicts() {
 	case l.names >= namesRead:
 		here = fmt.Sprintf("%d names and more are in use here", namesRead)
 	case l.names > 0:
-		here = fmt.Sprintf("%s in use here", map[bool]string{true: "1 other name is",
-			false: fmt.Sprintf("%d other names are", l.names)}[l.names == 1])
+		here = several(l.names, "1 other name is in use here", "%d other names are in use here")
 	}
 	v := Verdict{Kind: whyUnknown, Severity: SeverityWarning,
 		Text: fmt.Sprintf("Nobody has used a lock named %s in schema %s of this database; %s.", l.lock(),
 			word(l.schema), here),
 		Because: "Sure, unless the lock has been free for long and prune has removed it."}
-	for _, s := range l.Similar {
+	for _, s := range l.Similar[:min(3, len(l.Similar))] {
 		v.Steps = append(v.Steps, again(fmt.Sprintf("Did you mean %s?", word(s)), s))
 	}
-	if len(v.Steps) > 3 {
-		v.Steps = v.Steps[:3]
-	}
-	var databases, schemas []Elsewhere
+	databases := slices.DeleteFunc(slices.Clone(l.Elsewhere), func(e Elsewhere) bool { return e.Schema != "" })
 	for _, e := range l.Elsewhere {
-		if e.Schema != "" {
-			schemas = append(schemas, e)
-		} else {
-			databases = append(databases, e)
-		}
-	}
-	for _, e := range schemas {
 		if e.Holds {
 			v.Kind = whyAnotherSchema
 			v.Text = fmt.Sprintf("This is the wrong schema: nobody has used %s in schema %s, and schema %s of this "+
 				"database has a lock of that name.", l.lock(), word(l.schema), word(e.Schema))
 			v.Because = "Sure: it was found there."
-			v.Steps = append([]Step{{Do: "Look there.", Run: RunAdmin, Command: "why " + shown.Name(l.name),
-				Schema: e.Schema}},
-				v.Steps...)
+			there := again("Look there.", l.name)
+			there.Schema = e.Schema
+			v.Steps = append([]Step{there}, v.Steps...)
 		}
 	}
 	var there []Step
 	for _, e := range databases[:min(3, len(databases))] {
-		there = append(there, Step{Do: fmt.Sprintf("Look in database %s.", word(e.Database)), Run: RunAdmin,
-			Command: "why " + shown.Name(l.name), Database: e.Database})
+		look := again(fmt.Sprintf("Look in database %s.", word(e.Database)), l.name)
+		look.Database = e.Database
+		there = append(there, look)
 	}
 	switch {
 	case v.Kind == whyUnknown && len(l.Similar) > 0:
@@ -268,10 +227,11 @@ func (l *look) unknownVerdicts() {
 			"the connections there."
 		v.Steps = append(there, v.Steps...)
 	}
-	for _, e := range schemas {
-		if !e.Holds {
-			v.Steps = append(v.Steps, Step{Do: fmt.Sprintf("Schema %s has locks of pglock too.", word(e.Schema)),
-				Run: RunAdmin, Command: "why " + shown.Name(l.name), Schema: e.Schema})
+	for _, e := range l.Elsewhere {
+		if e.Schema != "" && !e.Holds {
+			also := again(fmt.Sprintf("Schema %s has locks of pglock too.", word(e.Schema)), l.name)
+			also.Schema = e.Schema
+			v.Steps = append(v.Steps, also)
 		}
 	}
 	if len(l.Guards) > 0 { // its name is that of a resource

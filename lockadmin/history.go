@@ -10,8 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglock-dev/pglock/internal/protocol"
-	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -99,24 +98,13 @@ func (a *Admin) History(ctx context.Context, q HistoryQuery) iter.Seq2[HistoryEn
 		}
 	}
 	if err == nil && q.Before < 0 {
-		err = &pglock.ArgumentError{Field: "before", Value: fmt.Sprint(q.Before), Rule: "be the ID of an entry"}
+		err = refuse.Invalid("before", fmt.Sprint(q.Before), "be the ID of an entry")
 	}
-	return pages(l, err, func(last HistoryEntry, size int) ([]HistoryEntry, error) {
-		args := []any{l.lock, size, nullID(cmp.Or(last.ID, q.Before)), texts(q.Kinds), nullTime(q.Since),
+	read := pageOf[HistoryEntry]{"list the history", a.db.Queries.History, scanEntry}
+	return pages(ctx, a.db, l, err, read, func(last HistoryEntry, size int) []any {
+		return []any{l.lock, size, orNull(cmp.Or(last.ID, q.Before)), texts(q.Kinds), nullTime(q.Since),
 			nullTime(q.Until)}
-		entries, err := server.List(ctx, a.db, a.db.Queries.History, args, scanEntry)
-		if err != nil {
-			return nil, failed(ctx, "list the history", err)
-		}
-		return entries, nil
 	})
-}
-
-func nullID(id int64) *int64 {
-	if id == 0 {
-		return nil
-	}
-	return &id
 }
 
 func nullTime(t time.Time) *string {
@@ -128,18 +116,8 @@ func nullTime(t time.Time) *string {
 }
 
 func scanEntry(rows pgx.Rows) (e HistoryEntry, err error) {
-	var at, grantedAt, endedAt, number *int64
-	var newToken *pglock.Token
-	var holder, actor, reason, resource, session *string
-	var slot, capacity *int
-	var mode *pglock.Mode
-	err = rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource,
-		&session, &slot, &mode, &capacity, &grantedAt, &endedAt, &number, &e.Subtree)
-	e.At, e.NewToken = protocol.Moment(at), protocol.OrZero(newToken)
-	e.Holder, e.Actor, e.Reason, e.Resource = protocol.OrZero(holder), protocol.OrZero(actor), protocol.OrZero(reason),
-		protocol.OrZero(resource)
-	e.Session, e.Slot, e.Mode, e.Limit = protocol.OrZero(session), protocol.OrZero(slot), protocol.OrZero(mode),
-		protocol.OrZero(capacity)
-	e.GrantedAt, e.EndedAt, e.Number = protocol.Moment(grantedAt), protocol.Moment(endedAt), protocol.OrZero(number)
+	err = rows.Scan(&e.ID, moment(&e.At), &e.Kind, &e.Lock, &e.Token, null(&e.NewToken), null(&e.Holder),
+		null(&e.Actor), &e.DBUser, null(&e.Reason), null(&e.Resource), null(&e.Session), null(&e.Slot), null(&e.Mode),
+		null(&e.Limit), moment(&e.GrantedAt), moment(&e.EndedAt), null(&e.Number), &e.Subtree)
 	return e, err
 }

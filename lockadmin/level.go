@@ -11,6 +11,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -54,10 +55,8 @@ type historyChange struct {
 func WithLevel(l HistoryLevel) HistoryOption {
 	return func(c *historyChange) error {
 		c.level = &l
-		if l != HistoryLosses && l != HistoryAll {
-			return &pglock.ArgumentError{Field: "level", Value: argument.Shorten(string(l)), Rule: "be losses or all"}
-		}
-		return nil
+		bad := l != HistoryLosses && l != HistoryAll
+		return refuse.If(bad, "level", argument.Shorten(string(l)), "be losses or all")
 	}
 }
 
@@ -66,10 +65,7 @@ func WithKeep(d time.Duration) HistoryOption {
 	return func(c *historyChange) error {
 		s := d.Seconds()
 		c.keep = &s
-		if d < MinKeep || d > MaxKeep {
-			return &pglock.ArgumentError{Field: "keep", Value: d.String(), Rule: "be from 24h to 36525 days"}
-		}
-		return nil
+		return refuse.If(d < MinKeep || d > MaxKeep, "keep", d.String(), "be from 24h to 36525 days")
 	}
 }
 
@@ -77,17 +73,14 @@ func WithKeep(d time.Duration) HistoryOption {
 func WithChanger(who string) HistoryOption {
 	return func(c *historyChange) error {
 		c.actor = who
-		return checkText("actor", who, pglock.MaxHolderBytes)
+		return refuse.Text("actor", who, pglock.MaxHolderBytes)
 	}
 }
 
 // HistorySettings tells what the history has. The database user needs the role pglock_admin. Errors are those of Locks.
 func (a *Admin) HistorySettings(ctx context.Context) (HistorySettings, error) {
 	s, err := a.historySettings(ctx)
-	if err != nil {
-		return HistorySettings{}, failed(ctx, "read the settings of the history", err)
-	}
-	return s, nil
+	return s, failed(ctx, err, "read the settings of the history")
 }
 
 // SetHistory changes which tenures the history has, and for how long it is kept, for every program of the database. It
@@ -100,37 +93,35 @@ func (a *Admin) HistorySettings(ctx context.Context) (HistorySettings, error) {
 // Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure.
 func (a *Admin) SetHistory(ctx context.Context, opts ...HistoryOption) (HistorySettings, error) {
 	c := historyChange{actor: argument.Process(pglock.MaxHolderBytes)}
-	if err := apply(&c, opts); err != nil {
+	if err := refuse.Options(&c, opts); err != nil {
 		return HistorySettings{}, err
 	}
 	inUse := false
 	for {
 		s, err := a.setHistory(ctx, c)
-		if inUse = err != nil && (isInUse(err) || inUse && (ctx.Err() != nil || outOfTime(ctx))); err == nil {
+		if err == nil {
 			return s, nil
 		}
+		inUse = protocol.LockedOut(err) || inUse && (ctx.Err() != nil || outOfTime(ctx))
 		if inUse && pause.Exactly(ctx, pauseAfterTry) {
 			continue
 		}
 		if inUse {
 			err = fmt.Errorf("%w: %w", ErrInUse, errors.Join(err, ctx.Err()))
 		}
-		return HistorySettings{}, failed(ctx, "set the history", err)
+		return HistorySettings{}, failed(ctx, err, "set the history")
 	}
 }
 
 // setHistory tries once. The server ends the try when the time of ctx is up.
 func (a *Admin) setHistory(ctx context.Context, c historyChange) (s HistorySettings, err error) {
-	err = pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if err := endInTime(ctx, tx); err != nil {
-			return err
-		}
+	err = a.inTime(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, a.db.Queries.SetHistory, c.actor, c.level, c.keep)
 		if err != nil {
 			return err
 		}
-		s, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (HistorySettings, error) {
-			return scanSettings(row)
+		s, err = pgx.CollectExactlyOneRow(rows, func(pgx.CollectableRow) (HistorySettings, error) {
+			return scanSettings(rows)
 		})
 		return err
 	})
@@ -138,23 +129,10 @@ func (a *Admin) setHistory(ctx context.Context, c historyChange) (s HistorySetti
 }
 
 func (a *Admin) historySettings(ctx context.Context) (HistorySettings, error) {
-	rows, err := server.Rows(ctx, a.db, a.db.Queries.HistorySettings, nil,
-		func(rows pgx.Rows) (HistorySettings, error) {
-			return scanSettings(rows)
-		})
-	if err == nil && len(rows) != 1 {
-		err = fmt.Errorf("the server answered with %d rows", len(rows))
-	}
-	if err != nil {
-		return HistorySettings{}, err
-	}
-	return rows[0], nil
+	return only(server.Rows(ctx, a.db, a.db.Queries.HistorySettings, nil, scanSettings))
 }
 
-func scanSettings(row pgx.CollectableRow) (s HistorySettings, err error) {
-	var keep int64
-	var since, pruned *int64
-	err = row.Scan(&s.Level, &keep, &since, &pruned)
-	s.Keep, s.Since, s.Pruned = time.Duration(keep)*time.Microsecond, protocol.Moment(since), protocol.Moment(pruned)
+func scanSettings(rows pgx.Rows) (s HistorySettings, err error) {
+	err = rows.Scan(&s.Level, micros(&s.Keep), moment(&s.Since), moment(&s.Pruned))
 	return s, err
 }

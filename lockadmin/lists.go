@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -67,14 +68,10 @@ func (a *Admin) Locks(ctx context.Context, q LocksQuery) iter.Seq2[pglock.LockIn
 	l := listing{prefix: q.Prefix, match: q.Match, holder: q.Holder, session: q.Session, mode: q.Mode, older: q.Older,
 		order: q.Order, after: q.After, limit: q.Limit, page: q.PageSize}
 	err := l.check(OrderName, OrderAge, OrderRecent, OrderWaiting, OrderExpiry)
-	return pages(l, err, func(last pglock.LockInfo, size int) ([]pglock.LockInfo, error) {
-		args := []any{l.prefix, q.Free, cmp.Or(last.Name, l.after), size, l.match, l.holder, l.ofSession(),
+	read := pageOf[pglock.LockInfo]{"list locks", a.db.Queries.List, scanLock}
+	return pages(ctx, a.db, l, err, read, func(last pglock.LockInfo, size int) []any {
+		return []any{l.prefix, q.Free, cmp.Or(last.Name, l.after), size, l.match, l.holder, orNull(l.session),
 			string(l.mode), q.Queued, l.since(), string(l.order), q.Waited}
-		infos, err := server.List(ctx, a.db, a.db.Queries.List, args, scanLock)
-		if err != nil {
-			return nil, failed(ctx, "list locks", err)
-		}
-		return infos, nil
 	})
 }
 
@@ -84,10 +81,10 @@ func (a *Admin) Waiters(ctx context.Context, q WaitersQuery) iter.Seq2[Waiter, e
 		older: q.Older, order: q.Order, after: q.After, limit: q.Limit, page: q.PageSize}
 	err := l.check(OrderName, OrderAge)
 	if err == nil && l.after != "" && l.lock != "" {
-		err = &pglock.ArgumentError{Field: "after", Value: argument.Shorten(l.after), Rule: "be given for all locks " +
-			"only"}
+		err = refuse.Invalid("after", argument.Shorten(l.after), "be given for all locks only")
 	}
-	return pages(l, err, func(last Waiter, size int) ([]Waiter, error) {
+	read := pageOf[Waiter]{"list waiters", a.db.Queries.Waiters, scanWaiter}
+	return pages(ctx, a.db, l, err, read, func(last Waiter, size int) []any {
 		after, ticket, place := last.Lock, last.Ticket, &last.Place
 		if after == "" {
 			place = nil
@@ -95,13 +92,8 @@ func (a *Admin) Waiters(ctx context.Context, q WaitersQuery) iter.Seq2[Waiter, e
 		if after == "" && l.after != "" {
 			after, ticket = l.after, math.MaxInt64
 		}
-		args := []any{l.lock, size, after, ticket, place, l.prefix, l.match, l.holder, l.ofSession(), string(l.mode),
+		return []any{l.lock, size, after, ticket, place, l.prefix, l.match, l.holder, orNull(l.session), string(l.mode),
 			l.since(), string(l.order)}
-		waiters, err := server.List(ctx, a.db, a.db.Queries.Waiters, args, scanWaiter)
-		if err != nil {
-			return nil, failed(ctx, "list waiters", err)
-		}
-		return waiters, nil
 	})
 }
 
@@ -110,20 +102,24 @@ func (a *Admin) Fences(ctx context.Context, q FencesQuery) iter.Seq2[FenceInfo, 
 	l := listing{lock: q.Lock, prefix: q.Prefix, match: q.Match, older: q.Older, order: q.Order, after: q.After,
 		limit: q.Limit, page: q.PageSize}
 	err := l.check(OrderName, OrderAge)
-	return pages(l, err, func(last FenceInfo, size int) ([]FenceInfo, error) {
-		args := []any{l.lock, size, cmp.Or(last.Resource, l.after), l.prefix, l.match, l.since(), string(l.order)}
-		fences, err := server.List(ctx, a.db, a.db.Queries.Fences, args, scanFence)
-		if err != nil {
-			return nil, failed(ctx, "list fences", err)
-		}
-		return fences, nil
+	read := pageOf[FenceInfo]{"list fences", a.db.Queries.Fences, scanFence}
+	return pages(ctx, a.db, l, err, read, func(last FenceInfo, size int) []any {
+		return []any{l.lock, size, cmp.Or(last.Resource, l.after), l.prefix, l.match, l.since(), string(l.order)}
 	})
 }
 
-// pages reads one page after another, until one is not full or the list has reached its limit. read is told the last
+// pageOf reads a page of a list.
+type pageOf[T any] struct {
+	what string // it does, for errors
+	sql  string
+	scan func(pgx.Rows) (T, error)
+}
+
+// pages reads one page after another, until one is not full or the list has reached its limit. args is told the last
 // entry before the page, zero for the first page, and how many entries the page may have; a page of locks may have
 // more.
-func pages[T any](l listing, refused error, read func(last T, size int) ([]T, error)) iter.Seq2[T, error] {
+func pages[T any](ctx context.Context, db *server.Plain, l listing, refused error, read pageOf[T],
+	args func(last T, size int) []any) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var last, none T
 		if refused != nil {
@@ -138,9 +134,9 @@ func pages[T any](l listing, refused error, read func(last T, size int) ([]T, er
 			case l.limit > 0:
 				size = min(l.page, l.limit-n)
 			}
-			page, err := read(last, size)
+			page, err := server.List(ctx, db, read.sql, args(last, size), read.scan)
 			if err != nil {
-				yield(none, err)
+				yield(none, failed(ctx, err, read.what))
 				return
 			}
 			for _, last = range page {
@@ -162,26 +158,13 @@ func scanLock(rows pgx.Rows) (pglock.LockInfo, error) {
 }
 
 func scanWaiter(rows pgx.Rows) (w Waiter, err error) {
-	var capacity *int
-	var ttl, waiting int64
-	var since, before *int64
-	var behind, metadata, behindLock *string
-	err = rows.Scan(&w.Lock, &w.Ticket, &w.Place, &w.Mode, &capacity, &w.Holder, &w.Session, &w.Alive, &ttl, &since,
-		&waiting,
-		&before, &behind, &metadata, &w.Subtree, &behindLock)
-	w.BehindLock = protocol.OrZero(behindLock)
-	w.Limit, w.Since, w.Before, w.Behind = protocol.OrZero(capacity), protocol.Moment(since), protocol.OrZero(before),
-		protocol.OrZero(behind)
-	w.TTL, w.Waiting = time.Duration(ttl)*time.Microsecond, time.Duration(waiting)*time.Microsecond
-	if metadata != nil {
-		w.Metadata = json.RawMessage(*metadata)
-	}
+	err = rows.Scan(&w.Lock, &w.Ticket, &w.Place, &w.Mode, null(&w.Limit), &w.Holder, &w.Session, &w.Alive,
+		micros(&w.TTL), moment(&w.Since), micros(&w.Waiting), null(&w.Before), null(&w.Behind),
+		null((*[]byte)(&w.Metadata)), &w.Subtree, null(&w.BehindLock))
 	return w, err
 }
 
 func scanFence(rows pgx.Rows) (f FenceInfo, err error) {
-	var at *int64
-	err = rows.Scan(&f.Resource, &f.LastToken, &f.Lock, &at)
-	f.AdvancedAt = protocol.Moment(at)
+	err = rows.Scan(&f.Resource, &f.LastToken, &f.Lock, moment(&f.AdvancedAt))
 	return f, err
 }

@@ -2,11 +2,11 @@ package lockadmin
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -34,21 +34,18 @@ type HolderLife struct {
 	Connected *bool `json:"connected,omitempty"`
 }
 
-// livesAsked is how many leases one statement asks about.
 const livesAsked = 10_000
 
 // Lives says of each lease whether its holder lives. Of one that is not held any more the result is zero. Errors are
 // those of Locks.
 func (a *Admin) Lives(ctx context.Context, leases []pglock.LockInfo) ([]HolderLife, error) {
 	lives := make([]HolderLife, 0, len(leases))
-	for len(leases) > 0 {
-		some := leases[:min(livesAsked, len(leases))]
+	for some := range slices.Chunk(leases, livesAsked) {
 		found, err := server.List(ctx, a.db, a.db.Queries.HolderLives, livesArgs(some), scanHolderLife)
 		if err != nil {
-			return nil, failed(ctx, "list holders", err)
+			return nil, failed(ctx, err, "list holders")
 		}
 		lives = append(lives, livesOf(some, found)...)
-		leases = leases[len(some):]
 	}
 	return lives, nil
 }
@@ -61,7 +58,6 @@ func livesArgs(leases []pglock.LockInfo) []any {
 	return []any{names, slots}
 }
 
-// leaseLife is the life of the holder of a lease.
 type leaseLife struct {
 	name  string
 	slot  int
@@ -70,11 +66,7 @@ type leaseLife struct {
 }
 
 func scanHolderLife(rows pgx.Rows) (l leaseLife, err error) {
-	var life string
-	var signedAt, silent *int64
-	err = rows.Scan(&l.name, &l.slot, &l.token, &life, &signedAt, &silent, &l.Connected)
-	l.Life, l.SignedAt = Life(life), protocol.Moment(signedAt)
-	l.Silent = time.Duration(protocol.OrZero(silent)) * time.Microsecond
+	err = rows.Scan(&l.name, &l.slot, &l.token, &l.Life, moment(&l.SignedAt), micros(&l.Silent), &l.Connected)
 	return l, err
 }
 

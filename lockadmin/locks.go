@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/argument"
-	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -33,12 +33,12 @@ func (a *Admin) Get(ctx context.Context, name string) (pglock.LockInfo, error) {
 // Holders returns every lease of one lock at one moment, by slot; for a free lock its last lease, with Held false.
 // ErrNotFound if its name was never used. Other errors are those of Locks.
 func (a *Admin) Holders(ctx context.Context, name string) ([]pglock.LockInfo, error) {
-	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
+	if err := refuse.Text("name", name, pglock.MaxNameBytes); err != nil {
 		return nil, err
 	}
 	infos, err := server.Rows(ctx, a.db, a.db.Queries.Get, []any{name}, scanLock)
 	if err != nil {
-		return nil, failed(ctx, fmt.Sprintf("get lock %q", name), err)
+		return nil, failed(ctx, err, "get lock %q", name)
 	}
 	if len(infos) == 0 {
 		return nil, fmt.Errorf("%w: %q", ErrNotFound, name)
@@ -70,12 +70,9 @@ type breakRequest struct {
 // lock's only lease; a lock with several holders needs it.
 func WithToken(t pglock.Token) BreakOption {
 	return func(r *breakRequest) error {
-		if t <= 0 {
-			return &pglock.ArgumentError{Field: "token", Value: fmt.Sprint(int64(t)), Rule: "be greater than 0"}
-		}
 		v := int64(t)
 		r.token = &v
-		return nil
+		return refuse.If(t <= 0, "token", fmt.Sprint(v), "be greater than 0")
 	}
 }
 
@@ -83,7 +80,7 @@ func WithToken(t pglock.Token) BreakOption {
 func WithActor(who string) BreakOption {
 	return func(r *breakRequest) error {
 		r.actor = who
-		return checkText("actor", who, pglock.MaxHolderBytes)
+		return refuse.Text("actor", who, pglock.MaxHolderBytes)
 	}
 }
 
@@ -94,7 +91,7 @@ func WithActor(who string) BreakOption {
 // Errors: ErrNotHeld if there is nothing to break, or it has another token; pglock.ErrInvalid, ErrPermission,
 // ErrReadOnly.
 func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOption) (Broken, error) {
-	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
+	if err := refuse.Text("name", name, pglock.MaxNameBytes); err != nil {
 		return Broken{}, err
 	}
 	r, err := newBreak(reason, opts)
@@ -104,37 +101,32 @@ func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOpt
 	var granted []int
 	var watched bool
 	rows, err := server.Rows(ctx, a.db, a.db.Queries.BreakLock, []any{name, reason, r.actor, r.token},
-		func(rows pgx.Rows) (Broken, error) {
-			b := Broken{Name: name}
-			var expiresAt *int64
-			var seen *bool
-			err := rows.Scan(&b.Holder, &b.Token, &b.NewToken, &expiresAt, &granted, &seen)
-			b.ExpiresAt, watched = protocol.Moment(expiresAt), protocol.OrZero(seen)
+		func(rows pgx.Rows) (b Broken, err error) {
+			b.Name = name
+			err = rows.Scan(&b.Holder, &b.Token, &b.NewToken, moment(&b.ExpiresAt), &granted, null(&watched))
 			return b, err
 		})
-	if err == nil && len(rows) != 1 {
-		err = fmt.Errorf("the server answered with %d rows", len(rows))
-	}
+	broken, err := only(rows, err)
 	if err != nil {
-		return Broken{}, failed(ctx, fmt.Sprintf("break lock %q", name), err)
+		return Broken{}, failed(ctx, err, "break lock %q", name)
 	}
 	var news news
 	news.add(name, granted, watched)
 	a.tell(ctx, news)
-	return rows[0], nil
+	return broken, nil
 }
 
 // newBreak reads the reason and the options of a break.
 func newBreak(reason string, opts []BreakOption) (breakRequest, error) {
 	r := breakRequest{actor: argument.Process(pglock.MaxHolderBytes)}
-	if err := checkText("reason", reason, MaxReasonBytes); err != nil {
+	if err := refuse.Text("reason", reason, MaxReasonBytes); err != nil {
 		return r, err
 	}
 	if strings.TrimSpace(reason) == "" {
-		return r, &pglock.ArgumentError{Field: "reason", Value: argument.Shorten(reason),
-			Rule: fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes)}
+		return r, refuse.Invalid("reason", argument.Shorten(reason),
+			fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes))
 	}
-	return r, apply(&r, opts)
+	return r, refuse.Options(&r, opts)
 }
 
 // news is what a break has to tell others: of each lock the slots that it granted; nil of a slot only tells the

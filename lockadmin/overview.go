@@ -3,14 +3,11 @@ package lockadmin
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -63,28 +60,25 @@ var neededByAll = []string{"locks", "sessions", "waiters", "fences"}
 //
 // Errors are those of Locks.
 func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
-	if limit < 1 || limit > overviewMost {
-		return Overview{}, &pglock.ArgumentError{Field: "limit", Value: strconv.Itoa(limit),
-			Rule: fmt.Sprintf("be from 1 to %d", overviewMost)}
+	if err := refuse.Number("limit", limit, 1, overviewMost); err != nil {
+		return Overview{}, err
 	}
 	var o Overview
 	var found suspected
-	err := a.read(ctx, func(r reader) (err error) {
+	err := a.read(ctx, func(r *reader) {
 		closed := a.look("") // somebody who has locked a whole table keeps everybody from all locks
-		if err := closed.tablesOf(r); err != nil {
-			return err
-		}
+		closed.tablesOf(r)
 		closed.tables = slices.DeleteFunc(closed.tables, func(t tableLock) bool {
 			return t.transaction < unremarkable || !slices.Contains(neededByAll, t.table)
 		})
 		if len(closed.tables) > 0 {
+			closed.conclude()
 			o = closed.overview()
-			return nil
+			return
 		}
-		found, err = a.suspects(r, nil, min(overviewMost, 3*limit+20))
+		found = a.suspects(r, nil, min(overviewMost, 3*limit+20))
 		o = Overview{At: r.at, Locks: []Summary{}, Busy: found.queues, Held: found.held, Known: found.known,
 			Partly: found.partly, Standby: found.standby}
-		return err
 	})
 	looked := 0
 	for ; err == nil && looked < len(found.names) && len(o.Locks) < limit; looked++ {
@@ -101,7 +95,7 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 		}
 	}
 	if err != nil {
-		return Overview{}, failed(ctx, "look for locks that are not well", err)
+		return Overview{}, failed(ctx, err, "look for locks that are not well")
 	}
 	if o.Busy = max(0, o.Busy); o.Known > 1000 {
 		o.Held = 0
@@ -110,7 +104,6 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 	return o, nil
 }
 
-// worstFirst is the order of an Overview.
 func worstFirst(a, b Summary) int {
 	return cmp.Or(cmp.Compare(rank[b.Severity], rank[a.Severity]), cmp.Compare(boolean(b.Waiting > 0),
 		boolean(a.Waiting > 0)), a.Since.Compare(b.Since), cmp.Compare(a.Lock, b.Lock))
@@ -137,7 +130,6 @@ func (o *Overview) note(l *look) {
 
 // overview is that of a lock on a whole table.
 func (l *look) overview() Overview {
-	l.conclude()
 	return Overview{At: l.At, Locks: []Summary{l.summary()}, Partly: true}
 }
 
@@ -154,14 +146,9 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 	slices.Sort(names)
 	names = slices.Compact(names)
 	ill := make(map[string]Summary)
-	for len(names) > 0 {
-		some := names[:min(overviewMost, len(names))] // no more can be suspect than are named
-		names = names[len(some):]
+	for some := range slices.Chunk(names, overviewMost) { // no more can be suspect than are named
 		var found suspected
-		err := a.read(ctx, func(r reader) (err error) {
-			found, err = a.suspects(r, some, overviewMost)
-			return err
-		})
+		err := a.read(ctx, func(r *reader) { found = a.suspects(r, some, overviewMost) })
 		if found.standby { // the primary alone knows
 			for _, name := range some {
 				ill[name] = Summary{Lock: name, Severity: SeverityNote, Kind: whyStandby, Text: inWords[whyStandby]}
@@ -179,7 +166,7 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 			ill[found.names[n]] = s
 		}
 		if err != nil {
-			return nil, failed(ctx, "look for locks that are not well", err)
+			return nil, failed(ctx, err, "look for locks that are not well")
 		}
 	}
 	all := make([]Summary, len(leases))
@@ -207,16 +194,6 @@ func wellSummary(l pglock.LockInfo) Summary {
 	}
 	s.Text = inWords[s.Kind]
 	return s
-}
-
-// explained looks at one lock, in a transaction of its own: an older snapshot would make renewals look late.
-func (a *Admin) explained(ctx context.Context, name string) (*look, error) {
-	l := a.look(name)
-	err := a.read(ctx, func(r reader) error { return l.read(r, a) })
-	if err == nil {
-		l.conclude()
-	}
-	return l, err
 }
 
 func (l *look) summary() Summary {
@@ -272,12 +249,8 @@ type suspected struct {
 	partly, standby          bool
 }
 
-func (a *Admin) suspects(r reader, names []string, limit int) (suspected, error) {
-	found, err := rows(r, a.db.Queries.Suspects, []any{names, limit}, func(rows pgx.Rows) (s suspected, err error) {
-		return s, rows.Scan(&s.names, &s.all, &s.queues, &s.partly, &s.known, &s.held, &s.standby)
-	})
-	if err != nil {
-		return suspected{}, err
-	}
-	return found[0], nil
+func (a *Admin) suspects(r *reader, names []string, limit int) (s suspected) {
+	r.row(a.db.Queries.Suspects, []any{names, limit}, &s.names, &s.all, &s.queues, &s.partly, &s.known, &s.held,
+		&s.standby)
+	return s
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/internal/refuse"
 )
 
 // DefaultIdle is for how long Prune leaves a free lock.
@@ -49,7 +49,7 @@ type pruning struct {
 func WithIdle(d time.Duration) PruneOption {
 	return func(p *pruning) error {
 		p.idle = d
-		return notNegative("idle", d)
+		return refuse.If(d < 0, "idle", d.String(), "not be negative")
 	}
 }
 
@@ -57,7 +57,7 @@ func WithIdle(d time.Duration) PruneOption {
 func WithEventAge(d time.Duration) PruneOption {
 	return func(p *pruning) error {
 		p.age, p.aged = d, true
-		return notNegative("event age", d)
+		return refuse.If(d < 0, "event age", d.String(), "not be negative")
 	}
 }
 
@@ -65,18 +65,8 @@ func WithEventAge(d time.Duration) PruneOption {
 func WithOnInUse(f func()) PruneOption {
 	return func(p *pruning) error {
 		p.onInUse = f
-		if f == nil {
-			return &pglock.ArgumentError{Field: "on in use", Value: "nil", Rule: "be a function"}
-		}
-		return nil
+		return refuse.If(f == nil, "on in use", "nil", "be a function")
 	}
-}
-
-func notNegative(field string, d time.Duration) error {
-	if d < 0 {
-		return &pglock.ArgumentError{Field: field, Value: d.String(), Rule: "not be negative"}
-	}
-	return nil
 }
 
 // Prune removes locks that have long been free and that nobody waits for, old events, and leftovers: tickets and
@@ -90,19 +80,18 @@ func notNegative(field string, d time.Duration) error {
 // Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure.
 func (a *Admin) Prune(ctx context.Context, opts ...PruneOption) (Pruned, error) {
 	p := pruner{admin: a, pruning: pruning{idle: DefaultIdle}}
-	if err := apply(&p.pruning, opts); err != nil {
+	if err := refuse.Options(&p.pruning, opts); err != nil {
 		return Pruned{}, err
 	}
 	if err := p.run(ctx); err != nil {
-		if isInUse(err) || p.inUse && outOfTime(ctx) {
+		if protocol.LockedOut(err) || p.inUse && outOfTime(ctx) {
 			err = fmt.Errorf("%w: %w", ErrInUse, err)
 		}
-		return p.done, failed(ctx, "prune", err)
+		return p.done, failed(ctx, err, "prune")
 	}
 	return p.done, nil
 }
 
-// pruner counts what it has removed.
 type pruner struct {
 	pruning
 	admin *Admin
@@ -151,14 +140,13 @@ func (p *pruner) events(ctx context.Context) error {
 	}
 }
 
-// locks goes through the names step by step.
 func (p *pruner) locks(ctx context.Context) error {
 	after := ""
 	for {
 		began, wait := time.Now(), pauseAfterTry
 		n, next, err := p.call(ctx, protocol.PruneLocks(p.admin.schema), p.idle.Seconds(), namesAtOnce, after)
 		switch {
-		case isInUse(err):
+		case protocol.LockedOut(err):
 			p.inUse = true
 			p.done.Waits++
 			if p.done.Waits == 1 && p.onInUse != nil {
@@ -180,29 +168,27 @@ func (p *pruner) locks(ctx context.Context) error {
 	}
 }
 
-// call runs one statement in its own transaction. The server ends it when the time of ctx is up; otherwise it would
-// continue, with its locks, after the caller has gone.
+// call runs one statement in its own transaction.
 func (p *pruner) call(ctx context.Context, statement string, args ...any) (n int64, next *string, err error) {
-	err = pgx.BeginTxFunc(ctx, p.admin.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if err := endInTime(ctx, tx); err != nil {
-			return err
-		}
+	err = p.admin.inTime(ctx, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, statement, args...).Scan(&n, &next)
 	})
 	return n, next, err
 }
 
-// endInTime makes the server end the transaction's statements when the time of ctx is up.
-func endInTime(ctx context.Context, tx pgx.Tx) error {
-	deadline, bounded := ctx.Deadline()
-	if !bounded {
-		return nil
-	}
-	_, err := tx.Exec(ctx, protocol.EndInTime, fmt.Sprint(max(1, time.Until(deadline).Milliseconds())))
-	return err
+// inTime runs a transaction whose statements the server ends when the time of ctx is up; otherwise they would continue,
+// with their locks, after the caller has gone.
+func (a *Admin) inTime(ctx context.Context, f func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if deadline, bounded := ctx.Deadline(); bounded {
+			limit := fmt.Sprint(max(1, time.Until(deadline).Milliseconds()))
+			if _, err := tx.Exec(ctx, protocol.EndInTime, limit); err != nil {
+				return err
+			}
+		}
+		return f(tx)
+	})
 }
-
-func isInUse(err error) bool { return protocol.LockedOut(err) }
 
 // outOfTime reports whether ctx's time limit ended a statement.
 func outOfTime(ctx context.Context) bool {

@@ -1,6 +1,7 @@
 package lockadmin
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -127,12 +129,7 @@ const mostOlder = 10 * 365 * 24 * time.Hour
 
 // check refuses what no list can be, and fills in what was left to the defaults. orders are those of the list.
 func (l *listing) check(orders ...Order) error {
-	if l.order == "" {
-		l.order = OrderName
-	}
-	if l.page == 0 {
-		l.page = DefaultPageSize
-	}
+	l.order, l.page = cmp.Or(l.order, OrderName), cmp.Or(l.page, DefaultPageSize)
 	for _, text := range []struct {
 		field, value string
 		most         int
@@ -141,10 +138,8 @@ func (l *listing) check(orders ...Order) error {
 		{"match", l.match, pglock.MaxNameBytes}, {"holder", l.holder, pglock.MaxHolderBytes},
 		{"after", l.after, pglock.MaxNameBytes},
 	} {
-		if text.value != "" {
-			if err := checkText(text.field, text.value, text.most); err != nil {
-				return err
-			}
+		if err := refuse.Text(text.field, text.value, text.most); text.value != "" && err != nil {
+			return err
 		}
 	}
 	if l.session != "" {
@@ -162,48 +157,39 @@ func (l *listing) check(orders ...Order) error {
 	}
 	switch {
 	case l.older != 0 && (l.older < time.Microsecond || l.older > mostOlder):
-		return &pglock.ArgumentError{Field: "older", Value: l.older.String(), Rule: "be from 1µs to 10 years"}
+		return refuse.Invalid("older", l.older.String(), "be from 1µs to 10 years")
 	case l.after != "" && l.ranked():
-		return &pglock.ArgumentError{Field: "after", Value: argument.Shorten(l.after),
-			Rule: "be given with the order name only"}
+		return refuse.Invalid("after", argument.Shorten(l.after), "be given with the order name only")
 	case l.limit < 0:
-		return &pglock.ArgumentError{Field: "limit", Value: fmt.Sprint(l.limit), Rule: "be at least 1, or 0 for none"}
+		return refuse.Invalid("limit", fmt.Sprint(l.limit), "be at least 1, or 0 for none")
 	case l.limit > MaxPageSize && l.ranked():
-		return &pglock.ArgumentError{Field: "limit", Value: fmt.Sprint(l.limit),
-			Rule: fmt.Sprintf("be from 1 to %d in the order %s", MaxPageSize, l.order)}
-	case l.page < 1 || l.page > MaxPageSize:
-		return &pglock.ArgumentError{Field: "page size", Value: fmt.Sprint(l.page),
-			Rule: fmt.Sprintf("be from 1 to %d", MaxPageSize)}
+		return refuse.Invalid("limit", fmt.Sprint(l.limit),
+			fmt.Sprintf("be from 1 to %d in the order %s", MaxPageSize, l.order))
 	}
-	return nil
+	return refuse.Number("page size", l.page, 1, MaxPageSize)
 }
 
 // ranked says that the list is in an order that has no pages.
 func (l *listing) ranked() bool { return l.order != OrderName }
 
 // rank is how many entries a list without pages has.
-func (l *listing) rank() int {
-	if l.limit == 0 {
-		return l.page
-	}
-	return l.limit
-}
+func (l *listing) rank() int { return cmp.Or(l.limit, l.page) }
 
-// ofSession and since are NULL where nothing is chosen.
-func (l *listing) ofSession() *string { return nullText(l.session) }
-
+// since is for how long something must be so; NULL where that does not matter.
 func (l *listing) since() *string {
 	if l.older == 0 {
 		return nil
 	}
-	return nullText(protocol.Interval(l.older))
+	return orNull(protocol.Interval(l.older))
 }
 
-func nullText(s string) *string {
-	if s == "" {
+// orNull is NULL for zero.
+func orNull[T comparable](value T) *T {
+	var zero T
+	if value == zero {
 		return nil
 	}
-	return &s
+	return &value
 }
 
 // oneOf refuses a value that is not one of some.
@@ -216,15 +202,13 @@ func oneOf[T ~string](field string, value T, some ...T) error {
 		texts[i] = string(one)
 	}
 	last := len(texts) - 1
-	return &pglock.ArgumentError{Field: field, Value: fmt.Sprintf("%q", string(value)), Rule: "be " +
-		strings.Join(texts[:last], ", ") + " or " + texts[last]}
+	return refuse.Invalid(field, fmt.Sprintf("%q", string(value)),
+		"be "+strings.Join(texts[:last], ", ")+" or "+texts[last])
 }
 
 // checkSession refuses what cannot be a session's ID.
 func checkSession(field, id string) error {
-	if parsed, err := uuid.Parse(id); err != nil || len(id) != 36 || parsed.String() != strings.ToLower(id) {
-		return &pglock.ArgumentError{Field: field, Value: argument.Shorten(id), Rule: "be the ID of a session, as in " +
-			"3b241101-e2bb-4255-8caf-4136c566a962"}
-	}
-	return nil
+	parsed, err := uuid.Parse(id)
+	return refuse.If(err != nil || len(id) != 36 || parsed.String() != strings.ToLower(id), field,
+		argument.Shorten(id), "be the ID of a session, as in 3b241101-e2bb-4255-8caf-4136c566a962")
 }

@@ -84,28 +84,25 @@ func (r *replay) span(t Tenure) {
 // tokens compares a tenure with the one before it in its slot, and with the one that the clock says was granted last.
 // It reports whether a token went back.
 func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
+	wentBack := func(first, second Tenure, detail string, args ...any) Violation {
+		back = true
+		return Violation{Kind: ViolationToken, First: first, Second: second, Detail: fmt.Sprintf(detail, args...)}
+	}
 	switch {
 	case known && t.Token <= before.Token:
-		back = true
-		r.report(Violation{Kind: ViolationToken, First: before, Second: t,
-			Detail: fmt.Sprintf("%v was granted after %v: the same token twice", t, before)})
+		r.report(wentBack(before, t, "%v was granted after %v: the same token twice", t, before))
 	case known && t.ID < before.ID && t.Number <= before.Number:
-		back = true
-		r.report(Violation{Kind: ViolationToken, First: t, Second: before,
-			By:     max(0, before.GrantedAt.Sub(t.GrantedAt)),
-			Detail: fmt.Sprintf("%v was granted after %v: tokens went back", before, t)})
+		v := wentBack(t, before, "%v was granted after %v: tokens went back", before, t)
+		v.By = max(0, before.GrantedAt.Sub(t.GrantedAt))
+		r.report(v)
 	case known && before.Kind == EventBreak && t.Token <= before.NewToken:
-		back = true
-		r.report(Violation{Kind: ViolationToken, First: before, Second: t,
-			Detail: fmt.Sprintf("%v was granted after a break had drawn token %d", t, before.NewToken)})
+		r.report(wentBack(before, t, "%v was granted after a break had drawn token %d", t, before.NewToken))
 	case r.latest.Token != 0 && r.latest.Slot != t.Slot && t.Token <= r.latest.Token:
-		back = true
-		r.report(Violation{Kind: ViolationToken, First: r.latest, Second: t,
-			Detail: fmt.Sprintf("%v and %v have a token in common", r.latest, t)})
+		r.report(wentBack(r.latest, t, "%v and %v have a token in common", r.latest, t))
 	case r.latest.Token != 0 && t.GrantedAt.Before(r.latest.GrantedAt):
-		back = true
-		r.judge(Violation{Kind: ViolationToken, First: t, Second: r.latest, By: r.latest.GrantedAt.Sub(t.GrantedAt),
-			Detail: fmt.Sprintf("by the server's clock, %v was granted after %v", r.latest, t)}, r.latest.GrantedAt, t)
+		v := wentBack(t, r.latest, "by the server's clock, %v was granted after %v", r.latest, t)
+		v.By = r.latest.GrantedAt.Sub(t.GrantedAt)
+		r.judge(v, r.latest.GrantedAt, t)
 	}
 	if r.latest.Token == 0 || !t.GrantedAt.Before(r.latest.GrantedAt) {
 		r.latest = t
@@ -158,17 +155,15 @@ func (r *replay) cause(known bool, since time.Time) GapCause {
 
 // alone finds what is wrong with one tenure.
 func (r *replay) alone(t Tenure) {
+	overlap := Violation{Kind: ViolationOverlap, First: t, By: max(0, t.EndedAt.Sub(t.at)),
+		Second: Tenure{Token: t.NewToken, Slot: t.Slot, GrantedAt: t.at}}
 	switch {
 	case t.Kind == EventOverlap:
-		r.report(Violation{Kind: ViolationOverlap, First: t, Second: Tenure{Token: t.NewToken, Slot: t.Slot,
-			GrantedAt: t.at},
-			By: max(0, t.EndedAt.Sub(t.at)), Detail: fmt.Sprintf("token %d was granted when %v was not over",
-				t.NewToken, t)})
+		overlap.Detail = fmt.Sprintf("token %d was granted when %v was not over", t.NewToken, t)
+		r.report(overlap)
 	case (t.Kind == EventTakeover || t.Kind == EventExpired) && t.at.Before(t.EndedAt):
-		r.judge(Violation{Kind: ViolationOverlap, First: t, Second: Tenure{Token: t.NewToken, Slot: t.Slot,
-			GrantedAt: t.at},
-			By: t.EndedAt.Sub(t.at), Detail: fmt.Sprintf("%v was taken for expired before its expiry", t)}, t.EndedAt,
-			t)
+		overlap.Detail = fmt.Sprintf("%v was taken for expired before its expiry", t)
+		r.judge(overlap, t.EndedAt, t)
 	case t.EndedAt.Before(t.GrantedAt):
 		if len(r.steps) < 2*maxClockSteps {
 			r.steps = append(r.steps, clockStep{id: t.ID, from: t.GrantedAt, to: t.EndedAt})
@@ -215,19 +210,8 @@ func (r *replay) together(t Tenure) {
 	}
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
+func earlier(a, b time.Time) time.Time { return slices.MinFunc([]time.Time{a, b}, time.Time.Compare) }
+func later(a, b time.Time) time.Time   { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }
 
 // judge reports a contradiction between times, unless the clock was set back over that moment before the event of the
 // second tenure.

@@ -8,9 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/pglock-dev/pglock/internal/protocol"
-	"github.com/pglock-dev/pglock/internal/server"
 )
 
 // Session is a client of package pglock, as the server knows it: a client that holds or waits, whose heartbeat's
@@ -56,32 +53,15 @@ func (a *Admin) Sessions(ctx context.Context, q SessionsQuery) iter.Seq2[Session
 	if err == nil && l.after != "" {
 		err = checkSession("after", l.after)
 	}
-	if err == nil && l.after != "" {
-		err = checkSession("after", l.after)
-	}
-	return pages(l, err, func(last Session, size int) ([]Session, error) {
-		args := []any{size, l.match, l.holder, l.ofSession(), l.since(), string(l.order),
-			nullText(cmp.Or(last.ID, l.after))}
-		sessions, err := server.List(ctx, a.db, a.db.Queries.Sessions, args, scanSession)
-		if err != nil {
-			return nil, failed(ctx, "list sessions", err)
-		}
-		return sessions, nil
+	read := pageOf[Session]{"list sessions", a.db.Queries.Sessions, scanSession}
+	return pages(ctx, a.db, l, err, read, func(last Session, size int) []any {
+		return []any{size, l.match, l.holder, orNull(l.session), l.since(), string(l.order),
+			orNull(cmp.Or(last.ID, l.after))}
 	})
 }
 
 func scanSession(rows pgx.Rows) (s Session, err error) {
-	var version, user, application, client, state *string
-	var seenAt, silent *int64
-	var pid *int
-	var life string
-	err = rows.Scan(&s.ID, &s.Holder, &version, &life, &seenAt, &silent, &s.Leases, &s.Tickets, &pid, &user,
-		&application,
-		&client, &state)
-	s.Version, s.Life, s.PID = protocol.OrZero(version), Life(life), protocol.OrZero(pid)
-	s.LastHeartbeat = protocol.Moment(seenAt)
-	s.Silent = time.Duration(protocol.OrZero(silent)) * time.Microsecond
-	s.User, s.Application = protocol.OrZero(user), protocol.OrZero(application)
-	s.Client, s.State = protocol.OrZero(client), protocol.OrZero(state)
+	err = rows.Scan(&s.ID, &s.Holder, null(&s.Version), &s.Life, moment(&s.LastHeartbeat), micros(&s.Silent),
+		&s.Leases, &s.Tickets, null(&s.PID), null(&s.User), null(&s.Application), null(&s.Client), null(&s.State))
 	return s, err
 }

@@ -72,10 +72,7 @@ func (s Standby) String() string {
 // Standby says how far the server is behind its primary; nil if it is a primary. Errors are those of Locks.
 func (a *Admin) Standby(ctx context.Context) (*Standby, error) {
 	found, err := server.Rows(ctx, a.db, protocol.Replayed, nil, scanStandby)
-	if err != nil {
-		return nil, failed(ctx, "ask whether the server is a standby", err)
-	}
-	return firstOrNil(found), nil
+	return firstOrNil(found), failed(ctx, err, "ask whether the server is a standby")
 }
 
 func firstOrNil(found []Standby) *Standby {
@@ -87,14 +84,11 @@ func firstOrNil(found []Standby) *Standby {
 
 func scanStandby(rows pgx.Rows) (s Standby, err error) {
 	var caughtUp bool
-	var at int64
-	var replayed *int64
-	err = rows.Scan(&at, &s.Receiving, &caughtUp, &replayed, &s.Source)
-	s.at, s.ReplayedAt = protocol.Moment(&at), protocol.Moment(replayed)
+	err = rows.Scan(moment(&s.at), &s.Receiving, &caughtUp, moment(&s.ReplayedAt), &s.Source)
 	switch {
 	case s.Receiving && caughtUp:
 		s.Behind = new(time.Duration)
-	case s.Receiving && replayed != nil:
+	case s.Receiving && !s.ReplayedAt.IsZero():
 		behind := max(time.Millisecond, s.at.Sub(s.ReplayedAt))
 		s.Behind = &behind
 	}

@@ -2,7 +2,6 @@ package lockadmin
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -10,7 +9,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
-	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -53,9 +52,8 @@ type LockStatistics struct {
 //
 // Errors are those of Locks.
 func (a *Admin) Statistics(ctx context.Context, top int) (Statistics, error) {
-	if top < 0 || top > MaxTop {
-		return Statistics{}, &pglock.ArgumentError{Field: "top", Value: fmt.Sprint(top),
-			Rule: fmt.Sprintf("be from 0 to %d", MaxTop)}
+	if err := refuse.Number("top", top, 0, MaxTop); err != nil {
+		return Statistics{}, err
 	}
 	type number struct {
 		item  string
@@ -64,10 +62,11 @@ func (a *Admin) Statistics(ctx context.Context, top int) (Statistics, error) {
 	}
 	numbers, err := server.Rows(ctx, a.db, a.db.Queries.Statistics, []any{top},
 		func(rows pgx.Rows) (n number, err error) {
-			return n, rows.Scan(&n.item, &n.lock, &n.value)
+			err = rows.Scan(&n.item, &n.lock, &n.value)
+			return n, err
 		})
 	if err != nil {
-		return Statistics{}, failed(ctx, "count", err)
+		return Statistics{}, failed(ctx, err, "count")
 	}
 	var s Statistics
 	single := map[string]*LockStatistics{"": &s.Others}
@@ -93,39 +92,19 @@ func (a *Admin) Statistics(ctx context.Context, top int) (Statistics, error) {
 
 // set notes one number of all locks, or of some.
 func (s *Statistics) set(of *LockStatistics, item string, value float64) {
-	count, age := int64(value), time.Duration(value*float64(time.Second))
-	switch item {
-	case "leases":
-		of.Leases = count
-	case "ending":
-		of.Ending = count
-	case "held_seconds":
-		of.HeldFor = age
-	case "waiters":
-		of.Waiters = count
-	case "dead_waiters":
-		of.DeadWaiters = count
-	case "waiting_seconds":
-		of.WaitingFor = age
-	case "locks":
-		if of == &s.All {
-			s.Locks = count
-		}
-	case "sessions":
-		s.Sessions = count
-	case "dead_holders":
-		s.DeadHolders = count
-	case "tokens":
-		s.Tokens = count
-	case "blocked":
-		s.Blocked = count
-	case "blocked_seconds":
-		s.BlockedFor = age
-	case "blockers":
-		s.Blockers = count
-	case "blocking_seconds":
-		s.BlockingFor = age
-	case "notification_queue":
+	counts := map[string]*int64{"leases": &of.Leases, "ending": &of.Ending, "waiters": &of.Waiters,
+		"dead_waiters": &of.DeadWaiters, "sessions": &s.Sessions, "dead_holders": &s.DeadHolders, "tokens": &s.Tokens,
+		"blocked": &s.Blocked, "blockers": &s.Blockers}
+	if of == &s.All {
+		counts["locks"] = &s.Locks
+	}
+	ages := map[string]*time.Duration{"held_seconds": &of.HeldFor, "waiting_seconds": &of.WaitingFor,
+		"blocked_seconds": &s.BlockedFor, "blocking_seconds": &s.BlockingFor}
+	if count := counts[item]; count != nil {
+		*count = int64(value)
+	} else if age := ages[item]; age != nil {
+		*age = time.Duration(value * float64(time.Second))
+	} else if item == "notification_queue" {
 		s.NotificationQueue = value
 	}
 }
@@ -139,13 +118,11 @@ func (s *Statistics) set(of *LockStatistics, item string, value float64) {
 func (a *Admin) RecentHistory(ctx context.Context, after int64) (entries []HistoryEntry, greatest int64, err error) {
 	rows, err := server.Rows(ctx, a.db, a.db.Queries.RecentEvents, []any{after},
 		func(rows pgx.Rows) (e HistoryEntry, err error) {
-			var kind *EventKind
-			err = rows.Scan(&e.ID, &kind)
-			e.Kind = protocol.OrZero(kind)
+			err = rows.Scan(&e.ID, null(&e.Kind))
 			return e, err
 		})
 	if err != nil {
-		return nil, 0, failed(ctx, "list the recent history", err)
+		return nil, 0, failed(ctx, err, "list the recent history")
 	}
 	for _, e := range rows {
 		if e.Kind == "" {

@@ -56,12 +56,12 @@ func (o Obstructed) MarshalJSON() ([]byte, error) {
 }
 
 // readTree reads what is in the way of the first in the queue, and whose way this lock is in.
-func (l *look) readTree(r reader, q *protocol.Queries) (err error) {
-	if l.Obstructed, err = rows(r, q.Obstructed, []any{l.name}, scanObstructed); err != nil || l.Queue.Alive == nil {
-		return err
+func (l *look) readTree(r *reader, q *protocol.Queries) {
+	l.Obstructed = rows(r, q.Obstructed, []any{l.name}, scanObstructed)
+	if l.Queue.Alive == nil {
+		return
 	}
-	found, err := rows(r, q.Obstacles, []any{l.name}, scanObstacle)
-	for _, o := range found {
+	for _, o := range rows(r, q.Obstacles, []any{l.name}, scanObstacle) {
 		if o.Lock == "" {
 			l.clear = o.Since
 		} else {
@@ -69,26 +69,16 @@ func (l *look) readTree(r reader, q *protocol.Queries) (err error) {
 			l.Obstacles = append(l.Obstacles, o)
 		}
 	}
-	return err
 }
 
 func scanObstacle(rows pgx.Rows) (o Obstacle, err error) {
-	var name, holder, session *string
-	var mode *pglock.Mode
-	var token *pglock.Token
-	var ticket, since *int64
-	var subtree *bool
-	err = rows.Scan(&name, &token, &ticket, &mode, &subtree, &holder, &session, &since)
-	return Obstacle{Lock: protocol.OrZero(name), Subtree: protocol.OrZero(subtree), Mode: protocol.OrZero(mode),
-		Holder: protocol.OrZero(holder), Session: protocol.OrZero(session), Token: protocol.OrZero(token),
-		Ticket: protocol.OrZero(ticket), Since: protocol.Moment(since)}, err
+	err = rows.Scan(null(&o.Lock), null(&o.Token), null(&o.Ticket), null(&o.Mode), null(&o.Subtree),
+		null(&o.Holder), null(&o.Session), moment(&o.Since))
+	return o, err
 }
 
 func scanObstructed(rows pgx.Rows) (o Obstructed, err error) {
-	var since *int64
-	var waiting int64
-	err = rows.Scan(&o.Lock, &o.Ticket, &o.Holder, &since, &waiting)
-	o.Since, o.Waiting = protocol.Moment(since), time.Duration(waiting)*time.Microsecond
+	err = rows.Scan(&o.Lock, &o.Ticket, &o.Holder, moment(&o.Since), micros(&o.Waiting))
 	return o, err
 }
 
@@ -108,7 +98,6 @@ func (o Obstacle) Place(lock string) string {
 	return "below"
 }
 
-// told says what an obstacle is.
 func (l *look) told(o Obstacle) string {
 	if o.Token == 0 {
 		return fmt.Sprintf("%s came before, with ticket %d for %s, which lies %s, and has waited for %s",
@@ -118,7 +107,6 @@ func (l *look) told(o Obstacle) string {
 		treeText(o.Lock, o.Subtree), o.Place(l.name), int64(o.Token), shown.Age(o.For))
 }
 
-// treeVerdict is about a lock that nobody holds, and that nobody can have yet.
 func (l *look) treeVerdict() {
 	first, o := l.Queue.Alive, l.Obstacles[0]
 	v := Verdict{Kind: whySubtree, Severity: SeverityBusy, Who: o.Holder, Since: first.Since}
@@ -126,8 +114,7 @@ func (l *look) treeVerdict() {
 		first.Holder, map[bool]string{true: "it and all names below it", false: "it"}[first.Subtree],
 		shown.Age(first.Waiting), l.told(o))
 	if n := len(l.Obstacles) - 1; n > 0 {
-		v.Text += fmt.Sprintf(" %s in the way, too.",
-			map[bool]string{true: "1 more is", false: fmt.Sprintf("%d more are", n)}[n == 1])
+		v.Text += several(n, " 1 more is in the way, too.", " %d more are in the way, too.")
 	}
 	v.Text += l.elsewhere()
 	v.Because = "A subtree and what lies below it exclude each other, and whoever came first has it first."

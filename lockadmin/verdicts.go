@@ -3,7 +3,9 @@ package lockadmin
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,7 +63,6 @@ var rank = map[Severity]int{SeverityOK: 0, SeverityBusy: 1, SeverityNote: 2, Sev
 // besides are the verdicts that are not about how the lock is now.
 var besides = map[string]bool{whyDeadWaiters: true, whyGap: true, whyLosses: true}
 
-// has reports whether there is such a verdict.
 func (l *look) has(kind string) bool {
 	return slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return v.Kind == kind })
 }
@@ -100,7 +101,6 @@ func (l *look) graveRow() Severity {
 // alive is how many live waiters there are, as far as they were looked at.
 func (l *look) alive() int { return l.Queue.Waiting - l.Queue.Dead }
 
-// next says who gets the lock next.
 func (l *look) next() string {
 	if l.Queue.Alive == nil && len(l.Obstructed) > 0 {
 		return fmt.Sprintf("then it is no longer in the way of %s", l.Obstructed[0].Holder)
@@ -111,11 +111,14 @@ func (l *look) next() string {
 	return fmt.Sprintf("then %s gets it, the first of %s", l.Queue.Alive.Holder, count(l.alive(), "waiter"))
 }
 
-func count(n int, what string) string {
+func count(n int, what string) string { return several(n, "1 "+what, "%d "+what+"s") }
+
+// several says of one thing, or with %d of so many, what is so.
+func several(n int, one, many string) string {
 	if n == 1 {
-		return "1 " + what
+		return one
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return strings.Replace(many, "%d", strconv.Itoa(n), 1)
 }
 
 // breakStep takes the lock away from a holder.
@@ -132,7 +135,6 @@ func (l *look) breakStep(name string, token pglock.Token, holder, reason string)
 		Effect:  effect, Needs: "the role pglock_admin"}
 }
 
-// again looks at a lock once more.
 func again(do, name string) Step {
 	if name == "" { // all
 		return Step{Do: do, Run: RunAdmin, Command: "why"}
@@ -165,15 +167,14 @@ func (l *look) connection(h HolderFacts) (told string) {
 
 // labelParts reads the default label, host/program[pid].
 func labelParts(label string) (host, pid string) {
-	host, rest, found := strings.Cut(label, "/")
-	_, pid, bracket := strings.Cut(rest, "[")
-	pid, closed := strings.CutSuffix(pid, "]")
-	if !found || !bracket || !closed || pid == "" || strings.Trim(pid, "0123456789") != "" || len(pid) > 10 ||
-		shown.Argument(host) != host {
+	parts := defaultLabel.FindStringSubmatch(label)
+	if parts == nil || shown.Argument(parts[1]) != parts[1] {
 		return "", ""
 	}
-	return host, pid
+	return parts[1], parts[2]
 }
+
+var defaultLabel = regexp.MustCompile(`^([^/]*)/[^[]*\[([0-9]{1,10})\]$`)
 
 // process is the holder's, by its label or else by the name of its heartbeat's connection.
 func (l *look) process(h HolderFacts) (host, pid string) {
@@ -204,7 +205,6 @@ func (l *look) find(h HolderFacts, effect string) Step {
 		Effect:  strings.TrimSpace("No process there means that the program is dead. " + effect)}
 }
 
-// heldVerdict is about a lock whose holders renew.
 func (l *look) heldVerdict() {
 	if len(l.Holders) == 0 {
 		return
@@ -215,8 +215,7 @@ func (l *look) heldVerdict() {
 	case len(l.Holders) > 1:
 		v.Text = fmt.Sprintf("%s has %s, and all of them renew in time.", l.lock(), count(len(l.Holders), "holder"))
 		if free := h.Limit - len(l.Holders); h.Mode == pglock.ModeLimit && free > 0 {
-			v.Text += fmt.Sprintf(" %d of %d places %s free.", free, h.Limit,
-				map[bool]string{true: "is", false: "are"}[free == 1])
+			v.Text += fmt.Sprintf(" %d of %d places %s free.", free, h.Limit, several(free, "is", "are"))
 		}
 		for _, h := range l.Holders {
 			if h.Life == LifeUnknown && gone(h) {
@@ -289,8 +288,7 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 		v.Text += fmt.Sprintf(" Readers hold the lock, and the first in the queue, %s, wants it alone: it waits for "+
 			"all of them.", first.Holder)
 		if l.readers > 0 {
-			v.Text += fmt.Sprintf(" %s behind it.", map[bool]string{true: "1 reader waits",
-				false: fmt.Sprintf("%d readers wait", l.readers)}[l.readers == 1])
+			v.Text += several(l.readers, " 1 reader waits behind it.", " %d readers wait behind it.")
 		}
 		v.Text += " Whoever asks to read now does not pass it either."
 	}

@@ -12,7 +12,6 @@ import (
 // due is how often a holder renews: when a third of its TTL is over.
 func due(h HolderFacts) time.Duration { return h.TTL / 3 }
 
-// pulse says how a holder renews.
 type pulse int
 
 const (

@@ -13,7 +13,6 @@ import (
 // circleReason begins the reason of a break that ends a circle.
 const circleReason = "deadlock with "
 
-// circleVerdict is about holders that wait for each other.
 func (l *look) circleVerdict() {
 	if len(l.Circle) == 0 {
 		return
@@ -86,7 +85,6 @@ func programs(waits []Wait) (all []string) {
 	return all
 }
 
-// waitsVerdict is about a holder that waits for another lock.
 func (l *look) waitsVerdict() {
 	if len(l.Circle) > 0 {
 		return
@@ -123,7 +121,6 @@ func (l *look) perhapsWaits() *Wait {
 // recently is how long ago something still counts as news.
 const recently = 10 * time.Minute
 
-// freeVerdicts are about a lock that nobody holds.
 func (l *look) freeVerdicts() {
 	if l.State != LockFree || l.Last == nil {
 		return
@@ -233,7 +230,6 @@ func (l *look) betweenVerdict() {
 	l.add(v)
 }
 
-// deadVerdict is about waiters that are dead.
 func (l *look) deadVerdict() {
 	n := l.Queue.Dead
 	if n == 0 {
@@ -243,10 +239,7 @@ func (l *look) deadVerdict() {
 	if l.alive() > 0 {
 		more = " more"
 	}
-	what := fmt.Sprintf("%d%s waiters are", n, more)
-	if n == 1 {
-		what = fmt.Sprintf("1%s waiter is", more)
-	}
+	what := several(n, "1"+more+" waiter is", "%d"+more+" waiters are")
 	if l.Queue.Waiting > l.Queue.Read {
 		what = fmt.Sprintf("Of the first %d, %s", l.Queue.Read, what)
 	}
@@ -269,8 +262,8 @@ func (l *look) guardVerdict() {
 	v := Verdict{Kind: whyGuard, Severity: SeverityWarning, Who: "table " + g.Table}
 	v.Text = fmt.Sprintf("The guard of table %s is broken: %s.", g.Table, g.Problem)
 	if n := len(l.Guards) - 1; n > 0 {
-		v.Text += fmt.Sprintf(" So %s of this lock.", map[bool]string{true: "is that of 1 more table",
-			false: fmt.Sprintf("are those of %d more tables", n)}[n == 1])
+		v.Text += several(n, " So is that of 1 more table of this lock.",
+			" So are those of %d more tables of this lock.")
 	}
 	v.Because = "Sure: the catalog has it. Somebody has changed the table, its triggers or its rights since it was " +
 		"put under guard."
@@ -337,7 +330,6 @@ func processes(pids []int) string {
 	return strings.Join(all, ", ")
 }
 
-// tableVerdict is about a table that nobody can read.
 func (l *look) tableVerdict() {
 	v := Verdict{Kind: whyTable, Severity: SeverityStuck}
 	v.Text = fmt.Sprintf("Nobody can read the tables of pglock: no answer within %s.", shown.Age(patience))
@@ -361,14 +353,10 @@ func (l *look) tableVerdict() {
 				processes(t.waitsFor))
 			v.Steps = nil
 			for _, pid := range t.waitsFor {
-				v.Steps = append(v.Steps, Step{Do: fmt.Sprintf("End the connection of process %d, which is in the way.",
-					pid),
-					Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid),
-					Effect: "Rolls its transaction back: what it has not committed is lost."})
+				v.Steps = append(v.Steps, terminate("End the connection of process %d, which is in the way.",
+					Backend{PID: pid, MayEnd: true}, "Rolls its transaction back: what it has not committed is lost."))
 			}
-			v.Steps = append(v.Steps, Step{Do: fmt.Sprintf("Or end that of process %d: then everybody else goes on.",
-				b.PID),
-				Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID)})
+			v.Steps = append(v.Steps, terminate("Or end that of process %d: then everybody else goes on.", b, ""))
 		}
 		l.Processes = []Backend{b}
 	}

@@ -3,6 +3,7 @@ package lockadmin
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -222,10 +223,21 @@ func (l *look) endProcess(b Backend) []Step {
 			Effect: "The statement fails, and with it what its transaction has done so far. The connection stays. " +
 				"If a person runs it, ask them first.", Needs: needs})
 	}
-	return append(steps, Step{Do: fmt.Sprintf("End the connection of process %d.", b.PID), Run: RunSQL,
-		Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID),
-		Effect:  "Rolls its transaction back: what it has not committed is lost. Whoever waits for it goes on at once.",
-		Needs:   needs})
+	end := terminate("End the connection of process %d.", b, "Rolls its transaction back: what it has not committed "+
+		"is lost. Whoever waits for it goes on at once.")
+	end.Needs = needs
+	return append(steps, end)
+}
+
+// terminate ends the connection of a process; do may name its PID with %d.
+func terminate(do string, b Backend, effect string) Step {
+	pid := strconv.Itoa(b.PID)
+	s := Step{Do: strings.Replace(do, "%d", pid, 1), Run: RunSQL, Command: "SELECT pg_terminate_backend(" + pid + ")",
+		Effect: effect}
+	if !b.MayEnd {
+		s.Needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend", b.User)
+	}
+	return s
 }
 
 // rowVerdicts are about transactions of others that have locked the lock's row.

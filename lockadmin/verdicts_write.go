@@ -27,7 +27,6 @@ func (l *look) writeVerdicts() {
 	}
 }
 
-// fenceOf names the fence of a process.
 func fenceOf(b Backend) string {
 	if b.Resource == "" {
 		return "a fence that nobody had passed before"
@@ -94,40 +93,29 @@ func (l *look) blockedVerdict(b Backend) {
 // atTheEnd says whom a process waits for: who has locked what it wants, or stands at the end of the chain.
 func atTheEnd(ends []Backend, between int) string {
 	text := fmt.Sprintf(": %s has locked it.", about(ends[0]))
-	switch {
-	case between == 1:
-		text = fmt.Sprintf(". 1 other process stands in between; at the end stands %s.", about(ends[0]))
-	case between > 1:
-		text = fmt.Sprintf(". %d other processes stand in between; at the end stands %s.", between, about(ends[0]))
+	if between > 0 {
+		text = several(between, ". 1 other process stands", ". %d other processes stand") +
+			fmt.Sprintf(" in between; at the end stands %s.", about(ends[0]))
 	}
-	switch more := len(ends) - 1; {
-	case more == 1:
-		text += " 1 process more blocks it too."
-	case more > 1:
-		text += fmt.Sprintf(" %d processes more block it too.", more)
+	if more := len(ends) - 1; more > 0 {
+		text += several(more, " 1 process more blocks it too.", " %d processes more block it too.")
 	}
 	return text
 }
 
-// closedFor says how many writes wait at a fence.
 func closedFor(behind int) string {
-	return fmt.Sprintf("Until then the fence is closed: %s there.", map[bool]string{true: "1 write waits",
-		false: fmt.Sprintf("%d writes wait", behind)}[behind == 1])
+	return "Until then the fence is closed: " + several(behind, "1 write waits there.", "%d writes wait there.")
 }
 
 // endPasser ends a write that has passed a fence and waits for somebody.
 func (l *look) endPasser(passer, end Backend) Step {
-	s := Step{Do: fmt.Sprintf("Or end the connection of process %d, the write that has passed the fence.", passer.PID),
-		Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", passer.PID),
-		Effect: fmt.Sprintf("Rolls that write back, and opens the fence. A later write of the same rows then waits "+
-			"for %s itself.", process(Backend{PID: end.PID, Prepared: end.Prepared}))}
+	which := "that write back"
 	if _, present := l.writer(passer); !present {
-		s.Effect = strings.Replace(s.Effect, "that write back", "that write back, which cannot commit any more", 1)
+		which += ", which cannot commit any more"
 	}
-	if !passer.MayEnd {
-		s.Needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend", passer.User)
-	}
-	return s
+	return terminate("Or end the connection of process %d, the write that has passed the fence.", passer,
+		fmt.Sprintf("Rolls %s, and opens the fence. A later write of the same rows then waits for %s itself.", which,
+			process(Backend{PID: end.PID, Prepared: end.Prepared})))
 }
 
 // atTheLatest says when the server ends the transaction of a write that waits or is idle, as far as can be seen. Its
@@ -154,12 +142,7 @@ func (l *look) atTheLatest(b Backend) string {
 		shown.Age(left), shown.Duration(h.TTL))
 }
 
-func waitWord(n int) string {
-	if n == 1 {
-		return "1 waits"
-	}
-	return fmt.Sprintf("%d wait", n)
-}
+func waitWord(n int) string { return several(n, "1 waits", "%d wait") }
 
 // idleVerdict is about a fenced transaction that is open and does nothing.
 func (l *look) idleVerdict(b Backend) {
@@ -189,13 +172,8 @@ func (l *look) idleVerdict(b Backend) {
 	if behind > 0 {
 		v.IfNothing += " " + closedFor(behind)
 	}
-	terminate := Step{Do: "End that transaction.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)",
-		b.PID),
-		Effect: "Rolls back what this transaction wrote, and opens the fence. The program keeps the lock, gets an " +
-			"error, and may write again."}
-	if !b.MayEnd {
-		terminate.Needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend", b.User)
-	}
+	end := terminate("End that transaction.", b, "Rolls back what this transaction wrote, and opens the fence. The "+
+		"program keeps the lock, gets an error, and may write again.")
 	if present && !b.Hidden && b.InState < patient {
 		v.Severity = SeverityNote
 		v.Text = fmt.Sprintf("%s is held by %s, whose write has been idle for %s.", l.lock(), who, shown.Age(b.InState))
@@ -208,18 +186,17 @@ func (l *look) idleVerdict(b Backend) {
 	if present && len(l.Holders) == 1 {
 		h := l.Holders[0]
 		v.Steps = []Step{l.find(h, "See in its log what it waits for: a call of another service, or another lock, in "+
-			"the middle of the transaction. If you end the program: "+l.ends(h)), terminate,
+			"the middle of the transaction. If you end the program: "+l.ends(h)), end,
 			l.breakStep(l.name, h.Token, h.Holder, "its transaction is idle")}
 		v.Steps[2].Effect += " Its open transaction can no longer commit, but it stays open and keeps its rows until " +
 			"the write's time limit."
 	} else {
-		terminate.Effect = "Rolls back what this transaction wrote, and opens the fence for the present holder."
-		v.Steps = []Step{terminate, again("Or wait, and look again.", l.name)}
+		end.Effect = "Rolls back what this transaction wrote, and opens the fence for the present holder."
+		v.Steps = []Step{end, again("Or wait, and look again.", l.name)}
 	}
 	l.add(v)
 }
 
-// behind counts who waits for a process.
 func (l *look) behind(b Backend) (n int) {
 	for _, p := range l.processes {
 		if slices.Contains(p.BlockedBy, b.PID) {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -132,13 +132,13 @@ type Verification struct {
 // nobody. Others may use the locks meanwhile. The database user needs the role pglock_admin. Errors are those of Locks.
 func (a *Admin) Verify(ctx context.Context, name string) (Verification, error) {
 	if name != "" {
-		if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
+		if err := refuse.Text("name", name, pglock.MaxNameBytes); err != nil {
 			return Verification{}, err
 		}
 	}
 	v, err := a.verify(ctx, name)
 	if err != nil {
-		return Verification{}, failed(ctx, "verify the history", err)
+		return Verification{}, failed(ctx, err, "verify the history")
 	}
 	return v, nil
 }
@@ -160,7 +160,6 @@ func (a *Admin) verify(ctx context.Context, name string) (Verification, error) {
 	return r.found, err
 }
 
-// pageOfTenures is how many tenures one statement reads.
 const pageOfTenures = 5000
 
 // replay reads every tenure of a lock, or of all, by lock, token and ID. It reads the settings after each page, because
@@ -186,18 +185,9 @@ func (a *Admin) replay(ctx context.Context, name string, r *replay) error {
 }
 
 func scanTenure(rows pgx.Rows) (t Tenure, err error) {
-	var at, grantedAt, endedAt, number *int64
-	var newToken *pglock.Token
-	var holder, session *string
-	var slot, capacity *int
-	var mode *pglock.Mode
-	err = rows.Scan(&t.ID, &at, &t.Kind, &t.lock, &t.Token, &newToken, &holder, &slot, &mode, &capacity,
-		&grantedAt, &endedAt, &number, &session, &t.Subtree)
-	t.session = protocol.OrZero(session)
-	t.at, t.GrantedAt, t.EndedAt = protocol.Moment(at), protocol.Moment(grantedAt), protocol.Moment(endedAt)
-	t.NewToken, t.Holder = protocol.OrZero(newToken), protocol.OrZero(holder)
-	t.Slot, t.Mode, t.Limit, t.Number = protocol.OrZero(slot), protocol.OrZero(mode), protocol.OrZero(capacity),
-		protocol.OrZero(number)
+	err = rows.Scan(&t.ID, moment(&t.at), &t.Kind, &t.lock, &t.Token, null(&t.NewToken), null(&t.Holder),
+		null(&t.Slot), null(&t.Mode), null(&t.Limit), moment(&t.GrantedAt), moment(&t.EndedAt), null(&t.Number),
+		null(&t.session), &t.Subtree)
 	return t, err
 }
 
@@ -219,9 +209,7 @@ func (a *Admin) clockSteps(ctx context.Context) (steps []clockStep, err error) {
 		var last *int64
 		page, err := server.Rows(ctx, a.db, a.db.Queries.ClockSteps, []any{after},
 			func(rows pgx.Rows) (s clockStep, err error) {
-				var id, from, to *int64
-				err = rows.Scan(&id, &from, &to, &last)
-				s.id, s.from, s.to = protocol.OrZero(id), protocol.Moment(from), protocol.Moment(to)
+				err = rows.Scan(null(&s.id), moment(&s.from), moment(&s.to), &last)
 				return s, err
 			})
 		if err != nil {

@@ -24,7 +24,6 @@ type driver struct {
 	head            bool   // run only the checks with which the file begins, and note nothing
 }
 
-// run runs the next file up or down.
 func (s session) run(ctx context.Context, tx pgx.Tx, there found, by int, head bool) error {
 	source, err := iofs.New(s.source, ".")
 	if err != nil {

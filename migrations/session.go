@@ -15,7 +15,6 @@ import (
 	"github.com/pglock-dev/pglock/internal/failure"
 )
 
-// session is a connection that migrates.
 type session struct {
 	config
 	conn *pgx.Conn
@@ -23,7 +22,6 @@ type session struct {
 
 const versionTable = "pglock_schema_migrations"
 
-// connector opens a connection of its own.
 type connector func(context.Context) (*pgx.Conn, error)
 
 // parse returns what connects to the database. It prepares no statements: a pooler that shares connections loses them.

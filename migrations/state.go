@@ -42,7 +42,6 @@ FROM pg_database d
 	LEFT JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = '` + versionTable + `'
 WHERE d.datname = current_database()`
 
-// querier is a connection or a transaction.
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }

@@ -67,8 +67,7 @@ func hanging(line string, width int) string {
 	if len(line) <= width || indent < 2 || width-indent < 20 {
 		return line
 	}
-	return line[:indent] + strings.ReplaceAll(cli.Wrapped(line[indent:], width-indent), "\n", "\n"+
-		strings.Repeat(" ", indent))
+	return line[:indent] + cli.Indented(cli.Wrapped(line[indent:], width-indent), indent)
 }
 
 // newHelp is cobra's help command, which also refuses an unknown topic.

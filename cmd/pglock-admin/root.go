@@ -7,6 +7,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/act"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/demo"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/explain"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/live"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
@@ -44,8 +45,6 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
   pglock-admin doctor                                check what this server can do`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cli.NoArguments,
-		RunE:          cli.NeedsSubcommand,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.Check(cmd); err != nil {
 				return err
@@ -86,16 +85,12 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 		serve.New(o),
 		run.New(o),
 		run.NewMinder(),
-		newDemo(o),
-		newDemoWorker(),
+		demo.New(o),
+		demo.NewWorker(),
 		newVersion(o),
 	)
 	root.InitDefaultCompletionCmd()
 	o.Completes(root)
-	for _, c := range root.Commands() {
-		if c.Name() == "completion" {
-			c.Args, c.RunE = cli.NoArguments, cli.NeedsSubcommand
-		}
-	}
+	cli.Arguments(root)
 	return root
 }

@@ -25,7 +25,6 @@ func newVersion(o *cli.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of this program and of the schema that it needs",
-		Args:  cli.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := programView{Version: build.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" +
 				runtime.GOARCH, SchemaVersion: pglock.SchemaVersion}

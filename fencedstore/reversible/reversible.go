@@ -15,6 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -95,18 +96,15 @@ type Operation struct {
 }
 
 func (op Operation) check(lease *pglock.Lease) error {
-	invalid := func(field, value, rule string) error {
-		return &pglock.ArgumentError{Field: field, Value: value, Rule: rule}
-	}
 	switch {
 	case lease == nil || lease.Token() == 0:
-		return invalid("lease", "nil or zero", "be a *pglock.Lease that a Client was granted")
+		return refuse.Invalid("lease", "nil or zero", "be a *pglock.Lease that a Client was granted")
 	case op.Apply == nil:
-		return invalid("Apply", "nil", "be a function")
+		return refuse.Nil("Apply", "be a function")
 	case op.Restore == nil:
-		return invalid("Restore", "nil", "be a function")
+		return refuse.Nil("Restore", "be a function")
 	case op.RestoreTimeout < 0:
-		return invalid("RestoreTimeout", op.RestoreTimeout.String(), "not be negative")
+		return refuse.Invalid("RestoreTimeout", op.RestoreTimeout.String(), "not be negative")
 	}
 	return nil
 }

@@ -41,11 +41,11 @@ var ofAdvisory = []mutant{
 			"context.WithCancelCause(context.WithoutCancel(lease.Context()))"},
 	}, bridging, "^TestABroken|^TestAClosed"},
 	{"advisory: a release that cuts a write short says that the lock was lost", []edit{
-		{"advisory/session.go", "\tfor !s.cut {\n", "\tfor {\n"},
+		{"advisory/session.go", "\tif s.cut {\n", "\tif false {\n"},
 	}, bridging, "^TestAReleaseThat"},
 	{"advisory: a cancelled unlock says that the lock was lost", []edit{
 		{"advisory/session.go", "\t\tcase protocol.Transient(err) && ctx.Err() == nil: // somebody has cancelled the " +
-			"statement\n\t\tcase err != nil || !unlocked:", "\t\tcase err != nil || !unlocked:"},
+			"statement\n\t\tcase err != nil || !is:", "\t\tcase err != nil || !is:"},
 	}, bridging, "^TestACancelledUnlock"},
 	{"advisory: the server ends a quiet session before the lease", []edit{
 		{"advisory/bridge.go", "return lasts + lasts/2 + every(ttl)", "return lasts/2 + 0*every(ttl)"},

@@ -89,13 +89,13 @@ var ofLists = []mutant{
 			"!present && false || len(l.Holders) != 1 || b.Hidden {"},
 	}, administration, "^TestVerdict"},
 	{"why: a queue that the lock is handed past is in order", []edit{
-		{"lockadmin/explain.go", "granted[0] > first.Ticket;", "granted[0] > first.Ticket+1000000;"},
+		{"lockadmin/explain.go", "= granted > first.Ticket;", "= granted > first.Ticket+1000000;"},
 	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
 	{"why: whoever waits is handed past", []edit{
-		{"lockadmin/explain.go", "len(granted) > 0 && granted[0] > first.Ticket;", "len(granted) > 0;"},
+		{"lockadmin/explain.go", "= granted > first.Ticket;", "= granted >= 0;"},
 	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
 	{"why: a history without hand-overs says how many there were", []edit{
-		{"lockadmin/explain.go", "err = rows.Scan(&n, &all); all {", "err = rows.Scan(&n, &all); true {"},
+		{"lockadmin/explain.go", "&n, &all); all {", "&n, &all); true {"},
 	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
 	{"why: a lock that is well takes a screen", []edit{
 		{"cmd/pglock-admin/internal/explain/why_screen.go", "\tif IsWell(e) {\n", "\tif false {\n"},
@@ -136,7 +136,7 @@ var ofLists = []mutant{
 			"0:\n\t\tv.Kind = whyStopped"},
 	}, administration, "^TestVerdict"},
 	{"why: a label may have a command", []edit{
-		{"lockadmin/verdicts.go", " || shown.Argument(host) != host {", " {"},
+		{"lockadmin/verdicts.go", " || shown.Argument(parts[1]) != parts[1] {", " {"},
 	}, administration, "^TestWhatProgram"},
 	{"serve: whoever may not break serves a page that does", []edit{
 		{"cmd/pglock-admin/internal/serve/serve.go", "if err == nil && breaks {", "if false {"},

@@ -15,7 +15,6 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// BreakView is a break in JSON.
 type BreakView struct {
 	lockadmin.Broken
 	Reason string          `json:"reason"`
@@ -31,7 +30,6 @@ type breaking struct {
 	given, yes    bool         // the token is given; no question is asked
 }
 
-// NewBreak is the command break.
 func NewBreak(o *cli.Options) *cobra.Command {
 	var b breaking
 	var token int64
@@ -149,10 +147,9 @@ func breakLock(o *cli.Options, cmd *cobra.Command, b breaking) error {
 func breakFailed(o *cli.Options, err error, why, see string) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), cli.StateOf(err) == "57014":
-		return &cli.Advised{Code: cli.ExitFailure, Text: fmt.Sprintf("nothing was broken within %s (--timeout): a "+
-			"transaction keeps the lease from being broken until it ends", shown.Duration(o.Timeout)),
-			Hint: why + ", which names that transaction's process and how to end it\n" +
-				"  If it names none: psql -c 'SELECT 1' shows whether the server hangs"}
+		return cli.Errorf(cli.ExitFailure, why+", which names that transaction's process and how to end it\n"+
+			"  If it names none: psql -c 'SELECT 1' shows whether the server hangs", "nothing was broken within %s "+
+			"(--timeout): a transaction keeps the lease from being broken until it ends", shown.Duration(o.Timeout))
 	case UnknownOutcome(err):
 		return UnknownBreak(err, see)
 	}
@@ -239,10 +236,8 @@ func nameOneOf(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, name
 		tokens = append(tokens, "…")
 		hint += fmt.Sprintf("\n  or another: pglock-admin show %s%s", shown.Name(name), o.Same())
 	}
-	return &cli.Advised{Code: cli.ExitUsage, Hint: hint,
-		Text: fmt.Sprintf("lock %s has %d holders, with the tokens %s: name "+
-			"the one to break with --token; nothing was broken",
-			shown.Name(name), len(holders), strings.Join(tokens, ", "))}
+	return cli.UsageErrorf(hint, "lock %s has %d holders, with the tokens %s: name the one to break with --token; "+
+		"nothing was broken", shown.Name(name), len(holders), strings.Join(tokens, ", "))
 }
 
 // Unbroken explains why a break of the lease with that token has failed; 0 stands for any.
@@ -262,13 +257,12 @@ func nothingBroken(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, 
 	if err != nil {
 		return look.NoSuchLock(o, name, err)
 	}
-	text, why := fmt.Sprintf("lock %s is not held", shown.Name(name)), "what became of it"
+	how, why := "not held", "what became of it"
 	if holders := look.HeldViews(infos); len(holders) > 0 && token != 0 {
-		text, why = fmt.Sprintf("lock %s is held with another token than %d", shown.Name(name),
-			token), "who holds it, and with which token"
+		how, why = fmt.Sprintf("held with another token than %d", token), "who holds it, and with which token"
 	}
-	return &cli.Advised{Text: text + "; nothing was broken", Code: cli.ExitNotHeld, Hint: "pglock-admin show " +
-		shown.Name(name) + o.Same() + " to see " + why}
+	return cli.Errorf(cli.ExitNotHeld, "pglock-admin show "+shown.Name(name)+o.Same()+" to see "+why,
+		"lock %s is %s; nothing was broken", shown.Name(name), how)
 }
 
 func drawBroken(w *cli.Page, o *cli.Options, v BreakView) {
@@ -287,7 +281,13 @@ func drawBroken(w *cli.Page, o *cli.Options, v BreakView) {
 		fmt.Fprintf(w, "\nThe lock is free; its next grant has a token above %d.\n", int64(v.NewToken))
 	default:
 		fmt.Fprintf(w, "\nThe lock is held now:\n\n")
-		drawHeldNow(w, v)
+		for _, h := range v.Now {
+			since := "as before"
+			if h.Token > v.NewToken {
+				since = "was next in the queue"
+			}
+			fmt.Fprintf(w, "● %s has token %d (%s)\n", shown.Text(h.Holder), int64(h.Token), since)
+		}
 		fmt.Fprintln(w)
 	}
 	fmt.Fprintf(w, "%s\nThe history has it: pglock-admin history %s%s\n", cli.Wrapped(stillRuns, cli.TextWidth(w)),
@@ -296,14 +296,3 @@ func drawBroken(w *cli.Page, o *cli.Options, v BreakView) {
 
 const stillRuns = "The old holder's next fenced write, renewal and release fail. What it writes without a fence is " +
 	"not stopped: end that process if it still runs."
-
-// drawHeldNow tells who holds the lock after the break: whoever was next in the queue, and other holders as before.
-func drawHeldNow(w *cli.Page, v BreakView) {
-	for _, h := range v.Now {
-		since := "as before"
-		if h.Token > v.NewToken {
-			since = "was next in the queue"
-		}
-		fmt.Fprintf(w, "● %s has token %d (%s)\n", shown.Text(h.Holder), int64(h.Token), since)
-	}
-}

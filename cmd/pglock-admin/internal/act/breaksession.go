@@ -59,10 +59,8 @@ func breakSession(o *cli.Options, cmd *cobra.Command, b breaking) error {
 }
 
 func noSuchSession(o *cli.Options, id string) error {
-	return &cli.Advised{Text: "session " + shown.Text(id) + " holds nothing and waits for nothing; nothing was " +
-		"broken",
-		Code: cli.ExitNotHeld,
-		Hint: "pglock-admin sessions" + o.Same() + " to see every session"}
+	return cli.Errorf(cli.ExitNotHeld, "pglock-admin sessions"+o.Same()+" to see every session",
+		"session %s holds nothing and waits for nothing; nothing was broken", shown.Text(id))
 }
 
 func drawSessionToBreak(w *cli.Page, o *cli.Options, s lockadmin.Session) {
@@ -85,25 +83,18 @@ func drawSessionToBreak(w *cli.Page, o *cli.Options, s lockadmin.Session) {
 }
 
 func drawBrokenSession(w *cli.Page, v breakSessionView) {
-	leases := 0
-	var rows [][]string
+	leases := int64(0)
+	t := cli.Table{Titles: []string{"LOCK", "ENDED", "NEW TOKEN", "HOLDER"}, Right: []string{"NEW TOKEN"}}
 	for _, b := range v.Broken {
 		what, next := fmt.Sprintf("ticket %d", b.Ticket), "-"
 		if b.Token != 0 {
 			leases++
 			what, next = fmt.Sprintf("token %d", int64(b.Token)), fmt.Sprint(int64(b.NewToken))
 		}
-		rows = append(rows, []string{shown.Name(b.Name), what, next, shown.Text(b.Holder)})
+		t.Rows = append(t.Rows, []string{shown.Name(b.Name), what, next, shown.Text(b.Holder)})
 	}
-	fmt.Fprintf(w, "broke %s and %s of session %s\n\n", counted(leases, "lease"),
-		counted(len(v.Broken)-leases, "ticket"), v.Session)
-	cli.DrawTable(w, []string{"LOCK", "ENDED", "NEW TOKEN", "HOLDER"}, rows, 2)
+	fmt.Fprintf(w, "broke %s and %s of session %s\n\n", cli.Count(leases, "lease"),
+		cli.Count(int64(len(v.Broken))-leases, "ticket"), v.Session)
+	t.Draw(w)
 	fmt.Fprintf(w, "\n%s\n", cli.Wrapped(stillRuns, cli.TextWidth(w)))
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
@@ -20,7 +19,6 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// GuardView is a guarded table in JSON.
 type GuardView struct {
 	Table    string `json:"table"`
 	Resource string `json:"resource,omitempty"`
@@ -29,7 +27,6 @@ type GuardView struct {
 	Problem  string `json:"problem,omitempty"` // what is wrong with the guard
 }
 
-// GuardsView is a list of guards in JSON.
 type GuardsView struct {
 	Guards []GuardView `json:"guards"`
 }
@@ -43,7 +40,6 @@ type GuardedView struct {
 	mended bool // the guard was there, and lacked something
 }
 
-// NewGuard is the command guard.
 func NewGuard(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "guard",
@@ -54,8 +50,6 @@ refuses a writer that forgets the fence.`,
 		Example: `  pglock-admin guard add public.accounts --key id
   pglock-admin guard list
   pglock-admin guard drop public.accounts --yes`,
-		Args: cli.NoArguments,
-		RunE: cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(newGuardAdd(o), newGuardDrop(o), newGuardList(o))
 	return cmd
@@ -94,11 +88,8 @@ ALL gives too: guard add refuses, and names the REVOKE.`,
 			if cmd.Flags().Changed("key") {
 				opts = append(opts, fencedstore.WithTableKey(key))
 			}
-			var view GuardedView
-			err := changeGuards(o, cmd, args[0], patience, func(ctx context.Context, tx pgx.Tx) (err error) {
-				view, err = addGuard(ctx, tx, args[0], opts)
-				return err
-			})
+			view, err := changeGuards(o, cmd, args[0], patience,
+				func(ctx context.Context, tx pgx.Tx) (GuardedView, error) { return addGuard(ctx, tx, args[0], opts) })
 			if err != nil {
 				return err
 			}
@@ -138,11 +129,8 @@ You need the role pglock_user, and you must own the table.`,
 					"guard drop lets everybody write to table %s without a fence, even a holder that has lost its "+
 						"lease: it needs --yes", shown.Text(args[0]))
 			}
-			var view GuardView
-			err := changeGuards(o, cmd, args[0], patience, func(ctx context.Context, tx pgx.Tx) (err error) {
-				view, err = dropGuard(ctx, tx, args[0], o)
-				return err
-			})
+			view, err := changeGuards(o, cmd, args[0], patience,
+				func(ctx context.Context, tx pgx.Tx) (GuardView, error) { return dropGuard(ctx, tx, args[0], o) })
 			if err != nil {
 				return err
 			}
@@ -163,18 +151,15 @@ each row has its own. COVERS is how many tables the guard covers: the table, its
 is what the guard lacks, for instance after a partition was made or a trigger was disabled, and who may switch it off.`,
 		Example: `  pglock-admin guard list
   pglock-admin guard list -o json | jq '.guards[] | select(.problem)'`,
-		Args:        cli.NoArguments,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-				return o.LookOnPool(ctx, pool, func(ctx context.Context, _ *lockadmin.Admin) error {
-					guards, err := readGuards(ctx, pool, fencedstore.WithSchema(o.Schema))
-					if err != nil {
-						return err
-					}
-					view := GuardsView{Guards: guards}
-					return o.Show(cmd, view, func(w *cli.Page) { drawGuards(w, o, view) })
-				})
+			return o.Looking(cmd.Context(), func(ctx context.Context, _ *lockadmin.Admin) error {
+				guards, err := readGuards(ctx, o.Pool, fencedstore.WithSchema(o.Schema))
+				if err != nil {
+					return err
+				}
+				view := GuardsView{Guards: guards}
+				return o.Show(cmd, view, func(w *cli.Page) { drawGuards(w, o, view) })
 			})
 		},
 	}
@@ -190,7 +175,6 @@ func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
 		"but no longer than half of --timeout by default")
 }
 
-// oneTable checks the arguments of commands about one table.
 func oneTable(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return cli.UsageErrorf("pglock-admin guard "+cmd.Use, "guard %s takes the name of one table, not %d arguments",
@@ -208,38 +192,31 @@ const (
 )
 
 // changeGuards runs f in one transaction and commits it. The transaction waits for each lock for patience at most.
-func changeGuards(o *cli.Options, cmd *cobra.Command, table string, patience time.Duration,
-	f func(context.Context, pgx.Tx) error) error {
+func changeGuards[T any](o *cli.Options, cmd *cobra.Command, table string, patience time.Duration,
+	f func(context.Context, pgx.Tx) (T, error)) (view T, err error) {
 	if !cmd.Flags().Changed("lock-timeout") {
 		patience = max(time.Millisecond, min(defaultPatience, o.Timeout/2))
 	}
 	if patience < time.Millisecond || patience >= o.Timeout || patience > 24*time.Hour {
-		return cli.UsageErrorf("--lock-timeout 1s, or a longer --timeout too",
+		return view, cli.UsageErrorf("--lock-timeout 1s, or a longer --timeout too",
 			"--lock-timeout is %s: it must be from 1ms to 1d, and shorter than --timeout, which is %s",
 			shown.Duration(patience), shown.Duration(o.Timeout))
 	}
-	return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-		return o.OnPool(ctx, pool, func(ctx context.Context, _ *lockadmin.Admin) error {
-			err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-				if _, err := tx.Exec(ctx, waitNoLonger, fmt.Sprint(patience.Milliseconds())); err != nil {
-					return err
-				}
-				return f(ctx, tx)
-			})
-			return explainGuard(o, err, table, patience)
+	err = o.WithAdmin(cmd.Context(), func(ctx context.Context, _ *lockadmin.Admin) error {
+		err := pgx.BeginTxFunc(ctx, o.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
+			if _, err := tx.Exec(ctx, waitNoLonger, fmt.Sprint(patience.Milliseconds())); err != nil {
+				return err
+			}
+			view, err = f(ctx, tx)
+			return err
 		})
+		return explainGuard(o, err, table, patience)
 	})
+	return view, err
 }
 
 func addGuard(ctx context.Context, tx pgx.Tx, table string, opts []fencedstore.TableOption) (GuardedView, error) {
-	before, err := readGuards(ctx, tx, opts...)
-	if err != nil {
-		return GuardedView{}, err
-	}
-	if err := fencedstore.GuardTable(ctx, tx, table, opts...); err != nil {
-		return GuardedView{}, err
-	}
-	name, after, err := afterwards(ctx, tx, table, opts...)
+	name, before, after, err := compared(ctx, tx, table, fencedstore.GuardTable, opts...)
 	if err != nil {
 		return GuardedView{}, err
 	}
@@ -252,22 +229,12 @@ func addGuard(ctx context.Context, tx pgx.Tx, table string, opts []fencedstore.T
 }
 
 func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *cli.Options) (GuardView, error) {
-	before, err := readGuards(ctx, tx, fencedstore.WithSchema(o.Schema))
+	name, before, after, err := compared(ctx, tx, table, fencedstore.UnguardTable, fencedstore.WithSchema(o.Schema))
 	if err != nil {
-		return GuardView{}, err
-	}
-	if err := fencedstore.UnguardTable(ctx, tx, table, fencedstore.WithSchema(o.Schema)); err != nil {
-		var pgErr *pgconn.PgError
-		// TableName is the guarded table that this one is a part of
-		if errors.As(err, &pgErr) && pgErr.Code == "42809" && pgErr.TableName != "" {
-			err = &cli.Advised{Code: cli.ExitUsage, Err: err,
-				Hint: fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
-					shown.Argument(pgErr.TableName), o.Same(), table)}
+		pgErr, is := errors.AsType[*pgconn.PgError](err)
+		if is && pgErr.Code == "42809" && pgErr.TableName != "" { // of the guarded table that this one is a part of
+			err = &cli.Advised{Code: cli.ExitUsage, Err: err, Hint: dropWhole(o, pgErr.TableName, table)}
 		}
-		return GuardView{}, err
-	}
-	name, after, err := afterwards(ctx, tx, table, fencedstore.WithSchema(o.Schema))
-	if err != nil {
 		return GuardView{}, err
 	}
 	if was, found := guardOf(before, name); found {
@@ -281,24 +248,33 @@ func partOfAnother(name string, before, after []GuardView, o *cli.Options) error
 	whole, hint := "another table", "pglock-admin guard list"+o.Same()+", and drop the guard of the whole"
 	for _, g := range after {
 		if was, found := guardOf(before, g.Table); found && was.Problem != g.Problem {
-			whole, hint = "table "+
-				g.Table, fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
-				shown.Argument(g.Table), o.Same(), name)
+			whole, hint = "table "+g.Table, dropWhole(o, g.Table, name)
 		}
 	}
-	return &cli.Advised{Code: cli.ExitUsage, Hint: hint,
-		Text: fmt.Sprintf("table %s is guarded as a part of %s, and dropping its guard would leave a gap there; "+
-			"nothing was changed", name, whole)}
+	return cli.UsageErrorf(hint, "table %s is guarded as a part of %s, and dropping its guard would leave a gap "+
+		"there; nothing was changed", name, whole)
 }
 
-// afterwards gives the table's full name, and all guards as they are now.
-func afterwards(ctx context.Context, tx pgx.Tx, table string, opts ...fencedstore.TableOption) (name string,
-	guards []GuardView, err error) {
-	if err := tx.QueryRow(ctx, fullName, table).Scan(&name); err != nil {
-		return "", nil, err
+func dropWhole(o *cli.Options, whole, part string) string {
+	return fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first", shown.Argument(whole),
+		o.Same(), part)
+}
+
+// compared makes a change, and gives the table's full name, and all guards before and after the change.
+func compared(ctx context.Context, tx pgx.Tx, table string,
+	change func(context.Context, fencedstore.DB, string, ...fencedstore.TableOption) error,
+	opts ...fencedstore.TableOption) (name string, before, after []GuardView, err error) {
+	if before, err = readGuards(ctx, tx, opts...); err != nil {
+		return "", nil, nil, err
 	}
-	guards, err = readGuards(ctx, tx, opts...)
-	return name, guards, err
+	if err := change(ctx, tx, table, opts...); err != nil {
+		return "", nil, nil, err
+	}
+	if err := tx.QueryRow(ctx, fullName, table).Scan(&name); err != nil {
+		return "", nil, nil, err
+	}
+	after, err = readGuards(ctx, tx, opts...)
+	return name, before, after, err
 }
 
 func readGuards(ctx context.Context, db fencedstore.DB, opts ...fencedstore.TableOption) ([]GuardView, error) {
@@ -324,25 +300,23 @@ func explainGuard(o *cli.Options, err error, table string, patience time.Duratio
 	argument, list := shown.Argument(table), "pglock-admin guard list"+o.Same()
 	switch {
 	case cli.Lost(err):
-		return &cli.Advised{Text: "it is unknown whether it was done", Err: err, Code: cli.ExitUnreachable, Hint: list +
-			", to see whether it was done"}
+		return &cli.Advised{Text: "it is unknown whether it was done", Err: err, Code: cli.ExitUnreachable,
+			Hint: list + ", to see whether it was done"}
 	case state == "55P03":
 		literal := "'" + strings.ReplaceAll(table, "'", "''") + "'"
-		return &cli.Advised{Code: cli.ExitFailure,
-			Text: fmt.Sprintf("table %s was in use for longer than %s; nothing was "+
-				"changed", table, shown.Duration(patience)),
-			Hint: "a quieter time, or a longer --lock-timeout; others who want the table wait behind this command. " +
-				"Who uses it now:\n  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n" +
-				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
-				"  WHERE a.datname = current_database() AND l.relation = " + literal + "::regclass"}
+		return cli.Errorf(cli.ExitFailure, "a quieter time, or a longer --lock-timeout; others who want the table "+
+			"wait behind this command. Who uses it now:\n"+
+			"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n"+
+			"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n"+
+			"  WHERE a.datname = current_database() AND l.relation = "+literal+"::regclass",
+			"table %s was in use for longer than %s; nothing was changed", table, shown.Duration(patience))
 	case errors.Is(err, fencedstore.ErrOtherGuard):
 		return &cli.Advised{Code: cli.ExitUsage, Err: err,
 			Hint: fmt.Sprintf("%s, and then the --resource and --key that it shows; or first pglock-admin guard drop "+
 				"%s --yes%s", list, argument, o.Same())}
 	case errors.Is(err, fencedstore.ErrTriggerRight):
 		hint := "take the right away"
-		var pgErr *pgconn.PgError
-		if errors.As(err, &pgErr) && shown.AllPrint(pgErr.Hint) {
+		if pgErr, is := errors.AsType[*pgconn.PgError](err); is && shown.AllPrint(pgErr.Hint) {
 			hint = fmt.Sprintf("as the table's owner %s; then the same command", pgErr.Hint)
 		}
 		return &cli.Advised{Code: cli.ExitFailure, Err: err, Hint: hint}

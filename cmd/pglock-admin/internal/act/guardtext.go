@@ -94,7 +94,7 @@ func drawGuards(w *cli.Page, o *cli.Options, v GuardsView) {
 		fmt.Fprintln(w, "no table is under guard")
 		return
 	}
-	var rows [][]string
+	t := cli.Table{Titles: []string{"TABLE", "RESOURCE", "COVERS", "PROBLEM"}, Right: []string{"COVERS"}}
 	var gaps []GuardView
 	for _, g := range v.Guards {
 		problem := "-"
@@ -102,9 +102,9 @@ func drawGuards(w *cli.Page, o *cli.Options, v GuardsView) {
 			problem = cli.Wrapped(shown.Text(g.Problem), problemWidth)
 			gaps = append(gaps, g)
 		}
-		rows = append(rows, []string{shown.Text(g.Table), resourceText(g), strconv.Itoa(g.Covered), problem})
+		t.Rows = append(t.Rows, []string{shown.Text(g.Table), resourceText(g), strconv.Itoa(g.Covered), problem})
 	}
-	cli.DrawTable(w, []string{"TABLE", "RESOURCE", "COVERS", "PROBLEM"}, rows, 2)
+	t.Draw(w)
 	if len(gaps) > 0 {
 		fmt.Fprintf(w, "\nincomplete: %d of %d. The same guard again mends what is its own:\n", len(gaps),
 			len(v.Guards))

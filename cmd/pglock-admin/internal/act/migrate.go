@@ -15,7 +15,6 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// VersionView is the version of a schema in JSON.
 type VersionView struct {
 	Schema  string `json:"schema"`
 	Before  *int   `json:"before,omitempty"` // of a change
@@ -24,13 +23,10 @@ type VersionView struct {
 	Needed  int    `json:"needed"`
 }
 
-// NewMigrate is the command migrate.
 func NewMigrate(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Make, check or remove the schema",
-		Args:  cli.NoArguments,
-		RunE:  cli.NeedsSubcommand,
 	}
 	yes := false
 	down := &cobra.Command{
@@ -38,7 +34,6 @@ func NewMigrate(o *cli.Options) *cobra.Command {
 		Short: "Remove the schema with every lock and fence in it",
 		Long: `Show the version of the schema, and the version that this program needs. The exit code is 5 when they differ, when the
 schema is missing, or when golang-migrate has recorded another version than the schema has ("dirty").`,
-		Args:        cli.NoArguments,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes {
@@ -61,7 +56,6 @@ it. The first time on a server you also need the right to create the roles pgloc
 
 Each step is one transaction. A step that fails, or that --timeout or Ctrl-C ends, is rolled back. The same command
 again goes on from there.`,
-			Args:        cli.NoArguments,
 			Annotations: cli.UsesDatabase,
 			RunE:        func(cmd *cobra.Command, _ []string) error { return migration(o, cmd, migrations.Up) },
 		},
@@ -71,7 +65,6 @@ again goes on from there.`,
 			Short: "Show the version of the schema",
 			Long: `Tell the version of the schema, and which version this program needs. Where they differ, or the schema is missing, or
 golang-migrate has recorded another version than the schema has ("dirty"), the exit code is 5.`,
-			Args:        cli.NoArguments,
 			Annotations: cli.UsesDatabase,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				ctx, cancel := o.Bounded(cmd.Context())
@@ -153,13 +146,10 @@ func schemaVersion(ctx context.Context, o *cli.Options) (VersionView, error) {
 func fits(ctx context.Context, o *cli.Options, v VersionView) error {
 	switch {
 	case v.Version != v.Needed:
-		return &cli.Advised{Text: fmt.Sprintf("this program needs version %d", v.Needed), Code: cli.ExitSchema,
-			Hint: o.Migrate(ctx, v.Version)}
+		return cli.Errorf(cli.ExitSchema, o.Migrate(ctx, v.Version), "this program needs version %d", v.Needed)
 	case v.Dirty:
-		return &cli.Advised{Text: "golang-migrate has recorded another version: it or the schema was changed by hand",
-			Code: cli.ExitSchema,
-			Hint: fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version", v.Version,
-				o.Same())}
+		return cli.Errorf(cli.ExitSchema, o.Force(v.Version),
+			"golang-migrate has recorded another version: it or the schema was changed by hand")
 	}
 	return nil
 }

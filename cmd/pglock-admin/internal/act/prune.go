@@ -15,7 +15,6 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// PruneView tells what prune has removed.
 type PruneView struct {
 	Locks     int64 `json:"locks"`
 	Events    int64 `json:"events"`
@@ -25,7 +24,6 @@ type PruneView struct {
 	Waits     int   `json:"waits"` // how often the table of locks was in use
 }
 
-// NewPrune is the command prune.
 func NewPrune(o *cli.Options) *cobra.Command {
 	idle, older := lockadmin.DefaultIdle, time.Duration(0)
 	cmd := &cobra.Command{
@@ -46,7 +44,6 @@ You need the role pglock_admin.`,
 		Example: `  pglock-admin prune
   pglock-admin prune --idle 1w --events 365d -o json
   pglock-admin prune --timeout 10m                   the first time, or when much has piled up`,
-		Args:        cli.NoArguments,
 		Annotations: cli.ForOperators,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if idle < 0 {
@@ -93,20 +90,14 @@ func explainPrune(ctx context.Context, o *cli.Options, v PruneView, err error) e
 	late := cli.StateOf(err) == "57014" && outOfTime(ctx) || errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
 	case errors.Is(err, lockadmin.ErrInUse):
-		return &cli.Advised{Code: cli.ExitFailure, Text: fmt.Sprintf("the table of locks is in use; %s, after %s",
-			v.removed(),
-			cli.Count(int64(v.Waits), "wait")),
-			Hint: "a quieter time, or a longer --timeout. prune waits for VACUUM, and for open transactions that " +
-				"have acquired,\n  renewed or released a lock. Who they are:\n" +
-				writersOfLocks(o)}
+		return cli.Errorf(cli.ExitFailure, "a quieter time, or a longer --timeout. prune waits for VACUUM, and for "+
+			"open transactions that have acquired,\n  renewed or released a lock. Who they are:\n"+writersOfLocks(o),
+			"the table of locks is in use; %s, after %s", v.removed(), cli.Count(int64(v.Waits), "wait"))
 	case late:
-		return &cli.Advised{Code: cli.ExitFailure,
-			Text: fmt.Sprintf("%s (--timeout) was too short to remove everything; %s",
-				shown.Duration(o.Timeout), v.removed()),
-			Hint: cli.Again + ", which goes on from there, or a longer --timeout"}
+		return cli.Errorf(cli.ExitFailure, cli.Again+", which goes on from there, or a longer --timeout",
+			"%s (--timeout) was too short to remove everything; %s", shown.Duration(o.Timeout), v.removed())
 	case ctx.Err() != nil: // interrupted
-		return &cli.Advised{Code: cli.ExitInterrupted, Text: "interrupted; " + v.removed(), Hint: cli.Again +
-			", which goes on from there"}
+		return cli.Errorf(cli.ExitInterrupted, cli.Again+", which goes on from there", "interrupted; %s", v.removed())
 	case v.Locks+v.Leftovers+v.Events > 0:
 		code, hint := o.Advice(ctx, err)
 		return &cli.Advised{Code: code, Text: v.removed(), Err: err, Hint: hint}

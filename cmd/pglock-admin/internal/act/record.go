@@ -3,7 +3,6 @@ package act
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +13,6 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// NewRecord is the command record.
 func NewRecord(o *cli.Options) *cobra.Command {
 	var level, by string
 	keep := time.Duration(0)
@@ -37,7 +35,6 @@ by pglock-admin prune, which removes all of them.
 You need the role pglock_admin.`,
 		Example: `  pglock-admin record
   pglock-admin record --level all --keep 30d`,
-		Args:        cli.NoArguments,
 		Annotations: cli.ForOperators,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts := []lockadmin.HistoryOption{lockadmin.WithChanger(cli.Actor())}
@@ -69,10 +66,9 @@ You need the role pglock_admin.`,
 				}
 				s, err := admin.SetHistory(ctx, opts...)
 				if errors.Is(err, lockadmin.ErrInUse) {
-					return &cli.Advised{Code: cli.ExitFailure,
-						Text: fmt.Sprintf("nothing was changed within %s (--timeout): open transactions have written "+
-							"to the table of locks", shown.Duration(o.Timeout)),
-						Hint: "a quieter time, or a longer --timeout. Who they are:\n" + writersOfLocks(o)}
+					return cli.Errorf(cli.ExitFailure, "a quieter time, or a longer --timeout. Who they are:\n"+
+						writersOfLocks(o), "nothing was changed within %s (--timeout): open transactions have "+
+						"written to the table of locks", shown.Duration(o.Timeout))
 				}
 				if err != nil {
 					return err

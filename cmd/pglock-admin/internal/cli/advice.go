@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,11 +60,10 @@ func (o *Options) Advice(ctx context.Context, err error) (code int, hint string)
 
 // ValidInstead describes an argument that is valid.
 func ValidInstead(err error) string {
-	var argument *pglock.ArgumentError
-	if !errors.As(err, &argument) {
-		return "pglock-admin --help"
+	if argument, is := errors.AsType[*pglock.ArgumentError](err); is {
+		return PieceOfAdvice(argument.Field, argument.Rule)
 	}
-	return PieceOfAdvice(argument.Field, argument.Rule)
+	return "pglock-admin --help"
 }
 
 // PieceOfAdvice turns the rule "have 1 to 512 bytes" into "a name of 1 to 512 bytes".
@@ -105,14 +105,18 @@ func (o *Options) Migrate(ctx context.Context, have int) string {
 	case errors.As(refused, &right) && right.Role == "":
 		return fmt.Sprintf("%s, as user %s or a superuser", up, shown.Word(right.Owner))
 	case errors.As(refused, &dirty):
-		return fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then %s",
-			dirty.Before, o.Same(), up)
+		return o.Force(dirty.Before) + "; then " + up
 	case errors.Is(refused, migrations.ErrForeign):
 		return otherTool
 	case errors.As(refused, &pgErr) && pgErr.Hint != "":
-		return fmt.Sprintf("%s; then %s", strings.TrimRight(pgErr.Hint, ".;"), up)
+		return strings.TrimRight(pgErr.Hint, ".;") + "; then " + up
 	}
 	return up
+}
+
+// Force is advice to record the version that a schema has.
+func (o *Options) Force(version int) string {
+	return fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version", version, o.Same())
 }
 
 const (
@@ -125,7 +129,6 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 	var right *migrations.RightError
 	var dirty *migrations.DirtyError
 	var step *migrations.StepError
-	var late timeUp
 	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(err, &right) && right.Role != "":
@@ -134,8 +137,7 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 	case errors.As(err, &right):
 		return ExitPermission, fmt.Sprintf("%s as user %s, or as a superuser", Again, shown.Word(right.Owner))
 	case errors.As(err, &dirty):
-		return ExitSchema, fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then "+
-			"%s", dirty.Before, o.Same(), Again)
+		return ExitSchema, o.Force(dirty.Before) + "; then " + Again
 	case errors.Is(err, migrations.ErrNewer):
 		return ExitSchema, o.Migrate(ctx, pglock.SchemaVersion+1)
 	case errors.Is(err, migrations.ErrForeign):
@@ -145,7 +147,7 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 			"relies on its guard"
 	case errors.Is(err, migrations.ErrBusy):
 		return ExitUnreachable, Again + " after the other program is done, or with a longer --timeout"
-	case errors.As(err, &step) && errors.As(err, &late):
+	case errors.As(err, &step) && Is[timeUp](err):
 		return ExitUnreachable, Again + " with a longer --timeout: somebody is using the tables"
 	case errors.As(err, &step) && step.Unknown:
 		return ExitUnreachable, Again + ": it checks how far the last one came, and goes on from there"
@@ -153,7 +155,7 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 		code, _ = serverAdvice(err)
 		switch {
 		case pgErr.Hint != "":
-			return code, fmt.Sprintf("%s; then %s", strings.TrimRight(pgErr.Hint, ".;"), Again)
+			return code, strings.TrimRight(pgErr.Hint, ".;") + "; then " + Again
 		case code == ExitFailure:
 			return code, "fix what the message names, then " + Again
 		}
@@ -164,12 +166,10 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 // serverAdvice is advice for errors of the server and of the connection.
 func serverAdvice(err error) (code int, hint string) {
 	var connect *pgconn.ConnectError
-	var file *fs.PathError
 	state := StateOf(err)
 	var lack *lacking
-	var late timeUp
 	switch {
-	case errors.As(err, &file):
+	case Is[*fs.PathError](err):
 		return ExitFailure, "send the output where it can be written"
 	case errors.As(err, &lack):
 		return ExitPermission, lack.hint
@@ -185,7 +185,7 @@ func serverAdvice(err error) (code int, hint string) {
 			"PGDATABASE"
 	case state == "25006":
 		return ExitUnreachable, primary
-	case errors.As(err, &late):
+	case Is[timeUp](err):
 		return ExitUnreachable, "a longer --timeout; pglock-admin why says whether somebody keeps pglock's tables, " +
 			"and psql -c 'SELECT 1' whether the server hangs"
 	case state == "53300": // too many connections
@@ -210,18 +210,13 @@ func serverAdvice(err error) (code int, hint string) {
 // Lost reports whether the connection ended during a statement.
 func Lost(err error) bool {
 	state := StateOf(err)
-	var connect *pgconn.ConnectError
-	var network net.Error
-	var file *fs.PathError // a file that cannot be written looks like a network error
-	if errors.As(err, &connect) || errors.As(err, &file) || errors.Is(err, context.DeadlineExceeded) {
+	// a file that cannot be written looks like a network error
+	if Is[*pgconn.ConnectError](err) || Is[*fs.PathError](err) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
-	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, pgconn.ErrConnClosed} {
-		if errors.Is(err, end) {
-			return true
-		}
-	}
-	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") || errors.As(err, &network)
+	isEnd := func(end error) bool { return errors.Is(err, end) }
+	return slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, pgconn.ErrConnClosed}, isEnd) ||
+		strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") || Is[net.Error](err)
 }
 
 func databaseOf(c *pgconn.Config) string {

@@ -10,8 +10,27 @@ import (
 	"github.com/pglock-dev/pglock/internal/shown"
 )
 
-// NeedsSubcommand refuses a command that only groups others.
-func NeedsSubcommand(cmd *cobra.Command, _ []string) error {
+// Arguments lets each command take what its use says: nothing, a NAME, or a NAME that may be left out. Of commands that
+// group others it lets somebody choose one.
+func Arguments(root *cobra.Command) {
+	for _, c := range withItsCommands(root) {
+		words := strings.Fields(c.Use)
+		switch {
+		case c.HasSubCommands():
+			c.Args, c.RunE = NoArguments, needsSubcommand
+		case c.Args != nil:
+		case len(words) == 1 || words[1][0] == '-':
+			c.Args = NoArguments
+		case words[1] == "NAME":
+			c.Args = OneName
+		case words[1] == "[NAME]":
+			c.Args = atMostOneName
+		}
+	}
+}
+
+// needsSubcommand refuses a command that only groups others.
+func needsSubcommand(cmd *cobra.Command, _ []string) error {
 	return UsageErrorf(cmd.CommandPath()+" --help", "%s needs a command", cmd.CommandPath())
 }
 
@@ -85,8 +104,8 @@ func OptionalName(cmd *cobra.Command, args []string) (string, error) {
 	return NameOf(cmd, args, 0)
 }
 
-// AtMostOneName checks the arguments of commands about one lock or all.
-func AtMostOneName(cmd *cobra.Command, args []string) error {
+// atMostOneName checks the arguments of commands about one lock or all.
+func atMostOneName(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 || len(args) == 1 && args[0] == "" {
 		return UsageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes", "%s takes the name of one "+
 			"lock or none, not %q", cmd.Name(), args)

@@ -34,7 +34,7 @@ func Agreed(ctx context.Context, cmd *cobra.Command, question string, draw func(
 	select {
 	case <-ctx.Done():
 		fmt.Fprintln(cmd.ErrOrStderr())
-		return &Advised{Text: "interrupted: nothing was broken", Code: ExitInterrupted, Hint: Again}
+		return Errorf(ExitInterrupted, Again, "interrupted: nothing was broken")
 	case line := <-answered:
 		answer := strings.ToLower(strings.TrimSpace(line))
 		if strings.HasSuffix(line, "\n") && (answer == "y" || answer == "yes") {
@@ -43,8 +43,7 @@ func Agreed(ctx context.Context, cmd *cobra.Command, question string, draw func(
 		if !strings.HasSuffix(line, "\n") { // Ctrl-D
 			fmt.Fprintln(cmd.ErrOrStderr())
 		}
-		return &Advised{Text: "nothing was broken: the answer was not y", Code: ExitFailure, Hint: Again +
-			"; --yes asks no question"}
+		return Errorf(ExitFailure, Again+"; --yes asks no question", "nothing was broken: the answer was not y")
 	}
 }
 

@@ -85,8 +85,7 @@ func (o *Options) Bounded(ctx context.Context) (context.Context, context.CancelF
 
 // Because adds to err why ctx ended, if the end of ctx caused err.
 func Because(ctx context.Context, err error) error {
-	var own *Advised
-	if err != nil && ctx.Err() != nil && context.Cause(ctx) != ctx.Err() && !errors.As(err, &own) {
+	if err != nil && ctx.Err() != nil && context.Cause(ctx) != ctx.Err() && !Is[*Advised](err) {
 		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	return err
@@ -97,36 +96,27 @@ func Because(ctx context.Context, err error) error {
 // instead, with the command that looks there: otherwise somebody who looks into the wrong database would hear that they
 // should make the schema there.
 func (o *Options) Looking(ctx context.Context, f func(context.Context, *lockadmin.Admin) error) error {
-	return o.WithPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.LookOnPool(ctx, pool, f) })
-}
-
-// LookOnPool is Looking for an existing pool.
-func (o *Options) LookOnPool(
-	ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *lockadmin.Admin) error,
-) error {
-	admin, err := lockadmin.New(ctx, pool, lockadmin.WithSchema(o.Schema))
-	if err != nil {
-		return o.perhapsElsewhere(ctx, pool, err)
-	}
-	if o.Standby, err = admin.Standby(ctx); err != nil {
-		return err
-	}
-	return f(ctx, admin)
+	return o.WithPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error {
+		admin, err := lockadmin.New(ctx, pool, lockadmin.WithSchema(o.Schema))
+		if err != nil {
+			return o.perhapsElsewhere(ctx, pool, err)
+		}
+		if o.Standby, err = admin.Standby(ctx); err != nil {
+			return err
+		}
+		return f(ctx, admin)
+	})
 }
 
 // WithAdmin is Looking for a command that writes, or shows the present: it refuses a standby.
 func (o *Options) WithAdmin(ctx context.Context, f func(context.Context, *lockadmin.Admin) error) error {
-	return o.WithPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.OnPool(ctx, pool, f) })
-}
-
-// OnPool is WithAdmin for an existing pool.
-func (o *Options) OnPool(ctx context.Context, pool *pgxpool.Pool,
-	f func(context.Context, *lockadmin.Admin) error) error {
-	admin, err := o.OnPrimary(ctx, pool)
-	if err != nil {
-		return err
-	}
-	return f(ctx, admin)
+	return o.WithPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error {
+		admin, err := o.OnPrimary(ctx, pool)
+		if err != nil {
+			return err
+		}
+		return f(ctx, admin)
+	})
 }
 
 // OnPrimary makes a lockadmin.Admin, unless the server is a standby.
@@ -153,6 +143,7 @@ func (o *Options) WithPool(ctx context.Context, f func(context.Context, *pgxpool
 		return err
 	}
 	defer pool.Close()
+	o.Pool = pool
 	return Because(ctx, o.WithRights(ctx, pool, f(ctx, pool)))
 }
 

@@ -19,8 +19,7 @@ const PasswordFirst = "set PGPASSWORD to the password first"
 
 // perhapsElsewhere says where pglock is in use, if err is that the schema is missing here.
 func (o *Options) perhapsElsewhere(ctx context.Context, pool *pgxpool.Pool, err error) error {
-	var schema *pglock.SchemaError
-	if !errors.As(err, &schema) || schema.Have != 0 {
+	if schema, is := errors.AsType[*pglock.SchemaError](err); !is || schema.Have != 0 {
 		return err
 	}
 	places, placesErr := lockadmin.Places(ctx, pool, lockadmin.WithSchema(o.Schema))

@@ -83,19 +83,22 @@ func (e *Advised) Error() string {
 
 func (e *Advised) Unwrap() error { return e.Err }
 
+// Errorf is an error with its exit code and the next step.
+func Errorf(code int, hint, format string, args ...any) *Advised {
+	return &Advised{Text: fmt.Sprintf(format, args...), Code: code, Hint: hint}
+}
+
 // UsageErrorf is an error in the command line, with what is right.
 func UsageErrorf(hint, format string, args ...any) error {
-	return &Advised{Text: fmt.Sprintf(format, args...), Code: ExitUsage, Hint: hint}
+	return Errorf(ExitUsage, hint, format, args...)
 }
 
 // Diagnose turns an error into what the user sees.
 func (o *Options) Diagnose(ctx context.Context, err error) Problem {
 	p := Problem{Message: Message(err)}
 	p.Code, p.Hint = o.Advice(ctx, err)
-	var own *Advised
-	var step *migrations.StepError
 	switch {
-	case p.Code != ExitInterrupted || errors.As(err, &own) || errors.As(err, &step):
+	case p.Code != ExitInterrupted || Is[*Advised](err) || Is[*migrations.StepError](err):
 	case errors.Is(err, context.Canceled):
 		p.Message = "interrupted"
 	default:
@@ -139,7 +142,7 @@ func WriteData(w io.Writer, format string, v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(w, escapeJSON(string(b))+"\n")
+	_, err = io.WriteString(w, escaped(string(b), format)+"\n")
 	return err
 }
 

@@ -58,8 +58,11 @@ func Message(err error) string {
 		return "tables are guarded: " + guarded.Tables
 	case errors.Is(err, migrations.ErrForeign):
 		return "the schema was made by another migration tool"
+	case errors.As(err, &schema) && schema.Have == 0:
+		return fmt.Sprintf("schema %s is missing, or does not contain pglock", shown.Word(schema.Schema))
 	case errors.As(err, &schema):
-		return schemaText(schema)
+		return fmt.Sprintf("schema %s has version %d, this program needs %d", shown.Word(schema.Schema), schema.Have,
+			schema.Need)
 	case errors.As(err, &argument):
 		return fmt.Sprintf("%s is %s: it must %s", argument.Field, argument.Value, argument.Rule)
 	case errors.As(err, &pgErr):
@@ -93,13 +96,6 @@ func VersionText(version int) string {
 		return "missing"
 	}
 	return fmt.Sprintf("version %d", version)
-}
-
-func schemaText(e *pglock.SchemaError) string {
-	if e.Have == 0 {
-		return fmt.Sprintf("schema %s is missing, or does not contain pglock", shown.Word(e.Schema))
-	}
-	return fmt.Sprintf("schema %s has version %d, this program needs %d", shown.Word(e.Schema), e.Have, e.Need)
 }
 
 // serverText is what the server said. Its hint is advice.
@@ -150,8 +146,7 @@ func refusalsOf(err error) []refusal {
 	case *net.DNSError:
 		return []refusal{{"", e.Error()}}
 	case *net.OpError:
-		var name *net.DNSError
-		if e.Addr != nil && !errors.As(e.Err, &name) {
+		if e.Addr != nil && !Is[*net.DNSError](e.Err) {
 			return []refusal{{e.Addr.String(), e.Err.Error()}}
 		}
 	case interface{ Unwrap() []error }:
@@ -172,9 +167,14 @@ func refusalsOf(err error) []refusal {
 
 // StateOf is the SQLSTATE of an error, or "".
 func StateOf(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, is := errors.AsType[*pgconn.PgError](err); is {
 		return pgErr.Code
 	}
 	return ""
+}
+
+// Is reports whether an error is or wraps one of a type.
+func Is[T error](err error) bool {
+	_, is := errors.AsType[T](err)
+	return is
 }

@@ -21,6 +21,7 @@ type Options struct {
 	Getenv  func(string) string
 	Started bool               // the command line is valid: a later error is not one of usage
 	Config  *pgxpool.Config    // of a command that connects to a database
+	Pool    *pgxpool.Pool      // of such a command, while it runs
 	At      *Target            // the server and database
 	again   string             // the command and its names
 	Role    string             // that the command needs; empty: pglock_user

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf16"
@@ -88,44 +89,67 @@ func (o *Options) Changed(cmd *cobra.Command, v any, draw func(*Page)) error {
 	return nil
 }
 
-// DrawTable draws rows under their titles. If the terminal is too narrow, it draws each row as a list of fields. A cell
-// with a text from outside must have gone through shown.Text or shown.Name.
-func DrawTable(w *Page, titles []string, rows [][]string, right ...int) {
-	if drawn := TableOf(titles, rows, right...); w.Fits(drawn) {
+// Table has rows under their titles. A cell with a text from outside must have gone through shown.Text or shown.Name.
+type Table struct {
+	Titles []string
+	Rows   [][]string
+	Right  []string // titles of the columns that stand at the right
+	Spare  []string // titles of the columns that leave first when the terminal is narrow
+}
+
+// Draw draws the table. If the terminal is too narrow even without what can be spared, each row is a list of fields.
+func (t *Table) Draw(w *Page) {
+	drawn := t.render()
+	for _, title := range t.Spare {
+		if w.fits(drawn) {
+			break
+		}
+		t.Without(title)
+		drawn = t.render()
+	}
+	if w.fits(drawn) {
 		fmt.Fprintln(w, drawn)
 		return
 	}
-	for n, cells := range rows {
+	for n, cells := range t.Rows {
 		if n > 0 {
 			fmt.Fprintln(w)
 		}
 		var fields [][2]string
-		for i, title := range titles {
+		for i, title := range t.Titles {
 			fields = append(fields, [2]string{title, cells[i]})
 		}
 		DrawFields(w, fields)
 	}
 }
 
-// Fits reports whether what was drawn is no wider than the page.
-func (w *Page) Fits(drawn string) bool { return w.Width == 0 || text.LongestLineLen(drawn) <= w.Width }
+func (w *Page) fits(drawn string) bool { return w.Width == 0 || text.LongestLineLen(drawn) <= w.Width }
 
-// TableOf draws rows under their titles; right are the columns that stand at the right, from 0.
-func TableOf(titles []string, rows [][]string, right ...int) string {
-	t := table.NewWriter()
-	t.SetStyle(plainStyle())
-	t.AppendHeader(cellsOf(titles))
-	for _, cells := range rows {
-		t.AppendRow(cellsOf(cells))
+func (t *Table) Without(title string) {
+	n := slices.Index(t.Titles, title)
+	t.Titles = slices.Delete(t.Titles, n, n+1)
+	for i, row := range t.Rows {
+		t.Rows[i] = slices.Delete(row, n, n+1)
 	}
-	var configs []table.ColumnConfig
-	for _, r := range right {
-		configs = append(configs, table.ColumnConfig{Number: r + 1, Align: text.AlignRight,
-			AlignHeader: text.AlignRight})
+}
+
+func (t *Table) render() string {
+	w := table.NewWriter()
+	w.SetStyle(plainStyle())
+	w.AppendHeader(cellsOf(t.Titles))
+	for _, cells := range t.Rows {
+		w.AppendRow(cellsOf(cells))
 	}
-	t.SetColumnConfigs(configs)
-	t.SuppressTrailingSpaces()
-	return t.Render()
+	var right []table.ColumnConfig
+	for n, title := range t.Titles {
+		if slices.Contains(t.Right, title) {
+			right = append(right, table.ColumnConfig{Number: n + 1, Align: text.AlignRight,
+				AlignHeader: text.AlignRight})
+		}
+	}
+	w.SetColumnConfigs(right)
+	w.SuppressTrailingSpaces()
+	return w.Render()
 }
 
 func cellsOf(texts []string) (row table.Row) {
@@ -152,32 +176,31 @@ func DrawFields(w *Page, fields [][2]string) {
 	}
 	for _, f := range fields {
 		if f[1] != "" {
-			fmt.Fprintf(w, "%-*s  %s\n", width, f[0], strings.ReplaceAll(f[1], "\n", "\n"+strings.Repeat(" ", width+2)))
+			fmt.Fprintf(w, "%-*s  %s\n", width, f[0], Indented(f[1], width+2))
 		}
 	}
 }
 
-// escapeJSON escapes what does not print in a JSON text. Outside of strings there is no such thing.
-func escapeJSON(s string) string {
+// escaped escapes what does not print in a text of JSON or YAML. Outside of strings there is no such thing.
+func escaped(s, format string) string {
 	var b strings.Builder
 	for _, r := range s {
 		switch {
 		case r == '\n' || shown.Prints(r):
 			b.WriteRune(r)
-		case r > 0xffff:
+		case r <= 0xffff:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		case format == outputYAML:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default:
 			hi, lo := utf16.EncodeRune(r)
 			fmt.Fprintf(&b, `\u%04x\u%04x`, hi, lo)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
 		}
 	}
 	return b.String()
 }
 
-// LeaseBar draws how much of a lease remains.
-func LeaseBar(remaining, ttl time.Duration) string { return LeaseCells(remaining, ttl, 10) }
-
-// LeaseCells is LeaseBar with so many cells.
+// LeaseCells draws how much of a lease remains.
 func LeaseCells(remaining, ttl time.Duration, cells int) string {
 	full := 0
 	if ttl > 0 && remaining > 0 {

@@ -35,10 +35,8 @@ const standing = `SELECT current_user,
 
 // WithRights finds out which right the user lacks, if err is a refusal. It does not suggest roles that do not exist.
 func (o *Options) WithRights(ctx context.Context, pool *pgxpool.Pool, err error) error {
-	var own *Advised
-	var connect *pgconn.ConnectError
-	if StateOf(err) != "42501" && !errors.Is(err, pglock.ErrPermission) || errors.As(err, &own) ||
-		errors.As(err, &connect) {
+	if StateOf(err) != "42501" && !errors.Is(err, pglock.ErrPermission) || Is[*Advised](err) ||
+		Is[*pgconn.ConnectError](err) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"io"
+	"os"
 	"strings"
 
+	"github.com/charmbracelet/x/term"
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
@@ -11,6 +14,16 @@ const (
 	TerminalWidth = 80
 	LeastWidth    = 30
 )
+
+// Columns is the width of the terminal; 0 means unknown, or that w is no terminal.
+func Columns(w io.Writer) int {
+	if f, is := w.(*os.File); is {
+		if columns, _, err := term.GetSize(f.Fd()); err == nil {
+			return columns
+		}
+	}
+	return 0
+}
 
 // Wrapped breaks a text into lines of so many columns, between words if possible.
 func Wrapped(s string, columns int) string {
@@ -21,10 +34,18 @@ func Wrapped(s string, columns int) string {
 	return strings.Join(lines, "\n")
 }
 
+// Indented indents all lines of a text but the first.
+func Indented(s string, columns int) string {
+	return strings.ReplaceAll(s, "\n", "\n"+strings.Repeat(" ", columns))
+}
+
 // TextWidth is how wide sentences are drawn.
-func TextWidth(w *Page) int {
+func TextWidth(w *Page) int { return w.AtMost(TerminalWidth) }
+
+// AtMost is how wide something is drawn that needs so many columns.
+func (w *Page) AtMost(columns int) int {
 	if w.Width == 0 {
-		return TerminalWidth
+		return columns
 	}
-	return max(min(TerminalWidth, w.Width), LeastWidth)
+	return max(min(columns, w.Width), LeastWidth)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"regexp"
 	"strconv"
@@ -33,7 +32,7 @@ func writeYAML(w io.Writer, v any) error {
 	if err := errors.Join(encoder.Encode(node), encoder.Close()); err != nil {
 		return err
 	}
-	_, err = io.WriteString(w, escapeYAML(text.String()))
+	_, err = io.WriteString(w, escaped(text.String(), outputYAML)) // all of that stands in double quotes
 	return err
 }
 
@@ -76,27 +75,11 @@ func yamlOf(decoder *json.Decoder) (*yaml.Node, error) {
 // numbers to the base of 60, and two signs. What YAML 1.2 takes for something else the encoder quotes by itself.
 var taken = regexp.MustCompile(`^(?i:y|yes|n|no|on|off|true|false|~|null|=|<<|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)$`)
 
-// yamlText puts a text in double quotes if escapeYAML changes it, or if a reader could take it for something else.
+// yamlText puts a text in double quotes if an escape changes it, or if a reader could take it for something else.
 func yamlText(s string) *yaml.Node {
 	node := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
 	if !shown.AllPrint(s) || taken.MatchString(s) {
 		node.Style = yaml.DoubleQuotedStyle
 	}
 	return node
-}
-
-// escapeYAML escapes what does not print in a YAML text. All of that stands in double quotes.
-func escapeYAML(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		switch {
-		case r == '\n' || shown.Prints(r):
-			b.WriteRune(r)
-		case r > 0xffff:
-			fmt.Fprintf(&b, `\U%08x`, r)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-	}
-	return b.String()
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -24,6 +25,22 @@ func TestYAMLQuotesWhatAReaderCouldTakeForSomethingElse(t *testing.T) {
 		var back struct{ Name string }
 		if err := yaml.Unmarshal(b.Bytes(), &back); err != nil || back.Name != text {
 			t.Errorf("%q comes back as %q, %v", text, back.Name, err)
+		}
+	}
+}
+
+// The metadata of a lock are anybody's JSON: keys longer than YAML allows without a sign, and numbers beyond all types.
+func TestYAMLHasWhateverJSONHas(t *testing.T) {
+	key := strings.Repeat("k", 1100)
+	for raw, want := range map[string]string{
+		`{"` + key + `":1}`:              "? " + key + "\n: 1\n",
+		`{"x":1e400}`:                    "x: !!float 1e400\n",
+		`{"x":123456789012345678901234}`: "x: !!int 123456789012345678901234\n",
+		`{"a":[],"o":{},"s":"\/"}`:       "a: []\no: {}\ns: /\n",
+	} {
+		var b bytes.Buffer
+		if err := writeYAML(&b, json.RawMessage(raw)); err != nil || b.String() != want {
+			t.Errorf("%.40s is written as %.60q, %v", raw, b.String(), err)
 		}
 	}
 }

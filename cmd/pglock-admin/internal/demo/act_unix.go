@@ -5,6 +5,7 @@ package demo
 import (
 	"context"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -32,19 +33,19 @@ type pace struct {
 	pause    time.Duration // before A is continued
 }
 
-func (o Options) pace() pace {
-	others := time.Duration(o.Workers - 1)
+func (o options) pace() pace {
+	others := time.Duration(o.workers - 1)
 	return pace{
-		thinking: min(o.TTL/4, 400*time.Millisecond),
-		working:  min(max(o.TTL/3, 120*time.Millisecond), 500*time.Millisecond, 1600*time.Millisecond/others),
+		thinking: min(o.ttl/4, 400*time.Millisecond),
+		working:  min(max(o.ttl/3, 120*time.Millisecond), 500*time.Millisecond, 1600*time.Millisecond/others),
 		overlap:  60 * time.Millisecond,
-		pause:    min(o.TTL/4, 300*time.Millisecond),
+		pause:    min(o.ttl/4, 300*time.Millisecond),
 	}
 }
 
-func (o Options) expectedLength(fenced bool) time.Duration {
+func (o options) expectedLength(fenced bool) time.Duration {
 	p := o.pace()
-	d := o.TTL + o.TTL/10 + time.Duration(o.Workers-1)*(p.working+p.overlap) + p.pause + 150*time.Millisecond
+	d := o.ttl + o.ttl/10 + time.Duration(o.workers-1)*(p.working+p.overlap) + p.pause + 150*time.Millisecond
 	if fenced {
 		d += p.working
 	}
@@ -53,7 +54,7 @@ func (o Options) expectedLength(fenced bool) time.Duration {
 
 // scene is an act while it is played.
 type scene struct {
-	*play
+	*performance
 	pace
 	act     int
 	fenced  bool
@@ -63,8 +64,8 @@ type scene struct {
 
 // act plays the story once: A takes the lock, reads, and is stopped; its lease ends; the others take the lock in turn
 // and write; A continues and writes what it computed long ago.
-func (p *play) act(ctx context.Context, number int, fenced bool) error {
-	s := &scene{play: p, pace: p.pace(), act: number, fenced: fenced, balance: &timeline.Row{Label: "balance"}}
+func (p *performance) act(ctx context.Context, number int, fenced bool) error {
+	s := &scene{performance: p, pace: p.pace(), act: number, fenced: fenced, balance: &timeline.Row{Label: "balance"}}
 	title := "without the fence"
 	if fenced {
 		title = "with the fence"
@@ -72,7 +73,7 @@ func (p *play) act(ctx context.Context, number int, fenced bool) error {
 	p.stage.print("\n%s  %s starts at %d", p.stage.style(styleTitle, fmt.Sprintf("ACT %d, %s", number, title)),
 		p.account, opening)
 	p.stage.print("deposits: %s", p.list())
-	if err := resetBalance(ctx, p.pool, p.schema, p.account); err != nil {
+	if err := setBalance(ctx, p.pool, p.schema, p.account, opening); err != nil {
 		return err
 	}
 	line := &timeline.Timeline{Total: p.expectedLength(fenced)}
@@ -91,7 +92,7 @@ func (p *play) act(ctx context.Context, number int, fenced bool) error {
 	if err != nil {
 		return err
 	}
-	for i := 1; i < p.Workers; i++ {
+	for i := 1; i < p.workers; i++ {
 		if err := s.otherWorks(ctx, i, leaseEnds); err != nil {
 			return err
 		}
@@ -110,42 +111,29 @@ func (p *play) act(ctx context.Context, number int, fenced bool) error {
 	return s.finish(ctx)
 }
 
-func (p *play) list() string {
-	text := ""
+func (p *performance) list() string {
+	var all []string
 	for i, d := range p.deposits {
-		if i > 0 {
-			text += "  "
-		}
-		text += fmt.Sprintf("%s +%d", letter(i), d)
+		all = append(all, fmt.Sprintf("%s +%d", letter(i), d))
 	}
-	return text
+	return strings.Join(all, "  ")
 }
 
 func (s *scene) firstHolds(ctx context.Context) error {
-	a := s.players[0]
-	if err := a.send(command{Do: doAcquire}); err != nil {
-		return err
-	}
-	granted, err := a.expect(ctx, patience, saysGranted)
+	granted, err := s.players[0].ask(ctx, command{Do: doAcquire}, saysGranted)
 	if err != nil {
 		return err
 	}
-	s.stage.tell("A", fmt.Sprintf("holds the lock: token %d, lease %v", granted.Token, s.TTL), func(now time.Duration) {
-		s.rows[0].Add(heldSpan(now, granted.Token))
+	return s.holds(ctx, 0, granted.Token, fmt.Sprintf("holds the lock: token %d, lease %v", granted.Token, s.ttl))
+}
+
+// holds tells that a worker has the lock, and lets it read.
+func (s *scene) holds(ctx context.Context, i int, token int64, what string) error {
+	s.stage.tell(letter(i), what, func(now time.Duration) {
+		s.rows[i].Add(timeline.Span{Kind: timeline.Held, From: now, To: timeline.Open,
+			Text: fmt.Sprintf("token %d", token), Short: fmt.Sprint(token)})
 	})
-	return s.reads(ctx, 0)
-}
-
-func heldSpan(now time.Duration, token int64) timeline.Span {
-	return timeline.Span{Kind: timeline.Held, From: now, To: timeline.Open, Text: fmt.Sprintf("token %d", token),
-		Short: fmt.Sprint(token)}
-}
-
-func (s *scene) reads(ctx context.Context, i int) error {
-	if err := s.players[i].send(command{Do: doRead}); err != nil {
-		return err
-	}
-	read, err := s.players[i].expect(ctx, patience, saysRead)
+	read, err := s.players[i].ask(ctx, command{Do: doRead}, saysRead)
 	if err != nil {
 		return err
 	}
@@ -194,20 +182,17 @@ func (s *scene) otherWorks(ctx context.Context, i int, leaseEnds time.Duration) 
 		}
 		s.stage.tell("A", "its lease has ended; A does not know, it is stopped", nil)
 	}
-	granted, err := s.players[i].expect(ctx, 2*s.TTL+patience, saysGranted)
+	granted, err := s.players[i].expect(ctx, 2*s.ttl+patience, saysGranted)
 	if err != nil {
 		return err
 	}
-	s.stage.tell(letter(i), fmt.Sprintf("holds the lock: token %d", granted.Token), func(now time.Duration) {
-		s.rows[i].Add(heldSpan(now, granted.Token))
-	})
-	if err := s.reads(ctx, i); err != nil {
+	if err := s.holds(ctx, i, granted.Token, fmt.Sprintf("holds the lock: token %d", granted.Token)); err != nil {
 		return err
 	}
 	if err := pause(ctx, s.working-s.overlap); err != nil {
 		return err
 	}
-	if i+1 < s.Workers {
+	if i+1 < s.workers {
 		if err := s.asks(i + 1); err != nil {
 			return err
 		}
@@ -220,16 +205,13 @@ func (s *scene) otherWorks(ctx context.Context, i int, leaseEnds time.Duration) 
 
 func (s *scene) writesAndReleases(ctx context.Context, i int) error {
 	p := s.players[i]
-	if err := p.send(command{Do: doWrite, Amount: s.deposits[i], Act: s.act, Fenced: s.fenced}); err != nil {
-		return err
-	}
-	wrote, err := p.expect(ctx, patience, saysWrote, saysInvalid, saysRefused)
+	wrote, err := p.ask(ctx, s.write(i), saysWrote, saysInvalid, saysRefused)
 	if err != nil {
 		return err
 	}
 	if wrote.Says != saysWrote {
-		return fmt.Errorf("%w: worker %s lost its own lease: %s (this machine is too busy for leases of %v)", ErrStory,
-			p.name, wrote.Message, s.TTL)
+		return fmt.Errorf("%w: worker %s lost its own lease: %s (this machine is too busy for leases of %v)", errStory,
+			p.name, wrote.Message, s.ttl)
 	}
 	if err := s.record(ctx, i, wrote, false); err != nil {
 		return err
@@ -239,11 +221,12 @@ func (s *scene) writesAndReleases(ctx context.Context, i int) error {
 		s.rows[i].Note(now, timeline.Good, timeline.Written)
 		s.balance.Note(now, timeline.Good, fmt.Sprint(wrote.Wrote))
 	})
-	if err := p.send(command{Do: doRelease}); err != nil {
-		return err
-	}
-	_, err = p.expect(ctx, patience, saysReleased)
+	_, err = p.ask(ctx, command{Do: doRelease}, saysReleased)
 	return err
+}
+
+func (s *scene) write(i int) command {
+	return command{Do: doWrite, Amount: s.deposits[i], Act: s.act, Fenced: s.fenced}
 }
 
 // record keeps a write for the ledger, with the resulting balance.
@@ -257,7 +240,7 @@ func (s *scene) record(ctx context.Context, i int, r report, late bool) error {
 // firstGoesOn continues A, whose next step is to write: its computing is done.
 func (s *scene) firstGoesOn(ctx context.Context) error {
 	a := s.players[0]
-	if err := a.send(command{Do: doWrite, Amount: s.deposits[0], Act: s.act, Fenced: s.fenced}); err != nil {
+	if err := a.send(s.write(0)); err != nil {
 		return err
 	}
 	on := "is continued (SIGCONT) where it stopped"
@@ -292,7 +275,7 @@ func (s *scene) firstGoesOn(ctx context.Context) error {
 		return nil
 	}
 	lost := fmt.Sprintf("deposits of %d are DESTROYED", s.total()-opening-s.deposits[0])
-	if s.Workers == 2 {
+	if s.workers == 2 {
 		lost = fmt.Sprintf("B's deposit of %d is DESTROYED", s.deposits[1])
 	}
 	s.stage.tell("A", fmt.Sprintf("writes %d, which is accepted: %s", r.Wrote, s.stage.style(styleBad, lost)),
@@ -306,18 +289,12 @@ func (s *scene) firstGoesOn(ctx context.Context) error {
 
 // firstStartsOver is what a refused worker does: it takes the lock again and reads again.
 func (s *scene) firstStartsOver(ctx context.Context) error {
-	if err := s.players[0].send(command{Do: doAcquire}); err != nil {
-		return err
-	}
-	granted, err := s.players[0].expect(ctx, patience, saysGranted)
+	granted, err := s.players[0].ask(ctx, command{Do: doAcquire}, saysGranted)
 	if err != nil {
 		return err
 	}
-	s.stage.tell("A", fmt.Sprintf("starts over: holds the lock again, token %d", granted.Token),
-		func(now time.Duration) {
-			s.rows[0].Add(heldSpan(now, granted.Token))
-		})
-	if err := s.reads(ctx, 0); err != nil {
+	again := fmt.Sprintf("starts over: holds the lock again, token %d", granted.Token)
+	if err := s.holds(ctx, 0, granted.Token, again); err != nil {
 		return err
 	}
 	if err := pause(ctx, s.working); err != nil {
@@ -346,7 +323,7 @@ func (s *scene) finish(ctx context.Context) error {
 }
 
 // total is the balance with every deposit in it.
-func (p *play) total() int64 {
+func (p *performance) total() int64 {
 	sum := int64(opening)
 	for _, d := range p.deposits {
 		sum += d

@@ -11,13 +11,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 )
 
 func TestEveryAllowedStoryIsShorterThanAQuarterOfAMinute(t *testing.T) {
-	for workers := MinWorkers; workers <= MaxWorkers; workers++ {
-		for _, ttl := range []time.Duration{MinTTL, DefaultTTL, MaxTTL} {
-			o := Options{Workers: workers, TTL: ttl}
-			if err := o.Check(); err != nil {
+	for workers := minWorkers; workers <= maxWorkers; workers++ {
+		for _, ttl := range []time.Duration{minTTL, defaultTTL, maxTTL} {
+			o := options{workers: workers, ttl: ttl}
+			if err := o.check(); err != nil {
 				t.Fatal(err)
 			}
 			// A waiting worker may see the end of a lease a quarter of the TTL late.
@@ -29,12 +31,12 @@ func TestEveryAllowedStoryIsShorterThanAQuarterOfAMinute(t *testing.T) {
 }
 
 func TestOptionsOutsideTheBoundsAreRefused(t *testing.T) {
-	for _, o := range []Options{
-		{Workers: MinWorkers - 1, TTL: DefaultTTL}, {Workers: MaxWorkers + 1, TTL: DefaultTTL},
-		{Workers: MinWorkers, TTL: MinTTL - 1}, {Workers: MinWorkers, TTL: MaxTTL + 1},
+	for _, o := range []options{
+		{workers: minWorkers - 1, ttl: defaultTTL}, {workers: maxWorkers + 1, ttl: defaultTTL},
+		{workers: minWorkers, ttl: minTTL - 1}, {workers: minWorkers, ttl: maxTTL + 1},
 	} {
-		var option *OptionError
-		if err := Run(t.Context(), o); !errors.As(err, &option) {
+		var refused *cli.Advised
+		if err := play(t.Context(), o); !errors.As(err, &refused) || refused.Code != cli.ExitUsage {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
@@ -42,13 +44,13 @@ func TestOptionsOutsideTheBoundsAreRefused(t *testing.T) {
 
 func TestTheSeedDeterminesNamesAndAmounts(t *testing.T) {
 	for seed := range uint64(50) {
-		a, b := newStory(seed, MaxWorkers), newStory(seed, MaxWorkers)
+		a, b := newStory(seed, maxWorkers), newStory(seed, maxWorkers)
 		if a.account != b.account || !slices.Equal(a.names, b.names) || !slices.Equal(a.deposits, b.deposits) {
 			t.Fatalf("seed %d: %+v and %+v", seed, a, b)
 		}
 		slices.Sort(a.deposits)
 		slices.Sort(a.names)
-		if len(slices.Compact(a.deposits)) != MaxWorkers || len(slices.Compact(a.names)) != MaxWorkers {
+		if len(slices.Compact(a.deposits)) != maxWorkers || len(slices.Compact(a.names)) != maxWorkers {
 			t.Errorf("seed %d: two workers are alike: %+v", seed, b)
 		}
 	}
@@ -58,8 +60,8 @@ func TestTheSeedDeterminesNamesAndAmounts(t *testing.T) {
 }
 
 // ended is a play that ended as it must; the tests of verdict change one thing each.
-func ended() *play {
-	p := &play{Options: Options{Workers: 2}, story: story{deposits: []int64{50, 70}}}
+func ended() *performance {
+	p := &performance{options: options{workers: 2}, story: story{deposits: []int64{50, 70}}}
 	p.outcomes = []outcome{{balance: 1050, accepted: 2}, {balance: 1120, accepted: 2}}
 	p.results = []result{{act: 1, late: true}, {act: 2}, {act: 2, late: true, refused: true, state: "LK003"}, {act: 2}}
 	return p
@@ -72,17 +74,17 @@ func TestTheVerdictIsNilForTheStoryAsTold(t *testing.T) {
 }
 
 func TestTheVerdictNamesWhatWentWrong(t *testing.T) {
-	for want, change := range map[string]func(*play){
-		"NOT refused":              func(p *play) { p.results[2].refused = false },
-		"stale write was NOT":      func(p *play) { p.results[2].state = "40001" },
-		"with the fence":           func(p *play) { p.outcomes[1].balance = 1050 },
-		"without the fence":        func(p *play) { p.outcomes[0].balance = 1120 },
-		"after 3 writes, not 1120": func(p *play) { p.outcomes[1].accepted = 3 },
-		"1 acts":                   func(p *play) { p.outcomes = p.outcomes[:1] },
+	for want, change := range map[string]func(*performance){
+		"NOT refused":              func(p *performance) { p.results[2].refused = false },
+		"stale write was NOT":      func(p *performance) { p.results[2].state = "40001" },
+		"with the fence":           func(p *performance) { p.outcomes[1].balance = 1050 },
+		"without the fence":        func(p *performance) { p.outcomes[0].balance = 1120 },
+		"after 3 writes, not 1120": func(p *performance) { p.outcomes[1].accepted = 3 },
+		"1 acts":                   func(p *performance) { p.outcomes = p.outcomes[:1] },
 	} {
 		p := ended()
 		change(p)
-		if err := p.verdict(); !errors.Is(err, ErrStory) || !strings.Contains(err.Error(), want) {
+		if err := p.verdict(); !errors.Is(err, errStory) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
 	}
@@ -97,7 +99,7 @@ func TestAWorkerThatCannotBeginSaysWhy(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	in, out := newPipe(line)
-	if err := Work(ctx, in, out); err == nil {
+	if err := work(ctx, in, out); err == nil {
 		t.Error("no error")
 	}
 	in.Close()
@@ -127,19 +129,3 @@ func (p *pipe) Read(b []byte) (int, error) {
 }
 
 func (p *pipe) Close() { close(p.closed) }
-
-func TestClipNeverCutsASequence(t *testing.T) {
-	line := "ab\x1b[31mcd\x1b[0mef"
-	for width := 1; width <= 8; width++ {
-		got := clip(line, width)
-		if n := visible(got); n > width {
-			t.Errorf("%d columns of %d: %q", n, width, got)
-		}
-		if strings.Count(got, "\x1b") != strings.Count(got, "m") {
-			t.Errorf("%q", got)
-		}
-	}
-	if got := visible(line); got != 6 {
-		t.Errorf("%d columns", got)
-	}
-}

@@ -20,8 +20,7 @@ type outcome struct {
 	accepted int // writes
 }
 
-// epilogue prints the ledger and what to try next.
-func (p *play) epilogue() {
+func (p *performance) epilogue() {
 	t := table.NewWriter()
 	t.SetStyle(table.StyleRounded)
 	t.Style().Format.Header = text.FormatDefault
@@ -53,7 +52,7 @@ func (p *play) epilogue() {
 	}
 	database := "postgres://…"
 	if p.server.Kind() == pgserver.KindURL {
-		database = withoutPassword(p.ConnString)
+		database = withoutPassword(p.connString)
 	}
 	p.stage.print(`
 %s
@@ -66,10 +65,10 @@ func (p *play) epilogue() {
   go -C integration test -p 4 . github.com/pglock-dev/pglock/...
                                               the promises, tested
   README.md                                   how to use it in a program`,
-		p.stage.style(styleTitle, "TRY NEXT"), p.Seed+1, database)
+		p.stage.style(styleTitle, "TRY NEXT"), p.seed+1, database)
 }
 
-func (p *play) judge(r result) string {
+func (p *performance) judge(r result) string {
 	switch {
 	case r.refused && r.state != "":
 		return p.stage.style(styleBad, "refused: "+r.state)
@@ -81,7 +80,7 @@ func (p *play) judge(r result) string {
 	return p.stage.style(styleGood, "accepted")
 }
 
-func (p *play) shown(r result) string {
+func (p *performance) shown(r result) string {
 	b := strconv.FormatInt(r.balance, 10)
 	if r.late && !r.refused {
 		return p.stage.style(styleBad, b)
@@ -91,12 +90,12 @@ func (p *play) shown(r result) string {
 
 // verdict is nil if the story ended as it must: without the fence the stale write destroyed the others' deposits;
 // with it the database refused that write and nothing was lost.
-func (p *play) verdict() error {
+func (p *performance) verdict() error {
 	if len(p.outcomes) != 2 {
-		return fmt.Errorf("%w: %d acts", ErrStory, len(p.outcomes))
+		return fmt.Errorf("%w: %d acts", errStory, len(p.outcomes))
 	}
 	var wrong []string
-	if o := p.outcomes[0]; o.balance != opening+p.deposits[0] || o.accepted != p.Workers {
+	if o := p.outcomes[0]; o.balance != opening+p.deposits[0] || o.accepted != p.workers {
 		wrong = append(wrong, fmt.Sprintf("without the fence the balance is %d after %d writes; the stale write of "+
 			"%d should have destroyed the others",
 			o.balance, o.accepted, opening+p.deposits[0]))
@@ -108,12 +107,12 @@ func (p *play) verdict() error {
 	if !refused {
 		wrong = append(wrong, "the stale write was NOT refused by the fence")
 	}
-	if o := p.outcomes[1]; o.balance != p.total() || o.accepted != p.Workers {
+	if o := p.outcomes[1]; o.balance != p.total() || o.accepted != p.workers {
 		wrong = append(wrong, fmt.Sprintf("with the fence the balance is %d after %d writes, not %d", o.balance,
 			o.accepted, p.total()))
 	}
 	if wrong == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrStory, strings.Join(wrong, "; "))
+	return fmt.Errorf("%w: %s", errStory, strings.Join(wrong, "; "))
 }

@@ -1,6 +1,9 @@
 package demo
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // setup is the first line that a worker reads. It comes through the pipe, not as an argument, because it may hold a
 // password.
@@ -48,4 +51,15 @@ type report struct {
 	Wrote   int64  `json:"wrote,omitempty"` // or tried to
 	State   string `json:"state,omitempty"` // SQLSTATE of a refusal
 	Message string `json:"message,omitempty"`
+}
+
+// receive hands on each message, until the other side is gone.
+func receive[T any](lines *json.Decoder, to chan<- T) {
+	for {
+		var message T
+		if lines.Decode(&message) != nil {
+			return
+		}
+		to <- message
+	}
 }

@@ -3,7 +3,6 @@
 package demo
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -32,33 +32,28 @@ func startPlayer(name string, s setup) (*player, error) {
 	if err != nil {
 		return nil, fmt.Errorf("demo: find this program: %w", err)
 	}
+	failed := func(err error) (*player, error) { return nil, fmt.Errorf("demo: start worker %s: %w", name, err) }
 	// Not bound to a context: end kills it, however the run ends.
-	p := &player{name: name, cmd: exec.Command(program, WorkerCommand), reports: make(chan report, 16),
+	p := &player{name: name, cmd: exec.Command(program, workerCommand), reports: make(chan report, 16),
 		ended: make(chan struct{})}
 	p.cmd.SysProcAttr = workerAttributes()
 	p.cmd.Stderr = &p.stderr
 	p.cmd.WaitDelay = time.Second
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
-		return nil, fmt.Errorf("demo: start worker %s: %w", name, err)
+		return failed(err)
 	}
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
-		return nil, fmt.Errorf("demo: start worker %s: %w", name, err)
+		return failed(err)
 	}
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("demo: start worker %s: %w", name, err)
+		return failed(err)
 	}
 	go func() {
 		defer close(p.ended)
 		defer close(p.reports)
-		lines := bufio.NewScanner(stdout)
-		for lines.Scan() {
-			var r report
-			if json.Unmarshal(lines.Bytes(), &r) == nil {
-				p.reports <- r // few, and the channel has room for all that nobody waits for
-			}
-		}
-		_ = p.cmd.Wait() // its output shows how it ended
+		receive(json.NewDecoder(stdout), p.reports) // few: the channel has room for all that nobody waits for
+		_ = p.cmd.Wait()                            // its output shows how it ended
 	}()
 	if err := p.send(s); err != nil {
 		return nil, errors.Join(err, p.end())
@@ -66,15 +61,19 @@ func startPlayer(name string, s setup) (*player, error) {
 	return p, nil
 }
 
-func (p *player) send(v any) error {
-	line, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if _, err := p.stdin.Write(append(line, '\n')); err != nil {
+func (p *player) send(message any) error {
+	if err := json.NewEncoder(p.stdin).Encode(message); err != nil {
 		return fmt.Errorf("demo: tell worker %s: %w", p.name, err)
 	}
 	return nil
+}
+
+// ask sends a command, and waits for the report about it.
+func (p *player) ask(ctx context.Context, c command, kinds ...string) (report, error) {
+	if err := p.send(c); err != nil {
+		return report{}, err
+	}
+	return p.expect(ctx, patience, kinds...)
 }
 
 // expect waits for the next report, which must be of one of the given kinds.
@@ -89,12 +88,10 @@ func (p *player) expect(ctx context.Context, patience time.Duration, kinds ...st
 		case r.Says == saysFailed:
 			return r, fmt.Errorf("demo: worker %s: %s", p.name, r.Message)
 		}
-		for _, k := range kinds {
-			if r.Says == k {
-				return r, nil
-			}
+		if slices.Contains(kinds, r.Says) {
+			return r, nil
 		}
-		return r, fmt.Errorf("%w: worker %s says %q where %q was expected %s", ErrStory, p.name, r.Says, kinds,
+		return r, fmt.Errorf("%w: worker %s says %q where %q was expected %s", errStory, p.name, r.Says, kinds,
 			r.Message)
 	case <-late.C:
 		return report{}, fmt.Errorf("demo: worker %s did not answer within %v", p.name, patience)

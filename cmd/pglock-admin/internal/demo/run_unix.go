@@ -52,21 +52,20 @@ func newStory(seed uint64, workers int) story {
 // letter names a worker.
 func letter(i int) string { return string(rune('A' + i)) }
 
-// Run plays the story. When ctx ends it stops at once. However it returns, no process, folder or schema is left. The
-// error is ErrStory if the story did not end as it must, ErrTidy if something is left after all, an *OptionError for
-// a bad option, or whatever went wrong.
-func Run(ctx context.Context, o Options) (err error) {
-	if err := o.Check(); err != nil {
+// play plays the story. When ctx ends it stops at once. However it returns, no process, folder or schema is left. The
+// error is errStory if the story did not end as it must, errTidy if something is left after all, or what went wrong.
+func play(ctx context.Context, o options) (err error) {
+	if err := o.check(); err != nil {
 		return err
 	}
-	p := &play{Options: o, story: newStory(o.Seed, o.Workers), stage: newStage(o)}
+	p := &performance{options: o, story: newStory(o.seed, o.workers), stage: newStage(o)}
 	defer func() {
 		p.stage.shut()
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
 		if left := p.tidy(ctx); left != nil {
-			err = errors.Join(err, fmt.Errorf("%w: %w", ErrTidy, left))
+			err = errors.Join(err, fmt.Errorf("%w: %w", errTidy, left))
 		}
 	}()
 	if err := p.prepare(ctx); err != nil {
@@ -75,9 +74,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	return p.perform(ctx)
 }
 
-// play is one performance and all that must be removed after it.
-type play struct {
-	Options
+// performance is one performance and all that must be removed after it.
+type performance struct {
+	options
 	story
 	stage *stage
 
@@ -92,10 +91,10 @@ type play struct {
 	outcomes []outcome
 }
 
-func (p *play) prepare(ctx context.Context) (err error) {
+func (p *performance) prepare(ctx context.Context) (err error) {
 	p.stage.print("%s  one lock, one account, %d workers, leases of %v, seed %d",
-		p.stage.style(styleTitle, "pglock demo"), p.Workers, p.TTL, p.Seed)
-	if p.server, err = pgserver.Locate(ctx, p.ConnString, p.stage.progress()); err != nil {
+		p.stage.style(styleTitle, "pglock demo"), p.workers, p.ttl, p.seed)
+	if p.server, err = pgserver.Locate(ctx, p.connString, progress{p.stage}); err != nil {
 		return err
 	}
 	p.url = p.server.URL()
@@ -126,7 +125,7 @@ func (p *play) prepare(ctx context.Context) (err error) {
 	}
 	for i, name := range p.names {
 		player, err := startPlayer(letter(i), setup{URL: p.url, Schema: p.schema, Account: p.account,
-			Holder: letter(i) + " " + name, TTL: p.TTL})
+			Holder: letter(i) + " " + name, TTL: p.ttl})
 		if err != nil {
 			return err
 		}
@@ -140,7 +139,7 @@ func (p *play) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-func (p *play) perform(ctx context.Context) error {
+func (p *performance) perform(ctx context.Context) error {
 	for number, fenced := range []bool{false, true} {
 		if err := p.act(ctx, number+1, fenced); err != nil {
 			return err
@@ -151,7 +150,7 @@ func (p *play) perform(ctx context.Context) error {
 }
 
 // tidy removes everything, in an order in which nothing depends on what was removed before.
-func (p *play) tidy(ctx context.Context) error {
+func (p *performance) tidy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidying)
 	defer cancel()
 	var errs []error
@@ -170,14 +169,11 @@ func (p *play) tidy(ctx context.Context) error {
 	return errors.Join(append(errs, p.server.Stop())...)
 }
 
-func (p *play) dropSchema(ctx context.Context) error {
+func (p *performance) dropSchema(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, p.url)
 	if err == nil {
 		defer conn.Close(ctx)
 		err = dropLedger(ctx, conn, p.schema)
-		if isMissing(err) {
-			return nil
-		}
 	}
 	if err == nil {
 		err = migrations.Down(ctx, p.url, migrations.WithSchema(p.schema))
@@ -186,11 +182,6 @@ func (p *play) dropSchema(ctx context.Context) error {
 		return fmt.Errorf("schema %s (DROP SCHEMA %s CASCADE): %w", p.schema, p.schema, err)
 	}
 	return nil
-}
-
-func isMissing(err error) bool {
-	var e interface{ SQLState() string }
-	return errors.As(err, &e) && e.SQLState() == "3F000"
 }
 
 // withoutPassword returns the connection string in a form that may be shown.
@@ -209,11 +200,9 @@ func withoutPassword(connString string) string {
 }
 
 // progress takes the line that announces a download.
-func (s *stage) progress() *progressWriter { return &progressWriter{s} }
+type progress struct{ *stage }
 
-type progressWriter struct{ s *stage }
-
-func (w *progressWriter) Write(b []byte) (int, error) {
-	w.s.print("%s", strings.TrimRight(string(b), "\n"))
+func (p progress) Write(b []byte) (int, error) {
+	p.print("%s", strings.TrimRight(string(b), "\n"))
 	return len(b), nil
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
+	"github.com/charmbracelet/x/ansi"
+	"github.com/charmbracelet/x/term"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/timeline"
 )
@@ -41,13 +41,13 @@ type stage struct {
 	drawn int // lines of the drawing above the cursor
 }
 
-func newStage(o Options) *stage {
-	s := &stage{out: o.Out, begun: time.Now()}
-	columns, rows, terminal := terminalSize(o.Out)
-	fits := columns >= leastWidth && rows >= o.Workers+6+shownLines
+func newStage(o options) *stage {
+	s := &stage{out: o.out, begun: time.Now()}
+	columns, rows, terminal := terminalSize(o.out)
+	fits := columns >= leastWidth && rows >= o.workers+6+shownLines
 	capable := terminal && os.Getenv("TERM") != "dumb"
-	s.live = capable && fits && !o.Plain
-	s.colour = capable && !o.Plain && !o.NoColour
+	s.live = capable && fits && !o.plain
+	s.colour = capable && !o.plain && !o.noColour
 	return s
 }
 
@@ -57,14 +57,11 @@ func terminalSize(w io.Writer) (columns, rows int, terminal bool) {
 	if !ok {
 		return 0, 0, false
 	}
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return 0, 0, false
+	columns, rows, err := term.GetSize(f.Fd())
+	if err == nil && columns == 0 { // a terminal that hides its size
+		columns, rows = plainWidth, 24
 	}
-	if size.Col == 0 { // a terminal that hides its size
-		return plainWidth, 24, true
-	}
-	return int(size.Col), int(size.Row), true
+	return columns, rows, err == nil
 }
 
 func (s *stage) width() int {
@@ -202,49 +199,8 @@ func (s *stage) draw() {
 		fmt.Fprintf(&b, "\x1b[%dA", s.drawn)
 	}
 	for _, l := range lines {
-		b.WriteString("\r" + clip(l, width) + "\x1b[K\n")
+		b.WriteString("\r" + ansi.Truncate(l, width, "…") + "\x1b[K\n")
 	}
 	s.drawn = len(lines)
 	s.write(b.String())
-}
-
-// clip cuts a line that may hold ANSI styles to a width: a wrapped line would spoil the drawing.
-func clip(line string, width int) string {
-	var b strings.Builder
-	columns, styled := 0, false
-	plain := visible(line)
-	for i := 0; i < len(line); {
-		if line[i] == 0x1b {
-			end := strings.IndexByte(line[i:], 'm') + i + 1
-			b.WriteString(line[i:end])
-			styled = true
-			i = end
-			continue
-		}
-		r, size := utf8.DecodeRuneInString(line[i:])
-		if columns == width-1 && plain > width {
-			b.WriteString("…")
-			break
-		}
-		b.WriteRune(r)
-		columns++
-		i += size
-	}
-	if styled {
-		b.WriteString("\x1b[0m")
-	}
-	return b.String()
-}
-
-// visible counts the columns of a line that may hold ANSI styles.
-func visible(line string) (columns int) {
-	for i := 0; i < len(line); i++ {
-		switch {
-		case line[i] == 0x1b:
-			i += strings.IndexByte(line[i:], 'm')
-		case utf8.RuneStart(line[i]):
-			columns++
-		}
-	}
-	return columns
 }

@@ -5,10 +5,13 @@ package demo
 import (
 	"context"
 	"io"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 )
 
-// Run returns ErrUnsupported on this system.
-func Run(context.Context, Options) error { return ErrUnsupported }
+func play(context.Context, options) error {
+	return cli.Errorf(cli.ExitFailure, "run the demo on Linux or macOS, or in a container",
+		"demo: it stops and continues processes, which needs a Unix system")
+}
 
-// Work returns ErrUnsupported on this system.
-func Work(context.Context, io.Reader, io.Writer) error { return ErrUnsupported }
+func work(context.Context, io.Reader, io.Writer) error { return play(context.Background(), options{}) }

@@ -3,7 +3,6 @@
 package demo
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,29 +18,23 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Work is the life of one worker: it reads commands from in, one JSON object per line, and writes its results to out.
+// work is the life of one worker: it reads commands from in, one JSON object per line, and writes its results to out.
 // It returns when in ends, at the latest with the process that plays the story.
-func Work(ctx context.Context, in io.Reader, out io.Writer) error {
+func work(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	lines := bufio.NewScanner(in)
-	if !lines.Scan() {
-		return lines.Err()
-	}
+	lines := json.NewDecoder(in)
 	w := &worker{out: json.NewEncoder(out)}
-	if err := json.Unmarshal(lines.Bytes(), &w.setup); err != nil {
+	if err := lines.Decode(&w.setup); errors.Is(err, io.EOF) {
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("demo: first line: %w", err)
 	}
 	commands := make(chan command, 16)
 	go func() { // ends with in, at the latest with the process
 		defer cancel()
 		defer close(commands)
-		for lines.Scan() {
-			var c command
-			if json.Unmarshal(lines.Bytes(), &c) == nil {
-				commands <- c
-			}
-		}
+		receive(lines, commands)
 	}()
 	if err := w.work(ctx, commands); err != nil && ctx.Err() == nil {
 		w.tell(report{Says: saysFailed, Message: err.Error()})
@@ -133,18 +126,17 @@ func (w *worker) write(ctx context.Context, c command) error {
 	} else {
 		err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error { return update(ctx, tx) })
 	}
-	var refusal *pgconn.PgError
-	switch {
-	case err == nil:
-		w.tell(report{Says: saysWrote, Token: e.Token, Read: e.Read, Wrote: e.Wrote})
-	case errors.As(err, &refusal):
-		w.tell(report{Says: saysRefused, Token: e.Token, Read: e.Read, Wrote: e.Wrote, State: refusal.Code,
-			Message: refusal.Message})
-	case errors.Is(err, pglock.ErrLost), errors.Is(err, fencedstore.ErrStaleToken):
-		w.tell(report{Says: saysRefused, Token: e.Token, Read: e.Read, Wrote: e.Wrote, Message: err.Error()})
-	default:
+	r := report{Says: saysRefused, Token: e.Token, Read: e.Read, Wrote: e.Wrote}
+	if refusal, is := errors.AsType[*pgconn.PgError](err); is {
+		r.State, r.Message = refusal.Code, refusal.Message
+	} else if errors.Is(err, pglock.ErrLost) || errors.Is(err, fencedstore.ErrStaleToken) {
+		r.Message = err.Error()
+	} else if err != nil {
 		return err
+	} else {
+		r.Says = saysWrote
 	}
+	w.tell(r)
 	return nil
 }
 

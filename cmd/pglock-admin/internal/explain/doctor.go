@@ -17,14 +17,12 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// DoctorView is what doctor found, in JSON.
 type DoctorView struct {
 	Findings  []lockadmin.Finding `json:"findings"`
 	Attention []string            `json:"attention"`         // the items that are not ok
 	Verdict   string              `json:"verdict,omitempty"` // with --engine: whether locks are safe here
 }
 
-// NewDoctor is the command doctor.
 func NewDoctor(o *cli.Options) *cobra.Command {
 	strict, asEngine := false, false
 	cmd := &cobra.Command{
@@ -47,7 +45,6 @@ the database, and three connections.`,
   pglock-admin doctor --strict
   pglock-admin doctor --engine --strict
   pglock-admin doctor -o json | jq '.findings[] | select(.level == "attention")'`,
-		Args:        cli.NoArguments,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.WithPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
@@ -55,15 +52,13 @@ the database, and three connections.`,
 				if view.Findings == nil {
 					return err
 				}
-				if writeErr := o.Show(cmd, view, func(w *cli.Page) {
-					drawDoctor(w, view)
-				}); writeErr != nil || err != nil {
-					return errors.Join(writeErr, err)
+				err = errors.Join(o.Show(cmd, view, func(w *cli.Page) { drawDoctor(w, view) }), err)
+				if err != nil {
+					return err
 				}
 				if strict && len(view.Attention) > 0 {
-					return &cli.Advised{Code: cli.ExitAttention, Text: cli.Count(int64(len(view.Attention)),
-						"finding") +
-						" marked attention (--strict)", Hint: "follow the explanation of each, or leave --strict out"}
+					return cli.Errorf(cli.ExitAttention, "follow the explanation of each, or leave --strict out",
+						"%s marked attention (--strict)", cli.Count(int64(len(view.Attention)), "finding"))
 				}
 				return nil
 			})
@@ -125,10 +120,7 @@ const (
 )
 
 func drawDoctor(w *cli.Page, v DoctorView) {
-	most, width := cli.TerminalWidth, 0
-	if w.Width > 0 {
-		most = max(min(most, w.Width), cli.LeastWidth)
-	}
+	most, width := cli.TextWidth(w), 0
 	for _, f := range v.Findings {
 		if n := utf8.RuneCountInString(shown.Text(f.Item)); n <= itemMost {
 			width = max(width, n)
@@ -154,5 +146,5 @@ func drawDoctor(w *cli.Page, v DoctorView) {
 
 // indented wraps a text for the column of the items.
 func indented(s string, most int) string {
-	return strings.ReplaceAll(cli.Wrapped(s, most-markWidth), "\n", "\n"+strings.Repeat(" ", markWidth))
+	return cli.Indented(cli.Wrapped(s, most-markWidth), markWidth)
 }

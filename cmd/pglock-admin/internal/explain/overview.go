@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
-	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -51,8 +50,8 @@ func overview(o *cli.Options, cmd *cobra.Command, limit int) error {
 
 func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
 	if len(view.Locks) > 0 {
-		titles := []string{"VERDICT", "LOCK", "FOR", "WAITING", "WHAT", "WHO", "NEXT"}
-		var rows [][]string
+		t := cli.Table{Titles: []string{"VERDICT", "LOCK", "FOR", "WAITING", "WHAT", "WHO", "NEXT"},
+			Right: []string{"FOR", "WAITING"}, Spare: []string{"NEXT", "WAITING"}}
 		for _, s := range view.Locks {
 			lock, since := shown.Name(s.Lock), "-"
 			if s.Lock == "" {
@@ -69,14 +68,10 @@ func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
 			if who != "" {
 				who = shown.Text(who)
 			}
-			rows = append(rows, []string{cli.Mark(s.Severity), lock, since, strconv.Itoa(s.Waiting), s.Text, who, next})
+			t.Rows = append(t.Rows, []string{cli.Mark(s.Severity), lock, since, strconv.Itoa(s.Waiting), s.Text, who,
+				next})
 		}
-		for _, title := range []string{"NEXT", "WAITING"} {
-			if !w.Fits(cli.TableOf(titles, rows)) {
-				titles, rows = look.Without(title, titles, rows)
-			}
-		}
-		cli.DrawTable(w, titles, rows, look.PlacesOf([]string{"FOR", "WAITING"}, titles)...)
+		t.Draw(w)
 		if first := view.Locks[0]; first.Why != "" {
 			todo := first.Why
 			if first.Next.Run == lockadmin.RunAdmin && strings.HasPrefix(first.Next.Command, "why ") {

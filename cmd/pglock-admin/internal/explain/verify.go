@@ -27,7 +27,6 @@ type verifyView struct {
 	Settings   look.RecordView `json:"history"`
 }
 
-// NewVerify is the command verify.
 func NewVerify(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [NAME]",
@@ -54,7 +53,6 @@ You need the role pglock_admin.`,
 		Example: `  pglock-admin verify
   pglock-admin verify nightly-report -o json
   pglock-admin verify --timeout 10m`,
-		Args:        cli.AtMostOneName,
 		Annotations: cli.ForOperators,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := cli.OptionalName(cmd, args)
@@ -78,8 +76,8 @@ You need the role pglock_admin.`,
 				if err := o.Show(cmd, view, func(w *cli.Page) { drawVerify(w, v) }); err != nil || view.OK {
 					return err
 				}
-				return &cli.Advised{Code: cli.ExitAttention, Text: summary(v), Hint: "docs/history.md says what each " +
-					"finding means, and what to do"}
+				return cli.Errorf(cli.ExitAttention, "docs/history.md says what each finding means, and what to do",
+					"%s", summary(v))
 			})
 		},
 	}
@@ -195,7 +193,8 @@ func drawGaps(w *cli.Page, v lockadmin.Verification) {
 		}
 		return strconv.FormatInt(t, 10)
 	}
-	var rows [][]string
+	t := cli.Table{Titles: []string{"LOCK", "SLOT", "MISSING", "AFTER TOKEN", "BEFORE TOKEN", "WHY"},
+		Right: []string{"SLOT", "MISSING", "AFTER TOKEN", "BEFORE TOKEN"}}
 	shownOf, listed := map[bool]int{}, int64(0)
 	for _, g := range v.Gaps {
 		unknown := g.Cause == lockadmin.GapUnknown
@@ -203,10 +202,10 @@ func drawGaps(w *cli.Page, v lockadmin.Verification) {
 			continue
 		}
 		listed++
-		rows = append(rows, []string{shown.Name(g.Lock), strconv.Itoa(g.Slot), strconv.FormatInt(g.Missing, 10),
+		t.Rows = append(t.Rows, []string{shown.Name(g.Lock), strconv.Itoa(g.Slot), strconv.FormatInt(g.Missing, 10),
 			token(int64(g.After)), token(int64(g.Before)), gapTexts[g.Cause]})
 	}
-	cli.DrawTable(w, []string{"LOCK", "SLOT", "MISSING", "AFTER TOKEN", "BEFORE TOKEN", "WHY"}, rows, 1, 2, 3, 4)
+	t.Draw(w)
 	if more := v.GapCount - listed; more > 0 {
 		fmt.Fprintf(w, "and %s\n", cli.Count(more, "more gap"))
 	}

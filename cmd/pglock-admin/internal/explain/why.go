@@ -10,7 +10,6 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// NewWhy is the command why.
 func NewWhy(o *cli.Options) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
@@ -35,7 +34,6 @@ You need the role pglock_user. To see takeovers and breaks you also need pglock_
 connections do, pg_read_all_stats.`,
 		Example: `  pglock-admin why
   pglock-admin why nightly-report`,
-		Args:        cli.AtMostOneName,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -19,10 +19,7 @@ const whyWidth = 100
 
 // DrawWhy draws an explanation for people.
 func DrawWhy(w *cli.Page, o *cli.Options, e lockadmin.Explanation) {
-	width := whyWidth
-	if w.Width > 0 {
-		width = max(min(whyWidth, w.Width), cli.LeastWidth)
-	}
+	width := w.AtMost(whyWidth)
 	if IsWell(e) {
 		drawWell(w, o, e, width)
 		return
@@ -115,10 +112,9 @@ func behind(mark, text string, width int) string {
 	n, text := len([]rune(mark)), shown.Line(text)
 	if width-n < cli.LeastWidth {
 		n = min(n, 4)
-		return strings.TrimRight(mark, " ") + "\n" + strings.Repeat(" ", n) +
-			strings.ReplaceAll(cli.Wrapped(text, max(width-n, 10)), "\n", "\n"+strings.Repeat(" ", n))
+		return strings.TrimRight(mark, " ") + cli.Indented("\n"+cli.Wrapped(text, max(width-n, 10)), n)
 	}
-	return mark + strings.ReplaceAll(cli.Wrapped(text, width-n), "\n", "\n"+strings.Repeat(" ", n))
+	return mark + cli.Indented(cli.Wrapped(text, width-n), n)
 }
 
 // whySteps are those of the first verdict, and of others that are as grave. If the lock is well now, what is wrong with
@@ -224,10 +220,10 @@ func obstacleText(o lockadmin.Obstacle) string {
 
 // leaseText tells how much of a lease is left, and how it is renewed.
 func leaseText(h lockadmin.HolderFacts) string {
-	text := fmt.Sprintf("%s %s of %s left", cli.LeaseBar(h.LockInfo.Remaining, h.TTL), shown.Age(h.LockInfo.Remaining),
-		shown.Duration(h.TTL))
+	text := fmt.Sprintf("%s %s of %s left", cli.LeaseCells(h.LockInfo.Remaining, h.TTL, 10),
+		shown.Age(h.LockInfo.Remaining), shown.Duration(h.TTL))
 	if h.LockInfo.Remaining > h.TTL {
-		text = fmt.Sprintf("%s %s left (extended for a long write)", cli.LeaseBar(1, 1),
+		text = fmt.Sprintf("%s %s left (extended for a long write)", cli.LeaseCells(1, 1, 10),
 			shown.Age(h.LockInfo.Remaining))
 	}
 	if !h.Renewed {

@@ -24,7 +24,6 @@ type liveBreak struct {
 	hint string // what is wrong with the reason
 }
 
-// liveBroken is the answer to a break.
 type liveBroken struct {
 	asked  liveBreak
 	broken lockadmin.Broken
@@ -84,13 +83,11 @@ func evenEnd(text string) bool {
 	return even
 }
 
-// rubbedOut removes the last rune.
 func rubbedOut(text string) string {
 	_, size := utf8.DecodeLastRuneInString(text)
 	return text[:len(text)-size]
 }
 
-// draw draws the question.
 func (b *liveBreak) draw(width int, held bool) []string {
 	lines := []string{liveAlarm(fit("BREAK THIS LEASE", width))}
 	field := func(title, value string) { lines = append(lines, fit(fit(title, 8)+value, width)) }
@@ -124,7 +121,6 @@ func lastCells(s string, width int) string {
 	return s
 }
 
-// told says what became of a break.
 func (b liveBroken) told() string {
 	switch {
 	case b.failed == nil:

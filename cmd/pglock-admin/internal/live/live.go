@@ -122,7 +122,6 @@ func live(o *cli.Options, cmd *cobra.Command, wish liveWish, interval time.Durat
 	return nil
 }
 
-// open checks the schema.
 func (r *liveReader) open(ctx context.Context) error {
 	bounded, cancel := r.o.Bounded(ctx)
 	defer cancel()

@@ -11,7 +11,6 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// holder is the chosen holder.
 func (m *liveModel) holder() (look.LockView, bool) {
 	for _, h := range m.shot.lock.Holders {
 		if h.Token == m.token {
@@ -38,24 +37,10 @@ func (m *liveModel) chooseHolder(step int) {
 	m.token = holders[(at+len(holders))%len(holders)].Token
 }
 
-// scroll moves the view of a lock.
 func (m *liveModel) scroll(key string) {
 	page := max(1, m.height-len(m.header())-len(m.bottom()))
-	switch key {
-	case "up", "k":
-		m.from--
-	case "down", "j":
-		m.from++
-	case "pgup", "ctrl+b":
-		m.from -= page
-	case "pgdown", "ctrl+f", "space":
-		m.from += page
-	case "home", "g":
-		m.from = 0
-	case "end", "G", "shift+g":
-		m.from = len(m.drawLock())
-	}
-	m.from = max(0, min(m.from, len(m.drawLock())-page))
+	lines := len(m.drawLock())
+	m.from = max(0, min(moved(key, m.from, page, lines), lines-page))
 }
 
 // drawLock draws one lock. Lines that do not fit on the screen are scrolled.
@@ -107,10 +92,8 @@ func (m *liveModel) drawHeld() []string {
 		if len(v.Waiters) > 0 {
 			rail = "│ "
 		}
-		left := look.LeaseCell(h.LockInfo, m.shot.lives[keyOf(h.LockInfo)], 10) + " " +
-			shown.Age(h.LockInfo.Remaining) +
-			" of " +
-			shown.Duration(h.LockInfo.TTL) + " left"
+		left := fmt.Sprintf("%s %s of %s left", look.LeaseCell(h.LockInfo, m.shot.lives[keyOf(h.LockInfo)], 10),
+			shown.Age(h.LockInfo.Remaining), shown.Duration(h.LockInfo.TTL))
 		for _, detail := range flow(width-2, left,
 			fmt.Sprintf("token %d", int64(h.Token)), "held for "+shown.Age(look.HeldFor(h.LockInfo)), slot) {
 			lines = append(lines, rail+detail)
@@ -176,17 +159,18 @@ func (m *liveModel) drawPast() []string {
 	return lines
 }
 
-func (m *liveModel) drawEvent(e lockadmin.HistoryEntry) (lines []string) {
+func (m *liveModel) drawEvent(e lockadmin.HistoryEntry) []string {
 	when := e.At.UTC().Format("15:04:05")
 	if m.shot.at.Sub(e.At) > 12*time.Hour || m.width >= 80 {
 		when = e.At.UTC().Format("2006-01-02 15:04:05")
 	}
-	text := folded(cellLine(when+" "+string(e.Kind)+": "+look.Tell(e)), m.width-2, 4)
-	for n, line := range text {
-		if n > 0 {
-			line = "  " + line
-		}
-		lines = append(lines, line)
+	return hanging(folded(cellLine(when+" "+string(e.Kind)+": "+look.Tell(e)), m.width-2, 4))
+}
+
+// hanging indents all lines but the first.
+func hanging(lines []string) []string {
+	for n := 1; n < len(lines); n++ {
+		lines[n] = "  " + lines[n]
 	}
 	return lines
 }
@@ -215,14 +199,8 @@ func (m *liveModel) drawProcesses() []string {
 			}
 		}
 		pid, user := "pid "+look.PidText(b), "user "+cellText(b.User)
-		for n, line := range flow(m.width-2, pid, look.ShortUse(b, cellText), cellText(b.Application), user,
-			client,
-			state, open) {
-			if n > 0 {
-				line = "  " + line
-			}
-			lines = append(lines, line)
-		}
+		lines = append(lines, hanging(flow(m.width-2, pid, look.ShortUse(b, cellText), cellText(b.Application), user,
+			client, state, open))...)
 	}
 	return lines
 }

@@ -85,7 +85,6 @@ func (r *liveReader) now() liveWish {
 	return r.wish
 }
 
-// run reads until ctx ends.
 func (r *liveReader) run(ctx context.Context, send func(liveShot)) {
 	timer := time.NewTimer(r.interval)
 	defer timer.Stop()
@@ -113,31 +112,28 @@ func pauseAfter(took, interval time.Duration) time.Duration {
 	return max(interval-took, liveShare*took)
 }
 
-// read refreshes once.
 func (r *liveReader) read(ctx context.Context) liveShot {
 	began := time.Now()
 	bounded, cancel := r.o.Bounded(ctx)
 	defer cancel()
 	shot := liveShot{wish: r.now()}
+	var leases []pglock.LockInfo
 	if shot.wish.name == "" {
 		if shot.locks, shot.more, shot.err = liveList(bounded, r.admin, shot.wish); shot.err == nil {
 			shot.verdicts, shot.err = verdictsOf(bounded, r.admin, shot.locks)
 		}
-		if shot.err == nil {
-			shot.lives, shot.err = livesIn(bounded, r.admin, shot.locks)
-		}
+		leases = shot.locks
 	} else {
 		shot.lock, shot.err = look.Look(bounded, r.admin, shot.wish.name, liveEvents, liveWaiters)
-		if shot.err == nil {
-			held := make([]pglock.LockInfo, len(shot.lock.Holders))
-			for n, h := range shot.lock.Holders {
-				held[n] = h.LockInfo
-			}
-			shot.lives, shot.err = livesIn(bounded, r.admin, held)
+		for _, h := range shot.lock.Holders {
+			leases = append(leases, h.LockInfo)
 		}
-		if shot.gone = errors.Is(shot.err, lockadmin.ErrNotFound); shot.gone {
-			shot.err = nil
-		}
+	}
+	if shot.err == nil {
+		shot.lives, shot.err = livesIn(bounded, r.admin, leases)
+	}
+	if shot.gone = shot.wish.name != "" && errors.Is(shot.err, lockadmin.ErrNotFound); shot.gone {
+		shot.err = nil
 	}
 	shot.err = cli.Because(bounded, r.o.WithRights(bounded, r.pool, shot.err))
 	shot.at = time.Now()

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
@@ -81,21 +82,27 @@ func (m *liveModel) choose() {
 }
 
 func (m *liveModel) move(key string) {
+	m.row = moved(key, m.row, m.rows(), len(m.shot.locks)-1)
+	m.choose()
+}
+
+// moved is where a key leads from a place. Another key leads nowhere.
+func moved(key string, at, page, last int) int {
 	switch key {
 	case "up", "k":
-		m.row--
+		return at - 1
 	case "down", "j":
-		m.row++
+		return at + 1
 	case "pgup", "ctrl+b":
-		m.row -= m.rows()
+		return at - page
 	case "pgdown", "ctrl+f", "space":
-		m.row += m.rows()
+		return at + page
 	case "home", "g":
-		m.row = 0
+		return 0
 	case "end", "G", "shift+g":
-		m.row = len(m.shot.locks) - 1
+		return last
 	}
-	m.choose()
+	return at
 }
 
 // liveColumn is a column of top. Those of a lower rank leave first when the terminal is narrow.
@@ -126,37 +133,27 @@ func (m *liveModel) columns() []liveColumn {
 		{holderColumn, 6, 16, false, func(i pglock.LockInfo) string { return cellText(i.Holder) }},
 		{"TOKEN", 1, 6, true, func(i pglock.LockInfo) string { return strconv.FormatInt(int64(i.Token), 10) }},
 		{"HELD", first(byAge, 5), 6, true, func(i pglock.LockInfo) string {
-			if !i.Held {
-				return "-"
-			}
-			return shown.Age(look.HeldFor(i))
+			return either(i.Held, shown.Age(look.HeldFor(i)), "-")
 		}},
 		{"LEASE", 2, 10, false, func(i pglock.LockInfo) string {
-			if !i.Held {
-				return ""
-			}
-			return look.LeaseCell(i, m.shot.lives[keyOf(i)], 10)
+			return either(i.Held, look.LeaseCell(i, m.shot.lives[keyOf(i)], 10), "")
 		}},
-		{"LEFT", 8, 5, true, func(i pglock.LockInfo) string {
-			if !i.Held {
-				return "FREE"
-			}
-			return shown.Age(i.Remaining)
-		}},
+		{"LEFT", 8, 5, true, func(i pglock.LockInfo) string { return either(i.Held, shown.Age(i.Remaining), "FREE") }},
 		{"QUEUE", 7, 5, true, func(i pglock.LockInfo) string {
-			if i.Waiting == 0 {
-				return "-"
-			}
-			return strconv.Itoa(i.Waiting)
+			return either(i.Waiting > 0, strconv.Itoa(i.Waiting), "-")
 		}},
 		{"WAIT", first(byWait, 3), 5, true, func(i pglock.LockInfo) string {
-			if i.Waiting == 0 {
-				return "-"
-			}
-			return shown.Age(i.LongestWait)
+			return either(i.Waiting > 0, shown.Age(i.LongestWait), "-")
 		}},
 		{"RATE/s", first(byRate, 4), 6, true, func(i pglock.LockInfo) string { return m.rates.text(keyOf(i)) }},
 	}
+}
+
+func either(is bool, text, otherwise string) string {
+	if is {
+		return text
+	}
+	return otherwise
 }
 
 const liveGap = 2
@@ -225,29 +222,22 @@ func (m *liveModel) drawTop() []string {
 		return []string{"", fit("  "+text, m.width)}
 	}
 	columns, widths := m.table(width)
-	title, pad := "  ", ""
-	for n, c := range columns {
-		cell := fit(c.title, widths[n])
-		if c.right {
-			cell = fitRight(c.title, widths[n])
+	row := func(text func(liveColumn) string) string {
+		var all []string
+		for n, c := range columns {
+			fitted := fit
+			if c.right {
+				fitted = fitRight
+			}
+			all = append(all, fitted(text(c), widths[n]))
 		}
-		title += pad + cell
-		pad = "  "
+		return strings.Join(all, strings.Repeat(" ", liveGap))
 	}
-	lines := []string{liveBold(fit(title, m.width))}
+	title := row(func(c liveColumn) string { return c.title })
+	lines := []string{liveBold(fit("  "+title, m.width))}
 	_, old := m.old()
 	for n := m.from; n < min(len(m.shot.locks), m.from+max(1, m.rows())); n++ {
-		line, pad := "", ""
-		for c, column := range columns {
-			cell := column.text(m.shot.locks[n])
-			if column.right {
-				cell = fitRight(cell, widths[c])
-			} else {
-				cell = fit(cell, widths[c])
-			}
-			line += pad + cell
-			pad = "  "
-		}
+		line := row(func(c liveColumn) string { return c.text(m.shot.locks[n]) })
 		switch {
 		case n == m.row:
 			line = liveReverse(fit("▶ "+line, m.width))
@@ -263,7 +253,6 @@ func (m *liveModel) drawTop() []string {
 	return lines
 }
 
-// count says how many rows there are.
 func (m *liveModel) count() string {
 	n := fmt.Sprint(len(m.shot.locks))
 	switch {

@@ -16,7 +16,6 @@ tries again.
 It needs a terminal, and leaves it as it was: with exit code 0 after q, with 130 after Ctrl-C or a signal. Ctrl-Z
 suspends it.`
 
-// NewTop is the command top.
 func NewTop(o *cli.Options) *cobra.Command {
 	interval := liveInterval
 	cmd := &cobra.Command{
@@ -30,7 +29,6 @@ pglock_admin.
 
 ` + liveHelp,
 		Example:     `  pglock-admin top`,
-		Args:        cli.NoArguments,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkLive(o, cmd, interval, "pglock-admin list"+o.Same()); err != nil {
@@ -43,7 +41,6 @@ pglock_admin.
 	return cmd
 }
 
-// NewWatch is the command watch.
 func NewWatch(o *cli.Options) *cobra.Command {
 	interval := liveWatchInterval
 	cmd := &cobra.Command{
@@ -56,7 +53,6 @@ one.
 
 ` + liveHelp,
 		Example:     `  pglock-admin watch nightly-report`,
-		Args:        cli.OneName,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := cli.NameOf(cmd, args, 0)

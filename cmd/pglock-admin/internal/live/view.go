@@ -130,7 +130,6 @@ func (m *liveModel) state() []string {
 	return []string{fit(what, m.width)}
 }
 
-// what says what the screen shows.
 func (m *liveModel) what() string {
 	if m.wish.name == "" {
 		what := "by " + string(m.wish.order)
@@ -165,11 +164,9 @@ func ago(d time.Duration) string { return shown.Duration(d.Round(time.Second)) }
 // bottom has the keys, or what somebody is asked.
 func (m *liveModel) bottom() []string {
 	if m.asking != nil {
-		held := false
-		for _, h := range m.shot.lock.Holders {
-			held = held || h.Token == m.asking.token
-		}
-		return m.asking.draw(m.width, held)
+		return m.asking.draw(m.width, slices.ContainsFunc(m.shot.lock.Holders, func(h look.LockView) bool {
+			return h.Token == m.asking.token
+		}))
 	}
 	lines := m.noticeLines()
 	if m.typing {
@@ -191,7 +188,6 @@ func (m *liveModel) bottom() []string {
 	return append(lines, liveReverse(fit(keys, m.width)))
 }
 
-// noticeLines tell what became of a break.
 func (m *liveModel) noticeLines() (lines []string) {
 	if m.notice == "" {
 		return nil

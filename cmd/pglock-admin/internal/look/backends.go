@@ -40,8 +40,8 @@ func drawBackends(w *cli.Page, v ShowView) {
 }
 
 func drawBackendTable(w *cli.Page, backends []lockadmin.Backend) {
-	titles := []string{"PID", "USE", "APPLICATION", "USER", "CLIENT", "STATE", "TRANSACTION"}
-	var rows [][]string
+	t := cli.Table{Titles: []string{"PID", "USE", "APPLICATION", "USER", "CLIENT", "STATE", "TRANSACTION"},
+		Right: []string{"PID", "TRANSACTION"}}
 	for _, b := range backends {
 		client, state, transaction := "hidden", "hidden", "hidden"
 		if !b.Hidden {
@@ -57,12 +57,10 @@ func drawBackendTable(w *cli.Page, backends []lockadmin.Backend) {
 				state += ", waits for " + shown.Text(b.WaitsFor)
 			}
 		}
-		rows = append(rows, []string{PidText(b), ShortUse(b, shown.Text),
-			shown.Text(b.Application),
-			shown.Text(b.User),
-			client, state, transaction})
+		t.Rows = append(t.Rows, []string{PidText(b), ShortUse(b, shown.Text), shown.Text(b.Application),
+			shown.Text(b.User), client, state, transaction})
 	}
-	cli.DrawTable(w, titles, rows, 0, 6)
+	t.Draw(w)
 }
 
 // PidText names the process; a prepared transaction has none.
@@ -143,8 +141,7 @@ func drawEndings(w *cli.Page, o *cli.Options, v ShowView) {
 	}
 	fmt.Fprintf(w, "\nHOW TO END IT\n")
 	for _, way := range ways {
-		fmt.Fprintf(w, "\n  %s\n      %s\n", way[0], strings.ReplaceAll(cli.Wrapped(way[1], cli.TextWidth(w)-6), "\n",
-			"\n      "))
+		fmt.Fprintf(w, "\n  %s\n      %s\n", way[0], cli.Indented(cli.Wrapped(way[1], cli.TextWidth(w)-6), 6))
 	}
 }
 

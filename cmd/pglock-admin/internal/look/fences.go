@@ -18,7 +18,6 @@ type fencesView struct {
 	More   bool                  `json:"more"` // --limit left some out
 }
 
-// NewFences is the command fences.
 func NewFences(o *cli.Options) *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{
@@ -29,7 +28,6 @@ The fence refuses a write with a lower token. With a NAME the command shows the 
 the resource with the same name.`,
 		Example: `  pglock-admin fences nightly-report
   pglock-admin fences --order age --older 30d      what nobody has written to for a month`,
-		Args:        cli.AtMostOneName,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := flags.read(cmd, args)
@@ -77,10 +75,10 @@ func drawFences(w *cli.Page, view fencesView, name string, flags listFlags) {
 }
 
 func drawFenceRows(w *cli.Page, fences []lockadmin.FenceInfo) {
-	var rows [][]string
+	t := cli.Table{Titles: []string{"FENCE OF", "LAST TOKEN", "LOCK", "ADVANCED"}, Right: []string{"LAST TOKEN"}}
 	for _, f := range fences {
-		rows = append(rows, []string{shown.Name(f.Resource), strconv.FormatInt(int64(f.LastToken), 10),
+		t.Rows = append(t.Rows, []string{shown.Name(f.Resource), strconv.FormatInt(int64(f.LastToken), 10),
 			shown.Name(f.Lock), cli.Moment(f.AdvancedAt)})
 	}
-	cli.DrawTable(w, []string{"FENCE OF", "LAST TOKEN", "LOCK", "ADVANCED"}, rows, 1)
+	t.Draw(w)
 }

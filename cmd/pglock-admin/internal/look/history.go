@@ -22,10 +22,8 @@ type historyView struct {
 	History RecordView               `json:"history"`
 }
 
-// NewHistory is the command history.
 func NewHistory(o *cli.Options) *cobra.Command {
-	var limit int
-	var before int64
+	var q lockadmin.HistoryQuery
 	var since, until time.Duration
 	var kinds []string
 	cmd := &cobra.Command{
@@ -48,44 +46,46 @@ You need the role pglock_admin.`,
 		Example: `  pglock-admin history nightly-report
   pglock-admin history --kind takeover,break --since 1h
   pglock-admin history nightly-report --before 4711 -o json`,
-		Args:        cli.AtMostOneName,
 		Annotations: cli.ForOperators,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := cli.OptionalName(cmd, args)
 			if err != nil {
 				return err
 			}
-			q, err := historyQuery(cmd, name, limit, before, since, until, kinds)
-			if err != nil {
+			if err := readHistoryFlags(cmd, &q, since, until, kinds); err != nil {
 				return err
 			}
+			limit := q.Limit
+			q.Lock, q.Limit, q.PageSize = name, limit+1, limit+1
 			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				view, err := readHistory(ctx, admin, q, limit)
+				events, more, err := lists.First(limit, admin.History(ctx, q))
 				if err != nil {
 					return err
 				}
+				settings, err := admin.HistorySettings(ctx)
+				if err != nil {
+					return err
+				}
+				view := historyView{Events: events, More: more, History: RecordViewOf(settings)}
 				return o.Show(cmd, view, func(w *cli.Page) { drawHistory(w, o, view, name) })
 			})
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 100, "show at most this `number`")
-	cmd.Flags().Int64Var(&before, "before", 0, "continue after the event with this `ID`, toward older ones")
+	cmd.Flags().IntVar(&q.Limit, "limit", 100, "show at most this `number`")
+	cmd.Flags().Int64Var(&q.Before, "before", 0, "continue after the event with this `ID`, toward older ones")
 	cmd.Flags().StringSliceVar(&kinds, "kind", nil, "show only these `kinds`, such as takeover,break")
 	cli.DurationVar(cmd.Flags(), &since, "since", "show only what happened within this `duration`")
 	cli.DurationVar(cmd.Flags(), &until, "until", "show only what happened longer ago than this `duration`")
 	return cmd
 }
 
-// historyQuery reads the flags of history.
-func historyQuery(cmd *cobra.Command, name string, limit int, before int64, since, until time.Duration,
-	kinds []string) (q lockadmin.HistoryQuery, err error) {
-	if limit < 1 || limit > 9999 {
-		return q, cli.UsageErrorf("--limit 100", "--limit is %d: it must be from 1 to 9999", limit)
+func readHistoryFlags(cmd *cobra.Command, q *lockadmin.HistoryQuery, since, until time.Duration, kinds []string) error {
+	if q.Limit < 1 || q.Limit > 9999 {
+		return cli.UsageErrorf("--limit 100", "--limit is %d: it must be from 1 to 9999", q.Limit)
 	}
-	if cmd.Flags().Changed("before") && before < 1 {
-		return q, cli.UsageErrorf("--before 4711", "--before is %d: it must be the ID of an event", before)
+	if cmd.Flags().Changed("before") && q.Before < 1 {
+		return cli.UsageErrorf("--before 4711", "--before is %d: it must be the ID of an event", q.Before)
 	}
-	q = lockadmin.HistoryQuery{Lock: name, Before: before, Limit: limit + 1, PageSize: limit + 1}
 	for _, ago := range []struct {
 		flag string
 		d    time.Duration
@@ -95,19 +95,19 @@ func historyQuery(cmd *cobra.Command, name string, limit int, before int64, sinc
 			continue
 		}
 		if ago.d < 0 {
-			return q, cli.UsageErrorf("--"+ago.flag+" 1h", "--%s is %s: it must not be negative", ago.flag,
+			return cli.UsageErrorf("--"+ago.flag+" 1h", "--%s is %s: it must not be negative", ago.flag,
 				shown.Duration(ago.d))
 		}
 		*ago.to = time.Now().Add(-ago.d)
 	}
 	for _, k := range kinds {
 		if !slices.Contains(lockadmin.EventKinds(), lockadmin.EventKind(k)) {
-			return q, cli.UsageErrorf("--kind takeover,break", "--kind is %s: it must be of %s",
+			return cli.UsageErrorf("--kind takeover,break", "--kind is %s: it must be of %s",
 				shown.Argument(shown.Lines(k)), kindsText())
 		}
 		q.Kinds = append(q.Kinds, lockadmin.EventKind(k))
 	}
-	return q, nil
+	return nil
 }
 
 func kindsText() string {
@@ -118,45 +118,39 @@ func kindsText() string {
 	return strings.Join(all, ", ")
 }
 
-func readHistory(ctx context.Context, admin *lockadmin.Admin, q lockadmin.HistoryQuery, limit int) (historyView,
-	error) {
-	events, more, err := lists.First(limit, admin.History(ctx, q))
-	if err != nil {
-		return historyView{}, err
-	}
-	settings, err := admin.HistorySettings(ctx)
-	return historyView{Events: events, More: more, History: RecordViewOf(settings)}, err
-}
-
 func drawHistory(w *cli.Page, o *cli.Options, view historyView, name string) {
 	if len(view.Events) == 0 {
 		fmt.Fprintln(w, "the history has no such entry")
 	} else {
-		titles, right := []string{"ENDED", "EVENT", "TOKEN", "HELD-FOR", "HOLDER", "WHAT"}, []int{2, 3}
-		if name == "" {
-			titles, right = slices.Insert(titles, 2, "LOCK"), []int{3, 4}
-		}
-		var rows [][]string
+		t := cli.Table{Titles: []string{"ENDED", "EVENT", "LOCK", "TOKEN", "HELD-FOR", "HOLDER", "WHAT"},
+			Right: []string{"TOKEN", "HELD-FOR"}}
 		for _, v := range view.Events {
-			ended := v.EndedAt
+			ended, lock, token, held, holder, what := v.EndedAt, "", "", "", "", note(v)
 			if ended.IsZero() {
 				ended = v.At
 			}
-			row := []string{cli.Moment(ended), shown.Text(string(v.Kind)), tokenText(v), heldText(v),
-				shown.Text(v.Holder), marked(v)}
-			if v.Holder == "" {
-				row[4] = ""
+			if v.Lock != "" {
+				lock = shown.Name(v.Lock)
 			}
-			if name == "" {
-				lock := ""
-				if v.Lock != "" {
-					lock = shown.Name(v.Lock)
-				}
-				row = slices.Insert(row, 2, lock)
+			if v.Holder != "" {
+				holder = shown.Text(v.Holder)
 			}
-			rows = append(rows, row)
+			if v.Token != 0 {
+				token = strconv.FormatInt(int64(v.Token), 10)
+			}
+			if !v.GrantedAt.IsZero() {
+				held = shown.Age(v.HeldFor())
+			}
+			if v.Subtree { // it covered all names below, too
+				what = strings.TrimSuffix("subtree; "+what, "; ")
+			}
+			t.Rows = append(t.Rows, []string{cli.Moment(ended), shown.Text(string(v.Kind)), lock, token, held, holder,
+				what})
 		}
-		cli.DrawTable(w, titles, rows, right...)
+		if name != "" {
+			t.Without("LOCK")
+		}
+		t.Draw(w)
 	}
 	if view.More {
 		fmt.Fprintf(w, "\nthere is more: --before %d, or a greater --limit\n", view.Events[len(view.Events)-1].ID)
@@ -165,29 +159,6 @@ func drawHistory(w *cli.Page, o *cli.Options, view historyView, name string) {
 		fmt.Fprintf(w, "\nreleases and hand-overs are not recorded; to have them too: pglock-admin record --level "+
 			"all%s\n", o.Same())
 	}
-}
-
-// tokenText is the token of a tenure.
-func tokenText(e lockadmin.HistoryEntry) string {
-	if e.Token == 0 {
-		return ""
-	}
-	return strconv.FormatInt(int64(e.Token), 10)
-}
-
-func heldText(e lockadmin.HistoryEntry) string {
-	if e.GrantedAt.IsZero() {
-		return ""
-	}
-	return shown.Age(e.HeldFor())
-}
-
-// marked is the note of an event, and of a tenure whether it covered all names below, too.
-func marked(e lockadmin.HistoryEntry) string {
-	if e.Subtree {
-		return strings.TrimSuffix("subtree; "+note(e), "; ")
-	}
-	return note(e)
 }
 
 // note says of an event what its other columns do not.
@@ -203,13 +174,11 @@ func note(e lockadmin.HistoryEntry) string {
 	return Tell(e)
 }
 
-// RecordView is lockadmin.HistorySettings in JSON.
 type RecordView struct {
 	lockadmin.HistorySettings
 	Keep int64 `json:"keep_ms"`
 }
 
-// RecordViewOf is what the history has, in JSON.
 func RecordViewOf(s lockadmin.HistorySettings) RecordView {
 	return RecordView{HistorySettings: s, Keep: s.Keep.Milliseconds()}
 }

@@ -3,7 +3,6 @@ package look
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -34,7 +33,6 @@ type listedLock struct {
 	Why     string             `json:"why,omitempty"`
 }
 
-// ViewOf is a lease in JSON.
 func ViewOf(i pglock.LockInfo) LockView {
 	return LockView{LockInfo: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(),
 		HeldFor: HeldFor(i).Milliseconds(),
@@ -49,13 +47,11 @@ func HeldFor(i pglock.LockInfo) time.Duration {
 	return max(0, i.ExpiresAt.Add(-i.Remaining).Sub(i.AcquiredAt))
 }
 
-// ListView is a list of leases in JSON.
 type ListView struct {
 	Locks []listedLock `json:"locks"`
 	More  bool         `json:"more"` // --limit left some out
 }
 
-// NewList is the command list.
 func NewList(o *cli.Options) *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{
@@ -147,7 +143,6 @@ after pglock-admin show.`,
 	return cmd
 }
 
-// atMostOnePrefix checks the arguments of list.
 func atMostOnePrefix(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 || len(args) == 1 && args[0] == "" {
 		return cli.UsageErrorf("pglock-admin "+cmd.Use, "list takes one PREFIX or none, not %q", args)
@@ -171,8 +166,11 @@ func drawList(w *cli.Page, view ListView, flags listFlags) {
 	for _, l := range view.Locks {
 		exclusive = exclusive && l.Mode == pglock.ModeExclusive && !l.Subtree
 	}
-	titles := []string{"LOCK", "VERDICT", "MODE", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE", "WAITING"}
-	var rows [][]string
+	t := cli.Table{
+		Titles: []string{"LOCK", "VERDICT", "MODE", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE", "WAITING"},
+		Right:  []string{"TOKEN", "HELD-FOR", "EXPIRES-IN", "WAITING"},
+		Spare:  []string{"HELD-FOR", "LEASE"}, // show has them
+	}
 	for _, l := range view.Locks {
 		held, expires, bar, waiting := "-", "FREE", "", "-"
 		if l.Held {
@@ -182,20 +180,13 @@ func drawList(w *cli.Page, view ListView, flags listFlags) {
 		if l.Waiting > 0 {
 			waiting = fmt.Sprintf("%d (%s)", l.Waiting, shown.Age(l.LongestWait))
 		}
-		rows = append(rows, []string{shown.Name(l.Name), cli.Mark(l.Verdict), SlotText(l.LockInfo),
-			shown.Text(l.Holder),
-			strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
+		t.Rows = append(t.Rows, []string{shown.Name(l.Name), cli.Mark(l.Verdict), SlotText(l.LockInfo),
+			shown.Text(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
 	}
-	right := []string{"TOKEN", "HELD-FOR", "EXPIRES-IN", "WAITING"}
 	if exclusive {
-		titles, rows = Without("MODE", titles, rows)
+		t.Without("MODE")
 	}
-	for _, title := range []string{"HELD-FOR", "LEASE"} { // show has them
-		if !w.Fits(cli.TableOf(titles, rows)) {
-			titles, rows = Without(title, titles, rows)
-		}
-	}
-	cli.DrawTable(w, titles, rows, PlacesOf(right, titles)...)
+	t.Draw(w)
 	if view.More {
 		flags.more(w, len(view.Locks), view.Locks[len(view.Locks)-1].Name)
 	}
@@ -207,25 +198,6 @@ func LeaseCell(i pglock.LockInfo, life lockadmin.Life, cells int) string {
 		return string(life)
 	}
 	return cli.LeaseCells(i.Remaining, i.TTL, cells)
-}
-
-// Without leaves a column out.
-func Without(title string, titles []string, rows [][]string) ([]string, [][]string) {
-	n := slices.Index(titles, title)
-	for i, row := range rows {
-		rows[i] = slices.Delete(row, n, n+1)
-	}
-	return slices.Delete(titles, n, n+1), rows
-}
-
-// PlacesOf tells which columns have these titles, from 0.
-func PlacesOf(some, titles []string) (places []int) {
-	for _, title := range some {
-		if n := slices.Index(titles, title); n >= 0 {
-			places = append(places, n)
-		}
-	}
-	return places
 }
 
 // SlotText is a lease's mode, with its slot if it has one: "exclusive subtree", "shared #1", "limit 3 #2".

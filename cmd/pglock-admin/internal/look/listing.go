@@ -108,7 +108,6 @@ func (f *listFlags) ends() (limit, page int) {
 	return f.limit + 1, 0
 }
 
-// filtered says that a flag leaves something out.
 func (f *listFlags) filtered() bool {
 	return f.prefix+f.match+f.holder+f.session+f.mode+f.after != "" || f.queued || f.older > 0
 }

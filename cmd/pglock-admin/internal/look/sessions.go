@@ -18,7 +18,6 @@ type sessionsView struct {
 	More     bool                `json:"more"` // --limit left some out
 }
 
-// NewSessions is the command sessions.
 func NewSessions(o *cli.Options) *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{
@@ -41,7 +40,6 @@ version, and PID is empty. Behind a pooler such as PgBouncer PID stays empty.`,
 		Example: `  pglock-admin sessions
   pglock-admin sessions --order age                          the longest silent first
   pglock-admin break --session ID --reason "its host is gone"`,
-		Args:        cli.NoArguments,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := flags.read(cmd, args); err != nil {
@@ -80,28 +78,22 @@ func drawSessions(w *cli.Page, view sessionsView, flags listFlags) {
 		}
 		return
 	}
-	titles := []string{"SESSION", "HOLDER", "VERSION", "STATE", "LEASES", "TICKETS", "HEARTBEAT", "PID", "CLIENT",
-		"APPLICATION"}
-	var rows [][]string
+	t := cli.Table{
+		Titles: []string{"SESSION", "HOLDER", "VERSION", "STATE", "LEASES", "TICKETS", "HEARTBEAT", "PID", "CLIENT",
+			"APPLICATION"},
+		Right: []string{"LEASES", "TICKETS", "HEARTBEAT", "PID"},
+		Spare: []string{"APPLICATION", "CLIENT", "VERSION"}, // JSON has them
+	}
 	for _, s := range view.Sessions {
-		pid, version := "-", "-"
+		pid := "-"
 		if s.PID != 0 {
 			pid = strconv.Itoa(s.PID)
 		}
-		if s.Version != "" {
-			version = shown.Text(s.Version)
-		}
-		rows = append(rows, []string{s.ID, shown.Text(s.Holder), version, string(s.Life), strconv.Itoa(s.Leases),
-			strconv.Itoa(s.Tickets),
-			shown.Age(s.Silent) + " ago", pid, orDash(s.Client), orDash(s.Application)})
+		t.Rows = append(t.Rows, []string{s.ID, shown.Text(s.Holder), orDash(s.Version), string(s.Life),
+			strconv.Itoa(s.Leases), strconv.Itoa(s.Tickets), shown.Age(s.Silent) + " ago", pid, orDash(s.Client),
+			orDash(s.Application)})
 	}
-	for _, spare := range []string{"APPLICATION", "CLIENT", "VERSION"} {
-		if w.Fits(cli.TableOf(titles, rows)) {
-			break
-		}
-		titles, rows = Without(spare, titles, rows) // JSON has it
-	}
-	cli.DrawTable(w, titles, rows, PlacesOf([]string{"LEASES", "TICKETS", "HEARTBEAT", "PID"}, titles)...)
+	t.Draw(w)
 	if view.More {
 		flags.more(w, len(view.Sessions), view.Sessions[len(view.Sessions)-1].ID)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// ShowView is all about one lock, in JSON.
 type ShowView struct {
 	Lock     LockView                 `json:"lock"`     // of several holders the one with the lowest slot
 	Holders  []LockView               `json:"holders"`  // every lease that is held
@@ -31,7 +30,6 @@ type ShowView struct {
 // fencesShown is how many fences of a lock are shown at most.
 const fencesShown = 1000
 
-// NewShow is the command show.
 func NewShow(o *cli.Options) *cobra.Command {
 	var events, waiters int
 	cmd := &cobra.Command{
@@ -45,7 +43,6 @@ For a holder it also shows the processes of the server that work for it: the one
 passed a fence of the lock. They lead to the program: by its address, and by its application_name, which is
 "pglock host/program[pid]" unless the program has its own. At the end it says how to end the holder.`,
 		Example:     `  pglock-admin show nightly-report`,
-		Args:        cli.OneName,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if events < 1 || events > 10000 {
@@ -81,9 +78,8 @@ func NoSuchLock(o *cli.Options, name string, err error) error {
 	if !errors.Is(err, lockadmin.ErrNotFound) {
 		return err
 	}
-	return &cli.Advised{Text: "lock " + shown.Name(name) + " does not exist", Code: cli.ExitNotHeld,
-		Hint: "pglock-admin list " +
-			"--all" + o.Same() + " to see every name"}
+	return cli.Errorf(cli.ExitNotHeld, "pglock-admin list --all"+o.Same()+" to see every name",
+		"lock %s does not exist", shown.Name(name))
 }
 
 // Look reads all about one lock, with at most so many events and waiters.
@@ -120,7 +116,6 @@ func Look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 	return view, nil
 }
 
-// HeldViews gives the leases that are held.
 func HeldViews(infos []pglock.LockInfo) []LockView {
 	views := []LockView{}
 	for _, i := range infos {
@@ -149,11 +144,11 @@ func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
 	}
 	if len(v.Events) > 0 {
 		fmt.Fprintln(w)
-		var rows [][]string
+		t := cli.Table{Titles: []string{"WHEN", "EVENT", "WHAT"}}
 		for _, e := range v.Events {
-			rows = append(rows, []string{cli.Moment(e.At), shown.Text(string(e.Kind)), Tell(e)})
+			t.Rows = append(t.Rows, []string{cli.Moment(e.At), shown.Text(string(e.Kind)), Tell(e)})
 		}
-		cli.DrawTable(w, []string{"WHEN", "EVENT", "WHAT"}, rows)
+		t.Draw(w)
 	}
 	if v.Note != "" {
 		fmt.Fprintf(w, "\n%s\n", v.Note)
@@ -163,13 +158,12 @@ func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
 	}
 }
 
-// drawLease draws one lease, or a free lock, with all that is known.
 func drawLease(w *cli.Page, i pglock.LockInfo) {
 	fields := [][2]string{{"lock", shown.Name(i.Name)}}
 	if i.Held {
 		fields = append(fields, [2]string{"state", "held for " + shown.Age(HeldFor(i))},
-			[2]string{"lease", fmt.Sprintf("%s %s of %s left", cli.LeaseBar(i.Remaining, i.TTL), shown.Age(i.Remaining),
-				shown.Duration(i.TTL))})
+			[2]string{"lease", fmt.Sprintf("%s %s of %s left", cli.LeaseCells(i.Remaining, i.TTL, 10),
+				shown.Age(i.Remaining), shown.Duration(i.TTL))})
 	} else {
 		fields = append(fields, [2]string{"state", "FREE"}, [2]string{"ttl", shown.Duration(i.TTL)})
 	}
@@ -194,14 +188,14 @@ func drawLease(w *cli.Page, i pglock.LockInfo) {
 }
 
 func drawHolders(w *cli.Page, holders []LockView) {
-	var rows [][]string
+	t := cli.Table{Titles: []string{"SLOT", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE"},
+		Right: []string{"SLOT", "TOKEN", "HELD-FOR", "EXPIRES-IN"}}
 	for _, h := range holders {
-		rows = append(rows, []string{strconv.Itoa(h.Slot), shown.Text(h.Holder),
-			strconv.FormatInt(int64(h.Token), 10),
-			shown.Age(HeldFor(h.LockInfo)), shown.Age(h.LockInfo.Remaining),
-			cli.LeaseBar(h.LockInfo.Remaining, h.LockInfo.TTL)})
+		t.Rows = append(t.Rows, []string{strconv.Itoa(h.Slot), shown.Text(h.Holder),
+			strconv.FormatInt(int64(h.Token), 10), shown.Age(HeldFor(h.LockInfo)), shown.Age(h.LockInfo.Remaining),
+			cli.LeaseCells(h.LockInfo.Remaining, h.LockInfo.TTL, 10)})
 	}
-	cli.DrawTable(w, []string{"SLOT", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE"}, rows, 0, 2, 3, 4)
+	t.Draw(w)
 }
 
 // drawQueue draws the queue, from the holder of the lock to the last waiter.

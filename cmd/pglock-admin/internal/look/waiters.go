@@ -14,7 +14,6 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// WaitersView is a list of waiters in JSON.
 type WaitersView struct {
 	Waiters []lockadmin.Waiter `json:"waiters"`
 	More    bool               `json:"more"` // --limit left some out
@@ -23,7 +22,6 @@ type WaitersView struct {
 // PassedOver is said of a waiter whose session gives no sign of life.
 const PassedOver = "dead session: the queue will pass over it"
 
-// NewWaiters is the command waiters.
 func NewWaiters(o *cli.Options) *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{
@@ -36,7 +34,6 @@ gives no sign of life is marked; the queue will pass over it. --order age shows 
 		Example: `  pglock-admin waiters
   pglock-admin waiters nightly-report -o json
   pglock-admin waiters --order age --limit 10      the ten who have waited longest`,
-		Args:        cli.AtMostOneName,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := flags.read(cmd, args)
@@ -87,20 +84,16 @@ func drawWaiters(w *cli.Page, view WaitersView, name string, flags listFlags, si
 		}
 		return
 	}
-	titles := []string{"LOCK", "PLACE", "TICKET", "MODE", "HOLDER", "WAITING", "WAITS-FOR"}
-	right := []int{1, 2, 5}
-	first := 0
-	if name != "" {
-		titles, right, first = titles[1:], []int{0, 1, 4}, 1
-	}
-	var rows [][]string
+	t := cli.Table{Titles: []string{"LOCK", "PLACE", "TICKET", "MODE", "HOLDER", "WAITING", "WAITS-FOR"},
+		Right: []string{"PLACE", "TICKET", "WAITING"}}
 	for _, q := range view.Waiters {
-		row := []string{shown.Name(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10),
-			ModeText(q.Mode, q.Limit, q.Subtree),
-			shown.Text(q.Holder), shown.Age(q.Waiting), waitsFor(q, silent)}
-		rows = append(rows, row[first:])
+		t.Rows = append(t.Rows, []string{shown.Name(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10),
+			ModeText(q.Mode, q.Limit, q.Subtree), shown.Text(q.Holder), shown.Age(q.Waiting), waitsFor(q, silent)})
 	}
-	cli.DrawTable(w, titles, rows, right...)
+	if name != "" {
+		t.Without("LOCK")
+	}
+	t.Draw(w)
 	if view.More {
 		flags.more(w, len(view.Waiters), "") // it may end in the middle of a queue
 	}

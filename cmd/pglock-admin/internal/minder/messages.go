@@ -32,7 +32,6 @@ func (s span) left(now time.Time) time.Duration {
 	return s.Left - max(0, time.Duration(now.UnixNano()-s.Wall))
 }
 
-// Kind is the kind of an Event.
 type Kind string
 
 // The kinds of events, in the order in which they may come.

@@ -3,7 +3,6 @@ package run
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -90,7 +89,6 @@ type errand struct {
 	ends         bool // killAfter was given
 }
 
-// New is the command run.
 func New(o *cli.Options) *cobra.Command {
 	e := &errand{ttl: pglock.DefaultTTL}
 	cmd := &cobra.Command{
@@ -302,13 +300,15 @@ func momentOf(s string) (t time.Time, err error) {
 
 // ending is an error with an exit code of run itself.
 func ending(code int, hint, format string, args ...any) error {
-	return &cli.Advised{Text: fmt.Sprintf(format, args...), Code: code, Final: true, Hint: hint}
+	err := cli.Errorf(code, hint, format, args...)
+	err.Final = true
+	return err
 }
 
 // Code is the exit code of an error for which run has none of its own.
 func Code(err error, code int) int {
-	var own *cli.Advised
-	if errors.As(err, &own) && own.Final || code < cli.ExitFailure || code > cli.ExitAttention {
+	own, is := errors.AsType[*cli.Advised](err)
+	if is && own.Final || code < cli.ExitFailure || code > cli.ExitAttention {
 		return code
 	}
 	return ExitRunBase + code

@@ -9,8 +9,8 @@ import (
 )
 
 func runUnderLock(*cli.Options, *cobra.Command, *errand) error {
-	return &cli.Advised{Code: cli.ExitFailure, Hint: "run it on Linux or macOS, or in a container",
-		Text: "run needs a Unix system: only there can it end a command with everything that the command has started"}
+	return cli.Errorf(cli.ExitFailure, "run it on Linux or macOS, or in a container",
+		"run needs a Unix system: only there can it end a command with everything that the command has started")
 }
 
 // NewMinder is a command that Unix systems have.

@@ -35,6 +35,7 @@ func NewMinder() *cobra.Command {
 	return &cobra.Command{
 		Use:                "run-minder",
 		Hidden:             true,
+		Args:               cobra.ArbitraryArgs,
 		DisableFlagParsing: true,
 		RunE:               func(_ *cobra.Command, args []string) error { return minder.Mind(args) },
 	}
@@ -96,8 +97,7 @@ func lookUp(o *cli.Options, command string) (string, error) {
 }
 
 func cannotExecute(o *cli.Options, command string, err error) error {
-	var reason *exec.Error
-	if errors.As(err, &reason) {
+	if reason, is := errors.AsType[*exec.Error](err); is {
 		err = reason.Err
 	}
 	o.At = nil
@@ -127,8 +127,7 @@ func acquire(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, e *errand,
 	defer func() {
 		close(over)
 		<-heard
-		var s signalled
-		if errors.As(context.Cause(ctx), &s) {
+		if s, is := errors.AsType[signalled](context.Cause(ctx)); is {
 			err = ending(ExitSignal+int(s.Signal), cli.Again, "%v; COMMAND has not run", s)
 		}
 		cancel(nil)
@@ -338,8 +337,8 @@ func (r *runner) successor() (text string) {
 // loss says how the lease was lost.
 func (r *runner) loss(err error) string {
 	name := shown.Name(r.errand.name)
-	var e *pglock.LostError
-	if !errors.As(err, &e) {
+	e, is := errors.AsType[*pglock.LostError](err)
+	if !is {
 		return "the lease of lock " + name + " was not renewed in time"
 	}
 	text := map[pglock.Reason]string{

@@ -20,7 +20,6 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// runner runs a command under a lease.
 type runner struct {
 	options *cli.Options
 	errand  *errand
@@ -166,8 +165,8 @@ func (r *runner) mindless() error {
 	if r.overdue {
 		return r.lost(r.lease.Err())
 	}
-	return &cli.Advised{Code: cli.ExitFailure, Hint: cli.Again + ", if the work can be repeated",
-		Text: "the process that minds COMMAND has ended; COMMAND was killed"}
+	return cli.Errorf(cli.ExitFailure, cli.Again+", if the work can be repeated",
+		"the process that minds COMMAND has ended; COMMAND was killed")
 }
 
 // sameRequest is how soon a request to end that comes again is the same one: timeout(1) sends TERM to its command, and

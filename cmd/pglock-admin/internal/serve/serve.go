@@ -45,14 +45,12 @@ type serving struct {
 	named       int // locks in /metrics
 }
 
-// serveView tells where the page is.
 type serveView struct {
 	URL      string `json:"url"`
 	CanBreak bool   `json:"can_break"`
 	Auth     bool   `json:"auth"`
 }
 
-// New is the command serve.
 func New(o *cli.Options) *cobra.Command {
 	s := &serving{}
 	cmd := &cobra.Command{
@@ -75,7 +73,6 @@ answers 200 while the database is well, and 503 otherwise.`,
 		Example: `  pglock-admin serve
   pglock-admin serve --enable-break --basic-auth-file /etc/pglock/people
   pglock-admin serve --listen :8443 --tls-cert cert.pem --tls-key key.pem --token-file /run/secrets/tokens`,
-		Args:        cli.NoArguments,
 		Annotations: cli.UsesDatabase,
 		RunE:        func(cmd *cobra.Command, _ []string) error { return serve(o, cmd, s) },
 	}

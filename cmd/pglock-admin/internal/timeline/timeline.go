@@ -9,15 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// A Kind is a process's state over a span of time.
-type Kind int
+// A Kind is a process's state over a span of time, and how it is drawn.
+type Kind struct {
+	fill        rune
+	style, text Style
+}
 
 // The kinds.
-const (
-	Waiting     Kind = iota // for the lock
-	Held                    // the lock
-	HeldStopped             // the lock, while the process was stopped
-	Stopped                 // the process was stopped and its lease was over
+var (
+	Waiting     = Kind{'·', faint, faint}     // for the lock
+	Held        = Kind{'█', green, onGreen}   // the lock
+	HeldStopped = Kind{'▒', yellow, onYellow} // the lock, while the process was stopped
+	Stopped     = Kind{'░', red, red}         // the process was stopped and its lease was over
 )
 
 // Open is the end of a span that has not ended.
@@ -31,21 +34,11 @@ type Span struct {
 	Short    string
 }
 
-// A Tone is what a mark or a note means to the reader.
-type Tone int
-
-// The tones.
-const (
-	Plain Tone = iota
-	Good
-	Bad
-)
-
 // A Note is a text at a certain time: a sign for a write, or a value.
 type Note struct {
-	At   time.Duration
-	Text string
-	Tone Tone
+	At    time.Duration
+	Text  string
+	Style Style // Plain, Good or Bad
 }
 
 // A Row is one process, or one value, over time.
@@ -75,28 +68,34 @@ func (r *Row) End(at time.Duration) {
 }
 
 // Note adds a text at a time.
-func (r *Row) Note(at time.Duration, tone Tone, text string) {
-	r.Notes = append(r.Notes, Note{At: at, Tone: tone, Text: text})
+func (r *Row) Note(at time.Duration, style Style, text string) {
+	r.Notes = append(r.Notes, Note{at, text, style})
 }
 
-type style string
+// A Style is an ANSI style.
+type Style string
+
+// The styles of notes.
+const (
+	Plain = bold
+	Good  = Style("1;32")
+	Bad   = Style("1;31")
+)
 
 const (
-	none     style = ""
-	faint    style = "2"
-	bold     style = "1"
-	green    style = "32"
-	onGreen  style = "30;42"
-	yellow   style = "33"
-	onYellow style = "30;43"
-	red      style = "31"
-	boldRed  style = "1;31"
-	boldGood style = "1;32"
+	none     Style = ""
+	faint    Style = "2"
+	bold     Style = "1"
+	green    Style = "32"
+	onGreen  Style = "30;42"
+	yellow   Style = "33"
+	onYellow Style = "30;43"
+	red      Style = "31"
 )
 
 type cell struct {
 	r     rune
-	style style
+	style Style
 }
 
 // Draw returns the axis and the rows as they are at the given time, in lines of at most width columns. Colour adds
@@ -111,14 +110,9 @@ func (t *Timeline) Draw(now time.Duration, width int, colour bool) []string {
 	scale := scale{columns: columns - 4, total: max(t.Total, now, time.Millisecond)} // room for the text at the end
 	lines := scale.axis(label, columns, colour)
 	for _, r := range t.Rows {
-		cells := []cell{{' ', none}}
-		for _, c := range r.Label {
-			cells = append(cells, cell{c, bold})
-		}
-		for len(cells) < label {
-			cells = append(cells, cell{' ', none})
-		}
-		lines = append(lines, paint(append(cells, r.cells(scale, columns, now)...), colour))
+		cells := append(blank(label), r.cells(scale, columns, now)...)
+		write(cells, 1, r.Label, bold)
+		lines = append(lines, paint(cells, colour))
 	}
 	return lines
 }
@@ -171,13 +165,12 @@ func (r *Row) cells(s scale, columns int, now time.Duration) []cell {
 		}
 		from, end := s.column(span.From), s.column(to)
 		end = max(end, from+1)
-		fill, fillStyle, textStyle := look(span.Kind)
 		for i := from; i < end; i++ {
-			cells[i] = cell{fill, fillStyle}
+			cells[i] = cell{span.Kind.fill, span.Kind.style}
 		}
 		for _, text := range []string{span.Text, span.Short} {
 			if n := utf8.RuneCountInString(text); n > 0 && n < end-from { // the first cell may get a sign
-				write(cells, from+1, text, textStyle)
+				write(cells, from+1, text, span.Kind.text)
 				break
 			}
 		}
@@ -195,7 +188,7 @@ func (r *Row) cells(s scale, columns int, now time.Duration) []cell {
 		if i < 0 || at-i > size && free < columns {
 			continue
 		}
-		write(cells, i, n.Text, map[Tone]style{Plain: bold, Good: boldGood, Bad: boldRed}[n.Tone])
+		write(cells, i, n.Text, n.Style)
 		free = i
 		if size > 1 {
 			free--
@@ -204,37 +197,21 @@ func (r *Row) cells(s scale, columns int, now time.Duration) []cell {
 	return cells
 }
 
-func look(k Kind) (fill rune, fillStyle, textStyle style) {
-	switch k {
-	case Held:
-		return '█', green, onGreen
-	case HeldStopped:
-		return '▒', yellow, onYellow
-	case Stopped:
-		return '░', red, red
-	}
-	return '·', faint, faint
-}
-
 // Legend explains the characters, in one line of less than 78 columns.
 func Legend(colour bool) string {
-	sign := func(k Kind) cell {
-		fill, s, _ := look(k)
-		return cell{fill, s}
-	}
-	cells := []cell{{' ', none}}
+	cells, at := blank(80), 1
 	for _, k := range []struct {
-		sign cell
-		text string
+		sign  string
+		style Style
+		text  string
 	}{
-		{sign(Waiting), "waits"}, {sign(Held), "holds"}, {sign(HeldStopped), "stopped"}, {sign(Stopped), "lease over"},
-		{cell{[]rune(Written)[0], boldGood}, "written"}, {cell{[]rune(Refused)[0], boldRed}, "refused"},
-		{cell{[]rune(Destroyed)[0], boldRed}, "late"},
+		{string(Waiting.fill), Waiting.style, "waits"}, {string(Held.fill), Held.style, "holds"},
+		{string(HeldStopped.fill), HeldStopped.style, "stopped"}, {string(Stopped.fill), Stopped.style, "lease over"},
+		{Written, Good, "written"}, {Refused, Bad, "refused"}, {Destroyed, Bad, "late"},
 	} {
-		cells = append(cells, k.sign)
-		for _, c := range " " + k.text + "  " {
-			cells = append(cells, cell{c, faint})
-		}
+		write(cells, at, k.sign, k.style)
+		write(cells, at+2, k.text, faint)
+		at += len(k.text) + 4
 	}
 	return paint(cells, colour)
 }
@@ -254,7 +231,7 @@ func blank(n int) []cell {
 	return cells
 }
 
-func write(cells []cell, at int, text string, s style) {
+func write(cells []cell, at int, text string, s Style) {
 	for _, r := range text {
 		if at >= 0 && at < len(cells) {
 			cells[at] = cell{r, s}
