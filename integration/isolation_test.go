@@ -153,7 +153,7 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 	// operator.
 	if got, want := one[string](t, look,
 		`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND prosrc ~ '\mfences\M'`),
-		"backend_pids broken_guards check_again diagnose_tokens fence guard_table guard_write list_fences "+
+		"backend_pids broken_guards check_again diagnose diagnose_tokens fence guard_table guard_write list_fences "+
 			"list_suspects locked_by own_objects pass_first refuse_fence require_fence seal seal_each "+
 			"suspects touched_by"; got != want {
 		t.Errorf("I25: %s touch fences, want %s", got, want)
