@@ -113,6 +113,7 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"once('k', 'held', 1, " + heldID + ", NULL, '294276-12-31 23:59:59+00', '1 day')", invalid,
 			"a time of the years 1 to 9999"},
 		{"once('k', 'held', 1, " + heldID + ", NULL, '-infinity', '1 day')", invalid, "a time of the years 1 to 9999"},
+		{"once('k', 'held', 1, " + heldID + ", NULL, now(), '101 years')", invalid, "1 s to 100 years"},
 		{"once('k', 'free', 2, " + freeID + ")", "LK003", "released"},
 		{"outcome(NULL, NULL)", invalid, "be a UUID"},
 		{"outcome(" + id + ", NULL)", invalid, "be a UUID"},

@@ -325,7 +325,7 @@ BEGIN
         AND o.advanced_at >= transaction_timestamp();
     IF NOT FOUND THEN
       RAISE EXCEPTION 'the transaction is not under the fence of %: %', coalesce(quote_literal(res), 'NULL'),
-          'it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write'
+          'not passed, or left by COMMIT, ROLLBACK or ROLLBACK TO inside the write'
         USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
     END IF;
     SELECT l.grant_id = f.grant_id AND l.token = f.last_token

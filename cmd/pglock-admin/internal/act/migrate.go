@@ -32,8 +32,8 @@ func NewMigrate(o *cli.Options) *cobra.Command {
 	down := &cobra.Command{
 		Use:   "down --yes",
 		Short: "Remove the schema with every lock and fence in it",
-		Long: `Show the version of the schema, and the version that this program needs. The exit code is 5 when they differ, when the
-schema is missing, or when golang-migrate has recorded another version than the schema has ("dirty").`,
+		Long: `Delete the schema's tables and functions, with every lock, every fence and the history. Tokens then begin again at 1.
+It refuses while a table is guarded, and leaves alone what others have made in the schema.`,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes {
