@@ -120,7 +120,7 @@ func (o *Overview) note(l *look) {
 	if l.State == LockUnknown && s.Kind != whyGuard { // it was pruned meanwhile
 		return
 	}
-	if s.Waiting > 0 && s.Severity != SeverityBusy {
+	if l.alive() > 0 && s.Severity != SeverityBusy {
 		o.Busy--
 	}
 	if rank[s.Severity] >= rank[SeverityNote] && s.Kind != whyBetween {
@@ -149,7 +149,7 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 	for some := range slices.Chunk(names, overviewMost) { // no more can be suspect than are named
 		var found suspected
 		err := a.read(ctx, func(r *reader) { found = a.suspects(r, some, overviewMost) })
-		if found.standby { // the primary alone knows
+		if err == nil && found.standby { // the primary alone knows
 			for _, name := range some {
 				ill[name] = Summary{Lock: name, Severity: SeverityNote, Kind: whyStandby, Text: inWords[whyStandby]}
 			}

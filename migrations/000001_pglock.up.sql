@@ -1311,7 +1311,7 @@ BEGIN
     free := free_at(w);
     IF until IS NULL AND free IS NOT NULL THEN                                          -- another lock is in the way
       SELECT o.token, o.holder, CASE WHEN NOT o.queued THEN o.until END, o.name
-        INTO token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC LIMIT 1;
+        INTO token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC, o.name LIMIT 1;
     END IF;
   END IF;
   left_ := microseconds_until(free);
@@ -4619,9 +4619,9 @@ END $$;
 -- The server's processes behind a lock, and what they wait for. Nothing here locks a row or waits for one.
 
 -- lockers gives the transactions that may have locked a row with this xmax: its number is that of a transaction, or of
--- a group of them. The number alone does not say which. It is a transaction's if one of p_known has it: those that are
--- known to have locked the row, as whoever writes a row of locks locks it first, and so does whoever queues. Otherwise
--- the caller looks at what each of them has locked.
+-- a group of them. The number alone does not say which. It counts as a transaction's if one of p_known has it: those
+-- that are known to have locked the row, as whoever writes a row of locks locks it first, and so does whoever queues.
+-- A group of that very number is missed then. Otherwise the caller looks at what each of them has locked.
 CREATE FUNCTION lockers(p_xmax xid, p_known xid[]) RETURNS SETOF xid
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -5074,10 +5074,11 @@ END $$;
 -- of that it tells operators alone. It errs on the side of suspicion: whoever looks at one lock sees more
 -- (list_backends, list_waits). p_old are the processes whose open transactions have lasted, and 0 for the prepared
 -- ones. However much there is, it looks at 20,000 tickets, 1,000 queues and 1,000 locks that clients have named with
--- their signs of life (partly says that there was more of these), and at 20,000 rows that an old transaction may have
--- locked, 100 fences of each lock, and the last 1,000 entries of the history. names are p_limit of those found, the
--- likeliest first, then the longest wait. queues counts those in which somebody lives. locks and held count names
--- and held locks, where p_names is NULL; locks is 1001 if there are more than 1,000 rows.
+-- their signs of life (partly says that there was more of these), and at 20,000 rows that an old transaction may
+-- have locked, 100 fences of each lock, and the last 1,000 entries of the history. names are p_limit of those found,
+-- the likeliest first, then the longest wait. queues counts those in which somebody lives, of the first twenty in
+-- each. locks and held count names and held locks, where p_names is NULL; locks is 1001 if there are more than 1,000
+-- rows.
 CREATE FUNCTION suspects(p_names text[], p_old int[], p_limit int)
 RETURNS TABLE (names text[], found int, queues int, partly boolean, locks int, held int, standby boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -5128,7 +5129,8 @@ BEGIN RETURN QUERY
         OR EXISTS (SELECT FROM guards g WHERE c.name = g.name OR g.key <> '' AND starts_with(c.name, g.name || '/')
           OR EXISTS (SELECT FROM fences f WHERE f.lock_name = c.name AND f.resource = g.name OFFSET 0)))
   SELECT (coalesce(pg_catalog.array_agg(b.name ORDER BY b.rank, b.since, b.name), '{}'))[1:p_limit], pg_catalog.count(*)::int,
-         (SELECT pg_catalog.count(*) FROM queues q WHERE EXISTS (SELECT FROM few_tickets w WHERE w.name = q.name AND (
+         (SELECT pg_catalog.count(*) FROM queues q WHERE EXISTS (SELECT FROM (
+           SELECT w.session_id FROM few_tickets w WHERE w.name = q.name ORDER BY w.ticket LIMIT 20) w WHERE (
            SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = w.session_id)))::int,
          (SELECT pg_catalog.count(*) FROM tickets) = 20000
            OR (SELECT pg_catalog.count(*) FROM queues) = 1000 OR (SELECT pg_catalog.count(*) FROM noted) = 1000,

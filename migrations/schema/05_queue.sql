@@ -204,7 +204,7 @@ BEGIN
     free := free_at(w);
     IF until IS NULL AND free IS NOT NULL THEN                                          -- another lock is in the way
       SELECT o.token, o.holder, CASE WHEN NOT o.queued THEN o.until END, o.name
-        INTO token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC LIMIT 1;
+        INTO token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC, o.name LIMIT 1;
     END IF;
   END IF;
   left_ := microseconds_until(free);

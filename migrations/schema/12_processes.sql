@@ -1,9 +1,9 @@
 -- The server's processes behind a lock, and what they wait for. Nothing here locks a row or waits for one.
 
 -- lockers gives the transactions that may have locked a row with this xmax: its number is that of a transaction, or of
--- a group of them. The number alone does not say which. It is a transaction's if one of p_known has it: those that are
--- known to have locked the row, as whoever writes a row of locks locks it first, and so does whoever queues. Otherwise
--- the caller looks at what each of them has locked.
+-- a group of them. The number alone does not say which. It counts as a transaction's if one of p_known has it: those
+-- that are known to have locked the row, as whoever writes a row of locks locks it first, and so does whoever queues.
+-- A group of that very number is missed then. Otherwise the caller looks at what each of them has locked.
 CREATE FUNCTION lockers(p_xmax xid, p_known xid[]) RETURNS SETOF xid
 LANGUAGE plpgsql VOLATILE
 AS $$
