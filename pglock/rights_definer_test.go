@@ -444,7 +444,7 @@ func TestI5_NoFunctionLendsItsRightsToCodeOfItsCaller(t *testing.T) {
 				careless += text[at[2]:at[3]] // the operator
 			}
 			careless += text[at[1]:]
-			execute(t, conn, strings.Replace(definition, text, careless, 1))
+			execute(t, conn, "SET check_function_bodies = off;"+strings.Replace(definition, text, careless, 1))
 			if len(i.attack(t, d, wired)) == 0 {
 				t.Errorf("nothing was seen of %s without what is at %.60q", d.name, text[at[0]:])
 			}
