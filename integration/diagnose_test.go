@@ -154,7 +154,8 @@ func TestDoctorSeesThatTheCheckInsideCommitIsOff(t *testing.T) {
 		}
 	}
 	owner.exec(t, `DROP TRIGGER fence_commit ON pglock.fences`)
-	if f := found(); f.Level != lockadmin.FindingAttention || f.Value != "missing" {
+	if f := found(); f.Level != lockadmin.FindingAttention || f.Value != "missing" ||
+		!strings.Contains(f.Meaning, "make its trigger fence_commit again") {
 		t.Errorf("without the trigger: %+v", f)
 	}
 }

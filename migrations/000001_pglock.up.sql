@@ -1972,7 +1972,8 @@ BEGIN
       WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
         AND l.token = p_token AND coalesce(p_slot, 0) = 0
       ORDER BY l.slot DESC LIMIT 1 FOR UPDATE);
-    IF mine.name IS NULL AND p_slot IS DISTINCT FROM 0 AND EXISTS (SELECT FROM locks l        -- or it locks nothing
+    IF mine.name IS NULL AND p_slot IS DISTINCT FROM 0 AND EXISTS (  -- whoever has no lease locks nothing
+         SELECT FROM locks l
          WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN
       head := take_head(p_name, true, false);
       mine := (SELECT l FROM locks l
@@ -5356,9 +5357,10 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ('check inside COMMIT', f.armed IS NOT DISTINCT FROM 'A', CASE f.armed WHEN 'A' THEN 'always on'
        WHEN 'D' THEN 'switched off' WHEN 'O' THEN 'off under session_replication_role'
        WHEN 'R' THEN 'on under session_replication_role alone' ELSE 'missing' END,
-     CASE WHEN f.armed = 'A' THEN 'A fenced transaction commits only while its lease stands.' ELSE pg_catalog.format(
-       'A fenced transaction can commit when its lease has ended and others hold the lock: '
-       'ALTER TABLE %I.fences ENABLE ALWAYS TRIGGER fence_commit.', current_schema()) END),
+     CASE WHEN f.armed = 'A' THEN 'A fenced transaction commits only while its lease stands.'
+       ELSE 'A fenced transaction can commit when its lease has ended and others hold the lock: ' || CASE
+         WHEN f.armed IS NULL THEN 'make its trigger fence_commit again, as the migration does.' ELSE pg_catalog.format(
+         'ALTER TABLE %I.fences ENABLE ALWAYS TRIGGER fence_commit.', current_schema()) END END),
     ('multixacts', f.multis < 1000000000, f.multis || ' of 2147483648',
      'They are used where several transactions hold a row at once. Vacuum brings the number down.'),
     ('fsync', current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean,

@@ -124,7 +124,8 @@ BEGIN
       WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
         AND l.token = p_token AND coalesce(p_slot, 0) = 0
       ORDER BY l.slot DESC LIMIT 1 FOR UPDATE);
-    IF mine.name IS NULL AND p_slot IS DISTINCT FROM 0 AND EXISTS (SELECT FROM locks l        -- or it locks nothing
+    IF mine.name IS NULL AND p_slot IS DISTINCT FROM 0 AND EXISTS (  -- whoever has no lease locks nothing
+         SELECT FROM locks l
          WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN
       head := take_head(p_name, true, false);
       mine := (SELECT l FROM locks l

@@ -196,9 +196,10 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ('check inside COMMIT', f.armed IS NOT DISTINCT FROM 'A', CASE f.armed WHEN 'A' THEN 'always on'
        WHEN 'D' THEN 'switched off' WHEN 'O' THEN 'off under session_replication_role'
        WHEN 'R' THEN 'on under session_replication_role alone' ELSE 'missing' END,
-     CASE WHEN f.armed = 'A' THEN 'A fenced transaction commits only while its lease stands.' ELSE format(
-       'A fenced transaction can commit when its lease has ended and others hold the lock: '
-       'ALTER TABLE %I.fences ENABLE ALWAYS TRIGGER fence_commit.', current_schema()) END),
+     CASE WHEN f.armed = 'A' THEN 'A fenced transaction commits only while its lease stands.'
+       ELSE 'A fenced transaction can commit when its lease has ended and others hold the lock: ' || CASE
+         WHEN f.armed IS NULL THEN 'make its trigger fence_commit again, as the migration does.' ELSE format(
+         'ALTER TABLE %I.fences ENABLE ALWAYS TRIGGER fence_commit.', current_schema()) END END),
     ('multixacts', f.multis < 1000000000, f.multis || ' of 2147483648',
      'They are used where several transactions hold a row at once. Vacuum brings the number down.'),
     ('fsync', current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean,
