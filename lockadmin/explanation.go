@@ -124,7 +124,8 @@ const (
 	whyTurn            = "turn"             // the first in the queue does not take its turn
 	whyDeadWaiters     = "dead waiters"     // some that wait are dead
 	whyGap             = "gap"              // the lease has nearly run out before
-	whyLosses          = "losses"           // holders lose the lock again and again
+	whyFlapping        = "flapping"         // holders lose the lock again and again, the last a moment ago
+	whyLosses          = "losses"           // holders lost the lock again and again
 	whyGuard           = "guard"            // a table that this lock protects has a guard that is not whole
 	whyFree            = "free"             // nobody holds it, and nobody waits
 	whyBroken          = "broken"           // somebody broke it a moment ago

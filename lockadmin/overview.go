@@ -50,13 +50,13 @@ var neededByAll = []string{"locks", "sessions", "waiters", "fences"}
 // second has some twenty. It looks closely at three times as many and twenty, those first that are the likeliest.
 //
 // Of locks with up to a thousand rows, where a lock has one and one more for each holder of a shared or limited lease,
-// it finds all. Of more it finds, without reading them: those that somebody waits for; those
-// of holders that give no sign of life, when they have given one before (which a client does within ten seconds, if its
-// leases are longer than half a minute); those of which an open transaction keeps the row or a fence; and those with a
-// broken guard, or broken within ten minutes. So there it does not find a holder that nobody waits for and that has
-// died within ten seconds of its grant, or whose lease ends within half a minute. It looks at 20,000 tickets, 1,000
-// queues, 1,000 locks of clients and 20,000 rows of each kind; Partly says that there was more of the former. Held and
-// Known count to 1,000.
+// it finds all. Of more it finds, without reading them: those that somebody waits for; those of holders that give no
+// sign of life, when they have given one before (which a client does within ten seconds, if its leases are longer
+// than half a minute); those of which an open transaction keeps the row or a fence; those with a broken guard; and
+// those that were broken, or lost for the third time within an hour, in the last ten minutes. So there it does not
+// find a holder that nobody waits for and that has died within ten seconds of its grant, or whose lease ends within
+// half a minute. It looks at 20,000 tickets, 1,000 queues, 1,000 locks of clients and 20,000 rows of each kind;
+// Partly says that there was more of the former. Held and Known count to 1,000.
 //
 // Errors are those of Locks.
 func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
@@ -230,6 +230,7 @@ var inWords = map[string]string{
 	whyCircle:          "deadlock",
 	whyWaits:           "its holder waits for another lock",
 	whyTurn:            "the next one does not take it",
+	whyFlapping:        "its holders lose it again and again",
 	whyGuard:           "the guard of a table is broken",
 	whyFree:            "free",
 	whyBroken:          "broken by an operator",

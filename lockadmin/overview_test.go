@@ -136,6 +136,39 @@ func TestTheOverviewFindsWhoIsIllAmongManyLocks(t *testing.T) {
 	}
 }
 
+// A lock whose holders lose it again and again is well at every look. The overview shows it nevertheless, and why says
+// the same of it, for ten minutes after the third loss within an hour.
+func TestTheOverviewShowsALockThatIsLostAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	execute(t, conn,
+		`INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, ended_at)
+		SELECT 'a' || n, n, gen_random_uuid(), gen_random_uuid(), 'former', '1 h', now(), now(), '-infinity', now() FROM generate_series(1, 1100) n`)
+	granted := func(name string) {
+		t.Helper()
+		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 h')`, name)
+	}
+	granted("flaps")
+	granted("well")
+	for n, want := range []string{"", "", "flaps flapping"} {
+		execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = 'flaps'`)
+		granted("flaps")
+		if got, _ := illOf(t, admin, 20); got != want {
+			t.Errorf("after %d losses the overview has %q, want %q", n+1, got, want)
+		}
+	}
+	s, err := admin.Summaries(t.Context(), []pglock.LockInfo{{Name: "flaps"}})
+	if err != nil || len(s) != 1 || s[0].Severity != lockadmin.SeverityWarning || s[0].Next.Command != "history flaps" {
+		t.Errorf("the list says %+v, %v", s, err)
+	}
+	execute(t, conn, `UPDATE pglock.events SET at = at - interval '11 min'`)
+	if got, _ := illOf(t, admin, 20); got != "" {
+		t.Errorf("eleven minutes after the last loss the overview has %q", got)
+	}
+}
+
 // Locks that are well, and notes, do not take the lines from locks that are not well.
 func TestTheOverviewFillsItsLinesWithWhoIsIll(t *testing.T) {
 	t.Parallel()

@@ -300,24 +300,29 @@ func (l *look) pastVerdicts() {
 			break
 		}
 	}
-	hour := 0
+	var lost []time.Time // newest first
 	var holders []string
 	for _, e := range l.Events {
 		if e.Kind == EventTakeover && l.At.Sub(e.At) < time.Hour {
-			hour++
+			lost = append(lost, e.At)
 			if who := e.Holder; !slices.Contains(holders, who) && len(holders) < 3 {
 				holders = append(holders, who)
 			}
 		}
 	}
-	if hour >= 3 {
-		l.add(Verdict{Kind: whyLosses, Severity: SeverityWarning,
-			Text: fmt.Sprintf("%d times in the last hour a holder lost this lock because its lease ran out (%s).",
-				hour, strings.Join(holders, ", ")),
-			Because: "Sure: the history has it. Programs crash, pause for longer than the lease lasts, or cannot " +
-				"reach the server.",
-			Steps: []Step{{Do: "See why these programs ended or paused. If they pause (garbage collection, a busy " +
-				"machine), use a longer TTL."}}})
+	if n := len(lost); n >= 3 {
+		v := Verdict{Kind: whyLosses, Severity: SeverityWarning, Who: strings.Join(holders, ", "), Since: lost[n-1]}
+		if l.At.Sub(lost[0]) < recently {
+			v.Kind = whyFlapping
+		}
+		v.Text = fmt.Sprintf("%d times in the last hour a holder lost this lock because its lease ran out (%s), the "+
+			"last time %s ago.", n, v.Who, shown.Age(l.At.Sub(lost[0])))
+		v.Because = "Sure: the history has it. Programs crash, pause for longer than the lease lasts, or cannot " +
+			"reach the server."
+		v.Steps = []Step{{Do: "See when that was, and who.", Run: RunAdmin, Command: "history " + shown.Name(l.name)},
+			{Do: "Find out why these programs ended or paused. If they pause (garbage collection, a busy machine), " +
+				"use a longer TTL."}}
+		l.add(v)
 	}
 }
 

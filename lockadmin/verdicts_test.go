@@ -113,10 +113,13 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 		WaitsFor: "IPC: SyncRep"}
 	gap := holderOf(time.Second)
 	gap.SlowestRenewal = 25 * time.Second
-	losses := lookAt(holderOf(time.Second))
-	for n := range 3 {
-		losses.Events = append(losses.Events, HistoryEntry{Kind: EventTakeover, Holder: "app-3",
-			At: losses.At.Add(-time.Duration(n) * time.Minute)})
+	lost := func(last time.Duration) *look {
+		l := lookAt(holderOf(time.Second))
+		for n := range 3 {
+			l.Events = append(l.Events, HistoryEntry{Kind: EventTakeover, Holder: "app-3",
+				At: l.At.Add(-last - time.Duration(n)*time.Minute)})
+		}
+		return l
 	}
 	free := func(since time.Duration) *look {
 		l := lookAt()
@@ -182,10 +185,15 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			return l
 		}(), whyStopped, SeverityWarning, []string{"Look at the program with the label worker. Run this on host app-1",
 			"-p 4711", "kill -CONT 4711"}},
-		"just granted":         {lookAt(young), whyHeld, SeverityOK, []string{"nothing shows yet"}},
-		"the renewal hangs":    {hangs, whyHeartbeat, SeverityStuck, []string{"SyncRep", "standby"}},
-		"nearly lost":          {lookAt(gap), whyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},
-		"lost again and again": {losses, whyHeld, SeverityOK, []string{"3 times in the last hour"}},
+		"just granted":      {lookAt(young), whyHeld, SeverityOK, []string{"nothing shows yet"}},
+		"the renewal hangs": {hangs, whyHeartbeat, SeverityStuck, []string{"SyncRep", "standby"}},
+		"nearly lost":       {lookAt(gap), whyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},
+		"lost again and again": {lost(20 * time.Minute), whyHeld, SeverityOK,
+			[]string{"3 times in the last hour", "(app-3), the last time 20m ago"}},
+		"lost again and again, until now": {lost(time.Minute), whyFlapping, SeverityWarning,
+			[]string{"3 times in the last hour", "history report"}},
+		"lost again and again, and others wait": {lost(time.Minute).queued(5*time.Second, true), whyFlapping,
+			SeverityWarning, []string{"app-2/reporter[963] has waited for it for 5s."}},
 		"one waits": {lookAt(holderOf(time.Second)).queued(5*time.Second, true), whySlow, SeverityBusy,
 			[]string{"app-2/reporter[963] has waited for it for 5s."}},
 		"one waits for long": {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), whySlow, SeverityBusy,

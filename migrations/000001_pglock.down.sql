@@ -56,7 +56,7 @@ DROP FUNCTION diagnose_tokens();
 DROP FUNCTION list_suspects(p_names text[], p_limit int);
 DROP FUNCTION suspects(p_names text[], p_old int[], p_limit int);
 DROP FUNCTION touched_by(p_name text, p_xids xid[], p_marks oid[]);
-DROP FUNCTION recent_breaks();
+DROP FUNCTION recent_news();
 DROP VIEW conditions;
 DROP VIEW ailing;
 DROP FUNCTION wrong_rights(p_new boolean);

@@ -5040,15 +5040,19 @@ CREATE VIEW conditions AS
           SELECT o.alive_until > clock_timestamp() FROM sessions o WHERE o.session_id = q.session_id) AS alive
       FROM waiters q WHERE q.name = l.name AND q.ticket > l.served ORDER BY q.ticket LIMIT 1) w ON true;
 
--- recent_breaks names the locks that were broken within ten minutes, as far as the last 1,000 entries of the history
--- have them. It tells operators alone.
-CREATE FUNCTION recent_breaks() RETURNS SETOF text
+-- recent_news names the locks that were broken within ten minutes, and those that were lost three times within an hour,
+-- the last time within ten minutes, as far as the last 1,000 entries of the history have them. It tells operators
+-- alone.
+CREATE FUNCTION recent_news() RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_sort = off
 AS $$
 BEGIN
   IF pg_has_role(session_user, to_regrole('pglock_admin'), 'USAGE') THEN
-    RETURN QUERY SELECT e.lock_name FROM (SELECT * FROM events o ORDER BY o.id DESC LIMIT 1000) e
-      WHERE e.kind = 'break' AND e.at > clock_timestamp() - interval '10 min';
+    RETURN QUERY SELECT e.lock_name
+      FROM (SELECT * FROM events o ORDER BY o.id DESC LIMIT 1000) e
+      WHERE e.kind IN ('break', 'takeover') AND e.at > clock_timestamp() - interval '1 h'
+      GROUP BY e.lock_name, e.kind
+      HAVING pg_catalog.max(e.at) > clock_timestamp() - interval '10 min' AND (e.kind = 'break' OR pg_catalog.count(*) >= 3);
   END IF;
 END $$;
 
@@ -5071,15 +5075,14 @@ END $$;
 
 -- suspects finds the locks that may not be well among p_names; with NULL, among all if they have no more than 1,000
 -- rows, and otherwise among those that somebody waits for, whose holders have given signs of life and give none now,
--- whose rows or fences an old transaction has locked, or that have a broken guard or were broken within ten minutes;
--- of that it tells operators alone. It errs on the side of suspicion: whoever looks at one lock sees more
--- (list_backends, list_waits). p_old are the processes whose open transactions have lasted, and 0 for the prepared
--- ones. However much there is, it looks at 20,000 tickets, 1,000 queues and 1,000 locks that clients have named with
--- their signs of life (partly says that there was more of these), and at 20,000 rows that an old transaction may
--- have locked, 100 fences of each lock, and the last 1,000 entries of the history. names are p_limit of those found,
--- the likeliest first, then the longest wait. queues counts those in which somebody lives, of the first twenty in
--- each. locks and held count names and held locks, where p_names is NULL; locks is 1001 if there are more than 1,000
--- rows.
+-- whose rows or fences an old transaction has locked, or that have a broken guard or are in recent_news. It errs on
+-- the side of suspicion: whoever looks at one lock sees more (list_backends, list_waits). p_old are the processes
+-- whose open transactions have lasted, and 0 for the prepared ones. However much there is, it looks at 20,000 tickets,
+-- 1,000 queues and 1,000 locks that clients have named with their signs of life (partly says that there was more of
+-- these), and at 20,000 rows that an old transaction may have locked, 100 fences of each lock, and the last 1,000
+-- entries of the history. names are p_limit of those found, the likeliest first, then the longest wait. queues counts
+-- those in which somebody lives, of the first twenty in each. locks and held count names and held locks, where p_names
+-- is NULL; locks is 1001 if there are more than 1,000 rows.
 CREATE FUNCTION suspects(p_names text[], p_old int[], p_limit int)
 RETURNS TABLE (names text[], found int, queues int, partly boolean, locks int, held int, standby boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -5103,7 +5106,7 @@ BEGIN RETURN QUERY
       WHERE p_names IS NULL AND s.holds_until > clock_timestamp()
         AND (p_old <> '{}' OR s.seen_at < clock_timestamp() - interval '15 s')
       ORDER BY s.seen_at LIMIT 1000),
-    broken AS MATERIALIZED (SELECT b.name FROM recent_breaks() b (name)),
+    news AS MATERIALIZED (SELECT DISTINCT n.name FROM recent_news() n (name)),
     guards AS MATERIALIZED (SELECT g.resource AS name, coalesce(g.key_column, '') AS key FROM broken_guards(NULL) g),
     known AS MATERIALIZED (
       SELECT l.name, is_running(l.expires_at, l.ended_at) AS runs FROM locks l WHERE p_names IS NULL LIMIT 1001),
@@ -5116,7 +5119,7 @@ BEGIN RETURN QUERY
     chosen AS MATERIALIZED (
       SELECT u.name COLLATE "C" AS name FROM pg_catalog.unnest(p_names) u (name) UNION SELECT q.name FROM queues q
       UNION SELECT n.name FROM noted n UNION SELECT o.name FROM locked o UNION SELECT b.name FROM (
-        SELECT * FROM broken UNION SELECT g.name FROM guards g) b WHERE p_names IS NULL
+        SELECT * FROM news UNION SELECT g.name FROM guards g) b WHERE p_names IS NULL
       UNION SELECT k.name FROM known k WHERE (SELECT pg_catalog.count(*) FROM known) <= 1000),
     bad AS MATERIALIZED (
       SELECT c.name, s.since, CASE WHEN s.ails OR s.clear IS NOT NULL OR t.touched THEN 1
@@ -5124,7 +5127,7 @@ BEGIN RETURN QUERY
       FROM chosen c LEFT JOIN LATERAL (SELECT * FROM conditions o WHERE o.name = c.name OFFSET 0) s ON true
         CROSS JOIN LATERAL (
           SELECT (xids <> '{}' OR marks <> '{}') AND touched_by(c.name, xids, marks) AS touched OFFSET 0) t
-      WHERE s.ails OR s.waits OR s.dead OR s.passed OR t.touched OR c.name IN (SELECT b.name FROM broken b)
+      WHERE s.ails OR s.waits OR s.dead OR s.passed OR t.touched OR c.name IN (SELECT n.name FROM news n)
         OR s.clear IS NOT NULL AND (
           p_names IS NOT NULL OR GREATEST(s.over, s.clear) < clock_timestamp() - interval '3 s')
         OR EXISTS (SELECT FROM guards g WHERE c.name = g.name OR g.key <> '' AND starts_with(c.name, g.name || '/')

@@ -43,8 +43,11 @@ var ofOverview = []mutant{
 		{schema, "UNION SELECT o.name FROM locked o", ""},
 	}, administration, "^TestTheOverviewFindsWho"},
 	{"the overview forgets what was broken", []edit{
-		{schema, "WHERE e.kind = 'break' AND e.at", "WHERE e.kind = 'overlap' AND e.at"},
+		{schema, "WHERE e.kind IN ('break', 'takeover') AND e.at", "WHERE e.kind = 'takeover' AND e.at"},
 	}, administration, "^TestTheOverviewFinds"},
+	{"the overview does not see that a lock is lost again and again", []edit{
+		{schema, "(e.kind = 'break' OR pg_catalog.count(*) >= 3)", "e.kind = 'break'"},
+	}, administration, "^TestTheOverviewShows"},
 	{"the overview of few locks does not look at all of them", []edit{
 		{schema, "WHERE (SELECT pg_catalog.count(*) FROM known) <= 1000),", "WHERE false),"},
 	}, administration, "^TestTheOverviewOfFew"},
