@@ -29,8 +29,9 @@ func NewHistory(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history [NAME]",
 		Short: "Show who held a lock, from when until when, and how it ended",
-		Long: `Show the history of one lock, or of all, newest first. A line is a tenure: the time for which somebody held a lease.
-The server writes the line when the tenure ends, so the present holder has none: see pglock-admin show.
+		Long: `Show the history of one lock, or of all. A line is a tenure: the time for which somebody held a lease. The server
+writes the line when it learns that the tenure is over, so the present holder has none: see pglock-admin show. The line
+that it wrote last comes first, also where another lease ended later.
 
   takeover  the lease ran out, and the lock was granted to the next
   break     an operator ended the lease
