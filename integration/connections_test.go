@@ -341,7 +341,7 @@ func TestI7_TrustInAGrantBeginsWhenTheRequestIsSent(t *testing.T) {
 	db := pgtest.Database(t)
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
 	c := newClient(t, pool)
-	const ttl = time.Second
+	const ttl = 3 * time.Second // in which a busy machine answers
 	busy, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -350,7 +350,7 @@ func TestI7_TrustInAGrantBeginsWhenTheRequestIsSent(t *testing.T) {
 	for n, name := range []string{"a", "b"} { // one that goes alone and, behind it, another
 		acquireInBackground(t.Context(), c, n, name, got, pglock.WithTTL(ttl))
 	}
-	time.Sleep(3 * ttl / 2)
+	time.Sleep(ttl * 5 / 4)
 	busy.Release()
 	for range 2 {
 		f := await(t, got)
