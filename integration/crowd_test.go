@@ -53,6 +53,7 @@ func TestTrap9_StormOfCancelledWaits(t *testing.T) {
 // The same while connections of the clients are ended all the time, whatever travels on them: requests, grants,
 // releases, hints and heartbeats.
 func TestTrap9_CallsWhoseConnectionsAreEnded(t *testing.T) {
+	pgtest.Whole(t, "TestTrap9_StormOfCancelledWaits")
 	t.Parallel()
 	storm(t, true)
 }

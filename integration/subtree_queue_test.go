@@ -59,6 +59,7 @@ func TestI9_ATreeIsServedInTicketOrder(t *testing.T) {
 
 // A subtree does not starve behind a stream of requests below it, nor they behind a stream of subtrees.
 func TestI9_NobodyStarvesInATree(t *testing.T) {
+	pgtest.Whole(t, "TestI9_ATreeIsServedInTicketOrder")
 	t.Parallel()
 	db := pgtest.Database(t)
 	ctx, stop := context.WithCancel(t.Context())
