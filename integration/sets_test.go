@@ -142,7 +142,6 @@ func TestI1_I2_StatementsForManyThatCrossGrantEachLockOnce(t *testing.T) {
 // A row that somebody changes while a statement for many is under way costs that statement nothing: each request has
 // its answer, what is free is granted, and what is held is released.
 func TestAStatementForManyWhoseLocksChangeAnswersEachRequest(t *testing.T) {
-	pgtest.Whole(t, "TestI1_I2_StatementsForManyThatCrossGrantEachLockOnce")
 	t.Parallel()
 	db := pgtest.Database(t)
 	m := newMany(t, db.URL())
