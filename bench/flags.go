@@ -24,7 +24,8 @@ func parse(args []string, usage io.Writer) (o run.Options, out string, err error
 		"callers of one\nprocess; all by default")
 	peers := f.String("peers", "", "whom to measure, by commas; all by default: "+strings.Join(names(peer.All()), ","))
 	f.IntVar(&o.Repetitions, "repetitions", 3, "how often each figure is measured, in turns")
-	f.DurationVar(&o.Duration, "duration", time.Second, "of one measurement of all but W3 and W4, after its warm-up")
+	f.DurationVar(&o.Duration, "duration", time.Second, "of one measurement of all but W3, W4 and most of W8, after "+
+		"its warm-up")
 	f.BoolVar(&o.Smoke, "smoke", false, "everything once and short, to see that it works; writes no results")
 	f.StringVar(&out, "out", "", "the `folder` for results.txt, results.json and charts; by default "+published+
 		" if everything\n"+

@@ -11,7 +11,7 @@ import (
 
 func TestArgumentsThatCannotBeAreRefusedByName(t *testing.T) {
 	for _, c := range []struct{ arg, says string }{
-		{"-workloads=W1,W8", `workload "W8"`},
+		{"-workloads=W1,W9", `workload "W9"`},
 		{"-peers=etcd,consul", `peer "consul"`},
 		{"-repetitions=0", "repetitions 0"},
 		{"-duration=1ms", "duration 1ms"},

@@ -57,7 +57,8 @@ func BareAsync() Kind {
 		Name: "bare-async", Server: Postgres,
 		Is:         "SQL over pgx, the release does not wait for the disk",
 		Guarantees: bareGuarantees,
-		In:         []Workload{W1, W6},
+		In:         []Workload{W1, W6, W8},
+		Notes:      map[Workload]string{W8: "one grant over each connection, one after the other, and no release"},
 		Settings:   poolSettings(),
 		Open: func(ctx context.Context, c Config) (Client, error) {
 			return openBare(ctx, c, "locks_async", bareReleaseAsync)

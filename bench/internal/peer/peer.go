@@ -22,10 +22,11 @@ const (
 	W5 Workload = "W5" // writes under a lock
 	W6 Workload = "W6" // the first grant of a new connection
 	W7 Workload = "W7" // W1 while many others wait for other locks
+	W8 Workload = "W8" // many that wait: at rest, beside others, when they start and when they ask
 )
 
 // Workloads are all of them, in order.
-func Workloads() []Workload { return []Workload{W1, W2, W3, W4, W5, W6, W7} }
+func Workloads() []Workload { return []Workload{W1, W2, W3, W4, W5, W6, W7, W8} }
 
 // Server names a server that a peer needs.
 type Server string
@@ -78,16 +79,18 @@ type Config struct {
 	Connections int
 	TTL         time.Duration // of what it acquires; the peer takes its own least if that is longer
 	Smoke       bool          // everything is to be short
+	Late        bool          // what needs more than a pool is made by Client.Caller, which W8 times
 	// OnRequest is called before a request is sent, one call at a time. Defaults to nothing.
 	OnRequest func(at time.Time)
 }
 
 // waits says whether callers wait for a lock that is held.
-func (c Config) waits() bool { return c.Workload == W2 || c.Workload == W4 }
+func (c Config) waits() bool { return c.Workload == W2 || c.Workload == W4 || c.Workload == W8 }
 
 // Client is the use that one process makes of a peer.
 type Client interface {
-	// Caller makes what one goroutine acquires with, for as many as Config.Callers says, before the clock starts.
+	// Caller makes what one goroutine acquires with, for as many as Config.Callers says, before the clock starts
+	// unless Config.Late.
 	Caller(ctx context.Context) (Caller, error)
 	// Requests counts what was sent to the server: statements for PostgreSQL, commands or calls for others.
 	Requests() int64
@@ -95,7 +98,7 @@ type Client interface {
 	Close(ctx context.Context) error
 }
 
-// Caller acquires one lock at a time. In W2 and W4 it waits until ctx ends; in the others a held lock is an error.
+// Caller acquires one lock at a time. In W2, W4 and W8 it waits until ctx ends; in the others a held lock is an error.
 // The release is not bound to ctx.
 type Caller interface {
 	Acquire(ctx context.Context, name string) (release func(ctx context.Context) error, err error)

@@ -60,7 +60,8 @@ type pglockClient struct {
 	*counter
 	config Config
 	pool   *pgxpool.Pool
-	client *pglock.Client
+	opts   []pglock.Option
+	client *pglock.Client // nil: not made yet
 	store  *fencedstore.Store
 }
 
@@ -79,11 +80,17 @@ func openPglock(ctx context.Context, c Config, opts ...pglock.Option) (Client, e
 
 func newPglock(ctx context.Context, c Config, counted *counter, p *pgxpool.Pool, opts ...pglock.Option) (Client,
 	error) {
-	client, err := pglock.New(ctx, p, append(opts, pglock.WithDefaultTTL(c.TTL), pglock.WithDefaultHolder("bench"))...)
-	if err != nil {
-		return nil, err
+	opts = append(opts, pglock.WithDefaultTTL(c.TTL), pglock.WithDefaultHolder("bench"))
+	client := &pglockClient{counted, c, p, opts, nil, fencedstore.New(p)}
+	if c.Late {
+		return client, nil
 	}
-	return &pglockClient{counted, c, p, client, fencedstore.New(p)}, nil
+	return client, client.start(ctx)
+}
+
+func (c *pglockClient) start(ctx context.Context) (err error) {
+	c.client, err = pglock.New(ctx, c.pool, c.opts...)
+	return err
 }
 
 // First makes a Client over a connection of its own, as a program that starts.
@@ -93,7 +100,12 @@ func (c *pglockClient) First(ctx context.Context, name string) (First, error) {
 	})
 }
 
-func (c *pglockClient) Caller(context.Context) (Caller, error) {
+func (c *pglockClient) Caller(ctx context.Context) (Caller, error) {
+	if c.config.Late {
+		if err := c.start(ctx); err != nil {
+			return nil, err
+		}
+	}
 	acquire := c.client.TryAcquire
 	if c.config.waits() {
 		acquire = c.client.Acquire
@@ -124,5 +136,8 @@ func (c *pglockClient) Expiry(ctx context.Context, d Death) (at time.Time, err e
 
 func (c *pglockClient) Close(ctx context.Context) error {
 	defer c.pool.Close()
+	if c.client == nil {
+		return nil
+	}
 	return c.client.Close(ctx)
 }

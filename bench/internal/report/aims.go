@@ -47,7 +47,13 @@ func aims() []aim {
 			}
 		}
 	}
-	return list
+	return append(list,
+		aim{workload: peer.W8, where: Many(1000, AtRest), metric: ServerShare, most: true, bound: 20},
+		aim{workload: peer.W8, where: BesideClients(8, 500), metric: Rate, than: ours, beside: Processes(8),
+			bound: 0.9},
+		aim{workload: peer.W8, where: Many(64, Start), metric: ServerTime, than: "bare-async", most: true, bound: 5},
+		aim{workload: peer.W8, where: Many(10000, Ask), metric: ServerTime, most: true, bound: 500},
+	)
 }
 
 // ours is the peer that has aims.

@@ -84,6 +84,12 @@ func TestAimIsMetUpToItsBoundAndNotBeyond(t *testing.T) {
 		{peer.W4, HolderDies, Late, "", -3, 0, true},
 		{peer.W6, NewConnection, FirstGrant, "bare-async", 2, 1, true},
 		{peer.W6, NewConnection, FirstGrant, "bare-async", 2.1, 1, false},
+		{peer.W8, Many(1000, AtRest), ServerShare, "", 20, 0, true},
+		{peer.W8, Many(1000, AtRest), ServerShare, "", 20.1, 0, false},
+		{peer.W8, Many(64, Start), ServerTime, "bare-async", 5, 1, true},
+		{peer.W8, Many(64, Start), ServerTime, "bare-async", 5.1, 1, false},
+		{peer.W8, Many(10000, Ask), ServerTime, "", 500, 0, true},
+		{peer.W8, Many(10000, Ask), ServerTime, "", 501, 0, false},
 	} {
 		r := results(Place{c.workload, c.where, c.than}, c.metric, []float64{c.ours}, []float64{c.theirs})
 		q := ratioOf(t, r, c.than)
@@ -121,6 +127,18 @@ func TestSixtyFourProcessesAreJudgedByEight(t *testing.T) {
 	r.Judge()
 	if q := ratioOf(t, r, ours); q.other() != Processes(8) || q.Ratio != 0.79 || q.Met == nil || *q.Met {
 		t.Errorf("%+v, want 0.79 of the rate of 8, not met", q)
+	}
+}
+
+func TestHandOversBesideACrowdAreJudgedByThoseWithout(t *testing.T) {
+	for rate, met := range map[float64]bool{90: true, 89.9: false} {
+		r := &Results{}
+		r.Line(Place{peer.W8, Processes(8), ours}).Set(Rate, 0, 100)
+		r.Line(Place{peer.W8, BesideClients(8, 500), ours}).Set(Rate, 0, rate)
+		r.Judge()
+		if q := ratioOf(t, r, ours); q.other() != Processes(8) || q.Met == nil || *q.Met != met {
+			t.Errorf("%v beside 100: %+v, met must be %v", rate, q, met)
+		}
 	}
 }
 

@@ -28,6 +28,10 @@ func (r *Results) Charts() map[string]string {
 		{peer.W6, FirstGrant, "w6.svg", "milliseconds from the connection to the first grant; medians; less is better"},
 		{peer.W7, P50, "w7.svg", "milliseconds of a pair; medians, with the least and the most of the repetitions; " +
 			"less is better"},
+		{peer.W8, ServerTime, "w8.svg", "milliseconds of the server's processor time until all are served; medians; " +
+			"less is better"},
+		{peer.W8, Rate, "w8-beside.svg", "hand-overs a second; medians, with the least and the most of the " +
+			"repetitions"},
 	} {
 		chart := r.workloadChart(c.workload, c.metric, c.tells)
 		if c.workload == peer.W4 {
@@ -83,11 +87,11 @@ func (q Ratio) bar() bar {
 	return b
 }
 
-// workloadChart shows one metric of everyone, a group for each form.
+// workloadChart shows one metric of everyone, a group for each form; of W8, for each that has the metric.
 func (r *Results) workloadChart(w peer.Workload, m Metric, tells string) chart {
 	c := chart{title: tables[w].title, describes: tells}
 	for _, l := range r.Lines {
-		if l.Workload != w {
+		if l.Workload != w || w == peer.W8 && l.Figures[m] == nil {
 			continue
 		}
 		if len(c.groups) == 0 || c.groups[len(c.groups)-1].title != l.Where {

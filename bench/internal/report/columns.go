@@ -57,10 +57,17 @@ var tables = map[peer.Workload]struct {
 			ranged: true},
 		{metric: Statements, title: "requests/pair"},
 	}},
+	peer.W8: {"W8: many that wait", []column{
+		{metric: ServerShare, title: "server CPU ms/s", ranged: true}, {metric: PerSecond, title: "requests/s"},
+		{metric: Rate, title: "hand-overs/s", ranged: true}, {metric: P50, title: "wait p50 ms"},
+		{metric: ServerTime, title: "server CPU ms", ranged: true}, {metric: AllServed, title: "until all served, ms",
+			ranged: true},
+		{metric: Connections, title: "connections"},
+	}},
 }
 
 // names of metrics in the table of ratios.
 var names = map[Metric]string{
 	Rate: "rate", P50: "median, ms", ServerCPU: "server CPU, µs", ServerShare: "server CPU, ms/s",
-	FirstGrant: "connected to grant, ms", Late: "grant after expiry, ms",
+	ServerTime: "server CPU, ms", FirstGrant: "connected to grant, ms", Late: "grant after expiry, ms",
 }

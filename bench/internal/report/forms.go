@@ -10,6 +10,10 @@ const (
 	HolderDies = "holder killed"
 
 	NewConnection = "new connection"
+
+	AtRest = "clients at rest"
+	Start  = "clients start"
+	Ask    = "goroutines ask"
 )
 
 // Callers names how many callers there are.
@@ -38,6 +42,12 @@ func Beside(n, tickets int) string {
 
 // BesideLater is the same with tickets that came when the processes had connected.
 func BesideLater(n, tickets int) string { return Beside(n, tickets) + " later" }
+
+// Many names how many there are of a crowd.
+func Many(n int, crowd string) string { return Number(float64(n)) + " " + crowd }
+
+// BesideClients names how many processes there are, and how many clients that wait for other locks.
+func BesideClients(n, clients int) string { return Processes(n) + ", " + Many(clients, AtRest) }
 
 // Leases names how many are held.
 func Leases(n int) string { return Number(float64(n)) + " leases" }

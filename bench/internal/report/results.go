@@ -30,6 +30,8 @@ const (
 	ClientShare Metric = "client_cpu_ms_per_second" //
 	ServerShare Metric = "server_cpu_ms_per_second" //
 	Connections Metric = "connections"              //
+	ServerTime  Metric = "server_cpu_ms"            // until all are served
+	AllServed   Metric = "all_served_ms"            //
 	Others      Metric = "others_cpu_share"         // of the machine that went to neither client nor server, 0 to 1
 	FirstGrant  Metric = "first_grant_ms"           // from the connection
 	Late        Metric = "grant_after_expiry_ms"    // one figure for each death

@@ -79,6 +79,19 @@ func TestJSONHasNoFigureWhereThereIsNone(t *testing.T) {
 	}
 }
 
+func TestEachChartOfACrowdHasTheFormsWithItsFigure(t *testing.T) {
+	r := &Results{}
+	r.Line(Place{peer.W8, Many(64, Start), ours}).Set(ServerTime, 0, 1)
+	r.Line(Place{peer.W8, Processes(8), ours}).Set(Rate, 0, 1)
+	for file, want := range map[string][2]string{
+		"w8.svg": {Many(64, Start), Processes(8)}, "w8-beside.svg": {Processes(8), Many(64, Start)},
+	} {
+		if got := r.Charts()[file]; !strings.Contains(got, want[0]) || strings.Contains(got, want[1]) {
+			t.Errorf("%s has %v, %v, want only the first:\n%s", file, want[0], want[1], got)
+		}
+	}
+}
+
 func TestChartsAreWellFormedAndMarkTheBound(t *testing.T) {
 	r, _ := written(t)
 	r.Line(Place{peer.W1, Callers(8), "<none>"}) // no figures, and a name that needs an escape

@@ -18,6 +18,7 @@ type form struct {
 	takes    func(peer.Kind) bool
 	together bool // all peers at the same time, because it is no work
 	times    int  // in each repetition
+	once     bool // in the first repetition alone, because it takes long to get ready
 	run      func(r *Runner, ctx context.Context, s step) error
 }
 
@@ -93,8 +94,30 @@ func forms(size sizes) (list []form) {
 			})
 		}
 	}
+	addCrowds(size.crowd, add)
 	return list
 }
+
+// addCrowds adds W8.
+func addCrowds(n crowd, add func(form)) {
+	processes := report.Processes(n.handing)
+	for _, f := range []form{
+		{short: "rest", where: report.Many(n.resting, report.AtRest), takes: queues, once: true, run: (*Runner).rest},
+		{short: fmt.Sprint(n.handing, "p"), where: processes, takes: queues, run: (*Runner).handOvers},
+		{
+			short: fmt.Sprint(n.handing, "p"), where: report.BesideClients(n.handing, n.beside), takes: queues,
+			once: true, run: (*Runner).handOversBeside,
+		},
+		{short: "start", where: report.Many(n.starting, report.Start), run: (*Runner).start},
+		{short: "ask", where: report.Many(n.goroutines, report.Ask), takes: queues, run: (*Runner).ask},
+	} {
+		f.workload = peer.W8
+		add(f)
+	}
+}
+
+// queues tells whether a peer has callers that wait.
+func queues(k peer.Kind) bool { return slices.Contains(k.In, peer.W2) }
 
 // inSeveral are the peers of forms with several processes.
 func inSeveral(k peer.Kind) bool { return !k.OneProcess }

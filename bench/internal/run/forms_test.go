@@ -1,11 +1,13 @@
 package run
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
 	"github.com/pglock-dev/pglock/bench/internal/peer"
 	"github.com/pglock-dev/pglock/bench/internal/report"
+	"github.com/pglock-dev/pglock/bench/internal/server"
 )
 
 // everything is the options of a whole run.
@@ -28,7 +30,7 @@ func TestEachFormHasAPlaceOfItsOwn(t *testing.T) {
 
 // An aim whose form or peer is misspelt would never be judged.
 func TestEveryAimIsOfAFormThatRuns(t *testing.T) {
-	const aims = 26
+	const aims = 30
 	var results report.Results
 	o := everything()
 	for _, f := range o.forms() {
@@ -38,7 +40,7 @@ func TestEveryAimIsOfAFormThatRuns(t *testing.T) {
 			}
 			l := results.Line(report.Place{Workload: f.workload, Where: f.where, Peer: k.Name})
 			for _, m := range []report.Metric{report.Rate, report.P50, report.ServerCPU, report.ServerShare,
-				report.Late, report.FirstGrant} {
+				report.ServerTime, report.Late, report.FirstGrant} {
 				l.Set(m, 0, 1)
 			}
 		}
@@ -54,6 +56,24 @@ func TestEveryAimIsOfAFormThatRuns(t *testing.T) {
 	}
 }
 
+// A crowd takes most of a minute to settle.
+func TestCrowdsSettleInTheFirstRepetitionAlone(t *testing.T) {
+	o := everything()
+	o.Workloads, o.Repetitions = []peer.Workload{peer.W8}, 3
+	servers := &server.Set{Running: map[peer.Server]*server.Running{peer.Postgres: {}}}
+	times := make(map[string]int)
+	for _, s := range New(o, servers, &report.Results{}, nil).plan() {
+		times[s.lines[0].Where+" "+s.lines[0].Peer]++
+	}
+	want := map[string]int{
+		"1,000 clients at rest pglock": 1, "8 processes pglock": 3, "8 processes, 500 clients at rest pglock": 1,
+		"64 clients start pglock": 3, "64 clients start bare-async": 3, "10,000 goroutines ask pglock": 3,
+	}
+	if !maps.Equal(times, want) {
+		t.Errorf("%v, want %v", times, want)
+	}
+}
+
 func TestFormsAreChosenByTheirShortNames(t *testing.T) {
 	o := everything()
 	o.Forms = []string{"8p"}
@@ -64,6 +84,7 @@ func TestFormsAreChosenByTheirShortNames(t *testing.T) {
 	want := []string{
 		"W1 8 processes", "W2 8 processes",
 		"W7 8 processes", "W7 8 processes, 10,000 tickets", "W7 8 processes, 10,000 tickets later",
+		"W8 8 processes", "W8 8 processes, 500 clients at rest",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

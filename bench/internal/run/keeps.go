@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/pglock-dev/pglock/bench/internal/peer"
 	"github.com/pglock-dev/pglock/bench/internal/procfs"
@@ -28,7 +29,7 @@ func (r *Runner) keeps(ctx context.Context, s step, leases int) error {
 		o := r.order(k, peer.W3, at, ttl)
 		o.Leases, o.Callers = leases, 1
 		all.Go(func() {
-			if err := r.keep(ctx, one, at, o); err != nil {
+			if err := r.keep(ctx, one, at, []worker.Order{o}, timed{}, r.options.sizes().warmUp, ttl); err != nil {
 				errs[i] = fmt.Errorf("%s: %w", k.Name, err)
 			}
 		})
@@ -37,29 +38,40 @@ func (r *Runner) keeps(ctx context.Context, s step, leases int) error {
 	return errors.Join(errs...)
 }
 
-func (r *Runner) keep(ctx context.Context, s step, at *server.Running, o worker.Order) error {
+// keep measures what it costs that something is there for so long; in an open window, that something is done.
+func (r *Runner) keep(ctx context.Context, s step, at *server.Running, orders []worker.Order,
+	t timed, warmUp, lasts time.Duration) error {
 	before, err := procfs.Connections(at.Port) // some may just be closing, as after
 	if err != nil {
 		return err
 	}
 	connections := 0
-	t := timed{middle: func() (err error) {
-		connections, err = procfs.Connections(at.Port)
+	t.look = func() error {
+		n, err := procfs.Connections(at.Port)
+		connections = max(connections, n)
 		return err
-	}}
-	if err := t.together(ctx, []worker.Order{o}, r.options.sizes().warmUp, o.TTL, at.PID); err != nil {
+	}
+	if err := t.together(ctx, orders, warmUp, lasts, at.PID); err != nil {
 		return err
+	}
+	if t.Late && !r.options.Smoke {
+		return errLate
 	}
 	after, err := procfs.Connections(at.Port)
 	if err != nil {
 		return err
 	}
 	set := func(m report.Metric, v float64) { s.lines[0].Set(m, s.repetition, v) }
-	set(report.PerSecond, float64(t.Requests)/o.TTL.Seconds())
-	set(report.Beats, float64(t.Requests)/3) // thirds of the TTL that the window has
-	set(report.ClientShare, milliseconds(t.CPU)/o.TTL.Seconds())
-	set(report.ServerShare, milliseconds(t.serverCPU)/o.TTL.Seconds())
 	set(report.Connections, float64(connections-min(before, after)))
+	if t.open {
+		set(report.ServerTime, milliseconds(t.serverCPU))
+		set(report.AllServed, milliseconds(t.window.End.Sub(t.window.Begin)))
+		return nil
+	}
+	set(report.PerSecond, float64(t.Requests)/lasts.Seconds())
+	set(report.Beats, float64(t.Requests)/lasts.Seconds()*orders[0].TTL.Seconds()/3)
+	set(report.ClientShare, milliseconds(t.CPU)/lasts.Seconds())
+	set(report.ServerShare, milliseconds(t.serverCPU)/lasts.Seconds())
 	return nil
 }
 

@@ -17,7 +17,7 @@ type Options struct {
 	Peers       []peer.Kind
 	Forms       []string // by their short names; all of the workloads for none
 	Repetitions int
-	Duration    time.Duration // of one measurement of all but W3 and W4
+	Duration    time.Duration // of one measurement of all but W3, W4 and most of W8
 	Smoke       bool          // everything once, and short
 }
 
@@ -35,9 +35,23 @@ type sizes struct {
 	writers      []int // W5
 	beside       []int // W7: processes of one caller each, beside so many
 	tickets      int   // of others
+	crowd        crowd // W8
 	warmUp       time.Duration
 	serverWarmUp time.Duration
 	afterHolding time.Duration // how long W4's holder is left alive, at least, and half as long again at most
+}
+
+// crowd is how many W8 has.
+type crowd struct {
+	resting    int // clients at rest
+	lasts      time.Duration
+	handing    int           // processes of one caller that hand a lock over
+	beside     int           // so many clients that wait for
+	locks      int           // others
+	settles    time.Duration // how long it takes until all of them rest
+	starting   int           // clients that start at once
+	goroutines int           // of one client that ask at once
+	processes  int           // that the clients are spread over
 }
 
 func (o Options) sizes() sizes {
@@ -47,6 +61,8 @@ func (o Options) sizes() sizes {
 			leases: []int{100}, leaseTTL: time.Second,
 			deaths: 1, deathTTL: time.Second, afterHolding: 200 * time.Millisecond, writers: []int{4},
 			beside: []int{2}, tickets: 200,
+			crowd: crowd{resting: 20, lasts: 100 * time.Millisecond, handing: 2, beside: 20, locks: 2, starting: 8,
+				goroutines: 200, processes: 2},
 			warmUp: 50 * time.Millisecond, serverWarmUp: 100 * time.Millisecond,
 		}
 	}
@@ -55,6 +71,8 @@ func (o Options) sizes() sizes {
 		leases: []int{1000, 10000}, leaseTTL: 30 * time.Second,
 		deaths: 3, deathTTL: 2 * time.Second, afterHolding: 600 * time.Millisecond, writers: []int{1, 16},
 		beside: []int{1, 8}, tickets: 10000,
+		crowd: crowd{resting: 1000, lasts: 10 * time.Second, handing: 8, beside: 500, locks: 10,
+			settles: 50 * time.Second, starting: 64, goroutines: 10000, processes: 10},
 		warmUp: min(o.Duration, 400*time.Millisecond), serverWarmUp: 6 * time.Second,
 	}
 }
@@ -71,6 +89,9 @@ type step struct {
 func (r *Runner) plan() (steps []step) {
 	for repetition := range r.options.Repetitions {
 		for _, f := range r.options.forms() {
+			if f.once && repetition > 0 {
+				continue
+			}
 			if f.together {
 				steps = append(steps, r.atOnce(f, repetition)...)
 			} else {

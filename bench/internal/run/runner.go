@@ -14,7 +14,7 @@ import (
 type Runner struct {
 	options  Options
 	servers  *server.Set
-	own      map[string]*server.Running // W3's PostgreSQL servers, one for each peer, by its name
+	own      map[string]*server.Running // PostgreSQL servers: W3's by their peers, and those of workloads by these
 	results  *report.Results
 	progress *Progress
 	runs     int // measurements so far; no two use the same lock names

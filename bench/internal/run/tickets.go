@@ -93,15 +93,21 @@ func askFor(ctx context.Context, conn *pgx.Conn, times int, waiting bool) error 
 // ticketServer is a PostgreSQL server for W7 alone, because its leftovers in the tables would disturb others. It
 // cleans up nothing by itself, so that this does not fall into a window.
 func (r *Runner) ticketServer(ctx context.Context, k peer.Kind) (*server.Running, error) {
-	const name = "tickets"
+	return r.ownServer(ctx, peer.W7, 0, func(at *server.Running) error { return r.prepareTicketServer(ctx, k, at) })
+}
+
+// ownServer is a PostgreSQL server for one workload alone, which the first step that needs it starts and prepares.
+func (r *Runner) ownServer(ctx context.Context, w peer.Workload, connections int,
+	prepare func(*server.Running) error) (*server.Running, error) {
+	name := string(w)
 	if at := r.own[name]; at != nil {
 		return at, nil
 	}
-	at, err := server.Start(ctx, peer.Postgres, server.Options{Smoke: r.options.Smoke})
+	at, err := server.Start(ctx, peer.Postgres, server.Options{Smoke: r.options.Smoke, Connections: connections})
 	if err != nil {
 		return nil, err
 	}
-	if err := r.prepareTicketServer(ctx, k, at); err != nil {
+	if err := prepare(at); err != nil {
 		return nil, errors.Join(err, at.Stop())
 	}
 	r.own[name] = at

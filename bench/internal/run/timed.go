@@ -18,7 +18,9 @@ type timed struct {
 	serverCPU time.Duration
 	allCPU    time.Duration // of everything on the machine
 	ready     func() error  // called when all workers are ready; nil for nothing
-	middle    func() error  // called in the middle of the window; nil for nothing
+	open      bool          // the window ends when all workers are done, and then done has returned
+	done      func() error  // nil for nothing
+	look      func() error  // called in the middle of the window, and all the time in one that is open; nil for nothing
 }
 
 // together has workers carry out their orders in one window, and reads the server's processor time at both of its
@@ -41,7 +43,7 @@ func (t *timed) together(ctx context.Context, orders []worker.Order, warmUp, las
 	if err := group.Go(t.window); err != nil {
 		return errors.Join(err, group.Discard())
 	}
-	if err := t.watch(ctx, pid); err != nil {
+	if err := t.watch(ctx, pid, group); err != nil {
 		return errors.Join(err, group.Discard())
 	}
 	results, err := group.Wait()
@@ -60,17 +62,9 @@ func (t *timed) together(ctx context.Context, orders []worker.Order, warmUp, las
 	return nil
 }
 
-func (t *timed) watch(ctx context.Context, pid int) error {
-	sleep := func(until time.Time) error {
-		late := time.NewTimer(time.Until(until))
-		defer late.Stop()
-		select {
-		case <-late.C:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+// watch reads the use of the processor at both ends of the window. It returns when the workers are done.
+func (t *timed) watch(ctx context.Context, pid int, group worker.Group) error {
+	sleep := func(until time.Time) error { return pause(ctx, time.Until(until)) }
 	if err := sleep(t.window.Begin); err != nil {
 		return err
 	}
@@ -79,15 +73,21 @@ func (t *timed) watch(ctx context.Context, pid int) error {
 	if err != nil {
 		return err
 	}
-	if t.middle != nil {
+	if t.look != nil && !t.open {
 		if err := sleep(t.window.Begin.Add(t.window.End.Sub(t.window.Begin) / 2)); err != nil {
 			return err
 		}
-		if err := t.middle(); err != nil {
+		if err := t.look(); err != nil {
 			return err
 		}
 	}
-	if err := sleep(t.window.End); err != nil {
+	if t.open {
+		err = t.lookUntilDone(group)
+		t.window.End = time.Now()
+	} else {
+		err = sleep(t.window.End)
+	}
+	if err != nil {
 		return err
 	}
 	lasted := time.Since(began)
@@ -97,7 +97,47 @@ func (t *timed) watch(ctx context.Context, pid int) error {
 	part := float64(t.window.End.Sub(t.window.Begin)) / float64(lasted)
 	t.serverCPU = time.Duration(float64(after.server-before.server) * part)
 	t.allCPU = time.Duration(float64(after.all-before.all) * part)
-	return err
+	if err != nil || t.open {
+		return err
+	}
+	return group.Done()
+}
+
+// lookEvery is from look to look in a window that is open.
+const lookEvery = 5 * time.Millisecond
+
+func (t *timed) lookUntilDone(group worker.Group) error {
+	done := make(chan error, 1)
+	go func() {
+		err := group.Done()
+		if err == nil && t.done != nil {
+			err = t.done()
+		}
+		done <- err
+	}()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			return errors.Join(err, t.look())
+		case <-tick.C:
+			if err := t.look(); err != nil {
+				return errors.Join(err, <-done)
+			}
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	late := time.NewTimer(d)
+	defer late.Stop()
+	select {
+	case <-late.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 type cpu struct{ server, all time.Duration }

@@ -29,19 +29,23 @@ var postgresSettings = map[string]string{
 }
 
 // startPostgres starts a server with a migrated database that has the tables of the bare statements too.
-func startPostgres(ctx context.Context, _ Options) (*Running, error) {
+func startPostgres(ctx context.Context, o Options) (*Running, error) {
+	settings := maps.Clone(postgresSettings)
+	if o.Connections > 0 {
+		settings["max_connections"] = strconv.Itoa(o.Connections)
+	}
 	programs, kind, err := pgserver.LocatePrograms(ctx, pgserver.KindPrograms, os.Stderr)
 	if err != nil {
 		return nil, err
 	}
-	s, err := pgserver.Start(ctx, pgserver.Options{Programs: programs, Kind: kind, Settings: postgresSettings})
+	s, err := pgserver.Start(ctx, pgserver.Options{Programs: programs, Kind: kind, Settings: settings})
 	if err != nil {
 		return nil, err
 	}
 	version, _, _ := strings.Cut(s.Description(), " from ") // its folder is nobody's business
 	r := &Running{Address: s.URL(), PID: s.PID(), Version: version, stop: s.Stop}
-	for _, key := range slices.Sorted(maps.Keys(postgresSettings)) {
-		r.Settings += " " + key + "=" + postgresSettings[key]
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		r.Settings += " " + key + "=" + settings[key]
 	}
 	r.Settings = strings.TrimSpace(r.Settings)
 	if err := prepare(ctx, r); err != nil {

@@ -35,7 +35,8 @@ func (r *Running) Stop() error {
 
 // Options are for all servers.
 type Options struct {
-	Smoke bool // short sessions, where a server has least ones
+	Smoke       bool // short sessions, where a server has least ones
+	Connections int  // the most of PostgreSQL; 0 for as many as W1 to W7 need
 }
 
 // Start starts one server.

@@ -24,8 +24,10 @@ type Order struct {
 	Name     string        // what the names of locks begin with; in W2 and W4 the name of the lock
 	Callers  int           // goroutines of this process
 	First    int           // the number of the first of them, among those of all processes
-	Names    int           // locks that each caller of W1 takes in turn, all its own
+	Names    int           // locks that each caller of W1 takes in turn, all its own; in W8 those of all callers
 	Pool     int           // connections of a pool; 0 for as many as the peer's settings say
+	Apart    bool          // each caller has a client by itself, with a pool of one connection
+	Crowd    Crowd         // what the callers of W8 do
 	Leases   int           // that W3 holds
 	TTL      time.Duration // of leases
 	Holder   bool          // takes the lock of W4 and keeps it until it is killed

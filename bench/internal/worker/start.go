@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -136,13 +137,18 @@ func (g Group) Discard() error {
 }
 
 // Ready waits until all are ready; one that is not says why.
-func (g Group) Ready() error {
+func (g Group) Ready() error { return g.said("ready") }
+
+// Done waits until all have done their work. They keep open what they have opened until Wait.
+func (g Group) Done() error { return g.said("done") }
+
+func (g Group) said(word string) error {
 	return g.all(func(_ int, p *Process) error {
 		line, err := p.line()
 		if err != nil {
 			return err
 		}
-		if string(line) == "\"ready\"\n" {
+		if string(line) == strconv.Quote(word)+"\n" {
 			return nil
 		}
 		var r Result
@@ -158,13 +164,16 @@ func (g Group) Go(w Window) error {
 	return g.all(func(_ int, p *Process) error { return p.send(w) })
 }
 
-// Wait has the results when all have ended.
+// Wait ends all of them, which are done, and has the results.
 func (g Group) Wait() ([]Result, error) {
 	results := make([]Result, len(g))
 	err := g.all(func(i int, p *Process) error {
-		line, err := p.line()
+		err := p.send("end")
 		if err == nil {
-			err = json.Unmarshal(line, &results[i])
+			var line []byte
+			if line, err = p.line(); err == nil {
+				err = json.Unmarshal(line, &results[i])
+			}
 		}
 		if err == nil && results[i].Error != "" {
 			err = errors.New(results[i].Error)

@@ -53,11 +53,11 @@ func Run(ctx context.Context) error {
 	if o.Holder {
 		return hold(ctx, kinds[0], o, os.Stdout)
 	}
-	result, err := work(ctx, kinds[0], o, func() (w Window, err error) {
-		if err := out.Encode("ready"); err != nil {
-			return w, err
+	result, err := work(ctx, kinds[0], o, func(said string, next any) error {
+		if err := out.Encode(said); err != nil {
+			return err
 		}
-		return w, read(ctx, lines, &w)
+		return read(ctx, lines, next)
 	})
 	if err != nil {
 		result = Result{Error: err.Error()}
@@ -76,19 +76,27 @@ func read(ctx context.Context, lines <-chan []byte, into any) error {
 
 func (o Order) config() peer.Config {
 	return peer.Config{Address: o.Address, Workload: o.Workload, Callers: o.Callers, Connections: o.Pool, TTL: o.TTL,
-		Smoke: o.Smoke}
+		Smoke: o.Smoke, Late: o.Crowd == Starts}
 }
 
-// work opens the peer, gets ready, and works for as long as the window says.
-func work(ctx context.Context, k peer.Kind, o Order, ready func() (Window, error)) (result Result, err error) {
-	opening, opened := context.WithTimeout(ctx, patience)
+func (o Order) open(ctx context.Context, k peer.Kind) (peer.Client, error) {
+	ctx, opened := context.WithTimeout(ctx, o.patience())
 	defer opened()
-	client, err := k.Open(opening, o.config())
+	if o.Apart {
+		return peer.Several(ctx, k, o.config(), o.Callers)
+	}
+	return k.Open(ctx, o.config())
+}
+
+// work opens the peer, gets ready, works for as long as the window says, and closes the peer when all are done. say
+// says how far it is, and reads what comes next.
+func work(ctx context.Context, k peer.Kind, o Order, say func(string, any) error) (result Result, err error) {
+	client, err := o.open(ctx, k)
 	if err != nil {
 		return result, err
 	}
 	defer func() {
-		closing, closed := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		closing, closed := context.WithTimeout(context.WithoutCancel(ctx), o.patience())
 		defer closed()
 		if closeErr := client.Close(closing); err == nil && closeErr != nil {
 			err = fmt.Errorf("close: %w", closeErr)
@@ -96,6 +104,7 @@ func work(ctx context.Context, k peer.Kind, o Order, ready func() (Window, error
 	}()
 	loops := map[peer.Workload]func(context.Context, peer.Client, Order) (loop, error){
 		peer.W1: pairs, peer.W2: waits, peer.W3: keeps, peer.W5: writes, peer.W6: firsts, peer.W7: pairs,
+		peer.W8: crowd,
 	}
 	make := loops[o.Workload]
 	if make == nil {
@@ -105,11 +114,14 @@ func work(ctx context.Context, k peer.Kind, o Order, ready func() (Window, error
 	if err != nil {
 		return result, err
 	}
-	w, err := ready()
-	if err != nil {
+	var w Window
+	if err := say("ready", &w); err != nil {
 		return result, err
 	}
-	return run(ctx, w)
+	if result, err = run(ctx, w); err != nil {
+		return result, err
+	}
+	return result, say("done", new(string))
 }
 
 // loop does the work until the window ends.
