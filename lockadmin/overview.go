@@ -53,10 +53,11 @@ var neededByAll = []string{"locks", "sessions", "waiters", "fences"}
 // it finds all. Of more it finds, without reading them: those that somebody waits for; those of holders that give no
 // sign of life, when they have given one before (which a client does within ten seconds, if its leases are longer
 // than half a minute); those of which an open transaction keeps the row or a fence; those with a broken guard; and
-// those that were broken, or lost for the third time within an hour, in the last ten minutes. So there it does not
-// find a holder that nobody waits for and that has died within ten seconds of its grant, or whose lease ends within
-// half a minute. It looks at 20,000 tickets, 1,000 queues, 1,000 locks of clients and 20,000 rows of each kind;
-// Partly says that there was more of the former. Held and Known count to 1,000.
+// those that were broken, or lost for the third time within an hour, in the last ten minutes, if the last thousand
+// entries of the history tell it. So there it does not find a holder that nobody waits for and that has died within
+// ten seconds of its grant, or whose lease ends within half a minute. It looks at 20,000 tickets, 1,000 queues, 1,000
+// locks of clients and 20,000 rows of each kind; Partly says that there was more of the former. Held and Known count
+// to 1,000.
 //
 // Errors are those of Locks.
 func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {

@@ -159,6 +159,16 @@ func TestTheOverviewShowsALockThatIsLostAgainAndAgain(t *testing.T) {
 			t.Errorf("after %d losses the overview has %q, want %q", n+1, got, want)
 		}
 	}
+	for range 2 { // a program that crashes loses all its places at once
+		execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = 'places'`)
+		for range 3 {
+			execute(t, conn, `SELECT pglock.acquire_lease('places', gen_random_uuid(), gen_random_uuid(), 'holder', '1 h',
+				p_mode => 'limit', p_capacity => 3)`)
+		}
+	}
+	if got, _ := illOf(t, admin, 20); got != "flaps flapping" {
+		t.Errorf("after one crash with three places the overview has %q", got)
+	}
 	s, err := admin.Summaries(t.Context(), []pglock.LockInfo{{Name: "flaps"}})
 	if err != nil || len(s) != 1 || s[0].Severity != lockadmin.SeverityWarning || s[0].Next.Command != "history flaps" {
 		t.Errorf("the list says %+v, %v", s, err)

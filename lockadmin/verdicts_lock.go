@@ -300,11 +300,15 @@ func (l *look) pastVerdicts() {
 			break
 		}
 	}
-	var lost []time.Time // newest first
+	bySlot := make(map[int][]time.Time) // a program may hold several slots, and lose all of them at once
+	var lost []time.Time                // of the slot that was lost most often, newest first
 	var holders []string
 	for _, e := range l.Events {
 		if e.Kind == EventTakeover && l.At.Sub(e.At) < time.Hour {
-			lost = append(lost, e.At)
+			bySlot[e.Slot] = append(bySlot[e.Slot], e.At)
+			if len(bySlot[e.Slot]) > len(lost) {
+				lost = bySlot[e.Slot]
+			}
 			if who := e.Holder; !slices.Contains(holders, who) && len(holders) < 3 {
 				holders = append(holders, who)
 			}

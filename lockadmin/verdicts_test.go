@@ -192,6 +192,13 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			[]string{"3 times in the last hour", "(app-3), the last time 20m ago"}},
 		"lost again and again, until now": {lost(time.Minute), whyFlapping, SeverityWarning,
 			[]string{"3 times in the last hour", "history report"}},
+		"lost once by one program with three places": {func() *look {
+			l := lost(time.Minute)
+			for n := range l.Events {
+				l.Events[n].Slot = n + 1
+			}
+			return l
+		}(), whyHeld, SeverityOK, []string{"which is alive"}},
 		"lost again and again, and others wait": {lost(time.Minute).queued(5*time.Second, true), whyFlapping,
 			SeverityWarning, []string{"app-2/reporter[963] has waited for it for 5s."}},
 		"one waits": {lookAt(holderOf(time.Second)).queued(5*time.Second, true), whySlow, SeverityBusy,

@@ -216,7 +216,6 @@ DROP FUNCTION bound_rest(p_idle boolean);
 DROP FUNCTION acquire_otherwise(w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean, p_nth int);
 DROP FUNCTION acquire_new(w waiters);
 DROP FUNCTION check_request(w waiters, p_session_ttl interval, p_retry boolean, p_wait boolean);
-DROP FUNCTION queue_behind(w waiters, p_session_id uuid, p_head locks);
 DROP FUNCTION acquire_leases(p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[], p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval, p_owner_ids uuid[], p_nested boolean[], p_alone boolean);
 DROP FUNCTION acquire_lease(p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb, p_retry boolean, p_mode text, p_capacity int, p_wait boolean, p_session_ttl interval, p_owner_id uuid, p_nested boolean, p_alone boolean);
 DROP TYPE acquired;

@@ -85,9 +85,6 @@ END $$;
 -- First grant_set grants free locks to plain requests together. If that cannot be all of them, it grants none, and
 -- those that are not free go first, one by one in the byte order of their names. If somebody disturbs it again, those
 -- that were free follow. So whoever waits here has locked no name after the one that it waits for: see in_order.
---
--- Plain requests behind one that has just got a ticket for the same lock only queue: this statement has joined the
--- head, so until it ends nobody takes the head, and its exclusive lease is in everybody's way.
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
@@ -103,10 +100,11 @@ DECLARE
     AND ((SELECT bool_and(g.retry IS NOT NULL AND g.wait IS NOT NULL) FROM unnest(p_retries, p_waits) g (retry, wait))
          OR refuse('retry or wait', NULL, 'be true or false'));
   free  boolean[] := array_fill(true, ARRAY[cardinality(p_names)]);
-  a     record;  given record;  w waiters;  said acquired;
-  last  text;  nth int;  me uuid := session_of(p_session_key);
+  a     record;
+  given record;
+  last  text;
   most  text;                                            -- the last name that it may have locked
-  head  locks;                                           -- that it has joined, of the lock of the request before
+  nth   int;
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
     ok := keep_session(p_session_key, p_holders[1], p_session_ttl);
@@ -129,36 +127,20 @@ BEGIN
       nth := CASE WHEN a.name = last THEN nth ELSE 1 END;
       last := a.name;
       ok := (NOT (a.wait OR a.retry) OR in_order(a.name, most)) AND ok;         -- a try waits for no row that is there
-      w := ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata,
-        NULL, false);
-      said := CASE WHEN a.name = head.name AND a.wait AND NOT a.retry THEN queue_behind(w, me, head) END;
-      IF said IS NULL THEN
-        said := acquire_otherwise(w, false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth);
-        head := CASE WHEN a.name = head.name THEN head
-                     WHEN (said.more -> 'ticket') IS NOT NULL THEN join_head(a.name) END;
-      END IF;
-      nth := nth + (said.granted OR a.wait OR a.retry)::int;
+      given := acquire_otherwise(
+        ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL,
+          false),
+        false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth);
+      nth := nth + (given.granted OR a.wait OR a.retry)::int;
       most := GREATEST(most COLLATE "C", a.name);
-      RETURN QUERY SELECT a.n, said.granted, said.token, said.more;
-      ok := ok AND NOT said.granted AND (said.more -> 'handed') IS NULL;
+      RETURN QUERY SELECT a.n, given.granted, given.token, given.more;
+      ok := ok AND NOT given.granted AND (given.more -> 'handed') IS NULL;
     END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   ok := p_alone OR bound_rest(false);
-END $$;
-
--- queue_behind gives a plain request a ticket of a lock that somebody holds alone, and whose head the caller has
--- joined. It does nothing about another one: NULL.
-CREATE FUNCTION queue_behind(w waiters, p_session_id uuid, p_head locks) RETURNS acquired
-LANGUAGE plpgsql VOLATILE SET lock_timeout = '50ms'
-AS $$
-BEGIN
-  w.session_id := p_session_id;
-  RETURN CASE WHEN NOT w.nested AND is_running(p_head.expires_at, p_head.ended_at)
-      AND is_plain(w.name, w.grant_id, w.holder, w.ttl, w.metadata, w.mode, w.capacity, w.nested)
-    THEN decide(w, p_head, true, false) END;
 END $$;
 
 -- check_request refuses a request that breaks a rule.

@@ -30,9 +30,9 @@ CREATE VIEW conditions AS
           SELECT o.alive_until > clock_timestamp() FROM sessions o WHERE o.session_id = q.session_id) AS alive
       FROM waiters q WHERE q.name = l.name AND q.ticket > l.served ORDER BY q.ticket LIMIT 1) w ON true;
 
--- recent_news names the locks that were broken within ten minutes, and those that were lost three times within an hour,
--- the last time within ten minutes, as far as the last 1,000 entries of the history have them. It tells operators
--- alone.
+-- recent_news names the locks that were broken within ten minutes, and those of which one slot was lost three times
+-- within an hour, the last time within ten minutes, as far as the last 1,000 entries of the history have them. It tells
+-- operators alone.
 CREATE FUNCTION recent_news() RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_sort = off
 AS $$
@@ -41,7 +41,7 @@ BEGIN
     RETURN QUERY SELECT e.lock_name
       FROM (SELECT * FROM events o ORDER BY o.id DESC LIMIT 1000) e
       WHERE e.kind IN ('break', 'takeover') AND e.at > clock_timestamp() - interval '1 h'
-      GROUP BY e.lock_name, e.kind
+      GROUP BY e.lock_name, e.slot, e.kind
       HAVING max(e.at) > clock_timestamp() - interval '10 min' AND (e.kind = 'break' OR count(*) >= 3);
   END IF;
 END $$;

@@ -246,13 +246,13 @@ var ofTheQueue = []mutant{
 		{schema, "ok := p_nth > 1 OR give_way(w.name);", "ok := give_way(w.name);"},
 	}, integration, "^TestI8_AStatementForMany"},
 	{"I8 of many only those who queue have locked the head", []edit{
-		{schema, "(said.granted OR a.wait OR a.retry)::int", "(said.granted OR a.wait)::int"},
+		{schema, "(given.granted OR a.wait OR a.retry)::int", "(given.granted OR a.wait)::int"},
 	}, integration, "^TestI8_AStatementForMany"},
 	{"I8 of many those who were granted a lock give way for it", []edit{
-		{schema, "(said.granted OR a.wait OR a.retry)::int", "(a.wait OR a.retry)::int"},
+		{schema, "(given.granted OR a.wait OR a.retry)::int", "(a.wait OR a.retry)::int"},
 	}, integration, "^TestI8_AStatementForMany"},
 	{"I8 of many those behind a try that was refused give no way", []edit{
-		{schema, "(said.granted OR a.wait OR a.retry)::int", "1"},
+		{schema, "(given.granted OR a.wait OR a.retry)::int", "1"},
 	}, integration, "^TestI8_AStatementForMany"},
 	{"I14 who leaves the queue of a held lock takes its head", []edit{
 		{
@@ -275,7 +275,7 @@ var ofTheQueue = []mutant{
 		{schema, "END IF; ok := bound_rest(p_alone OR p_nth IS NOT NULL);", "END IF;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 requests for many may be idle for ever afterwards", []edit{
-		{schema, "ok := p_alone OR bound_rest(false); END $$; -- queue_behind", "END $$; -- check_request"},
+		{schema, "ok := p_alone OR bound_rest(false); END $$; -- check_request", "END $$; -- check_request"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a release may be idle for ever afterwards", []edit{
 		{
