@@ -350,7 +350,7 @@ func TestI7_TrustInAGrantBeginsWhenTheRequestIsSent(t *testing.T) {
 	for n, name := range []string{"a", "b"} { // one that goes alone and, behind it, another
 		acquireInBackground(t.Context(), c, n, name, got, pglock.WithTTL(ttl))
 	}
-	time.Sleep(ttl * 5 / 4)
+	time.Sleep(ttl * 5 / 4) // for longer than the lease would last
 	busy.Release()
 	for range 2 {
 		f := await(t, got)

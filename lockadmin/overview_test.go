@@ -30,6 +30,14 @@ func illOf(t *testing.T, admin *lockadmin.Admin, limit int) (string, lockadmin.O
 	return strings.Join(words, ", "), all
 }
 
+// manyFree makes so many locks that nobody holds.
+func manyFree(t *testing.T, conn *pgx.Conn, n int) {
+	t.Helper()
+	execute(t, conn,
+		`INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, ended_at)
+		SELECT 'a' || n, n, gen_random_uuid(), gen_random_uuid(), 'former', '1 h', now(), now(), '-infinity', now() FROM generate_series(1, $1::int) n`, n)
+}
+
 // Tickets of the dead make nobody busy: neither those that have been passed over nor those that nobody has come to yet.
 func TestTheOverviewCountsNoQueueOfTheDead(t *testing.T) {
 	t.Parallel()
@@ -68,9 +76,7 @@ func TestTheOverviewFindsWhoIsIllAmongManyLocks(t *testing.T) {
 			`SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '1 h', p_wait => $4, p_session_ttl => '1 h')`,
 			name, key.String(), holder, wait)
 	}
-	execute(t, conn,
-		`INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, ended_at)
-		SELECT 'a' || n, n, gen_random_uuid(), gen_random_uuid(), 'former', '1 h', now(), now(), '-infinity', now() FROM generate_series(1, 2000) n`)
+	manyFree(t, conn, 2000)
 	dead, named, busy, writer, broken := uuid.New(), uuid.New(), uuid.New(), uuid.New(), uuid.New()
 	for lock, key := range map[string]uuid.UUID{"dead": dead, "named": named, "busy": busy, "fenced": writer,
 		"first": writer, "row": writer, "broken": broken, "well": writer} {
@@ -143,9 +149,7 @@ func TestTheOverviewShowsALockThatIsLostAgainAndAgain(t *testing.T) {
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	admin := newAdmin(t, db.Pool(t))
-	execute(t, conn,
-		`INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, ended_at)
-		SELECT 'a' || n, n, gen_random_uuid(), gen_random_uuid(), 'former', '1 h', now(), now(), '-infinity', now() FROM generate_series(1, 1100) n`)
+	manyFree(t, conn, 1100)
 	granted := func(name string) {
 		t.Helper()
 		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 h')`, name)

@@ -303,8 +303,10 @@ func (l *look) pastVerdicts() {
 	bySlot := make(map[int][]time.Time) // a program may hold several slots, and lose all of them at once
 	var lost []time.Time                // of the slot that was lost most often, newest first
 	var holders []string
+	times := 0
 	for _, e := range l.Events {
 		if e.Kind == EventTakeover && l.At.Sub(e.At) < time.Hour {
+			times++
 			bySlot[e.Slot] = append(bySlot[e.Slot], e.At)
 			if len(bySlot[e.Slot]) > len(lost) {
 				lost = bySlot[e.Slot]
@@ -320,7 +322,7 @@ func (l *look) pastVerdicts() {
 			v.Kind = whyFlapping
 		}
 		v.Text = fmt.Sprintf("%d times in the last hour a holder lost this lock because its lease ran out (%s), the "+
-			"last time %s ago.", n, v.Who, shown.Age(l.At.Sub(lost[0])))
+			"last time %s ago.", times, v.Who, shown.Age(l.At.Sub(lost[0])))
 		v.Because = "Sure: the history has it. Programs crash, pause for longer than the lease lasts, or cannot " +
 			"reach the server."
 		v.Steps = []Step{{Do: "See when that was, and who.", Run: RunAdmin, Command: "history " + shown.Name(l.name)},

@@ -199,6 +199,12 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			}
 			return l
 		}(), whyHeld, SeverityOK, []string{"which is alive"}},
+		"lost again and again, and another place of it": {func() *look {
+			l := lost(time.Minute)
+			l.Events = append(l.Events, HistoryEntry{Kind: EventTakeover, Holder: "app-4", Slot: 2,
+				At: l.At.Add(-5 * time.Minute)})
+			return l
+		}(), whyFlapping, SeverityWarning, []string{"4 times in the last hour", "(app-3, app-4)"}},
 		"lost again and again, and others wait": {lost(time.Minute).queued(5*time.Second, true), whyFlapping,
 			SeverityWarning, []string{"app-2/reporter[963] has waited for it for 5s."}},
 		"one waits": {lookAt(holderOf(time.Second)).queued(5*time.Second, true), whySlow, SeverityBusy,
