@@ -21,14 +21,12 @@ type sight struct {
 // look asks how the party's ticket stands; false: it stands no more.
 func (a *party) look(t *testing.T) (s sight, queued bool) {
 	t.Helper()
-	var first *bool
-	err := a.on.QueryRow(t.Context(), `SELECT (array_agg(is_first))[1], (array_agg(remaining_us))[1], count(*) = 1
+	err := a.on.QueryRow(t.Context(), `SELECT coalesce(bool_or(ahead = 0), false), max(remaining_us), count(*) = 1
 		FROM pglock.look($1, $2, '1 min') WHERE ticket = $3`,
-		a.key, a.label, a.ticket).Scan(&first, &s.left, &queued)
+		a.key, a.label, a.ticket).Scan(&s.first, &s.left, &queued)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.first = orZero(first)
 	return s, queued
 }
 
@@ -132,9 +130,9 @@ func TestI14_ARenewalWaitsForNoRowOfAnother(t *testing.T) {
 	other.exec(t, `ROLLBACK`)
 }
 
-// A ticket is near the front as long as fewer than eight live ones are before it. A session has one such ticket for a
-// lock: its first.
-func TestI8_ATicketBehindEightLiveOnesIsTold(t *testing.T) {
+// A look counts the live tickets before each, up to eight. Of a session's tickets for one lock it counts those before
+// the first.
+func TestI8_ALookCountsTheLiveOnesBeforeATicket(t *testing.T) {
 	t.Parallel()
 	p := newHastyPeer(t, pgtest.Database(t).URL())
 	p.party("holder", "exclusive", time.Hour).mustGet(t, "x")
@@ -142,31 +140,31 @@ func TestI8_ATicketBehindEightLiveOnesIsTold(t *testing.T) {
 	for n := range 11 {
 		queue = append(queue, p.party(fmt.Sprint("waiter ", n), "exclusive", time.Minute).mustQueue(t, "x"))
 	}
-	near := func() (all string) {
+	ahead := func() (all string) {
 		for _, a := range queue {
 			all += one[string](t, p,
-				`SELECT string_agg(CASE WHEN near THEN 'n' ELSE '-' END, '' ORDER BY ticket) FROM pglock.look($1, $2, '1 min')`, a.key, a.label)
+				`SELECT string_agg(ahead::text, '' ORDER BY ticket) FROM pglock.look($1, $2, '1 min')`, a.key, a.label)
 		}
 		return all
 	}
-	if got := near(); got != "nnnnnnnn---" {
+	if got := ahead(); got != "01234567888" {
 		t.Errorf("I8: %s", got)
 	}
 	p.exec(t, `SELECT pglock.give_up($1, ARRAY['x'], ARRAY[$2::uuid])`, queue[2].key, queue[2].id)
 	queue = append(queue[:2], queue[3:]...)
-	if got := near(); got != "nnnnnnnn--" {
+	if got := ahead(); got != "0123456788" {
 		t.Errorf("I8: when one has left: %s", got)
 	}
 	die(t, p, queue[0])
 	queue = queue[1:]
-	if got := near(); got != "nnnnnnnn-" {
+	if got := ahead(); got != "012345678" {
 		t.Errorf("I8: when one has died: %s", got)
 	}
 	second := p.party(queue[0].label, "exclusive", time.Minute)
 	second.key = queue[0].key
 	second.mustQueue(t, "x")
 	queue = queue[:1]
-	if got := near(); got != "n-" {
+	if got := ahead(); got != "08" {
 		t.Errorf("I8: of a session with two tickets: %s", got)
 	}
 }

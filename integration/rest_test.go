@@ -50,7 +50,7 @@ func (c restingConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Behind a lock that is held for long all but the first eight waiters stop listening, and go on looking. When the queue
+// Behind a lock that is held for long all but the first two waiters stop listening, and go on looking. When the queue
 // begins to move, faster than they look, all of them are served in the order of their tickets.
 func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 	pgtest.Long(t, "TestI8_ALookTellsWhetherTheQueueMoves", "TestI9_WaitersAreServedInTicketOrder")
@@ -61,7 +61,7 @@ func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const waiters, near = 24, 8
+	const waiters, first = 24, 2
 	var rest atomic.Int64 // clients that have told their server to listen no more
 	resting := func(c *pgxpool.Config) {
 		dial, told := c.ConnConfig.DialFunc, new(atomic.Bool)
@@ -86,10 +86,10 @@ func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 		awaitQueue(t, look, "leader", n+1)
 	}
 	time.Sleep(30 * time.Second) // for how long a listener goes on for nobody
-	pgtest.Eventually(t, "all but the first eight to rest", func() bool { return rest.Load() >= waiters-near })
+	pgtest.Eventually(t, "all but the first two to rest", func() bool { return rest.Load() >= waiters-first })
 	time.Sleep(6 * time.Second) // two looks of everybody
-	if n := rest.Load(); n != waiters-near {
-		t.Errorf("I8: %d rest, want %d", n, waiters-near)
+	if n := rest.Load(); n != waiters-first {
+		t.Errorf("I8: %d rest, want %d", n, waiters-first)
 	}
 	if err := holder.Release(t.Context()); err != nil {
 		t.Fatal(err)
@@ -103,5 +103,5 @@ func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 	}
 	group.Wait()
 	t.Logf("%d waiters of which %d rested were served within %v, at most %v one after the other",
-		waiters, waiters-near, time.Since(began), longest)
+		waiters, waiters-first, time.Since(began), longest)
 }

@@ -219,7 +219,7 @@ DROP FUNCTION check_request(w waiters, p_session_ttl interval, p_retry boolean, 
 DROP FUNCTION acquire_leases(p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[], p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval, p_owner_ids uuid[], p_nested boolean[], p_alone boolean);
 DROP FUNCTION acquire_lease(p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb, p_retry boolean, p_mode text, p_capacity int, p_wait boolean, p_session_ttl interval, p_owner_id uuid, p_nested boolean, p_alone boolean);
 DROP TYPE acquired;
-DROP FUNCTION sweep(p_limit int, p_history boolean);
+DROP FUNCTION sweep(p_limit int, p_history boolean, p_every interval);
 DROP FUNCTION end_session(p_session_key uuid);
 DROP FUNCTION keep_session(p_session_key uuid, p_holder text, p_session_ttl interval);
 DROP FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval);

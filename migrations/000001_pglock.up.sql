@@ -69,7 +69,8 @@ CREATE TABLE installation (
   history_keep   interval NOT NULL DEFAULT '90 days',  -- for how long the history is kept
   history_since  timestamptz,                -- since when the history has every tenure; NULL: it has not
   history_pruned timestamptz,                -- what ended before may have been removed from the history; NULL: nothing
-  subtrees       boolean NOT NULL DEFAULT false        -- the table of subtrees may have rows
+  subtrees       boolean NOT NULL DEFAULT false,       -- the table of subtrees may have rows
+  swept          timestamptz                 -- when sweep last found nothing that it left to the next
 );
 INSERT INTO installation DEFAULT VALUES;
 
@@ -805,17 +806,25 @@ END $$;
 -- sessions that have been dead for a minute (the latter hold nothing, as far as they said, and have no marked
 -- connection), tickets that count no more, notes of grant IDs given up an hour ago, receipts a week old, keys of work
 -- done once that are no longer kept (a day longer than they are accepted, in case the clock is set back), and with
--- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25).
-CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true) RETURNS bigint
+-- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25). With p_every it
+-- does nothing, and answers NULL, if somebody has swept everything since so long ago: a thousand clients are not to
+-- read the tables a thousand times.
+CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true, p_every interval DEFAULT NULL)
+RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   ok    boolean := require_read_committed()
-    AND is_count('limit', p_limit, 1, 100000);
+    AND is_count('limit', p_limit, 1, 100000) AND (p_every IS NULL OR is_age('every', p_every));
   dead  record;
+  gone  record;
   n     bigint;
   total bigint := 0;
+  more  boolean := p_history IS NOT TRUE;
 BEGIN
+  IF (SELECT i.swept BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM installation i) THEN
+    RETURN NULL;
+  END IF;
   FOR dead IN SELECT * FROM (VALUES
     ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND (
                        NOT EXISTS (SELECT FROM sessions s
@@ -833,10 +842,19 @@ BEGIN
       USING clock_timestamp(), p_limit;
     GET DIAGNOSTICS n = ROW_COUNT;
     total := total + n;
+    more := more OR n = p_limit;
   END LOOP;
-  total := total + sweep_subtrees(p_limit);
+  n := sweep_subtrees(p_limit);
+  total := total + n;
+  more := more OR n = p_limit;
   IF p_history THEN
-    SELECT total + p.removed INTO total FROM prune_history(NULL, p_limit) p;
+    gone := prune_history(NULL, p_limit);
+    total := total + gone.removed;
+    more := more OR gone.next IS NOT NULL;
+  END IF;
+  IF NOT more THEN
+    UPDATE installation i SET swept = clock_timestamp()
+      FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine WHERE i.one = mine.one;
   END IF;
   RETURN total;
 END $$;
@@ -3055,13 +3073,13 @@ END $$;
 
 -- Looks: the state of a session's waits, and circles of owners that wait for each other.
 
--- look keeps the session alive and returns every ticket that still counts. For first tickets it adds the time
--- until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are its
--- newest. near: the ticket is the session's first for this lock, and fewer than eight live ones are before it. served:
--- tickets up to this one count no more; while it stays the same the queue does not move. It locks the session and no
--- lock: it decides nothing (I14).
+-- look keeps the session alive and returns every ticket that still counts. ahead: live tickets before it, counted up
+-- to eight; of a session's tickets for one lock all but the first say eight. For tickets with nobody ahead it adds the
+-- time until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are
+-- its newest. served: tickets up to this one count no more; while it stays the same the queue does not move. It locks
+-- the session and no lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
-RETURNS TABLE (ticket bigint, is_first boolean, remaining_us bigint, circle text, near boolean, served bigint)
+RETURNS TABLE (ticket bigint, ahead int, remaining_us bigint, circle text, served bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
@@ -3084,10 +3102,8 @@ BEGIN
             SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())
           ORDER BY q.ticket LIMIT 8) b) AS ahead
       FROM (SELECT m.name, m.upto, pg_catalog.min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n)
-    SELECT m.ticket, coalesce(f.ahead = 0, false),
-           CASE WHEN f.ahead = 0 THEN microseconds_until(l.free_at) END,
-           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, coalesce(f.ahead < 8, false),
-           m.upto
+    SELECT m.ticket, coalesce(f.ahead, 8)::int, CASE WHEN f.ahead = 0 THEN microseconds_until(l.free_at) END,
+           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, m.upto
     FROM mine m LEFT JOIN own_firsts f ON f.ticket = m.ticket
       CROSS JOIN LATERAL (                -- once, and so apart from the rule, which the server inlines
         SELECT CASE WHEN f.ahead = 0 THEN free_at(m.w) END OFFSET 0) l (free_at);

@@ -47,7 +47,7 @@ type backend interface {
 	ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error)
 	AnnounceOwn(ctx context.Context, names []string, slots []*int) error
 	EndSession(ctx context.Context, s protocol.Session) error
-	Sweep(ctx context.Context) error
+	Sweep(ctx context.Context, every time.Duration) (swept bool, err error)
 	CloseOwn()
 }
 

@@ -27,9 +27,6 @@ type fakeQueue struct {
 	served  int64                     // the ticket that was served last
 }
 
-// near is how many live tickets before another make it far from the front: see look.
-const near = 8
-
 type fakeTicket struct {
 	name   string
 	number int64
@@ -81,7 +78,7 @@ func (q *fakeQueue) look(context.Context, []int64) (map[int64]protocol.Sighting,
 		if q.foreign[t.number] {
 			continue
 		}
-		found[t.number] = protocol.Sighting{First: q.ahead(t) == 0, Near: q.ahead(t) < near,
+		found[t.number] = protocol.Sighting{Ahead: min(q.ahead(t), protocol.Far),
 			Remaining: max(0, time.Until(q.until)), Circle: q.circles[t.number], Served: q.served}
 	}
 	return found, nil

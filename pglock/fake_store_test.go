@@ -25,6 +25,7 @@ const (
 	refusedFor    = time.Minute // a refusal to do so is borne
 	firstLook     = 20 * time.Millisecond
 	lastLook      = time.Second
+	restLook      = 10 * time.Second
 	askLate       = queue.AskLate
 	earlyHints    = 1024 // are kept
 )
@@ -55,7 +56,7 @@ type fakeStore struct {
 	onRenewBusy  func(ctx context.Context, c protocol.Claim) (time.Duration, error)
 	onCheck      func(ctx context.Context, c protocol.Claim) (time.Duration, error)
 	onReason     func(c protocol.Claim) (Reason, error) // after a release
-	onSweep      func(ctx context.Context) error
+	onSweep      func(ctx context.Context) (bool, error)
 	onSign       func(ctx context.Context) error
 	onTimeline   func(ctx context.Context) error
 	onAnnounce   func(ctx context.Context) error // through the pool
@@ -241,10 +242,10 @@ func (s *fakeStore) RenewAll(ctx context.Context, _ time.Duration, _ protocol.Se
 	return s.renewed(claims), nil
 }
 
-func (s *fakeStore) Look(ctx context.Context, _ time.Duration, _ protocol.Session,
+func (s *fakeStore) Look(ctx context.Context, _ time.Duration, who protocol.Session,
 	nested []int64) (map[int64]protocol.Sighting, error) {
 	s.note(call{what: "beat"})
-	s.note(call{what: "look", tokens: nested})
+	s.note(call{what: "look", tokens: nested, wait: who.TTL})
 	if f := hook(s, &s.onLook); f != nil {
 		return f(ctx, nested)
 	}
@@ -293,12 +294,12 @@ func namesOf(claims []protocol.Claim) (names []string) {
 	return names
 }
 
-func (s *fakeStore) Sweep(ctx context.Context) error {
-	s.note(call{what: "sweep"})
+func (s *fakeStore) Sweep(ctx context.Context, every time.Duration) (bool, error) {
+	s.note(call{what: "sweep", wait: every})
 	if f := hook(s, &s.onSweep); f != nil {
 		return f(ctx)
 	}
-	return nil
+	return true, nil
 }
 
 func (s *fakeStore) Sign(ctx context.Context, _ time.Duration, who protocol.Session) error {

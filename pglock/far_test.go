@@ -11,41 +11,61 @@ import (
 )
 
 // Of a thousand processes that wait for one lock, only those near the front of its queue look every second. The others
-// look less often, until they are near.
+// look less often, until they are near; and in a queue that stands still, the less often the longer it does.
 func TestWaiterFarFromTheFrontLooksLessOften(t *testing.T) {
 	for name, tc := range map[string]struct {
 		options []Option
 		asks    []AcquireOption
 		every   time.Duration
+		rests   time.Duration // in a queue that has stood still for long
 	}{
-		"by default":             {nil, nil, 2500 * time.Millisecond},
-		"with a long session":    {[]Option{WithSessionTTL(time.Hour)}, nil, 2500 * time.Millisecond},
-		"with a short session":   {[]Option{WithSessionTTL(6 * time.Second)}, nil, 1500 * time.Millisecond},
-		"with a short lease":     {nil, []AcquireOption{WithTTL(8 * time.Second)}, 2 * time.Second},
-		"with a shorter lease":   {nil, []AcquireOption{WithTTL(time.Second)}, time.Second},
-		"with a shorter session": {[]Option{WithSessionTTL(time.Second)}, nil, time.Second / 3},
+		"default":         {nil, nil, 5 * time.Second / 2, restLook},
+		"long session":    {[]Option{WithSessionTTL(time.Hour)}, nil, 5 * time.Second / 2, restLook},
+		"short session":   {[]Option{WithSessionTTL(6 * time.Second)}, nil, 3 * time.Second / 2, 6 * time.Second},
+		"short lease":     {nil, []AcquireOption{WithTTL(9 * time.Second)}, 9 * time.Second / 4, 3 * time.Second},
+		"shorter lease":   {nil, []AcquireOption{WithTTL(time.Second)}, time.Second, time.Second},
+		"shorter session": {[]Option{WithSessionTTL(time.Second)}, nil, time.Second / 3, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
 				hearing(s)
-				q.others("report", near)
+				q.others("report", protocol.Far)
 				c := startClient(t, s, trust.SystemClock(), tc.options...)
 				id, result := waiting(t.Context(), t, c, "report", tc.asks...)
 				time.Sleep(10 * time.Second) // until it hears
-				looks := func(every time.Duration) {
+				looks := func(every time.Duration, moves bool) {
+					t.Helper()
 					before := len(s.of("look"))
-					time.Sleep(time.Minute)
+					for range 30 {
+						time.Sleep(2 * time.Second)
+						if moves {
+							q.serves()
+						}
+					}
 					n := len(s.of("look")) - before
 					if most := int(time.Minute / every); n < most || n > most*4/3+1 {
 						t.Errorf("%d looks in a minute, want one in %v, or up to a quarter sooner", n, every)
 					}
 				}
-				looks(tc.every)
+				looks(tc.every, true)
+				stood := time.Now()
+				for last := stood; time.Since(stood) < 100*time.Second; {
+					before := len(s.of("look"))
+					time.Sleep(10 * time.Millisecond)
+					if len(s.of("look")) == before {
+						continue
+					}
+					if gap := time.Since(last); gap > max(tc.every, time.Since(stood)/10)+10*time.Millisecond {
+						t.Errorf("no look for %v in a queue that has stood still for %v", gap, time.Since(stood))
+					}
+					last = time.Now()
+				}
+				looks(tc.rests, false)
 				q.others("report", 0)
-				time.Sleep(tc.every)
-				looks(min(tc.every, time.Second))
+				time.Sleep(tc.rests)
+				looks(min(tc.every, time.Second), false)
 				c.queue.Hear(q.grant(id, DefaultTTL), nil)
 				mustGet(t, result)
 			})

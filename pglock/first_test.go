@@ -116,9 +116,9 @@ func TestFirstInTheQueueThatWaitsForACommitAsksSoonAndThenLessOften(t *testing.T
 		}
 		s.onLook = func(context.Context, []int64) (found map[int64]protocol.Sighting, err error) {
 			s.set(func() {
-				found = map[int64]protocol.Sighting{1: {First: true, Near: true}}
+				found = map[int64]protocol.Sighting{1: {}}
 				if renewed {
-					found = map[int64]protocol.Sighting{1: {First: true, Near: true, Remaining: 10 * time.Second}}
+					found = map[int64]protocol.Sighting{1: {Remaining: 10 * time.Second}}
 				}
 			})
 			return found, nil

@@ -16,8 +16,9 @@ import (
 // their places, and the server serves them afterwards. You can hand over only an exclusive lease, and only to a call
 // that asks for an exclusive one. A call for a subtree counts when it has found nothing below in its way.
 //
-// A waiter behind the eighth place of a queue that has stood still for half a minute learns of the grant by its next
-// look, up to two and a half seconds later.
+// A waiter behind the second place of a queue that has stood still for half a minute learns of the grant by its next
+// look: up to a second later, and behind the eighth place up to a tenth of the time for which the queue has stood
+// still, at most ten seconds.
 //
 // Stop the work first: until HandOver returns, the lease counts as valid here, and its next holder may already be at
 // work. When the server has confirmed the hand-over, Context is done, with cause ErrReleased.

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/queue"
@@ -25,8 +26,10 @@ const (
 	slowLook     = 4
 	// backWithin is how soon a request should be taken back. Its call may wait for that (leavePatience).
 	backWithin = time.Second
-	// sweepEvery is how often a client with a heartbeat removes what nobody needs any more.
-	sweepEvery = time.Minute
+	// sweepEvery is how often clients with a heartbeat remove what nobody needs any more. One does it for all. Whoever
+	// finds that another has done it asks again after up to othersSweep.
+	sweepEvery  = time.Minute
+	othersSweep = 10 * sweepEvery
 
 	// A statement is made so small that it takes a twelfth of the shortest TTL of a lease, or of the session while
 	// calls wait, and at most half a second: that is how long it holds up others.
@@ -82,16 +85,17 @@ type heart struct {
 	*Client
 	underWay []*flight
 	landed   chan *flight
-	last     *flight // other work waits for this one; nil: for none
-	swept    time.Duration
-	worked   bool // since then
+	last     *flight      // other work waits for this one; nil: for none
+	sweeps   atomic.Int64 // when the next sweep is due
+	worked   bool         // since the last one
 }
 
 // heartbeat renews every lease of the client, looks after every waiting call, and takes back what nobody waits for any
 // more. Work whose end comes first goes first, one statement after the other. A statement that takes so long that other
 // work cannot wait is left alone, and the other work goes beside it.
 func (c *Client) heartbeat() {
-	h := heart{Client: c, landed: make(chan *flight), swept: c.now().Mono - rand.N(sweepEvery)}
+	h := heart{Client: c, landed: make(chan *flight)}
+	h.sweepIn(rand.N(sweepEvery))
 	for c.ctx.Err() == nil {
 		now := c.now()
 		a, wake := h.plan(now)
@@ -123,7 +127,7 @@ func (h *heart) plan(now trust.Instant) (a agenda, wake time.Duration) {
 	if back := h.takebacks.Until(now.Mono); back != never && h.hasRoom(now, takingBack) {
 		a.add(takingBack, back, max(back, 0)+backWithin)
 	}
-	if h.worked && now.Mono-h.swept > sweepEvery && h.hasRoom(now, sweeping) {
+	if h.worked && int64(now.Mono) > h.sweeps.Load() && h.hasRoom(now, sweeping) {
 		a.add(sweeping, 0, sweepEvery)
 	}
 	return h.leases.plan(now, a, h, look != never)
@@ -162,9 +166,12 @@ func (h *heart) start(now trust.Instant, a agenda) {
 		h.fly(now, signing, lookPatience, h.giveSign)
 		return
 	case sweeping:
-		h.swept, h.worked = now.Mono, false
+		h.worked = false
+		h.sweepIn(sweepEvery)
 		h.fly(now, sweeping, cutOff, func(ctx context.Context) {
-			_ = h.backend.Sweep(ctx) // if it fails, the next one does it
+			if swept, err := h.backend.Sweep(ctx, sweepEvery); !swept && err == nil {
+				h.sweepIn(sweepEvery + rand.N(othersSweep-sweepEvery))
+			}
 		})
 		return
 	default:
@@ -174,6 +181,8 @@ func (h *heart) start(now trust.Instant, a agenda) {
 	}
 	h.worked = true
 }
+
+func (h *heart) sweepIn(d time.Duration) { h.sweeps.Store(int64(h.now().Mono + d)) }
 
 // fly sends a statement that should be answered within a limit. The next one waits for it, but not for long.
 func (h *heart) fly(now trust.Instant, kind int, limit time.Duration, do func(ctx context.Context)) {
@@ -216,7 +225,9 @@ func (h *heart) wait(d time.Duration) bool {
 func (c *Client) lookAtQueue(ctx context.Context, look *queue.Look, limit time.Duration) {
 	c.mayBeKnown.Store(true)
 	sent := c.now()
-	sightings, err := c.backend.Look(ctx, limit/2, c.who(), look.Nested)
+	who := c.who()
+	who.TTL = look.Alive
+	sightings, err := c.backend.Look(ctx, limit/2, who, look.Nested)
 	if err != nil {
 		c.queue.LookFailed(look, err, sent, c.now())
 		return

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -341,10 +342,38 @@ func TestClientWithAHeartbeatSweepsOnceAMinute(t *testing.T) {
 	})
 }
 
+// Of many clients one sweeps in a minute. The others ask now and then whether it still does.
+func TestClientThatFindsThatAnotherSweepsAsksLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		var alone atomic.Bool
+		s.onSweep = func(context.Context) (bool, error) { return alone.Load(), nil }
+		mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(3*time.Second))
+		time.Sleep(100 * othersSweep)
+		sweeps := s.of("sweep")
+		for i, sweep := range sweeps[1:] {
+			gap := sweep.at - sweeps[i].at
+			if sweep.wait != sweepEvery || gap < sweepEvery || gap > othersSweep+2*time.Second {
+				t.Errorf("after %v: unless somebody has swept within %v", gap, sweep.wait)
+			}
+		}
+		if n := len(sweeps); n < 120 || n > 300 {
+			t.Errorf("asked %d times in %v, want once in 5.5 minutes", n, 100*othersSweep)
+		}
+		alone.Store(true)
+		time.Sleep(othersSweep + 2*time.Second)
+		before := len(s.of("sweep"))
+		time.Sleep(time.Hour)
+		if n := len(s.of("sweep")) - before; n < 57 {
+			t.Errorf("%d sweeps in an hour when nobody else sweeps", n)
+		}
+	})
+}
+
 func TestSweepThatHangsCostsNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onSweep = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		s.onSweep = func(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
 		c := startClient(t, s, trust.SystemClock())
 		short, long := mustAcquire(t, c, "short", WithTTL(MinTTL)), mustAcquire(t, c, "long", WithTTL(time.Minute))
 		time.Sleep(5 * time.Minute)

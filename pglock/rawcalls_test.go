@@ -152,7 +152,8 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"sweep(NULL)", invalid, "limit is NULL"},
 		{"sweep(0)", invalid, "limit is 0: it must be from 1 to 100000"},
 		{"sweep(0, false)", invalid, "limit is 0: it must be from 1 to 100000"},
-		{"sweep()", "", ""},
+		{"sweep(1, true, '-1 s')", invalid, "every is -00:00:01: it must be from 0 to 1000 years"},
+		{"sweep(p_history => false)", "", ""},
 		{"end_session(NULL)", "", ""},
 		{"end_session(" + id + ")", "", ""},
 	} {
@@ -261,7 +262,7 @@ func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
 		{"watch('new', NULL)", invalid, "is NULL"},
 		{"watch('new', '-1 s')", invalid, "-00:00:01"},
 		{"watch('new', '25 hours')", invalid, "25:00:00"},
-		{"sweep()", "", ""},
+		{"sweep(p_history => false)", "", ""},
 		{"break_lock('places', 'r', 'a', 1)", "LK006", "held with token"},
 	}...)
 	before := rows(t, conn)

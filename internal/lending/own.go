@@ -167,6 +167,13 @@ func (l *Lender[C]) Listen(conn C) {
 	l.listens = conn
 }
 
+// Listens reports whether one of one's own listens.
+func (l *Lender[C]) Listens() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.listens != *new(C)
+}
+
 // Deafen ends Listen.
 func (l *Lender[C]) Deafen() { l.end(func() { l.listens = *new(C) }) }
 

@@ -133,11 +133,13 @@ const (
 	Busy    = "busy" // another transaction has locked the row
 )
 
+// Far is how many tickets before one a look counts.
+const Far = 8
+
 // Sighting is what a look found about one ticket that is still queued.
 type Sighting struct {
-	First     bool
-	Near      bool          // the session's first for its lock, and fewer than eight live ones are before it
-	Remaining time.Duration // for the first: until it should ask again
+	Ahead     int           // live tickets before it, counted up to Far
+	Remaining time.Duration // with nobody ahead: until it should ask again
 	Circle    []Link        // that its ticket closes, if any
 	Served    int64         // the last ticket of the lock that was served: the queue stands still while it is the same
 }

@@ -191,7 +191,7 @@ func (q *Queries) Look(s Session, nested []int64, sightings map[int64]Sighting) 
 			var remaining *int64
 			var circle *string
 			var seen Sighting
-			if err := rows.Scan(&ticket, &remaining, &seen.First, &seen.Near, &circle, &seen.Served); err != nil {
+			if err := rows.Scan(&ticket, &seen.Ahead, &remaining, &circle, &seen.Served); err != nil {
 				return err
 			}
 			seen.Remaining = micros(OrZero(remaining))
@@ -286,8 +286,13 @@ func (q *Queries) EndSession(s Session) Step {
 	return Step{SQL: q.endSession, Args: []any{id(s.Key)}}
 }
 
-// Sweep removes some of what dead sessions and old requests have left in the tables.
-func (q *Queries) Sweep() Step { return Step{SQL: q.sweep} }
+// Sweep removes some of what dead sessions and old requests have left in the tables; swept is false if somebody has
+// done so since a time ago, and it did nothing.
+func (q *Queries) Sweep(every time.Duration, swept *bool) Step {
+	return Step{SQL: q.sweep, Args: []any{Interval(every)}, Scan: func(rows pgx.Rows) error {
+		return rows.Scan(swept, nil)
+	}}
+}
 
 // Timeline asks how long ago the server's timeline changed; nil if it never did, or cannot be seen.
 func (q *Queries) Timeline(us **int64) Step {

@@ -17,7 +17,10 @@ const Outage = 30 * time.Second
 type Look struct {
 	tickets map[int64]*Ticket // it should find these
 	Nested  []int64           // those whose owners hold locks
+	Alive   time.Duration     // for how long the session counts as alive after it
 	Took    time.Duration     // what the last one took
+	again   trust.Instant     // the next, if it has no answer
+	next    trust.Instant     // or else
 }
 
 // UntilLook is how long until the next look, below 0 if it is late; pause.Never if no call waits.
@@ -42,7 +45,7 @@ func (q *Queue) DueLook(now trust.Instant) (*Look, time.Duration) {
 		return nil, wait
 	}
 	l := &Look{tickets: maps.Clone(q.tickets), Nested: []int64{}, Took: q.took}
-	q.rest = farLook
+	q.rest = restLook
 	for number, t := range l.tickets {
 		q.rest = min(q.rest, q.restOf(t))
 		if t.Owner.Nested() {
@@ -50,7 +53,10 @@ func (q *Queue) DueLook(now trust.Instant) (*Look, time.Duration) {
 		}
 	}
 	slices.Sort(l.Nested)
-	q.next = now.Add(q.interval())
+	every := q.interval()
+	l.Alive = max(q.ttl, q.rest+q.ttl*3/4)
+	l.again, l.next = now.Add(min(every, q.slowest)), now.Add(every)
+	q.next = l.again
 	return l, 0
 }
 
@@ -81,6 +87,9 @@ func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now tru
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.took, q.fails = now.Mono-sent.Mono, false
+	if q.next.Mono == l.again.Mono {
+		q.next = l.next
+	}
 	for number, t := range l.tickets {
 		if t.number != number {
 			continue // its call has another ticket now
@@ -93,7 +102,7 @@ func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now tru
 			t.tell(News{Circle: s.Circle})
 		default:
 			t.seen = sent
-			if at := now.Add(s.Remaining); s.First &&
+			if at := now.Add(s.Remaining); s.Ahead == 0 &&
 				(!t.first || s.Remaining > AskLate || at.Mono < t.askAt.Mono-lastEager) {
 				t.askAt = at
 				t.signal()

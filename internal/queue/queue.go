@@ -16,15 +16,19 @@ import (
 
 // How often a client looks at its tickets. With notifications: once a second, or, while all of them are far from the
 // front of their queues, every two and a half. Without: from tens of milliseconds on, growing to a second. While all of
-// them rest, notifications are not wanted.
+// them rest, notifications are not wanted, and those that are far look the less often the longer their queue stands
+// still: movement is found at most a restPart of that time later.
 const (
 	firstLook = 20 * time.Millisecond
 	lastLook  = time.Second
 	farLook   = 2500 * time.Millisecond
+	restLook  = 10 * time.Second
+	restPart  = 10
 
-	// restAfter is for how long looks have found a ticket far, and nobody served, before it rests. A lease that lasts
-	// for less than restTTL could end before the next look finds it.
+	// restAfter is for how long looks have found at least restAhead live tickets before a ticket, and nobody served,
+	// before it rests. A lease that lasts for less than restTTL could end before the next look finds it.
 	restAfter = 5 * time.Second
+	restAhead = 2
 	restTTL   = 4 * lastLook
 
 	// AskLate is how long after the end of the holder's lease the first in a queue asks, so that it finds the lease
@@ -55,7 +59,8 @@ type Ticket struct {
 	first   bool
 	far     bool          // as the last look has found
 	served  int64         // the ticket that was served last, as the last look has found
-	since   trust.Instant // since when looks have found it far, and this ticket served last
+	since   trust.Instant // since when looks have found that it may rest, and this ticket served last
+	still   time.Duration // for how long they had when the last one came
 	rests   bool
 	news    News
 }
@@ -67,17 +72,17 @@ func NewTicket(owner Owner, ttl time.Duration, exclusive bool) *Ticket {
 
 // notice notes what a look has found, and reports whether the ticket has begun or ended to rest.
 //
-// A ticket that rests needs no notification. It waits far from the front of a queue that stands still. So its turn does
-// not come before others have been served, which the next look finds. Shared locks and those with a limit may be
-// granted to a whole crowd at once, so their tickets never rest; nor do those of an owner that holds a lock, for
-// circles.
+// A ticket that rests needs no notification. It waits behind others in a queue that stands still. So its turn does not
+// come before they have been served, which the next look finds. Shared locks and those with a limit may be granted to a
+// whole crowd at once, so their tickets never rest; nor do those of an owner that holds a lock, for circles.
 func (t *Ticket) notice(s protocol.Sighting, now trust.Instant) (changed bool) {
 	rested := t.rests
-	t.first, t.far = s.First, !s.Near
-	if !t.far || !t.alone || t.ttl < restTTL || t.Owner.Nested() || s.Served != t.served {
+	t.first, t.far = s.Ahead == 0, s.Ahead >= protocol.Far
+	if s.Ahead < restAhead || !t.alone || t.ttl < restTTL || t.Owner.Nested() || s.Served != t.served {
 		t.since = now
 	}
-	t.served, t.rests = s.Served, now.Mono-t.since.Mono >= restAfter
+	t.served, t.still = s.Served, now.Mono-t.since.Mono
+	t.rests = t.still >= restAfter
 	return t.rests != rested
 }
 
@@ -104,7 +109,7 @@ type Queue struct {
 	pace    time.Duration           // of looks while no notifications arrive
 	rest    time.Duration           // from look to look while they do
 	slowest time.Duration           // of looks while a ticket is near or nested
-	third   time.Duration           // of the session's TTL
+	ttl     time.Duration           // of the session
 	took    time.Duration           // the last look
 	fails   bool
 	failing trust.Instant // since when looks fail
@@ -113,7 +118,7 @@ type Queue struct {
 // New makes an empty queue. A look keeps the session alive, so there are at least three looks in its TTL.
 func New(sessionTTL time.Duration) *Queue {
 	return &Queue{tickets: make(map[int64]*Ticket), early: make(map[int64]early), pace: firstLook,
-		slowest: min(lastLook, sessionTTL/3), third: sessionTTL / 3}
+		slowest: min(lastLook, sessionTTL/3), ttl: sessionTTL}
 }
 
 // Put notes a request's ticket. True: the next look comes sooner than planned.
@@ -124,11 +129,11 @@ func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now t
 	if a.Ticket != t.number || t.news.Hint == nil { // a hint of this ticket may have come before the answer
 		t.news = News{AskAgain: t.news.AskAgain && a.Ticket == t.number} // or the answer may be older than the news
 	}
-	t.grantID, t.number, t.seen, t.first, t.far = grantID, a.Ticket, sent, a.First, false
+	t.grantID, t.number, t.seen, t.first, t.far, t.still = grantID, a.Ticket, sent, a.First, false, 0
 	t.rests, t.since, q.rests = false, now, false
 	t.askIn(now, a.Remaining+AskLate)
 	if q.tickets[t.number] = t; len(q.tickets) == 1 {
-		q.rest = farLook
+		q.rest = restLook
 	}
 	q.rest = min(q.rest, q.restOf(t))
 	if e, found := q.early[t.number]; found {
@@ -230,12 +235,17 @@ func (q *Queue) Hears() bool {
 // restOf is how long a ticket lets the client go from look to look while notifications arrive. A ticket near the front
 // may become the first when those before it die, and one of an owner that holds a lock may be part of a circle. All
 // others only need their session alive, even if a look hangs; and a grant is trusted from the last look on. So there
-// are four looks in the TTL of either.
+// are four looks in the TTL of either. While one rests there may be three in its lease's; and the session, which its
+// looks keep alive for longer, always has three quarters of its TTL left when a look is due.
 func (q *Queue) restOf(t *Ticket) time.Duration {
 	if !t.far || t.Owner.Nested() {
 		return q.slowest
 	}
-	return max(q.slowest, min(farLook, q.third*3/4, t.ttl/4))
+	d := min(farLook, q.ttl/4, t.ttl/4)
+	if t.rests {
+		d = max(d, min(t.still/restPart, restLook, q.ttl, t.ttl/3))
+	}
+	return max(q.slowest, d)
 }
 
 // Held notes that an owner holds a lock from now on: it may be that of a ticket. True: the next look comes sooner than
@@ -272,6 +282,6 @@ func (q *Queue) interval() time.Duration {
 		d = min(q.pace, q.slowest)
 		q.pace = min(2*q.pace, lastLook)
 	}
-	d = max(d, min(10*q.took, q.third))
+	d = max(d, min(10*q.took, q.ttl/3))
 	return d - rand.N(d/4+1)
 }

@@ -22,6 +22,8 @@ func at(d time.Duration) trust.Instant {
 	return trust.Instant{Mono: d, Wall: time.UnixMicro(0).Add(d)}
 }
 
+var far = protocol.Sighting{Ahead: protocol.Far}
+
 // put queues a new ticket of this number.
 func put(q *Queue, number int64, first bool, now time.Duration) (*Ticket, uuid.UUID) {
 	t, id := NewTicket(owner(false), time.Minute, true), uuid.New()
@@ -58,7 +60,7 @@ func TestI7_HintIsDatedByWhenItsTicketWasLastSeen(t *testing.T) {
 	q := New(time.Minute)
 	one, id := put(q, 1, true, time.Second)
 	look, _ := q.DueLook(at(time.Minute))
-	q.Looked(look, map[int64]protocol.Sighting{1: {}}, at(50*time.Second), at(51*time.Second), pause.Never)
+	q.Looked(look, map[int64]protocol.Sighting{1: far}, at(50*time.Second), at(51*time.Second), pause.Never)
 	q.Hear(hintFor(1, id), nil)
 	if n, _ := q.TakeNews(one, at(0)); n.Hint == nil || n.Hint.Seen.Mono != 50*time.Second {
 		t.Errorf("%+v, want it seen at 50 s", n.Hint)
@@ -118,7 +120,7 @@ func TestLookTellsEveryTicketHowItStands(t *testing.T) {
 	look, _ := q.DueLook(at(time.Second))
 	late, _ := put(q, 4, false, time.Second) // too late for this look
 	circle := []protocol.Link{{Lock: "a"}}
-	q.Looked(look, map[int64]protocol.Sighting{2: {Circle: circle}, 3: {First: true, Remaining: time.Second}},
+	q.Looked(look, map[int64]protocol.Sighting{2: {Circle: circle}, 3: {Remaining: time.Second}},
 		at(time.Second), at(2*time.Second), pause.Never)
 	if n, _ := q.TakeNews(gone, at(0)); !n.AskAgain {
 		t.Errorf("a ticket that is not queued any more: %+v", n)
@@ -178,7 +180,7 @@ func TestTrap9_TicketThatNoCallHasIsFoundInTheEnd(t *testing.T) {
 	put(q, 1, true, 0)
 	look := func(now, answered time.Duration) []int64 {
 		l, _ := q.DueLook(at(now + time.Hour))
-		return q.Looked(l, map[int64]protocol.Sighting{1: {}, 5: {}}, at(now), at(now), answered)
+		return q.Looked(l, map[int64]protocol.Sighting{1: far, 5: far}, at(now), at(now), answered)
 	}
 	if s := look(time.Second, pause.Never); s != nil {
 		t.Errorf("at the first look: %v", s)
@@ -211,16 +213,16 @@ func TestFarFromTheFrontLooksComeSoonAfterAFailureAndWhileThereAreStrays(t *test
 			t.Errorf("%s: a look after %v, want %v at most", what, wait, most)
 		}
 	}
-	found := map[int64]protocol.Sighting{1: {}}
+	found := map[int64]protocol.Sighting{1: far}
 	q.Looked(look(), found, at(now), at(now), pause.Never)
 	wantNext("far", farLook)
 	q.LookFailed(look(), errors.New("no server"), at(now), at(now))
 	wantNext("after a failure", lastLook)
 	q.Looked(look(), found, at(now), at(now), pause.Never)
 	wantNext("far again", farLook)
-	q.Looked(look(), map[int64]protocol.Sighting{1: {}, 5: {Near: true}}, at(now), at(now), pause.Never)
+	q.Looked(look(), map[int64]protocol.Sighting{1: far, 5: {}}, at(now), at(now), pause.Never)
 	wantNext("behind a ticket that no call has", lastLook)
-	q.Looked(look(), map[int64]protocol.Sighting{1: {Near: true}}, at(now), at(now), pause.Never)
+	q.Looked(look(), map[int64]protocol.Sighting{1: {}}, at(now), at(now), pause.Never)
 	wantNext("near", lastLook)
 }
 

@@ -196,13 +196,14 @@ func (s *Server) RenewAll(
 }
 
 // Look returns every ticket of the session that is still queued. It goes over another connection than the hints, if
-// there is one: looks find what was granted while the connection that listens has died in silence.
+// there is one: looks find what was granted while the connection that listens has died in silence. If there are no
+// hints it goes over the own one, which pgxpool does not try first.
 func (s *Server) Look(
 	ctx context.Context, within time.Duration, who protocol.Session, nested []int64,
 ) (map[int64]protocol.Sighting, error) {
-	order := lending.IdleFirst
-	if s.direct != nil {
-		order = lending.OwnFirst
+	order := lending.OwnFirst
+	if s.lender.Listens() {
+		order = lending.IdleFirst
 	}
 	sightings := make(map[int64]protocol.Sighting)
 	err := s.beat(ctx, within, order, who, s.Queries.Look(who, nested, sightings))
@@ -311,7 +312,7 @@ func (s *Server) EndSession(ctx context.Context, who protocol.Session) error {
 	return s.run(ctx, s.Queries.EndSession(who))
 }
 
-// Sweep removes what nobody needs any more.
-func (s *Server) Sweep(ctx context.Context) error {
-	return s.run(ctx, s.Queries.Sweep())
+// Sweep removes what nobody needs any more, unless a client of this database has done so since a time ago.
+func (s *Server) Sweep(ctx context.Context, every time.Duration) (swept bool, err error) {
+	return swept, s.run(ctx, s.Queries.Sweep(every, &swept))
 }

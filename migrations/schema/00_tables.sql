@@ -64,7 +64,8 @@ CREATE TABLE installation (
   history_keep   interval NOT NULL DEFAULT '90 days',  -- for how long the history is kept
   history_since  timestamptz,                -- since when the history has every tenure; NULL: it has not
   history_pruned timestamptz,                -- what ended before may have been removed from the history; NULL: nothing
-  subtrees       boolean NOT NULL DEFAULT false        -- the table of subtrees may have rows
+  subtrees       boolean NOT NULL DEFAULT false,       -- the table of subtrees may have rows
+  swept          timestamptz                 -- when sweep last found nothing that it left to the next
 );
 INSERT INTO installation DEFAULT VALUES;
 

@@ -148,17 +148,25 @@ END $$;
 -- sessions that have been dead for a minute (the latter hold nothing, as far as they said, and have no marked
 -- connection), tickets that count no more, notes of grant IDs given up an hour ago, receipts a week old, keys of work
 -- done once that are no longer kept (a day longer than they are accepted, in case the clock is set back), and with
--- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25).
-CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true) RETURNS bigint
+-- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25). With p_every it
+-- does nothing, and answers NULL, if somebody has swept everything since so long ago: a thousand clients are not to
+-- read the tables a thousand times.
+CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true, p_every interval DEFAULT NULL)
+RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   ok    boolean := require_read_committed()
-    AND is_count('limit', p_limit, 1, 100000);
+    AND is_count('limit', p_limit, 1, 100000) AND (p_every IS NULL OR is_age('every', p_every));
   dead  record;
+  gone  record;
   n     bigint;
   total bigint := 0;
+  more  boolean := p_history IS NOT TRUE;
 BEGIN
+  IF (SELECT i.swept BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM installation i) THEN
+    RETURN NULL;
+  END IF;
   FOR dead IN SELECT * FROM (VALUES
     ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND (
                        NOT EXISTS (SELECT FROM sessions s
@@ -176,10 +184,19 @@ BEGIN
       USING clock_timestamp(), p_limit;
     GET DIAGNOSTICS n = ROW_COUNT;
     total := total + n;
+    more := more OR n = p_limit;
   END LOOP;
-  total := total + sweep_subtrees(p_limit);
+  n := sweep_subtrees(p_limit);
+  total := total + n;
+  more := more OR n = p_limit;
   IF p_history THEN
-    SELECT total + p.removed INTO total FROM prune_history(NULL, p_limit) p;
+    gone := prune_history(NULL, p_limit);
+    total := total + gone.removed;
+    more := more OR gone.next IS NOT NULL;
+  END IF;
+  IF NOT more THEN
+    UPDATE installation i SET swept = clock_timestamp()
+      FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine WHERE i.one = mine.one;
   END IF;
   RETURN total;
 END $$;

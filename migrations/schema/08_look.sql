@@ -1,12 +1,12 @@
 -- Looks: the state of a session's waits, and circles of owners that wait for each other.
 
--- look keeps the session alive and returns every ticket that still counts. For first tickets it adds the time
--- until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are its
--- newest. near: the ticket is the session's first for this lock, and fewer than eight live ones are before it. served:
--- tickets up to this one count no more; while it stays the same the queue does not move. It locks the session and no
--- lock: it decides nothing (I14).
+-- look keeps the session alive and returns every ticket that still counts. ahead: live tickets before it, counted up
+-- to eight; of a session's tickets for one lock all but the first say eight. For tickets with nobody ahead it adds the
+-- time until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are
+-- its newest. served: tickets up to this one count no more; while it stays the same the queue does not move. It locks
+-- the session and no lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
-RETURNS TABLE (ticket bigint, is_first boolean, remaining_us bigint, circle text, near boolean, served bigint)
+RETURNS TABLE (ticket bigint, ahead int, remaining_us bigint, circle text, served bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
@@ -29,10 +29,8 @@ BEGIN
             SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())
           ORDER BY q.ticket LIMIT 8) b) AS ahead
       FROM (SELECT m.name, m.upto, min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n)
-    SELECT m.ticket, coalesce(f.ahead = 0, false),
-           CASE WHEN f.ahead = 0 THEN microseconds_until(l.free_at) END,
-           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, coalesce(f.ahead < 8, false),
-           m.upto
+    SELECT m.ticket, coalesce(f.ahead, 8)::int, CASE WHEN f.ahead = 0 THEN microseconds_until(l.free_at) END,
+           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, m.upto
     FROM mine m LEFT JOIN own_firsts f ON f.ticket = m.ticket
       CROSS JOIN LATERAL (                -- once, and so apart from the rule, which the server inlines
         SELECT CASE WHEN f.ahead = 0 THEN free_at(m.w) END OFFSET 0) l (free_at);

@@ -72,7 +72,7 @@ func (o Options) sizes() sizes {
 		deaths: 3, deathTTL: 2 * time.Second, afterHolding: 600 * time.Millisecond, writers: []int{1, 16},
 		beside: []int{1, 8}, tickets: 10000,
 		crowd: crowd{resting: 1000, lasts: 10 * time.Second, handing: 8, beside: 500, locks: 10,
-			settles: 50 * time.Second, starting: 64, goroutines: 10000, processes: 10},
+			settles: 120 * time.Second, starting: 64, goroutines: 10000, processes: 10},
 		warmUp: min(o.Duration, 400*time.Millisecond), serverWarmUp: 6 * time.Second,
 	}
 }

@@ -90,7 +90,7 @@ var ofGuards = []mutant{
 		{schema, "is_count('limit', p_value, 1, 1000000) $$;", "is_count('limit', p_value, -2147483648, 1000000) $$;"},
 	}, library, "^TestI11_NoArgument"},
 	{"I11 a sweep has no bound", []edit{
-		{schema, "AND is_count('limit', p_limit, 1, 100000); dead record;", "; dead record;"},
+		{schema, "AND is_count('limit', p_limit, 1, 100000) AND (p_every", "AND (p_every"},
 	}, library, "^TestI11_RefusedSQLCallsChange"},
 	{"I11 a break of a session has no bound", []edit{
 		{schema, "AND is_count('limit', p_limit, 1, 10000); head locks;", "; head locks;"},

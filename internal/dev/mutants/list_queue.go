@@ -17,22 +17,22 @@ var ofTheQueue = []mutant{
 	}, integration, "^TestI8_LostHints"},
 	{"I8 whoever rests goes on resting while others are served", []edit{
 		{"internal/queue/queue.go", "t.Owner.Nested() || s.Served != t.served {", "t.Owner.Nested() {"},
-	}, library, "^TestWaiterFarFromTheFrontOf|^TestI8_WaiterThatRests"},
+	}, library, "^TestWaiterBehindTwo|^TestI8_WaiterThatRests"},
 	{"I8 whoever is near rests", []edit{
-		{"internal/queue/queue.go", "if !t.far || !t.alone ||", "if !t.alone ||"},
-	}, library, "^TestWaiterFarFromTheFrontOf"},
+		{"internal/queue/queue.go", "if s.Ahead < restAhead || !t.alone ||", "if !t.alone ||"},
+	}, library, "^TestWaiterBehindTwo"},
 	{"I8 whoever asks for a short lease rests", []edit{
 		{"internal/queue/queue.go", "!t.alone || t.ttl < restTTL ||", "!t.alone ||"},
-	}, library, "^TestWaiterFarFromTheFrontOf"},
+	}, library, "^TestWaiterBehindTwo"},
 	{"I8 whoever belongs to a crowd rests", []edit{
-		{"internal/queue/queue.go", "!t.far || !t.alone ||", "!t.far ||"},
-	}, library, "^TestWaiterFarFromTheFrontOf"},
+		{"internal/queue/queue.go", "s.Ahead < restAhead || !t.alone ||", "s.Ahead < restAhead ||"},
+	}, library, "^TestWaiterBehindTwo"},
 	{"whoever holds a lock rests", []edit{
 		{"internal/queue/queue.go", "t.ttl < restTTL || t.Owner.Nested() ||", "t.ttl < restTTL ||"},
-	}, library, "^TestWaiterFarFromTheFrontOf"},
+	}, library, "^TestWaiterBehindTwo"},
 	{"nobody rests", []edit{
-		{"internal/queue/queue.go", "now.Mono-t.since.Mono >= restAfter", "false"},
-	}, library, "^TestWaiterFarFromTheFrontOf"},
+		{"internal/queue/queue.go", "t.rests = t.still >= restAfter", "t.rests = false"},
+	}, library, "^TestWaiterBehindTwo"},
 	{"I8 whoever stops to rest waits for the next look of its rest", []edit{
 		{"internal/queue/looks.go", "\tif rested && q.polls() {", "\tif rested && false {"},
 	}, library, "^TestI8_TheWayFromFar"},
@@ -41,12 +41,44 @@ var ofTheQueue = []mutant{
 			"internal/queue/looks.go",
 			"\t\t\tif t.notice(s, now) {\n\t\t\t\tt.signal()\n\t\t\t}\n", "\t\t\tt.notice(s, now)\n",
 		},
-	}, library, "^TestI8_WaiterThatRests|^TestWaiterFarFromTheFrontOf"},
+	}, library, "^TestI8_WaiterThatRests|^TestWaiterBehindTwo"},
 	{"I8 whoever rests looks as one that is deaf", []edit{
 		{"internal/queue/queue.go", "return !q.hears && !q.rests", "return !q.hears"},
 	}, library, "^TestI8_WaiterThatRests"},
+	{"I8 whoever rests looks without regard to its lease", []edit{
+		{"internal/queue/queue.go", "restLook, q.ttl, t.ttl/3)", "restLook, q.ttl)"},
+	}, library, "^TestWaiterFarFrom"},
+	{"I8 whoever rests looks without regard to its session", []edit{
+		{"internal/queue/queue.go", "restLook, q.ttl, t.ttl/3)", "restLook, t.ttl/3)"},
+	}, library, "^TestWaiterFarFrom"},
+	{"I8 whoever rests looks less often at once", []edit{
+		{"internal/queue/queue.go", "min(t.still/restPart, restLook,", "min(restLook,"},
+	}, library, "^TestWaiterFarFrom"},
+	{"I8 a session that rests dies between two looks", []edit{
+		{"internal/queue/looks.go", "max(q.ttl, q.rest+q.ttl*3/4)", "q.ttl"},
+	}, library, "^TestI8_LookThatHangs"},
+	{"I8 a look that hangs while its client rests is repeated late", []edit{
+		{"internal/queue/looks.go", "now.Add(min(every, q.slowest))", "now.Add(every)"},
+	}, library, "^TestI8_LookThatHangs"},
+	{"whoever rests looks every second after all", []edit{
+		{"internal/queue/looks.go", "\t\tq.next = l.next\n", ""},
+	}, library, "^TestWaiterFarFrom"},
+	{"every client sweeps", []edit{
+		{schema, "clock_timestamp() - p_every AND clock_timestamp() FROM installation i) THEN",
+			"clock_timestamp() AND clock_timestamp() FROM installation i) THEN"},
+	}, integration, "^TestWhoeverSweeps"},
+	{"what a sweep has left waits for a minute", []edit{
+		{schema, "IF NOT more THEN UPDATE installation", "IF true THEN UPDATE installation"},
+	}, integration, "^TestWhoeverSweeps"},
+	{"a clock that was set back ends all sweeping", []edit{
+		{schema, "i.swept BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM",
+			"i.swept > clock_timestamp() - p_every FROM"},
+	}, integration, "^TestWhoeverSweeps"},
+	{"whoever finds that another sweeps asks as often", []edit{
+		{"pglock/heartbeat.go", "h.sweepIn(sweepEvery + rand.N(othersSweep-sweepEvery))", "h.sweepIn(sweepEvery)"},
+	}, library, "^TestClientThatFinds"},
 	{"I8 a look does not tell whether the queue moves", []edit{
-		{schema, "coalesce(f.ahead < 8, false), m.upto", "coalesce(f.ahead < 8, false), 0::bigint"},
+		{schema, "find_circle(m.name, m.ticket) END, m.upto", "find_circle(m.name, m.ticket) END, 0::bigint"},
 	}, integration, "^TestI8_ALookTells"},
 	{"I7 the time in which a request waits for the pool counts", []edit{
 		{"pglock/request.go", "\t\t\tq.Asked = q.Asked.Add(a.Waited)\n", ""},
@@ -372,12 +404,12 @@ var ofTheQueue = []mutant{
 		{schema, "q.ticket < n.ticket AND EXISTS (\n            SELECT FROM sessions s WHERE s.session_id = " +
 			"q.session_id AND s.alive_until > clock_timestamp())\n          ORDER", "q.ticket < n.ticket\n          " +
 			"ORDER"},
-	}, integration, "^TestI8_ATicketBehind"},
+	}, integration, "^TestI8_ALookCounts"},
 	{"I7 looks of a short lease are too rare to trust its hint", []edit{
-		{"internal/queue/queue.go", "min(farLook, q.third*3/4, t.ttl/4)", "min(farLook, q.third*3/4)"},
+		{"internal/queue/queue.go", "min(farLook, q.ttl/4, t.ttl/4)", "min(farLook, q.ttl/4)"},
 	}, library, "^TestWaiterFarFrom"},
 	{"I8 a session that waits far from the front is not looked after in time", []edit{
-		{"internal/queue/queue.go", "min(farLook, q.third*3/4, t.ttl/4)", "min(farLook, t.ttl/4)"},
+		{"internal/queue/queue.go", "min(farLook, q.ttl/4, t.ttl/4)", "min(farLook, t.ttl/4)"},
 	}, library, "^TestWaiterFarFrom"},
 	{"circles: one that a grant closes far from the front is found late", []edit{
 		{"pglock/leases.go", "if c.queue.Held(at) || beatSooner {", "if beatSooner {"},
