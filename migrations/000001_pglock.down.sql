@@ -153,6 +153,7 @@ DROP FUNCTION fits_below(w waiters);
 DROP FUNCTION settled(p_name text, p_slot int, p_token bigint);
 DROP FUNCTION fits_tree(w waiters);
 DROP FUNCTION is_own(w waiters);
+DROP FUNCTION holds_above(w waiters);
 DROP FUNCTION obstacles(w waiters);
 DROP FUNCTION names_below(w waiters);
 DROP FUNCTION below(w waiters, p_names text[]);

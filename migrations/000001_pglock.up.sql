@@ -1010,7 +1010,7 @@ BEGIN
   IF p_alone AND ok THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
-  ok := p_alone OR bound_rest(false);
+  ok := bound_rest(p_alone);
 END $$;
 
 -- check_request refuses a request that breaks a rule.
@@ -1091,8 +1091,8 @@ BEGIN
       RETURN a;
     END IF;
   END IF;
-  ok := NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl);              -- a session before any lock
-  IF p_wait OR head.name IS NULL THEN
+  ok := NOT p_wait OR p_nth IS NOT NULL OR touch_session(w.session_id, w.holder, p_session_ttl);
+  IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN                                  -- a session before any lock
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   IF NOT stays AND is_taken(w, head) THEN
@@ -1112,7 +1112,7 @@ BEGIN
     ELSIF a.granted IS NULL THEN
       a := refusal(w, head, NULL, NULL, NULL);
     END IF;
-    ok := bound_rest(p_alone OR p_nth IS NOT NULL);      -- after all waiting
+    ok := p_nth IS NOT NULL OR bound_rest(p_alone);      -- after all waiting
   END IF;
   IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
@@ -1300,7 +1300,7 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
-  RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT (w.nested AND is_own(w))
+  RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT is_own(w)
     OR free_at(w) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
@@ -1457,7 +1457,7 @@ BEGIN
   END IF;
   WHILE exclusive = 0 LOOP
     nxt := next_waiter(p_head.name, upto);
-    IF w.nested IS TRUE AND is_own(w) THEN               -- those in the queue wait for its owner
+    IF is_own(w) THEN                                   -- those in the queue wait for its owner
       nxt := w; w := NULL;
     ELSIF nxt.ticket IS NULL THEN
       upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE (            -- nobody is drawing one
@@ -2595,16 +2595,21 @@ BEGIN
   END IF;
 END $$;
 
--- is_own says that the owner of a request holds a subtree that covers it, under which nobody else can have what is in
--- its way: an exclusive one, or for a shared request any. Whoever queues for that lock waits for this subtree.
-CREATE FUNCTION is_own(w waiters) RETURNS boolean
+-- holds_above is is_own for requests of owners that hold locks.
+CREATE FUNCTION holds_above(w waiters) RETURNS boolean
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
-  RETURN w.nested IS TRUE AND in_tree(w) AND EXISTS (
+  RETURN EXISTS (
     SELECT FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared'));
 END $$;
+
+-- is_own says that the owner of a request holds a subtree that covers it, under which nobody else can have what is in
+-- its way: an exclusive one, or for a shared request any. Whoever queues for that lock waits for this subtree.
+CREATE FUNCTION is_own(w waiters) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$ SELECT (w).nested IS TRUE AND in_tree(w) AND holds_above(w) $$;
 
 -- fits_tree says that nothing above a request is in its way, nor anything below one for a subtree. The caller has taken
 -- the head of its lock. It waits for nobody: what somebody has locked is in the way.

@@ -140,7 +140,7 @@ BEGIN
   IF p_alone AND ok THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
-  ok := p_alone OR bound_rest(false);
+  ok := bound_rest(p_alone);
 END $$;
 
 -- check_request refuses a request that breaks a rule.
@@ -221,8 +221,8 @@ BEGIN
       RETURN a;
     END IF;
   END IF;
-  ok := NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl);              -- a session before any lock
-  IF p_wait OR head.name IS NULL THEN
+  ok := NOT p_wait OR p_nth IS NOT NULL OR touch_session(w.session_id, w.holder, p_session_ttl);
+  IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN                                  -- a session before any lock
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   IF NOT stays AND is_taken(w, head) THEN
@@ -242,7 +242,7 @@ BEGIN
     ELSIF a.granted IS NULL THEN
       a := refusal(w, head, NULL, NULL, NULL);
     END IF;
-    ok := bound_rest(p_alone OR p_nth IS NOT NULL);      -- after all waiting
+    ok := p_nth IS NOT NULL OR bound_rest(p_alone);      -- after all waiting
   END IF;
   IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;

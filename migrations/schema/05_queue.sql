@@ -175,7 +175,7 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
-  RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT (w.nested AND is_own(w))
+  RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT is_own(w)
     OR free_at(w) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
@@ -332,7 +332,7 @@ BEGIN
   END IF;
   WHILE exclusive = 0 LOOP
     nxt := next_waiter(p_head.name, upto);
-    IF w.nested IS TRUE AND is_own(w) THEN               -- those in the queue wait for its owner
+    IF is_own(w) THEN                                   -- those in the queue wait for its owner
       nxt := w; w := NULL;
     ELSIF nxt.ticket IS NULL THEN
       upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE (            -- nobody is drawing one

@@ -155,16 +155,21 @@ BEGIN
   END IF;
 END $$;
 
--- is_own says that the owner of a request holds a subtree that covers it, under which nobody else can have what is in
--- its way: an exclusive one, or for a shared request any. Whoever queues for that lock waits for this subtree.
-CREATE FUNCTION is_own(w waiters) RETURNS boolean
+-- holds_above is is_own for requests of owners that hold locks.
+CREATE FUNCTION holds_above(w waiters) RETURNS boolean
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
-  RETURN w.nested IS TRUE AND in_tree(w) AND EXISTS (
+  RETURN EXISTS (
     SELECT FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared'));
 END $$;
+
+-- is_own says that the owner of a request holds a subtree that covers it, under which nobody else can have what is in
+-- its way: an exclusive one, or for a shared request any. Whoever queues for that lock waits for this subtree.
+CREATE FUNCTION is_own(w waiters) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$ SELECT (w).nested IS TRUE AND in_tree(w) AND holds_above(w) $$;
 
 -- fits_tree says that nothing above a request is in its way, nor anything below one for a subtree. The caller has taken
 -- the head of its lock. It waits for nobody: what somebody has locked is in the way.

@@ -93,7 +93,7 @@ var ofTheQueue = []mutant{
 	{"I9 a newcomer overtakes the queue", []edit{
 		{
 			schema,
-			"nxt := next_waiter(p_head.name, upto); IF w.nested IS TRUE AND is_own(w)",
+			"nxt := next_waiter(p_head.name, upto); IF is_own(w)",
 			"nxt := next_waiter(p_head.name, upto); IF w.ticket IS NOT NULL",
 		},
 	}, integration, "^TestI9_NoWay|^TestI9_Newcomer"},
@@ -304,10 +304,10 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestI14_Whoever"},
 	{"I13 a request that waits may be idle for ever afterwards", []edit{
-		{schema, "END IF; ok := bound_rest(p_alone OR p_nth IS NOT NULL);", "END IF;"},
+		{schema, "END IF; ok := p_nth IS NOT NULL OR bound_rest(p_alone);", "END IF;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 requests for many may be idle for ever afterwards", []edit{
-		{schema, "ok := p_alone OR bound_rest(false); END $$; -- check_request", "END $$; -- check_request"},
+		{schema, "ok := bound_rest(p_alone); END $$; -- check_request", "END $$; -- check_request"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a release may be idle for ever afterwards", []edit{
 		{
@@ -534,14 +534,14 @@ var ofModes = []mutant{
 		},
 		{
 			schema,
-			"RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT (w.nested AND is_own(w)) " +
+			"RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT is_own(w) " +
 				"OR free_at(",
 			"RETURN (w.mode <> 'shared' AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL AND NOT " +
 				"(w.nested AND is_own(w)) OR free_at(",
 		},
 		{
 			schema,
-			"nxt := next_waiter(p_head.name, upto); IF w.nested IS TRUE AND is_own(w)",
+			"nxt := next_waiter(p_head.name, upto); IF is_own(w)",
 			"nxt := next_waiter(p_head.name, upto); IF w.mode = 'shared'",
 		},
 	}, integration, "^TestShared"},

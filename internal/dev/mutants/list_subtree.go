@@ -67,7 +67,7 @@ var ofSubtrees = []mutant{
 		{"internal/queue/queue.go", "News{AskAgain: t.news.AskAgain && a.Ticket == t.number}", "News{}"},
 	}, "./internal/queue", "^TestNewsThatComes"},
 	{"subtree: its owner waits below it", []edit{
-		{schema, "RETURN w.nested IS TRUE AND in_tree(w) AND EXISTS (", "RETURN false AND EXISTS ("},
+		{schema, "IS TRUE AND in_tree(w) AND holds_above(w)", "IS TRUE AND false"},
 	}, integration, "^TestTheOwnerOfASubtree"},
 	{"I3 subtree: its lease passes any fence", []edit{
 		{schema, " AND (NOT r.subtree OR {{schema}}.is_covered(r.resource, p_name, r.slot));", ";"},

@@ -130,6 +130,7 @@ const throwaway = `
 dynamic_shared_memory_type = mmap
 fsync = off
 max_connections = 400
+shared_preload_libraries = 'plpgsql'
 unix_socket_directories = ''
 `
 
