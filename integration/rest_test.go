@@ -56,12 +56,12 @@ func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 	pgtest.Long(t, "TestI8_ALookTellsWhetherTheQueueMoves", "TestI9_WaitersAreServedInTicketOrder")
 	t.Parallel()
 	db := pgtest.Database(t)
-	look := newPeer(t, db.URL())
+	look, stood := newPeer(t, db.URL()), time.Now()
 	holder, err := newClient(t, db.Pool(t)).Acquire(t.Context(), "leader")
 	if err != nil {
 		t.Fatal(err)
 	}
-	const waiters, first = 24, 2
+	const waiters, first, far = 24, 2, 8
 	var rest atomic.Int64 // clients that have told their server to listen no more
 	resting := func(c *pgxpool.Config) {
 		dial, told := c.ConnConfig.DialFunc, new(atomic.Bool)
@@ -87,17 +87,24 @@ func TestI8_AQueueThatBeginsToMoveWakesThoseThatRest(t *testing.T) {
 	}
 	time.Sleep(30 * time.Second) // for how long a listener goes on for nobody
 	pgtest.Eventually(t, "all but the first two to rest", func() bool { return rest.Load() >= waiters-first })
-	time.Sleep(6 * time.Second) // two looks of everybody
+	time.Sleep(6 * time.Second) // a look of everybody
 	if n := rest.Load(); n != waiters-first {
 		t.Errorf("I8: %d rest, want %d", n, waiters-first)
 	}
 	if err := holder.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	began, last, longest := time.Now(), time.Now(), time.Duration(0)
-	for n := range waiters {
+	began, longest := time.Now(), time.Duration(0)
+	for n, last := 0, began; n < waiters; n++ {
 		if f := await(t, got); f.n != n {
 			t.Errorf("I9: waiter %d was served as number %d", f.n, n)
+		}
+		most := time.Second
+		if n >= far {
+			most = began.Sub(stood) / 10
+		}
+		if waited := time.Since(last); waited > most+2*time.Second {
+			t.Errorf("I8: waiter %d was served after %v, want %v at most", n, waited, most)
 		}
 		longest, last = max(longest, time.Since(last)), time.Now()
 	}

@@ -16,6 +16,14 @@ func TestWhoeverSweepsDoesSoForAll(t *testing.T) {
 		p.exec(t, `INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), now() - interval '2 hours'
 			FROM generate_series(1, $1)`, n)
 	}
+	history := func(old, young int) {
+		p.exec(t, `INSERT INTO pglock.events (at, kind, lock_name, token)
+			SELECT now() - (n <= $1)::int * interval '91 days', 'takeover', 'x', n FROM generate_series(1, $1 + $2::int) n`,
+			old, young)
+	}
+	swept := func(ago time.Duration) {
+		p.exec(t, `SELECT setval('pglock.swept_seq', floor(extract(epoch FROM clock_timestamp() - $1::interval))::bigint)`, ago)
+	}
 	sweeps := func(what, how string, want int) {
 		t.Helper()
 		if n := one[int](t, p, how); n != want {
@@ -28,25 +36,67 @@ func TestWhoeverSweepsDoesSoForAll(t *testing.T) {
 	}
 	old(3)
 	sweeps("soon after", asClientsDo, -1)
-	letPass(t, p, 55*time.Second)
+	swept(55 * time.Second)
 	sweeps("within a minute", asClientsDo, -1)
-	letPass(t, p, 10*time.Second)
+	swept(65 * time.Second)
 	sweeps("after a minute", asClientsDo, 3)
 	old(3)
 	sweeps("who says nothing of others", `SELECT pglock.sweep(10)`, 3)
 	old(3)
 	sweeps("after that", asClientsDo, -1)
-	p.exec(t, `UPDATE pglock.installation SET swept = now() + interval '1 hour'`)
+	swept(-time.Hour)
 	sweeps("a clock that was set back", asClientsDo, 3)
 
-	letPass(t, p, 2*time.Minute)
+	swept(2 * time.Minute)
 	sweeps("without the history", `SELECT pglock.sweep(10, false)`, 0)
 	old(3)
 	sweeps("after that which was not all", asClientsDo, 3)
-	letPass(t, p, 2*time.Minute)
-	p.exec(t, `INSERT INTO pglock.events (at, kind, lock_name, token)
-		SELECT now() - interval '91 days', 'takeover', 'x', n FROM generate_series(1, 15) n`)
+	swept(2 * time.Minute)
+	history(15, 0)
 	for _, want := range []int{10, 5, -1} {
-		sweeps("15 entries of the history", asClientsDo, want)
+		sweeps("15 old entries of the history", asClientsDo, want)
+	}
+	swept(2 * time.Minute)
+	history(1, 30)
+	for _, want := range []int{1, -1} {
+		sweeps("an old entry among young ones", asClientsDo, want)
+	}
+}
+
+// A look says for how long the session lives at least. Requests do not shorten that, and a look that could not note it
+// says so.
+func TestI8_ALookKeepsASessionForAsLongAsItSays(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, other := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	p.party("holder", "exclusive", time.Hour).mustGet(t, "x")
+	a := p.party("waiter", "exclusive", time.Minute).mustQueue(t, "x")
+	const look = `SELECT bool_and(kept) FROM pglock.look($1, $2, '17.5 s')`
+	lives := func(what string, least time.Duration) {
+		t.Helper()
+		left := one[float64](t, p, `SELECT extract(epoch FROM alive_until - clock_timestamp())::float8 FROM pglock.sessions
+			WHERE session_id = pglock.session_of($1)`, a.key)
+		if least -= 500 * time.Millisecond; left < least.Seconds() {
+			t.Errorf("%s: the session lives for %.1f s, want %v at least", what, left, least)
+		}
+	}
+	p.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() + interval '5 s'`)
+	for _, after := range []time.Duration{0, 4900 * time.Millisecond, 10 * time.Second} {
+		letPass(t, p, after)
+		if !one[bool](t, p, look, a.key, a.label) {
+			t.Errorf("after %v it was not kept", after)
+		}
+		lives("after a look", 17500*time.Millisecond)
+	}
+	letPass(t, p, 6*time.Second)
+	p.exec(t, `SELECT FROM pglock.look($1, $2, '10 s')`, a.key, a.label)
+	lives("after one that asks for less", 11500*time.Millisecond)
+	other.exec(t, `BEGIN; SELECT FROM pglock.sessions FOR NO KEY UPDATE`)
+	if one[bool](t, p, look, a.key, a.label) {
+		t.Error("kept, while another transaction has locked the session")
+	}
+	other.exec(t, `ROLLBACK`)
+	if !one[bool](t, p, look, a.key, a.label) {
+		t.Error("not kept after that")
 	}
 }

@@ -58,6 +58,10 @@ END $do$;
 CREATE SEQUENCE fencing_token_seq AS bigint MINVALUE 1 MAXVALUE 8796093022207 NO CYCLE CACHE 1;
 CREATE SEQUENCE ticket_seq AS bigint CACHE 1;
 
+-- When sweep last removed all that there was, in seconds since 1970. A sequence keeps no old versions for open
+-- transactions, and nobody waits for it.
+CREATE SEQUENCE swept_seq AS bigint CACHE 1;
+
 -- Distinguishes this installation from every other, and holds what tokens are computed from.
 CREATE TABLE installation (
   one            boolean PRIMARY KEY DEFAULT true CONSTRAINT installation_one_row CHECK (one),
@@ -69,8 +73,7 @@ CREATE TABLE installation (
   history_keep   interval NOT NULL DEFAULT '90 days',  -- for how long the history is kept
   history_since  timestamptz,                -- since when the history has every tenure; NULL: it has not
   history_pruned timestamptz,                -- what ended before may have been removed from the history; NULL: nothing
-  subtrees       boolean NOT NULL DEFAULT false,       -- the table of subtrees may have rows
-  swept          timestamptz                 -- when sweep last found nothing that it left to the next
+  subtrees       boolean NOT NULL DEFAULT false        -- the table of subtrees may have rows
 );
 INSERT INTO installation DEFAULT VALUES;
 
@@ -755,8 +758,9 @@ BEGIN
   RETURN EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp());
 END $$;
 
--- touch_session notes that the session is alive, and returns true. It locks the session's row, before any other lock
--- (I25). It does not wait for others who have locked the row: they note the same.
+-- touch_session notes that the session is alive, for at least so long, and returns true. It locks the session's row,
+-- before any other lock (I25). It does not wait for others who have locked the row, and who note something like it, but
+-- may undo that: false.
 CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -768,11 +772,13 @@ BEGIN
   IF until IS NULL THEN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
-  ELSIF until < clock_timestamp() + p_session_ttl * 0.7 OR seen < clock_timestamp() - interval '5 s' THEN
-    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(),
-        seen_by = pg_backend_pid()
+  ELSIF until < clock_timestamp() + p_session_ttl - LEAST(p_session_ttl * 0.3, interval '3 s')
+      OR seen < clock_timestamp() - interval '5 s' THEN
+    UPDATE sessions s SET alive_until = GREATEST(s.alive_until, clock_timestamp() + p_session_ttl),
+        seen_at = clock_timestamp(), seen_by = pg_backend_pid()
       WHERE s.session_id = (
         SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN FOUND;
   END IF;
   RETURN true;
 END $$;
@@ -807,8 +813,8 @@ END $$;
 -- connection), tickets that count no more, notes of grant IDs given up an hour ago, receipts a week old, keys of work
 -- done once that are no longer kept (a day longer than they are accepted, in case the clock is set back), and with
 -- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25). With p_every it
--- does nothing, and answers NULL, if somebody has swept everything since so long ago: a thousand clients are not to
--- read the tables a thousand times.
+-- does nothing, and answers NULL, if somebody has removed all that there was within that time: a thousand clients are
+-- not to read the tables a thousand times.
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true, p_every interval DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -817,12 +823,11 @@ DECLARE
   ok    boolean := require_read_committed()
     AND is_count('limit', p_limit, 1, 100000) AND (p_every IS NULL OR is_age('every', p_every));
   dead  record;
-  gone  record;
   n     bigint;
   total bigint := 0;
   more  boolean := p_history IS NOT TRUE;
 BEGIN
-  IF (SELECT i.swept BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM installation i) THEN
+  IF (SELECT to_timestamp(s.last_value) BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM swept_seq s) THEN
     RETURN NULL;
   END IF;
   FOR dead IN SELECT * FROM (VALUES
@@ -848,13 +853,12 @@ BEGIN
   total := total + n;
   more := more OR n = p_limit;
   IF p_history THEN
-    gone := prune_history(NULL, p_limit);
-    total := total + gone.removed;
-    more := more OR gone.next IS NOT NULL;
+    n := (prune_history(NULL, p_limit)).removed;
+    total := total + n;
+    more := more OR n = p_limit;
   END IF;
   IF NOT more THEN
-    UPDATE installation i SET swept = clock_timestamp()
-      FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine WHERE i.one = mine.one;
+    PERFORM setval('swept_seq', floor(extract(epoch FROM clock_timestamp()))::bigint);
   END IF;
   RETURN total;
 END $$;
@@ -977,7 +981,7 @@ DECLARE
   nth   int;
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
-    ok := keep_session(p_session_key, p_holders[1], p_session_ttl);
+    ok := keep_session(p_session_key, p_holders[1], p_session_ttl) IS NOT NULL;
   END IF;
   FOR round IN 1..2 LOOP
     given := grant_set(p_names, p_grant_ids, p_session_key, p_holders, p_ttls, p_metadata, p_modes, p_capacities,
@@ -1010,7 +1014,8 @@ BEGIN
   IF p_alone AND ok THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
-  ok := bound_rest(p_alone);
+  ok := bound_rest(p_alone) AND (NOT true = ANY (p_waits)                  -- and after them: they may have taken long
+    OR keep_session(p_session_key, p_holders[1], p_session_ttl));
 END $$;
 
 -- check_request refuses a request that breaks a rule.
@@ -1091,8 +1096,9 @@ BEGIN
       RETURN a;
     END IF;
   END IF;
-  ok := NOT p_wait OR p_nth IS NOT NULL OR touch_session(w.session_id, w.holder, p_session_ttl);
-  IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN                                  -- a session before any lock
+  ok := NOT p_wait OR p_nth IS NOT NULL                  -- a session before any lock
+    OR touch_session(w.session_id, w.holder, p_session_ttl);
+  IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   IF NOT stays AND is_taken(w, head) THEN
@@ -2595,7 +2601,8 @@ BEGIN
   END IF;
 END $$;
 
--- holds_above is is_own for requests of owners that hold locks.
+-- holds_above says that the owner of a request holds a subtree above it, under which nobody else can have what is in
+-- its way: an exclusive one, or for a shared request any. Whoever queues for that lock waits for this subtree.
 CREATE FUNCTION holds_above(w waiters) RETURNS boolean
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
@@ -2605,8 +2612,7 @@ BEGIN
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared'));
 END $$;
 
--- is_own says that the owner of a request holds a subtree that covers it, under which nobody else can have what is in
--- its way: an exclusive one, or for a shared request any. Whoever queues for that lock waits for this subtree.
+-- is_own is holds_above, and reads nothing where no owner or no tree is.
 CREATE FUNCTION is_own(w waiters) RETURNS boolean
 LANGUAGE sql STABLE
 AS $$ SELECT (w).nested IS TRUE AND in_tree(w) AND holds_above(w) $$;
@@ -3081,17 +3087,18 @@ END $$;
 -- look keeps the session alive and returns every ticket that still counts. ahead: live tickets before it, counted up
 -- to eight; of a session's tickets for one lock all but the first say eight. For tickets with nobody ahead it adds the
 -- time until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are
--- its newest. served: tickets up to this one count no more; while it stays the same the queue does not move. It locks
--- the session and no lock: it decides nothing (I14).
+-- its newest. served: tickets up to this one count no more; while it stays the same the queue does not move. kept is
+-- false if somebody else has locked the session, so that it may not live as long as p_session_ttl says. It locks the
+-- session and no lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
-RETURNS TABLE (ticket bigint, ahead int, remaining_us bigint, circle text, served bigint)
+RETURNS TABLE (ticket bigint, ahead int, remaining_us bigint, circle text, served bigint, kept boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  me uuid := session_of(p_session_key);
-  ok boolean := require_read_committed() AND keep_session(p_session_key, p_holder, p_session_ttl);
+  me    uuid := session_of(p_session_key);
+  alive boolean := require_read_committed() AND keep_session(p_session_key, p_holder, p_session_ttl);
 BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
@@ -3108,7 +3115,7 @@ BEGIN
           ORDER BY q.ticket LIMIT 8) b) AS ahead
       FROM (SELECT m.name, m.upto, pg_catalog.min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n)
     SELECT m.ticket, coalesce(f.ahead, 8)::int, CASE WHEN f.ahead = 0 THEN microseconds_until(l.free_at) END,
-           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, m.upto
+           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, m.upto, alive
     FROM mine m LEFT JOIN own_firsts f ON f.ticket = m.ticket
       CROSS JOIN LATERAL (                -- once, and so apart from the rule, which the server inlines
         SELECT CASE WHEN f.ahead = 0 THEN free_at(m.w) END OFFSET 0) l (free_at);

@@ -85,9 +85,9 @@
 // notifications, as behind a pooler that shares connections between transactions, it looks after 20 ms and then at
 // intervals that grow to a second. WithListenConfig gives the listener a direct connection.
 //
-// A client with waiting calls counts as alive for its session TTL after each look (WithSessionTTL, 10 s). The queue
-// skips a client that does not look because it was killed, paused or cut off; when it looks again it queues at the
-// end. Leases do not depend on this.
+// A client with waiting calls counts as alive for its session TTL after each look (WithSessionTTL, 10 s), or up to
+// twice as long far from the front of a queue that stands still. The queue skips a client that does not look because
+// it was killed, paused or cut off; when it looks again it queues at the end. Leases do not depend on this.
 //
 // A call whose context ends leaves the queue. If it was granted the lock at that moment, the grant goes to the next
 // waiter. The error matches the context's error and ErrHeld, with the lock's holder and the place in the queue.

@@ -78,7 +78,7 @@ func (q *fakeQueue) look(context.Context, []int64) (map[int64]protocol.Sighting,
 		if q.foreign[t.number] {
 			continue
 		}
-		found[t.number] = protocol.Sighting{Ahead: min(q.ahead(t), protocol.Far),
+		found[t.number] = protocol.Sighting{Kept: true, Ahead: min(q.ahead(t), protocol.Far),
 			Remaining: max(0, time.Until(q.until)), Circle: q.circles[t.number], Served: q.served}
 	}
 	return found, nil

@@ -320,7 +320,7 @@ func (s *fakeServer) Look(ctx context.Context, _ time.Duration, w protocol.Sessi
 		for _, r := range s.rows {
 			for i, t := range r.queue {
 				if t.session == sessionOf(w.Key) {
-					found[t.number] = protocol.Sighting{Ahead: min(i, protocol.Far),
+					found[t.number] = protocol.Sighting{Kept: true, Ahead: min(i, protocol.Far),
 						Remaining: max(0, time.Until(r.until))}
 				}
 			}

@@ -43,6 +43,7 @@ type fakeStore struct {
 	life      context.Context // of the requests
 	end       context.CancelFunc
 	shut      bool // it refuses requests
+	swept     time.Duration
 
 	onAcquire    func(ctx context.Context, asked call) (protocol.Answer, error)
 	onRenewAll   func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error)
@@ -299,7 +300,13 @@ func (s *fakeStore) Sweep(ctx context.Context, every time.Duration) (bool, error
 	if f := hook(s, &s.onSweep); f != nil {
 		return f(ctx)
 	}
-	return true, nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Since(s.began); s.swept == 0 || now-s.swept > every {
+		s.swept = now
+		return true, nil
+	}
+	return false, nil
 }
 
 func (s *fakeStore) Sign(ctx context.Context, _ time.Duration, who protocol.Session) error {

@@ -197,7 +197,7 @@ func TestHandOverOnAClosedClientSaysSo(t *testing.T) {
 		if err := held.client.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := held.HandOver(t.Context(), "c"); err != ErrReleased {
+		if err := held.HandOver(t.Context(), "c"); !errors.Is(err, ErrReleased) {
 			t.Errorf("HandOver: %v", err)
 		}
 		if err := held.canHandOver(t.Context(), "c"); err != ErrReleased {

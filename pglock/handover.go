@@ -37,11 +37,11 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 	}
 	if !l.client.calls.beginEnd() {
 		<-l.client.ended // Close releases it
-		return l.howEnded()
+		return failure.Told(l.howEnded(), "pglock: hand over lock %q to %q", l.name, to)
 	}
 	defer l.client.calls.ends.Done()
 	if err := l.Err(); err != nil {
-		return err
+		return failure.Told(err, "pglock: hand over lock %q to %q", l.name, to)
 	}
 	l.setHanding(true)
 	ctx, cancel := lastWords(ctx, l.ttl)

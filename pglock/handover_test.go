@@ -93,7 +93,7 @@ func TestHandOverGrantsTheNamedWaiterAndTheOthersKeepTheirPlaces(t *testing.T) {
 				pglock.ErrReleased) {
 				t.Errorf("the lease that was handed over: %v, %v", err, context.Cause(held.Context()))
 			}
-			if err := held.Release(t.Context()); err != pglock.ErrReleased {
+			if err := held.Release(t.Context()); !errors.Is(err, pglock.ErrReleased) {
 				t.Errorf("Release after HandOver: %v", err)
 			}
 			last := held

@@ -27,8 +27,9 @@ const (
 	// backWithin is how soon a request should be taken back. Its call may wait for that (leavePatience).
 	backWithin = time.Second
 	// sweepEvery is how often clients with a heartbeat remove what nobody needs any more. One does it for all. Whoever
-	// finds that another has done it asks again after up to othersSweep.
+	// fails, or finds that another has done it within sweptLately, asks again after up to othersSweep.
 	sweepEvery  = time.Minute
+	sweptLately = 45 * time.Second
 	othersSweep = 10 * sweepEvery
 
 	// A statement is made so small that it takes a twelfth of the shortest TTL of a lease, or of the session while
@@ -169,7 +170,7 @@ func (h *heart) start(now trust.Instant, a agenda) {
 		h.worked = false
 		h.sweepIn(sweepEvery)
 		h.fly(now, sweeping, cutOff, func(ctx context.Context) {
-			if swept, err := h.backend.Sweep(ctx, sweepEvery); !swept && err == nil {
+			if swept, _ := h.backend.Sweep(ctx, sweptLately); !swept {
 				h.sweepIn(sweepEvery + rand.N(othersSweep-sweepEvery))
 			}
 		})

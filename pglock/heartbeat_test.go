@@ -353,7 +353,7 @@ func TestClientThatFindsThatAnotherSweepsAsksLessOften(t *testing.T) {
 		sweeps := s.of("sweep")
 		for i, sweep := range sweeps[1:] {
 			gap := sweep.at - sweeps[i].at
-			if sweep.wait != sweepEvery || gap < sweepEvery || gap > othersSweep+2*time.Second {
+			if sweep.wait != sweptLately || gap < sweepEvery || gap > othersSweep+2*time.Second {
 				t.Errorf("after %v: unless somebody has swept within %v", gap, sweep.wait)
 			}
 		}
@@ -377,7 +377,7 @@ func TestSweepThatHangsCostsNoLease(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		short, long := mustAcquire(t, c, "short", WithTTL(MinTTL)), mustAcquire(t, c, "long", WithTTL(time.Minute))
 		time.Sleep(5 * time.Minute)
-		if err := errors.Join(short.Err(), long.Err()); err != nil || len(s.of("sweep")) < 4 {
+		if err := errors.Join(short.Err(), long.Err()); err != nil || len(s.of("sweep")) == 0 {
 			t.Errorf("%v after %d sweeps", err, len(s.of("sweep")))
 		}
 	})

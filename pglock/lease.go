@@ -209,12 +209,12 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 func (l *Lease) Release(ctx context.Context) (err error) {
 	if !l.client.calls.beginEnd() {
 		<-l.client.ended // Close releases it
-		return l.howEnded()
+		return failure.Told(l.howEnded(), "pglock: release lock %q", l.name)
 	}
 	defer l.client.calls.ends.Done()
 	if !l.end(ErrReleased) {
 		l.outlived(ctx)
-		return l.howEnded()
+		return failure.Told(l.howEnded(), "pglock: release lock %q", l.name)
 	}
 	if l.sight != nil {
 		defer func() { l.released(ctx, err) }()

@@ -242,7 +242,7 @@ func TestErrorOfALeaseStays(t *testing.T) {
 		if lost.Err() != first || context.Cause(lost.Context()) != first {
 			t.Errorf("Err() = %v, cause %v; want %v for ever", lost.Err(), context.Cause(lost.Context()), first)
 		}
-		if err := released.Release(t.Context()); err != ErrReleased || released.Err() != ErrReleased ||
+		if err := released.Release(t.Context()); !errors.Is(err, ErrReleased) || released.Err() != ErrReleased ||
 			len(s.of("release")) != 1 {
 			t.Errorf("a second release: %v, Err() = %v, %d releases sent", err, released.Err(), len(s.of("release")))
 		}

@@ -151,8 +151,11 @@ func TestACallOnAClosedPoolSaysSoAtOnce(t *testing.T) {
 		"Do":         func(ctx context.Context) error { return c.Do(ctx, "new", fnRan) },
 	} {
 		soon, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		if err := call(soon); !errors.Is(err, puddle.ErrClosedPool) || soon.Err() != nil {
+		err := call(soon)
+		if !errors.Is(err, puddle.ErrClosedPool) || soon.Err() != nil {
 			t.Errorf("%s: %v, want that the pool is closed, at once", what, err)
+		} else if says := err.Error(); strings.Count(says, "closed pool (the program has closed it; close first") != 1 {
+			t.Errorf("%s: %s", what, says)
 		}
 		cancel()
 	}

@@ -74,7 +74,8 @@ func WithDefaultGrace(d time.Duration) Option {
 }
 
 // WithSessionTTL sets how long the queue waits for a sign of life of this client before it skips its waiting
-// calls, from MinTTL to MaxTTL. Leases are not affected. Defaults to DefaultSessionTTL.
+// calls, from MinTTL to MaxTTL; far from the front of a queue that stands still it may wait for twice as long. Leases
+// are not affected. Defaults to DefaultSessionTTL.
 func WithSessionTTL(ttl time.Duration) Option {
 	return func(c *config) error {
 		c.sessionTTL = ttl

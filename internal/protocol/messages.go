@@ -141,6 +141,7 @@ type Sighting struct {
 	Ahead     int           // live tickets before it, counted up to Far
 	Remaining time.Duration // with nobody ahead: until it should ask again
 	Circle    []Link        // that its ticket closes, if any
+	Kept      bool          // the session lives as long as the look has asked for
 	Served    int64         // the last ticket of the lock that was served: the queue stands still while it is the same
 }
 

@@ -71,7 +71,7 @@ func NewQueries(schema string) *Queries {
 		renewAll: in(`SELECT n, outcome, {{at expires_at}}, remaining_us
 			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[],
 				NULL, $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.timestamptz[], true)`),
-		look: in(`SELECT ticket, ahead, remaining_us, circle, served
+		look: in(`SELECT ticket, ahead, remaining_us, circle, served, kept
 			FROM {{schema}}.look($1::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.interval, $4::pg_catalog.int8[])
 			WHERE ` + async + ` IS NOT NULL`),
 		ownTickets: in(`SELECT name, grant_id::pg_catalog.text FROM {{schema}}.own_tickets($1::pg_catalog.uuid, $2::pg_catalog.int8[])`),

@@ -191,7 +191,7 @@ func (q *Queries) Look(s Session, nested []int64, sightings map[int64]Sighting) 
 			var remaining *int64
 			var circle *string
 			var seen Sighting
-			if err := rows.Scan(&ticket, &seen.Ahead, &remaining, &circle, &seen.Served); err != nil {
+			if err := rows.Scan(&ticket, &seen.Ahead, &remaining, &circle, &seen.Served, &seen.Kept); err != nil {
 				return err
 			}
 			seen.Remaining = micros(OrZero(remaining))

@@ -19,8 +19,9 @@ type Look struct {
 	Nested  []int64           // those whose owners hold locks
 	Alive   time.Duration     // for how long the session counts as alive after it
 	Took    time.Duration     // what the last one took
-	again   trust.Instant     // the next, if it has no answer
-	next    trust.Instant     // or else
+	again   trust.Instant     // the next one, if this one has no answer
+	next    trust.Instant     // or else, unless something has happened meanwhile that wants looks more often than rest
+	rest    time.Duration
 }
 
 // UntilLook is how long until the next look, below 0 if it is late; pause.Never if no call waits.
@@ -54,8 +55,10 @@ func (q *Queue) DueLook(now trust.Instant) (*Look, time.Duration) {
 	}
 	slices.Sort(l.Nested)
 	every := q.interval()
-	l.Alive = max(q.ttl, q.rest+q.ttl*3/4)
-	l.again, l.next = now.Add(min(every, q.slowest)), now.Add(every)
+	if l.Alive = q.ttl; q.rest > q.ttl/4 { // fewer than four looks
+		l.Alive += q.rest
+	}
+	l.again, l.next, l.rest = now.Add(min(every, q.slowest)), now.Add(every), q.rest
 	q.next = l.again
 	return l, 0
 }
@@ -87,7 +90,7 @@ func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now tru
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.took, q.fails = now.Mono-sent.Mono, false
-	if q.next.Mono == l.again.Mono {
+	if q.next.Mono == l.again.Mono && q.rest == l.rest && kept(found) {
 		q.next = l.next
 	}
 	for number, t := range l.tickets {
@@ -134,6 +137,16 @@ func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now tru
 		q.restless(q.slowest, now)
 	}
 	return strays
+}
+
+// kept reports whether a look has made the session live as long as it should.
+func kept(found map[int64]protocol.Sighting) bool {
+	for _, s := range found {
+		if !s.Kept {
+			return false
+		}
+	}
+	return true
 }
 
 // settle notes whether all tickets rest. When one does not any more, notifications are wanted again: until they arrive,

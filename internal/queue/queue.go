@@ -73,8 +73,9 @@ func NewTicket(owner Owner, ttl time.Duration, exclusive bool) *Ticket {
 // notice notes what a look has found, and reports whether the ticket has begun or ended to rest.
 //
 // A ticket that rests needs no notification. It waits behind others in a queue that stands still. So its turn does not
-// come before they have been served, which the next look finds. Shared locks and those with a limit may be granted to a
-// whole crowd at once, so their tickets never rest; nor do those of an owner that holds a lock, for circles.
+// come before they have been served, have left or have died, which the next look finds. Shared locks and those with a
+// limit may be granted to a whole crowd at once, so their tickets never rest; nor do those of an owner that holds a
+// lock, for circles.
 func (t *Ticket) notice(s protocol.Sighting, now trust.Instant) (changed bool) {
 	rested := t.rests
 	t.first, t.far = s.Ahead == 0, s.Ahead >= protocol.Far
@@ -235,8 +236,8 @@ func (q *Queue) Hears() bool {
 // restOf is how long a ticket lets the client go from look to look while notifications arrive. A ticket near the front
 // may become the first when those before it die, and one of an owner that holds a lock may be part of a circle. All
 // others only need their session alive, even if a look hangs; and a grant is trusted from the last look on. So there
-// are four looks in the TTL of either. While one rests there may be three in its lease's; and the session, which its
-// looks keep alive for longer, always has three quarters of its TTL left when a look is due.
+// are four looks in the TTL of either. While one rests there may be three in its lease's, and one in the session's:
+// each then keeps the session alive until a TTL after the next.
 func (q *Queue) restOf(t *Ticket) time.Duration {
 	if !t.far || t.Owner.Nested() {
 		return q.slowest

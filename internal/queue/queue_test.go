@@ -22,7 +22,7 @@ func at(d time.Duration) trust.Instant {
 	return trust.Instant{Mono: d, Wall: time.UnixMicro(0).Add(d)}
 }
 
-var far = protocol.Sighting{Ahead: protocol.Far}
+var far = protocol.Sighting{Ahead: protocol.Far, Kept: true}
 
 // put queues a new ticket of this number.
 func put(q *Queue, number int64, first bool, now time.Duration) (*Ticket, uuid.UUID) {
@@ -224,6 +224,52 @@ func TestFarFromTheFrontLooksComeSoonAfterAFailureAndWhileThereAreStrays(t *test
 	wantNext("behind a ticket that no call has", lastLook)
 	q.Looked(look(), map[int64]protocol.Sighting{1: {}}, at(now), at(now), pause.Never)
 	wantNext("near", lastLook)
+}
+
+// While a ticket rests its client looks every ten seconds. It looks again within a second if something else has to be
+// looked after, also if that comes while a look is under way, or if the session may die before.
+func TestALookThatRestsIsFollowedSoonByTheNextWhereItMust(t *testing.T) {
+	moved, lost := far, far
+	moved.Served, lost.Kept = 7, false
+	for name, tc := range map[string]struct {
+		during func(q *Queue, now time.Duration)
+		found  protocol.Sighting
+		most   time.Duration
+	}{
+		"nothing":        {func(*Queue, time.Duration) {}, far, restLook},
+		"a new ticket":   {func(q *Queue, now time.Duration) { put(q, 2, false, now) }, far, lastLook},
+		"a held lock":    {func(q *Queue, now time.Duration) { q.Held(at(now)) }, far, lastLook},
+		"movement":       {func(*Queue, time.Duration) {}, moved, farLook},
+		"a session lost": {func(*Queue, time.Duration) {}, lost, lastLook},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := New(10 * time.Second)
+			q.SetHears(true, at(0))
+			put(q, 1, false, 0)
+			now := time.Duration(0)
+			for now < 3*time.Minute {
+				now += restLook
+				l, _ := q.DueLook(at(now))
+				q.Looked(l, map[int64]protocol.Sighting{1: far}, at(now), at(now), pause.Never)
+			}
+			if wait := q.UntilLook(at(now)); wait < restLook*3/4 {
+				t.Fatalf("it looks after %v: it does not rest", wait)
+			}
+			now += restLook
+			l, _ := q.DueLook(at(now))
+			if wait := q.UntilLook(at(now)); wait > lastLook {
+				t.Errorf("without an answer the next look comes after %v, want %v at most", wait, lastLook)
+			}
+			tc.during(q, now+300*time.Millisecond)
+			answered := now + 310*time.Millisecond
+			found := map[int64]protocol.Sighting{1: tc.found}
+			q.Looked(l, found, at(answered-10*time.Millisecond), at(answered), pause.Never)
+			wait := q.UntilLook(at(answered))
+			if wait > tc.most || tc.most == restLook && wait < lastLook {
+				t.Errorf("the next look comes after %v, want %v at most", wait, tc.most)
+			}
+		})
+	}
 }
 
 // A question may have been answered before something changed that the server then told. So news to ask again that comes

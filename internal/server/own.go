@@ -80,8 +80,8 @@ func (s *Server) run(ctx context.Context, step protocol.Step) error {
 	})
 }
 
-// lent lends f a connection that can be had within a time. With OwnFirst, which renews and gives signs of life, f is
-// repeated over another if the leader does not have the first.
+// lent lends f a connection that can be had within a time. With OwnFirst, which renews, looks and gives signs of life,
+// f is repeated over another if the leader does not have the first.
 func (s *Server) lent(
 	ctx context.Context, within time.Duration, order lending.Order,
 	f func(context.Context, lending.Loan[*pgx.Conn]) error,
@@ -314,5 +314,6 @@ func (s *Server) EndSession(ctx context.Context, who protocol.Session) error {
 
 // Sweep removes what nobody needs any more, unless a client of this database has done so since a time ago.
 func (s *Server) Sweep(ctx context.Context, every time.Duration) (swept bool, err error) {
-	return swept, s.run(ctx, s.Queries.Sweep(every, &swept))
+	err = s.run(ctx, s.Queries.Sweep(every, &swept))
+	return swept, err
 }

@@ -53,6 +53,10 @@ END $do$;
 CREATE SEQUENCE fencing_token_seq AS bigint MINVALUE 1 MAXVALUE 8796093022207 NO CYCLE CACHE 1;
 CREATE SEQUENCE ticket_seq AS bigint CACHE 1;
 
+-- When sweep last removed all that there was, in seconds since 1970. A sequence keeps no old versions for open
+-- transactions, and nobody waits for it.
+CREATE SEQUENCE swept_seq AS bigint CACHE 1;
+
 -- Distinguishes this installation from every other, and holds what tokens are computed from.
 CREATE TABLE installation (
   one            boolean PRIMARY KEY DEFAULT true CONSTRAINT installation_one_row CHECK (one),
@@ -64,8 +68,7 @@ CREATE TABLE installation (
   history_keep   interval NOT NULL DEFAULT '90 days',  -- for how long the history is kept
   history_since  timestamptz,                -- since when the history has every tenure; NULL: it has not
   history_pruned timestamptz,                -- what ended before may have been removed from the history; NULL: nothing
-  subtrees       boolean NOT NULL DEFAULT false,       -- the table of subtrees may have rows
-  swept          timestamptz                 -- when sweep last found nothing that it left to the next
+  subtrees       boolean NOT NULL DEFAULT false        -- the table of subtrees may have rows
 );
 INSERT INTO installation DEFAULT VALUES;
 

@@ -97,8 +97,9 @@ BEGIN
   RETURN EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp());
 END $$;
 
--- touch_session notes that the session is alive, and returns true. It locks the session's row, before any other lock
--- (I25). It does not wait for others who have locked the row: they note the same.
+-- touch_session notes that the session is alive, for at least so long, and returns true. It locks the session's row,
+-- before any other lock (I25). It does not wait for others who have locked the row, and who note something like it, but
+-- may undo that: false.
 CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -110,11 +111,13 @@ BEGIN
   IF until IS NULL THEN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
-  ELSIF until < clock_timestamp() + p_session_ttl * 0.7 OR seen < clock_timestamp() - interval '5 s' THEN
-    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(),
-        seen_by = pg_backend_pid()
+  ELSIF until < clock_timestamp() + p_session_ttl - LEAST(p_session_ttl * 0.3, interval '3 s')
+      OR seen < clock_timestamp() - interval '5 s' THEN
+    UPDATE sessions s SET alive_until = GREATEST(s.alive_until, clock_timestamp() + p_session_ttl),
+        seen_at = clock_timestamp(), seen_by = pg_backend_pid()
       WHERE s.session_id = (
         SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN FOUND;
   END IF;
   RETURN true;
 END $$;
@@ -149,8 +152,8 @@ END $$;
 -- connection), tickets that count no more, notes of grant IDs given up an hour ago, receipts a week old, keys of work
 -- done once that are no longer kept (a day longer than they are accepted, in case the clock is set back), and with
 -- p_history the old end of the history. It skips what somebody has locked, and waits for nobody (I25). With p_every it
--- does nothing, and answers NULL, if somebody has swept everything since so long ago: a thousand clients are not to
--- read the tables a thousand times.
+-- does nothing, and answers NULL, if somebody has removed all that there was within that time: a thousand clients are
+-- not to read the tables a thousand times.
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true, p_every interval DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -159,12 +162,11 @@ DECLARE
   ok    boolean := require_read_committed()
     AND is_count('limit', p_limit, 1, 100000) AND (p_every IS NULL OR is_age('every', p_every));
   dead  record;
-  gone  record;
   n     bigint;
   total bigint := 0;
   more  boolean := p_history IS NOT TRUE;
 BEGIN
-  IF (SELECT i.swept BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM installation i) THEN
+  IF (SELECT to_timestamp(s.last_value) BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM swept_seq s) THEN
     RETURN NULL;
   END IF;
   FOR dead IN SELECT * FROM (VALUES
@@ -190,13 +192,12 @@ BEGIN
   total := total + n;
   more := more OR n = p_limit;
   IF p_history THEN
-    gone := prune_history(NULL, p_limit);
-    total := total + gone.removed;
-    more := more OR gone.next IS NOT NULL;
+    n := (prune_history(NULL, p_limit)).removed;
+    total := total + n;
+    more := more OR n = p_limit;
   END IF;
   IF NOT more THEN
-    UPDATE installation i SET swept = clock_timestamp()
-      FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine WHERE i.one = mine.one;
+    PERFORM setval('swept_seq', floor(extract(epoch FROM clock_timestamp()))::bigint);
   END IF;
   RETURN total;
 END $$;

@@ -107,7 +107,7 @@ DECLARE
   nth   int;
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
-    ok := keep_session(p_session_key, p_holders[1], p_session_ttl);
+    ok := keep_session(p_session_key, p_holders[1], p_session_ttl) IS NOT NULL;
   END IF;
   FOR round IN 1..2 LOOP
     given := grant_set(p_names, p_grant_ids, p_session_key, p_holders, p_ttls, p_metadata, p_modes, p_capacities,
@@ -140,7 +140,8 @@ BEGIN
   IF p_alone AND ok THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
-  ok := bound_rest(p_alone);
+  ok := bound_rest(p_alone) AND (NOT true = ANY (p_waits)                  -- and after them: they may have taken long
+    OR keep_session(p_session_key, p_holders[1], p_session_ttl));
 END $$;
 
 -- check_request refuses a request that breaks a rule.
@@ -221,8 +222,9 @@ BEGIN
       RETURN a;
     END IF;
   END IF;
-  ok := NOT p_wait OR p_nth IS NOT NULL OR touch_session(w.session_id, w.holder, p_session_ttl);
-  IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN                                  -- a session before any lock
+  ok := NOT p_wait OR p_nth IS NOT NULL                  -- a session before any lock
+    OR touch_session(w.session_id, w.holder, p_session_ttl);
+  IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   IF NOT stays AND is_taken(w, head) THEN

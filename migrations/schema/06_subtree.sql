@@ -155,7 +155,8 @@ BEGIN
   END IF;
 END $$;
 
--- holds_above is is_own for requests of owners that hold locks.
+-- holds_above says that the owner of a request holds a subtree above it, under which nobody else can have what is in
+-- its way: an exclusive one, or for a shared request any. Whoever queues for that lock waits for this subtree.
 CREATE FUNCTION holds_above(w waiters) RETURNS boolean
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
@@ -165,8 +166,7 @@ BEGIN
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared'));
 END $$;
 
--- is_own says that the owner of a request holds a subtree that covers it, under which nobody else can have what is in
--- its way: an exclusive one, or for a shared request any. Whoever queues for that lock waits for this subtree.
+-- is_own is holds_above, and reads nothing where no owner or no tree is.
 CREATE FUNCTION is_own(w waiters) RETURNS boolean
 LANGUAGE sql STABLE
 AS $$ SELECT (w).nested IS TRUE AND in_tree(w) AND holds_above(w) $$;

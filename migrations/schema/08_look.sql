@@ -3,17 +3,18 @@
 -- look keeps the session alive and returns every ticket that still counts. ahead: live tickets before it, counted up
 -- to eight; of a session's tickets for one lock all but the first say eight. For tickets with nobody ahead it adds the
 -- time until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are
--- its newest. served: tickets up to this one count no more; while it stays the same the queue does not move. It locks
--- the session and no lock: it decides nothing (I14).
+-- its newest. served: tickets up to this one count no more; while it stays the same the queue does not move. kept is
+-- false if somebody else has locked the session, so that it may not live as long as p_session_ttl says. It locks the
+-- session and no lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
-RETURNS TABLE (ticket bigint, ahead int, remaining_us bigint, circle text, served bigint)
+RETURNS TABLE (ticket bigint, ahead int, remaining_us bigint, circle text, served bigint, kept boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  me uuid := session_of(p_session_key);
-  ok boolean := require_read_committed() AND keep_session(p_session_key, p_holder, p_session_ttl);
+  me    uuid := session_of(p_session_key);
+  alive boolean := require_read_committed() AND keep_session(p_session_key, p_holder, p_session_ttl);
 BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
@@ -30,7 +31,7 @@ BEGIN
           ORDER BY q.ticket LIMIT 8) b) AS ahead
       FROM (SELECT m.name, m.upto, min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n)
     SELECT m.ticket, coalesce(f.ahead, 8)::int, CASE WHEN f.ahead = 0 THEN microseconds_until(l.free_at) END,
-           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, m.upto
+           CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, m.upto, alive
     FROM mine m LEFT JOIN own_firsts f ON f.ticket = m.ticket
       CROSS JOIN LATERAL (                -- once, and so apart from the rule, which the server inlines
         SELECT CASE WHEN f.ahead = 0 THEN free_at(m.w) END OFFSET 0) l (free_at);

@@ -1,6 +1,6 @@
 
 DROP TABLE events, done_keys, receipts, fences, spent_grants, subtrees, waiters, sessions, locks, installation;
-DROP SEQUENCE ticket_seq, fencing_token_seq;
+DROP SEQUENCE swept_seq, ticket_seq, fencing_token_seq;
 
 -- Another database may migrate at this very moment, and both share the roles: if the two collide, try again.
 DO $do$

@@ -56,7 +56,7 @@ func TestEveryAimIsOfAFormThatRuns(t *testing.T) {
 	}
 }
 
-// A crowd takes most of a minute to settle.
+// A crowd takes two minutes to settle.
 func TestCrowdsSettleInTheFirstRepetitionAlone(t *testing.T) {
 	o := everything()
 	o.Workloads, o.Repetitions = []peer.Workload{peer.W8}, 3

@@ -55,25 +55,49 @@ var ofTheQueue = []mutant{
 		{"internal/queue/queue.go", "min(t.still/restPart, restLook,", "min(restLook,"},
 	}, library, "^TestWaiterFarFrom"},
 	{"I8 a session that rests dies between two looks", []edit{
-		{"internal/queue/looks.go", "max(q.ttl, q.rest+q.ttl*3/4)", "q.ttl"},
+		{"internal/queue/looks.go", "\t\tl.Alive += q.rest\n", ""},
 	}, library, "^TestI8_LookThatHangs"},
 	{"I8 a look that hangs while its client rests is repeated late", []edit{
 		{"internal/queue/looks.go", "now.Add(min(every, q.slowest))", "now.Add(every)"},
-	}, library, "^TestI8_LookThatHangs"},
+	}, "./internal/queue", "^TestALookThatRests"},
 	{"whoever rests looks every second after all", []edit{
 		{"internal/queue/looks.go", "\t\tq.next = l.next\n", ""},
 	}, library, "^TestWaiterFarFrom"},
 	{"every client sweeps", []edit{
-		{schema, "clock_timestamp() - p_every AND clock_timestamp() FROM installation i) THEN",
-			"clock_timestamp() AND clock_timestamp() FROM installation i) THEN"},
+		{schema, "BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM swept_seq",
+			"BETWEEN clock_timestamp() AND clock_timestamp() FROM swept_seq"},
 	}, integration, "^TestWhoeverSweeps"},
 	{"what a sweep has left waits for a minute", []edit{
-		{schema, "IF NOT more THEN UPDATE installation", "IF true THEN UPDATE installation"},
+		{schema, "IF NOT more THEN PERFORM setval(", "IF true THEN PERFORM setval("},
 	}, integration, "^TestWhoeverSweeps"},
 	{"a clock that was set back ends all sweeping", []edit{
-		{schema, "i.swept BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM",
-			"i.swept > clock_timestamp() - p_every FROM"},
+		{schema, "BETWEEN clock_timestamp() - p_every AND clock_timestamp() FROM swept_seq",
+			"> clock_timestamp() - p_every FROM swept_seq"},
 	}, integration, "^TestWhoeverSweeps"},
+	{"one entry of the history that was old keeps everybody sweeping", []edit{
+		{schema, "n := (prune_history(NULL, p_limit)).removed; total := total + n; more := more OR n = p_limit;",
+			"n := (prune_history(NULL, p_limit)).removed; total := total + n; more := more OR n > 0;"},
+	}, integration, "^TestWhoeverSweeps"},
+	{"I8 a look seldom writes that the session lives for longer", []edit{
+		{schema, "until < clock_timestamp() + p_session_ttl - LEAST(p_session_ttl * 0.3, interval '3 s')",
+			"until < clock_timestamp() + p_session_ttl * 0.7"},
+	}, integration, "^TestI8_ALookKeepsASession"},
+	{"I8 a request shortens the life of a session that rests", []edit{
+		{schema, "alive_until = GREATEST(s.alive_until, clock_timestamp() + p_session_ttl)",
+			"alive_until = clock_timestamp() + p_session_ttl"},
+	}, integration, "^TestI8_ALookKeepsASession"},
+	{"I8 a look does not say that it could not keep the session", []edit{
+		{schema, "FOR NO KEY UPDATE SKIP LOCKED); RETURN FOUND;", "FOR NO KEY UPDATE SKIP LOCKED); RETURN true;"},
+	}, integration, "^TestI8_ALookKeepsASession"},
+	{"I8 whoever rests trusts a look that could not keep the session", []edit{
+		{"internal/queue/looks.go", " && kept(found) {", " {"},
+	}, "./internal/queue", "^TestALookThatRests"},
+	{"I8 a look under way hides that the next must come sooner", []edit{
+		{"internal/queue/looks.go", " && q.rest == l.rest &&", " &&"},
+	}, "./internal/queue", "^TestALookThatRests"},
+	{"the client that sweeps leaves it to others", []edit{
+		{"pglock/heartbeat.go", "h.backend.Sweep(ctx, sweptLately)", "h.backend.Sweep(ctx, sweepEvery+time.Second)"},
+	}, library, "^TestClientWithAHeartbeatSweeps"},
 	{"whoever finds that another sweeps asks as often", []edit{
 		{"pglock/heartbeat.go", "h.sweepIn(sweepEvery + rand.N(othersSweep-sweepEvery))", "h.sweepIn(sweepEvery)"},
 	}, library, "^TestClientThatFinds"},
@@ -307,7 +331,7 @@ var ofTheQueue = []mutant{
 		{schema, "END IF; ok := p_nth IS NOT NULL OR bound_rest(p_alone);", "END IF;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 requests for many may be idle for ever afterwards", []edit{
-		{schema, "ok := bound_rest(p_alone); END $$; -- check_request", "END $$; -- check_request"},
+		{schema, "ok := bound_rest(p_alone) AND (NOT true = ANY (p_waits)", "ok := (NOT true = ANY (p_waits)"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a release may be idle for ever afterwards", []edit{
 		{
@@ -504,10 +528,10 @@ var ofTheQueue = []mutant{
 	{"all sessions are read to extend one", []edit{
 		{
 			schema,
-			"SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(), seen_by = " +
+			"seen_at = clock_timestamp(), seen_by = " +
 				"pg_backend_pid() WHERE s.session_id = ( SELECT o.session_id FROM sessions o WHERE o.session_id = " +
 				"p_session_id FOR NO KEY UPDATE SKIP LOCKED);",
-			"SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp(), seen_by = " +
+			"seen_at = clock_timestamp(), seen_by = " +
 				"pg_backend_pid() FROM ( SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR " +
 				"NO KEY UPDATE SKIP LOCKED) o WHERE s.session_id = o.session_id;",
 		},
