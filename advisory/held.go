@@ -61,8 +61,9 @@ func (h *Held) Err() error {
 // Release ends the Context, then the advisory lock, and then the lease. So an old program that waits gets the lock
 // before the next in pglock's queue. Release ends the context of a Write that is under way, and waits for it. The first
 // call returns nil if both locks were held until now, and otherwise an error that matches pglock.ErrLost. Later calls
-// return pglock.ErrReleased, or that loss again. ctx limits the talk with the server, as for pglock.Lease.Release: if
-// ctx has ended or has no deadline, the limit is five seconds. If the time is up, the session ends in the background.
+// return one that matches pglock.ErrReleased, or that loss again. ctx limits the talk with the server, as for
+// pglock.Lease.Release: if ctx has ended or has no deadline, the limit is five seconds. If the time is up, the session
+// ends in the background.
 func (h *Held) Release(ctx context.Context) error {
 	h.mu.Lock()
 	first := !h.released

@@ -36,7 +36,7 @@ const (
 // HistorySettings says what the history has. Times are the server's, in UTC.
 type HistorySettings struct {
 	Level HistoryLevel `json:"level"`
-	// older events are removed, a thousand at a time, by every client and by Prune
+	// older events are removed, a thousand at a time, by clients and by Prune
 	Keep   time.Duration `json:"-"`
 	Since  time.Time     `json:"since,omitzero"`  // of HistoryAll: since when every tenure that ends is in it
 	Pruned time.Time     `json:"pruned,omitzero"` // what ended before may have been removed; zero: nothing was

@@ -107,7 +107,7 @@ func (l *Lease) notHandedOver(to, outcome string) error {
 		return failure.Told(ErrNoWaiter, "pglock: hand over lock %q to %q", l.name, to)
 	}
 	l.end(&LostError{Lock: l.name, Token: l.token, Reason: Reason(outcome)})
-	return l.howEnded()
+	return failure.Told(l.howEnded(), "pglock: hand over lock %q to %q", l.name, to)
 }
 
 // setHanding notes whether a hand-over is under way. Then a renewal may find the lease gone, because it was handed

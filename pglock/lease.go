@@ -202,10 +202,10 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 // ErrReleased. Then Release tells the server, for as long as ctx allows and at most the TTL; it has five seconds
 // if ctx has already ended or has no deadline.
 //
-// The first call returns nil if the lease was held until now, else a *LostError (ErrLost). Later calls return
-// ErrReleased, or that loss again, and change nothing. Another error means that the server has not confirmed
-// the release. If time ran out, the error is context.DeadlineExceeded or that of ctx, whatever else it is, and the
-// client keeps trying in the background; at worst the lease ends with its TTL.
+// The first call returns nil if the lease was held until now, else a *LostError (ErrLost). Later calls return an error
+// that matches ErrReleased, or that loss again, and change nothing. Another error means that the server has not
+// confirmed the release. If time ran out, the error is context.DeadlineExceeded or that of ctx, whatever else it is,
+// and the client keeps trying in the background; at worst the lease ends with its TTL.
 func (l *Lease) Release(ctx context.Context) (err error) {
 	if !l.client.calls.beginEnd() {
 		<-l.client.ended // Close releases it

@@ -154,7 +154,7 @@ func TestACallOnAClosedPoolSaysSoAtOnce(t *testing.T) {
 		err := call(soon)
 		if !errors.Is(err, puddle.ErrClosedPool) || soon.Err() != nil {
 			t.Errorf("%s: %v, want that the pool is closed, at once", what, err)
-		} else if says := err.Error(); strings.Count(says, "closed pool (the program has closed it; close first") != 1 {
+		} else if says := err.Error(); strings.Count(says, "(the program has closed it; close first") != 1 {
 			t.Errorf("%s: %s", what, says)
 		}
 		cancel()

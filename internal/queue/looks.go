@@ -55,7 +55,7 @@ func (q *Queue) DueLook(now trust.Instant) (*Look, time.Duration) {
 	}
 	slices.Sort(l.Nested)
 	every := q.interval()
-	if l.Alive = q.ttl; q.rest > q.ttl/4 { // fewer than four looks
+	if l.Alive = q.ttl; q.rest > max(q.slowest, q.ttl/4) { // far and at rest
 		l.Alive += q.rest
 	}
 	l.again, l.next, l.rest = now.Add(min(every, q.slowest)), now.Add(every), q.rest

@@ -116,7 +116,8 @@ type Queue struct {
 	failing trust.Instant // since when looks fail
 }
 
-// New makes an empty queue. A look keeps the session alive, so there are at least three looks in its TTL.
+// New makes an empty queue. A look keeps the session alive, so there are at least three looks in its TTL, or it keeps
+// it alive for longer.
 func New(sessionTTL time.Duration) *Queue {
 	return &Queue{tickets: make(map[int64]*Ticket), early: make(map[int64]early), pace: firstLook,
 		slowest: min(lastLook, sessionTTL/3), ttl: sessionTTL}
@@ -151,7 +152,7 @@ func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now t
 	if len(q.tickets) == 1 {
 		q.fails = false // failures of earlier waits do not concern this one
 	}
-	if sooner = len(q.tickets) == 1 || next.Mono < q.next.Mono; sooner {
+	if sooner = len(q.tickets) == 1 || t.Owner.Nested() || next.Mono < q.next.Mono; sooner {
 		q.next = next
 	}
 	return sooner

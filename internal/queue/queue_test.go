@@ -272,6 +272,27 @@ func TestALookThatRestsIsFollowedSoonByTheNextWhereItMust(t *testing.T) {
 	}
 }
 
+// A ticket may close a circle. So its client looks at once, or as soon as a look that takes long is answered.
+func TestATicketThatMayCloseACircleIsLookedAtAsSoonAsPossible(t *testing.T) {
+	q := New(10 * time.Second)
+	q.SetHears(true, at(0))
+	put(q, 1, true, 0)
+	found := map[int64]protocol.Sighting{1: {Kept: true}}
+	look, _ := q.DueLook(at(time.Second))
+	q.Looked(look, found, at(time.Second), at(1400*time.Millisecond), pause.Never) // so the next comes later than usual
+	const again = 5 * time.Second
+	look, _ = q.DueLook(at(again))
+	now := again + 1100*time.Millisecond
+	if !q.Put(NewTicket(owner(true), time.Minute, true), uuid.New(), protocol.Answer{Ticket: 2}, at(now), at(now)) {
+		t.Error("the client does not hear that the next look comes sooner")
+	}
+	now += 200 * time.Millisecond
+	q.Looked(look, found, at(again), at(now), pause.Never)
+	if wait := q.UntilLook(at(now)); wait > 0 {
+		t.Errorf("the next look comes after %v, want at once", wait)
+	}
+}
+
 // A question may have been answered before something changed that the server then told. So news to ask again that comes
 // before the answer is not lost.
 func TestNewsThatComesDuringAQuestionIsKept(t *testing.T) {

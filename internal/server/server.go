@@ -191,7 +191,7 @@ func (s *Server) Acquire(ctx context.Context, a protocol.Request) (answer protoc
 		}
 		return err
 	})
-	if NeverSent(err) && !a.Retry { // these two wait for the pool alone
+	if NeverSent(err) && !a.Retry && ctx.Err() != nil { // these two wait for the pool alone
 		err = noneFree(ctx, err, a.Since, s.pool)
 	}
 	return answer, err

@@ -98,8 +98,8 @@ BEGIN
 END $$;
 
 -- touch_session notes that the session is alive, for at least so long, and returns true. It locks the session's row,
--- before any other lock (I25). It does not wait for others who have locked the row, and who note something like it, but
--- may undo that: false.
+-- before any other lock (I25). It does not wait for others who have locked the row, and who note something like it; but
+-- they may undo that, or have noted less: false.
 CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -111,6 +111,7 @@ BEGIN
   IF until IS NULL THEN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
+    RETURN FOUND;
   ELSIF until < clock_timestamp() + p_session_ttl - LEAST(p_session_ttl * 0.3, interval '3 s')
       OR seen < clock_timestamp() - interval '5 s' THEN
     UPDATE sessions s SET alive_until = GREATEST(s.alive_until, clock_timestamp() + p_session_ttl),

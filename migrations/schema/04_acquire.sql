@@ -140,8 +140,7 @@ BEGIN
   IF p_alone AND ok THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
-  ok := bound_rest(p_alone) AND (NOT true = ANY (p_waits)                  -- and after them: they may have taken long
-    OR keep_session(p_session_key, p_holders[1], p_session_ttl));
+  ok := bound_rest(p_alone);
 END $$;
 
 -- check_request refuses a request that breaks a rule.

@@ -189,7 +189,7 @@ var ofClose = []mutant{
 		{"pglock/options.go", "\t\tr.owner, err = newOwner()\n", ""},
 	}, library, "^TestWorkOfItsOwn"},
 	{"a call without a connection does not say so", []edit{
-		{"internal/server/server.go", "if NeverSent(err) && !a.Retry {", "if false {"},
+		{"internal/server/server.go", "if NeverSent(err) && !a.Retry && ctx.Err() != nil {", "if false {"},
 	}, library, "^TestACallWithoutAConnection"},
 	{"a call waits for a pool that is closed", []edit{
 		{"pglock/request.go", "errors.Is(err, puddle.ErrClosedPool)", "errors.Is(err, puddle.ErrClosedPool) && false"},

@@ -29,8 +29,8 @@ uses these locks.
 A change of the level needs the table of locks for a moment. While others use the table, record tries again until
 --timeout; none of them waits for longer than a tenth of a second.
 
-Events older than --keep are removed a thousand at a time: by every program that holds a lock, about once a minute, and
-by pglock-admin prune, which removes all of them.
+Events older than --keep are removed a thousand at a time: by programs that hold a lock, about once a minute, by more of
+them while some are left, and by pglock-admin prune, which removes all of them.
 
 You need the role pglock_admin.`,
 		Example: `  pglock-admin record
