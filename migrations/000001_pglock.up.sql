@@ -1463,7 +1463,7 @@ BEGIN
   END IF;
   WHILE exclusive = 0 LOOP
     nxt := next_waiter(p_head.name, upto);
-    IF is_own(w) THEN                                   -- those in the queue wait for its owner
+    IF is_own(w) THEN                                    -- those in the queue wait for its owner
       nxt := w; w := NULL;
     ELSIF nxt.ticket IS NULL THEN
       upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE (            -- nobody is drawing one

@@ -376,8 +376,8 @@ func TestSweepThatHangsCostsNoLease(t *testing.T) {
 		s.onSweep = func(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
 		c := startClient(t, s, trust.SystemClock())
 		short, long := mustAcquire(t, c, "short", WithTTL(MinTTL)), mustAcquire(t, c, "long", WithTTL(time.Minute))
-		time.Sleep(5 * time.Minute)
-		if err := errors.Join(short.Err(), long.Err()); err != nil || len(s.of("sweep")) == 0 {
+		time.Sleep(3 * othersSweep)
+		if err := errors.Join(short.Err(), long.Err()); err != nil || len(s.of("sweep")) < 3 {
 			t.Errorf("%v after %d sweeps", err, len(s.of("sweep")))
 		}
 	})

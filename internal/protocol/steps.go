@@ -286,8 +286,8 @@ func (q *Queries) EndSession(s Session) Step {
 	return Step{SQL: q.endSession, Args: []any{id(s.Key)}}
 }
 
-// Sweep removes some of what dead sessions and old requests have left in the tables; swept is false if somebody has
-// done so since a time ago, and it did nothing.
+// Sweep removes some of what dead sessions and old requests have left in the tables. swept is false if somebody has
+// removed all of it within the time every: then it did nothing.
 func (q *Queries) Sweep(every time.Duration, swept *bool) Step {
 	return Step{SQL: q.sweep, Args: []any{Interval(every)}, Scan: func(rows pgx.Rows) error {
 		return rows.Scan(swept, nil)

@@ -19,9 +19,9 @@ type Look struct {
 	Nested  []int64           // those whose owners hold locks
 	Alive   time.Duration     // for how long the session counts as alive after it
 	Took    time.Duration     // what the last one took
-	again   trust.Instant     // the next one, if this one has no answer
-	next    trust.Instant     // or else, unless something has happened meanwhile that wants looks more often than rest
-	rest    time.Duration
+	again   trust.Instant     // the next look, if this one has no answer
+	next    trust.Instant     // the next look if it has one, and nothing that came meanwhile wants more looks
+	rest    time.Duration     // from look to look when this one was due
 }
 
 // UntilLook is how long until the next look, below 0 if it is late; pause.Never if no call waits.

@@ -16,8 +16,8 @@ import (
 
 // How often a client looks at its tickets. With notifications: once a second, or, while all of them are far from the
 // front of their queues, every two and a half. Without: from tens of milliseconds on, growing to a second. While all of
-// them rest, notifications are not wanted, and those that are far look the less often the longer their queue stands
-// still: movement is found at most a restPart of that time later.
+// them rest, notifications are not wanted, and those that are far look the less often the longer their queue has stood
+// still: they find movement late by at most a tenth of that time (1/restPart).
 const (
 	firstLook = 20 * time.Millisecond
 	lastLook  = time.Second
@@ -60,7 +60,7 @@ type Ticket struct {
 	far     bool          // as the last look has found
 	served  int64         // the ticket that was served last, as the last look has found
 	since   trust.Instant // since when looks have found that it may rest, and this ticket served last
-	still   time.Duration // for how long they had when the last one came
+	still   time.Duration // for how long it had been so at the last look
 	rests   bool
 	news    News
 }
