@@ -235,6 +235,7 @@ func (s *stage) many(n int, note string) {
 }
 
 func TestTenThousandLocksAreOneAnswer(t *testing.T) {
+	pgtest.Whole(t, "TestAPageOfTheListHasAtMostEightMegabytes")
 	t.Parallel()
 	s := start(t)
 	s.many(10_000, "")
@@ -278,6 +279,7 @@ func TestSessionsAreListedAndSearched(t *testing.T) {
 }
 
 func TestTheOrderIsTheServers(t *testing.T) {
+	pgtest.Whole(t, "TestAPageOfTheListHasAtMostEightMegabytes")
 	t.Parallel()
 	s := start(t)
 	s.many(20, "")
@@ -428,6 +430,7 @@ func TestTheListSaysWhoHasLockedAWholeTable(t *testing.T) {
 
 // A command of pglock-admin that people copy names the schema, unless that is the usual one.
 func TestCommandsOfThePageNameTheSchema(t *testing.T) {
+	pgtest.Whole(t, "TestStatementsOfOtherProgramsStayOutOfThePage")
 	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)

@@ -32,7 +32,7 @@ func (badTx) Rollback() error { return driver.ErrBadConn }
 func TestAConnectionThatDatabaseSQLClosesMeanwhileIsDead(t *testing.T) {
 	db := sql.OpenDB(badly{})
 	defer db.Close()
-	for range 20000 {
+	for range 5000 {
 		lent, err := sqlDatabase{db: db}.lend(t.Context())
 		if err != nil {
 			t.Fatal(err)

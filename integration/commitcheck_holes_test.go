@@ -22,6 +22,7 @@ import (
 // SET CONSTRAINTS ... IMMEDIATE makes the check run before its time. A transaction that ends without seal commits after
 // its lease then. It commits before any other grant even so: from the early check on it holds the lock's row.
 func TestHole_ConstraintsImmediateUseUpTheCheck(t *testing.T) {
+	pgtest.Whole(t, "TestHole_ConstraintsImmediateAfterSeal")
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
@@ -125,6 +126,7 @@ func TestHole_LeaseEndedByHandIsHiddenFromASnapshot(t *testing.T) {
 
 // PostgreSQL lets the owner of a table drop a trigger that is due. Nobody else may.
 func TestHole_OwnerMayDropTheCheck(t *testing.T) {
+	pgtest.Whole(t, "TestDoctorSeesThatTheCheckInsideCommitIsOff")
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
@@ -155,6 +157,7 @@ var unfenced = map[string]string{
 // A write without the fence commits, whatever became of the lease and whoever has written since. Seal tells before
 // COMMIT; the guard of a table refuses the write itself.
 func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
+	pgtest.Whole(t, "TestHole_ConstraintsImmediateAfterSeal")
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
@@ -196,6 +199,7 @@ func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
 // What Write's callback wrote after a raw COMMIT stays, although Write fails, the lock was broken and the next holder
 // has written. What was written before it was checked. The guard of a table refuses the later row.
 func TestHole_WritesAfterARawCommitInTheCallbackStay(t *testing.T) {
+	pgtest.Whole(t, "TestI4_CallbackOfWriteCannotLeaveTheFenceUnnoticed")
 	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)

@@ -49,7 +49,7 @@ func meet(t *testing.T, kinds []*kind) {
 			s.b.atCommit(t)
 			for column, f := range faults {
 				if !f.fits(k) || f.long && !pgtest.LargeLoads ||
-					!pgtest.EveryTest && (f.alike != nil && f.alike(k) || (row+column)%2 != 0) {
+					!pgtest.EveryTest && (f.alike != nil && f.alike(k) || (row+column)%3 != 0) {
 					continue
 				}
 				t.Run(f.name, func(t *testing.T) {

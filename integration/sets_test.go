@@ -100,7 +100,7 @@ func TestI1_I2_StatementsForManyThatCrossGrantEachLockOnce(t *testing.T) {
 	for range 4 {
 		m := newMany(t, db.URL())
 		work.Go(func() {
-			for range 80 {
+			for range rounds(80) {
 				var requests []protocol.Request
 				for _, i := range rand.Perm(len(names))[:1+rand.N(len(names))] {
 					requests = append(requests, m.request(names[i], false))
@@ -162,7 +162,7 @@ func TestAStatementForManyWhoseLocksChangeAnswersEachRequest(t *testing.T) {
 			other.exec(t, "UPDATE pglock.locks SET watched_until = NULL WHERE name = $1", last)
 		}
 	})
-	for range 30 {
+	for range rounds(30) {
 		requests := make([]protocol.Request, len(names))
 		for i, name := range names {
 			requests[i] = m.request(name, false)

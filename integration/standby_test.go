@@ -387,7 +387,12 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	standby.catchUp(t, look)
-	at.Store(newPeer(t, standby.url).Config())
+	there := newPeer(t, standby.url)
+	if life := one[string](t, there, `SELECT pglock.life_of(clock_timestamp() - interval '1 min',
+		clock_timestamp() - interval '2 min', true, true, false)`); life != "unknown" {
+		t.Errorf("I23: of whoever gave no sign that has arrived, a standby says %s", life)
+	}
+	at.Store(there.Config())
 	pool.Reset()
 	nothing := func(context.Context, pgx.Tx) error { return nil }
 	for what, call := range map[string]func() error{

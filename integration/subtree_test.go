@@ -77,7 +77,7 @@ func TestTheTablesOfSubtreesAreTrue(t *testing.T) {
 	}
 	n := 0
 	for cell, want := range cellsOf(t, "above, down; below, across") {
-		for _, depth := range []int{1, 2, 10} {
+		for _, depth := range pgtest.Some(t, []int{1, 2, 10}, func(depth int) bool { return depth == 2 }) {
 			n++
 			above := fmt.Sprintf("above %d", n)
 			below := above + strings.Repeat("/x", depth)
@@ -100,7 +100,9 @@ func TestTheTablesOfSubtreesAreTrue(t *testing.T) {
 // Names that only look alike are not below one another: a prefix without a slash, wildcards, other letters.
 func TestOnlyWhatFollowsASlashIsBelow(t *testing.T) {
 	t.Parallel()
-	t.Run("names in the order of bytes", func(t *testing.T) { onlyBelow(t, pgtest.Database(t).URL()) })
+	if pgtest.EveryTest { // the order of a language finds more
+		t.Run("names in the order of bytes", func(t *testing.T) { onlyBelow(t, pgtest.Database(t).URL()) })
+	}
 	t.Run("names in the order of a language", func(t *testing.T) { onlyBelow(t, inALanguage(t)) })
 }
 

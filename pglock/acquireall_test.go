@@ -22,6 +22,7 @@ func (s *fakeStore) asked(what string) (names []string) {
 }
 
 func TestAcquireAllAsksInByteOrderAndAnswersInTheGivenOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -53,6 +54,7 @@ func TestAcquireAllAsksInByteOrderAndAnswersInTheGivenOne(t *testing.T) {
 }
 
 func TestAcquireAllUnderALeaseIsTheSameOwners(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -116,6 +118,7 @@ func TestLeasesEndTogetherWithTheFirstOfThem(t *testing.T) {
 }
 
 func TestLeaseFromContextIsTheLeaseAcquiredLast(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := startClient(t, newFakeStore(), trust.SystemClock())
 		if l, found := LeaseFromContext(t.Context()); l != nil || found {
@@ -212,6 +215,7 @@ func (s *fakeStore) takenBack() (names []string) {
 
 // A server that does not answer does not keep the call: what it has goes back in the background.
 func TestAcquireAllComesBackThoughNothingCanBeGivenBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -241,6 +245,7 @@ func TestAcquireAllComesBackThoughNothingCanBeGivenBack(t *testing.T) {
 }
 
 func TestAcquireAllWaitsForAllTogetherAsLongAsForOne(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		// the first request after that gets the lock, and the next has to wait for its end
@@ -259,6 +264,7 @@ func TestAcquireAllWaitsForAllTogetherAsLongAsForOne(t *testing.T) {
 }
 
 func TestI11_AcquireAllRefusesAListThatMakesNoSenseBeforeAnythingIsSent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())

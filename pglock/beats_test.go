@@ -15,6 +15,7 @@ import (
 // More leases than one statement renews: every one is renewed in time, and the statements spread out, even if all
 // leases were granted at once.
 func TestManyLeasesAreRenewedInSeveralStatementsThatComeApart(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -54,6 +55,7 @@ func TestManyLeasesAreRenewedInSeveralStatementsThatComeApart(t *testing.T) {
 
 // Two clients that start together do not stay together.
 func TestBeatsOfClientsSpreadOut(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var stores []*fakeStore
 		for range 2 {
@@ -78,6 +80,7 @@ func TestBeatsOfClientsSpreadOut(t *testing.T) {
 
 // Leases that were granted at different times come to be renewed together, by one statement in each interval.
 func TestLeasesOfOneTTLAreRenewedTogetherWheneverTheyWereGranted(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -101,6 +104,7 @@ func TestLeasesOfOneTTLAreRenewedTogetherWheneverTheyWereGranted(t *testing.T) {
 
 // A lease that cannot be renewed is tried again soon, and the others are left alone meanwhile.
 func TestRetryOfOneRenewalDoesNotRenewTheOthers(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -138,6 +142,7 @@ func TestRetryOfOneRenewalDoesNotRenewTheOthers(t *testing.T) {
 // Leases that come and go before anybody looks leave the plan that was made for the first of them, so the next ones
 // wake neither the heartbeat nor the watch. When nothing comes any more, both rest.
 func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := startClient(t, newFakeStore(), trust.SystemClock())
 		plans := func() [2]time.Duration {

@@ -46,6 +46,7 @@ func heldWithClock(t *testing.T, m *movedClock) *Lease {
 }
 
 func TestI7_MachineThatSleptPastTheTTLDistrustsItsLeaseInItsFirstInstruction(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMovedClock()
 		l := heldWithClock(t, m)
@@ -60,6 +61,7 @@ func TestI7_MachineThatSleptPastTheTTLDistrustsItsLeaseInItsFirstInstruction(t *
 }
 
 func TestI7_ContextEndsWithinASecondAfterTheMachineSleptPastTheTTL(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMovedClock()
 		l := heldWithClock(t, m)
@@ -73,6 +75,7 @@ func TestI7_ContextEndsWithinASecondAfterTheMachineSleptPastTheTTL(t *testing.T)
 }
 
 func TestI7_ShortSleepOfTheMachineShortensTrustByAsMuch(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMovedClock()
 		l := heldWithClock(t, m)
@@ -89,6 +92,7 @@ func TestI7_ShortSleepOfTheMachineShortensTrustByAsMuch(t *testing.T) {
 }
 
 func TestI7_WallClockSetBackLengthensNoTrust(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMovedClock()
 		l := heldWithClock(t, m)
@@ -102,6 +106,7 @@ func TestI7_WallClockSetBackLengthensNoTrust(t *testing.T) {
 }
 
 func TestWallClockSetForwardOnlyShortensTrust(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMovedClock()
 		s := newFakeStore()
@@ -143,6 +148,7 @@ func TestTrustEndsATwentiethOfTheTTLAndAtMostASecondBeforeTheExpiry(t *testing.T
 }
 
 func TestExtensionNeitherShortensNorRevives(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := startClient(t, newFakeStore(), trust.SystemClock())
 		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))

@@ -16,6 +16,7 @@ import (
 )
 
 func TestCloseReleasesAllLeasesInOneStatement(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -44,6 +45,7 @@ func TestCloseReleasesAllLeasesInOneStatement(t *testing.T) {
 }
 
 func TestCloseLeavesLostAndReleasedLeasesAlone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = hangs
@@ -105,6 +107,7 @@ func TestCloseEndsTheSessionWhenTheLastLookIsAnswered(t *testing.T) {
 }
 
 func TestCloseEndsNoSessionThatNobodyKnows(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -121,6 +124,7 @@ func TestCloseEndsNoSessionThatNobodyKnows(t *testing.T) {
 }
 
 func TestCloseWithoutLeasesSendsNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		if err := startClient(t, s, trust.SystemClock()).Close(t.Context()); err != nil ||
@@ -188,6 +192,7 @@ func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
 }
 
 func TestSecondAndConcurrentCloseDoNothingMore(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onReleaseAll = func(context.Context, []protocol.Claim) error { time.Sleep(time.Second); return nil }
@@ -214,6 +219,7 @@ func TestSecondAndConcurrentCloseDoNothingMore(t *testing.T) {
 }
 
 func TestCloseThatReachesNoServerSaysSoAndJoinsEverything(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onReleaseAll = func(ctx context.Context, _ []protocol.Claim) error { <-ctx.Done(); return ctx.Err() }
@@ -372,6 +378,7 @@ func TestReleaseWaitsForAServerAsLongAsItsContextAllows(t *testing.T) {
 }
 
 func TestClosedClientRefusesToLock(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())

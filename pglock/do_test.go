@@ -13,6 +13,7 @@ import (
 )
 
 func TestDoKeepsTheLeaseUntilItsFunctionHasReturnedAlsoAfterItWasCancelled(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -45,6 +46,7 @@ func TestDoKeepsTheLeaseUntilItsFunctionHasReturnedAlsoAfterItWasCancelled(t *te
 }
 
 func TestDoReleasesWhenItsFunctionPanics(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -61,6 +63,7 @@ func TestDoReleasesWhenItsFunctionPanics(t *testing.T) {
 }
 
 func TestDoReleasesWhenItsFunctionEndsTheGoroutine(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -111,6 +114,7 @@ func TestDoTellsOfALossBesideTheErrorOfItsFunction(t *testing.T) {
 }
 
 func TestDoRunsNothingWithoutTheLock(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
@@ -123,6 +127,7 @@ func TestDoRunsNothingWithoutTheLock(t *testing.T) {
 }
 
 func TestDoAcceptsThatItsFunctionReleasesTheLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report",

@@ -87,6 +87,7 @@ func TestALeaseThatExpiresInAPauseSaysSo(t *testing.T) {
 
 // A grant that the server has told of by itself was no slow request, however old the last look was.
 func TestAGrantByNotificationIsNoSlowRequest(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)

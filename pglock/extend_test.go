@@ -87,6 +87,7 @@ func mustExtend(t *testing.T, l *Lease, d time.Duration) func() {
 }
 
 func TestExtendedLeaseLastsWithoutARenewal(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		m := newLongServer(s, 2*time.Second)
@@ -113,6 +114,7 @@ func TestExtendedLeaseLastsWithoutARenewal(t *testing.T) {
 
 // The heartbeat goes on asking, so that a break is noticed, and shortens nothing before the end.
 func TestRenewalsDoNotShortenAnExtendedLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		m := newLongServer(s, 3*time.Second)
@@ -162,6 +164,7 @@ func TestRenewalsDoNotShortenAnExtendedLease(t *testing.T) {
 }
 
 func TestExtensionThatNobodyEndsIsOverWithItsTime(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		m := newLongServer(s, 3*time.Second)
@@ -176,6 +179,7 @@ func TestExtensionThatNobodyEndsIsOverWithItsTime(t *testing.T) {
 
 // Of several extensions the longest counts, also when one that is shorter ends later.
 func TestLongestOfSeveralExtensionsCounts(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		m := newLongServer(s, 3*time.Second)
@@ -201,6 +205,7 @@ func TestLongestOfSeveralExtensionsCounts(t *testing.T) {
 // The answer to the extension is lost, and so is that to its undoing: the lease has its TTL again as soon as the server
 // answers.
 func TestExtensionWhoseAnswerWasLostIsUndone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		m := newLongServer(s, 30*time.Second)
@@ -231,6 +236,7 @@ func TestExtensionWhoseAnswerWasLostIsUndone(t *testing.T) {
 // A request to extend the lease that arrives after its undoing makes the lease long once more. The next renewal shows
 // it.
 func TestExtensionThatComesLateIsUndone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		m := newLongServer(s, 30*time.Second)
@@ -249,6 +255,7 @@ func TestExtensionThatComesLateIsUndone(t *testing.T) {
 
 // An undoing that arrives late names an expiry that is no more, and so takes nothing from a later extension.
 func TestUndoingThatComesLateShortensNoLaterExtension(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		m := newLongServer(s, 30*time.Second)
@@ -271,6 +278,7 @@ func TestUndoingThatComesLateShortensNoLaterExtension(t *testing.T) {
 
 // An extension that is asked for while a beat is on its way is sent right after it.
 func TestExtensionDoesNotWaitForTheNextBeat(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		l, arrives := lateBeat(t, s)
@@ -290,6 +298,7 @@ func TestExtensionDoesNotWaitForTheNextBeat(t *testing.T) {
 
 // Where somebody has locked the row for a moment the extension waits for it, as a renewal does.
 func TestExtensionWaitsForALockedRow(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
@@ -317,6 +326,7 @@ func TestExtensionWaitsForALockedRow(t *testing.T) {
 
 // The grace stays what comes after the lease, extended or not.
 func TestExtensionComesBeforeTheGrace(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -340,6 +350,7 @@ func TestExtensionComesBeforeTheGrace(t *testing.T) {
 }
 
 func TestI11_ExtensionOutOfRangeIsRefusedBeforeAnythingIsSent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -409,6 +420,7 @@ func TestExtensionOfALeaseThatEndsFails(t *testing.T) {
 // An answer to an earlier renewal says how long the extended lease lasts. When it arrives, the server may already have
 // taken the extension back.
 func TestI7_LateAnswerRevivesNoTrustInAnExtensionThatIsTakenBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		m := newLongServer(s, 2*time.Second)
@@ -447,6 +459,7 @@ func TestI7_LateAnswerRevivesNoTrustInAnExtensionThatIsTakenBack(t *testing.T) {
 
 // A machine that slept has used up wall time that its monotonic clock does not know of.
 func TestI7_EndOfAnExtensionAfterASleepMakesNoLeaseLonger(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		m := newLongServer(s, 30*time.Second)
@@ -472,6 +485,7 @@ func TestI7_EndOfAnExtensionAfterASleepMakesNoLeaseLonger(t *testing.T) {
 
 // Extend returns when the deadline has followed, also where a Renew that was sent later is answered first.
 func TestI7_ExtendReturnsOnlyWhenTheDeadlineHasFollowed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		m := newLongServer(s, 30*time.Second)

@@ -11,6 +11,7 @@ import (
 )
 
 func TestI8_FirstInTheQueueAsksWhenTheHoldersLeaseEndsAndNobodyElse(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		end := 10*time.Second + 300*time.Millisecond
@@ -38,6 +39,7 @@ func TestI8_FirstInTheQueueAsksWhenTheHoldersLeaseEndsAndNobodyElse(t *testing.T
 }
 
 func TestWaiterThatALookFindsFirstSetsTheTimer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -67,6 +69,7 @@ func TestWaiterThatALookFindsFirstSetsTheTimer(t *testing.T) {
 
 // Where the holder's lease could not be seen to end, the answer says when to ask again.
 func TestFirstInTheQueueAsksAgainAsOftenAsTheAnswerSays(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, 3*time.Second)
@@ -96,6 +99,7 @@ func TestFirstInTheQueueAsksAgainAsOftenAsTheAnswerSays(t *testing.T) {
 // Nobody holds the lock, but the COMMIT of the last holder's write is under way. Nobody announces its end, so the
 // first in the queue asks soon, and then less and less often.
 func TestFirstInTheQueueThatWaitsForACommitAsksSoonAndThenLessOften(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		hearing(s)
@@ -158,6 +162,7 @@ func TestFirstInTheQueueThatWaitsForACommitAsksSoonAndThenLessOften(t *testing.T
 }
 
 func TestFirstInTheQueueDoesNotAskWhileTheHolderRenews(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, 30*time.Second)

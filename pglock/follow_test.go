@@ -12,6 +12,7 @@ import (
 
 // A call that has its place meets a server that has become a standby, and waits for a primary.
 func TestAWaitingCallKeepsItsPlaceWhileAStandbyAnswers(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)

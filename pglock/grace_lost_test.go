@@ -14,6 +14,7 @@ import (
 // A lease that is lost while its call sits out the grace after a failover is not returned: the call says at once that
 // it is lost.
 func TestALeaseThatIsLostInTheGraceAfterAFailoverIsNotReturned(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())

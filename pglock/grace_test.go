@@ -14,6 +14,7 @@ import (
 
 // The server keeps the lock for the TTL and the grace; its holder believes in the TTL alone.
 func TestGraceIsTheServersAndNotTheHolders(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -50,6 +51,7 @@ func TestGraceIsTheServersAndNotTheHolders(t *testing.T) {
 }
 
 func TestGraceAfterAFailoverIsSatOutWithTheLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -168,6 +170,7 @@ func TestGraceThatNobodyCanTellFailsInTheEnd(t *testing.T) {
 }
 
 func TestGraceOutOfRangeIsRefused(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := startClient(t, newFakeStore(), trust.SystemClock())
 		for _, d := range []time.Duration{-1, MaxTTL} {

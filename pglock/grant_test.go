@@ -18,6 +18,7 @@ import (
 var errReset = errors.New("connection reset by peer")
 
 func TestI6_LostAnswerIsAskedForAgainWithTheSameGrantID(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
@@ -46,6 +47,7 @@ func TestI6_LostAnswerIsAskedForAgainWithTheSameGrantID(t *testing.T) {
 }
 
 func TestEachCallChoosesANewGrantID(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -58,6 +60,7 @@ func TestEachCallChoosesANewGrantID(t *testing.T) {
 
 // The attempt whose answer was lost may still be on its way when the retry hears that somebody else holds the lock.
 func TestI6_GrantIDOfARefusedRetryIsGivenUp(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
@@ -79,6 +82,7 @@ func TestI6_GrantIDOfARefusedRetryIsGivenUp(t *testing.T) {
 }
 
 func TestI6_OutcomeThatStaysUnknownIsReportedAndGivenBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, errReset }
@@ -117,6 +121,7 @@ func TestRequestThatReachedNoServerIsNotRepeated(t *testing.T) {
 }
 
 func TestRefusalOfTheServerIsNotRepeated(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
@@ -137,6 +142,7 @@ func TestRefusalOfTheServerIsNotRepeated(t *testing.T) {
 }
 
 func TestI6_SpentGrantIDIsReplaced(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
@@ -157,6 +163,7 @@ func TestI6_SpentGrantIDIsReplaced(t *testing.T) {
 }
 
 func TestI7_TrustInAGrantCountsFromWhenItWasAskedFor(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
@@ -171,6 +178,7 @@ func TestI7_TrustInAGrantCountsFromWhenItWasAskedFor(t *testing.T) {
 }
 
 func TestI7_TrustInAGrantDoesNotCountTheWaitForAConnection(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
@@ -185,6 +193,7 @@ func TestI7_TrustInAGrantDoesNotCountTheWaitForAConnection(t *testing.T) {
 }
 
 func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		slow := func(_ context.Context, c protocol.Claim) (time.Duration, error) {
@@ -235,6 +244,7 @@ func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
 }
 
 func TestI7_TrustInARepeatedRequestIsNoLongerThanTheServerSaysIsLeft(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
@@ -248,6 +258,7 @@ func TestI7_TrustInARepeatedRequestIsNoLongerThanTheServerSaysIsLeft(t *testing.
 }
 
 func TestGrantThatIsAnsweredAfterItsTTLIsLostAndGivenBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
@@ -338,6 +349,7 @@ func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 }
 
 func TestCallWhoseContextHasEndedSendsNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -353,6 +365,7 @@ func TestCallWhoseContextHasEndedSendsNothing(t *testing.T) {
 }
 
 func TestGrantToAClientThatIsClosedMeanwhileIsReleased(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())

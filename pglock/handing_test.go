@@ -21,6 +21,7 @@ func handing(t *testing.T) (s *fakeServer, held *Lease, b, c chan acquired) {
 // A renewal finds that the lock was handed over before the answer to that has come: the lease is released, and not
 // lost.
 func TestHandOverThatARenewalOvertakesIsARelease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, held, _, c := handing(t)
 		s.set(func() {
@@ -88,6 +89,7 @@ func TestHandOverOfUnknownOutcomeIsSettledByTheNextRenewal(t *testing.T) {
 
 // Whoever releases before that is told finds the lease gone, and asks until the server says why.
 func TestReleaseAfterAHandOverOfUnknownOutcomeIsNoLoss(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, held, b, c := handing(t)
 		checks := 0
@@ -119,6 +121,7 @@ func TestReleaseAfterAHandOverOfUnknownOutcomeIsNoLoss(t *testing.T) {
 
 // After a hand-over that found nobody the lease is as it was: a loss is one.
 func TestHandOverToNobodyHidesNoLoss(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, held, _, _ := handing(t)
 		if err := held.HandOver(t.Context(), "nobody"); !errors.Is(err, ErrNoWaiter) {
@@ -142,6 +145,7 @@ func TestHandOverToNobodyHidesNoLoss(t *testing.T) {
 
 // The calls that a hand-over passes over keep their places, also those of the holder's own client.
 func TestHandOverPassesOverCallsOfTheHoldersClient(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		c := s.client(t)
@@ -167,6 +171,7 @@ func TestHandOverPassesOverCallsOfTheHoldersClient(t *testing.T) {
 // A lease is released while it is being handed over: the waiter that was named has the lock, and the release takes
 // nothing from it.
 func TestReleaseDuringAHandOverTakesNothingBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		c := s.client(t)
@@ -192,6 +197,7 @@ func TestReleaseDuringAHandOverTakesNothingBack(t *testing.T) {
 }
 
 func TestHandOverOnAClosedClientSaysSo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, held, b, _ := handing(t)
 		if err := held.client.Close(t.Context()); err != nil {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -99,6 +100,7 @@ func TestQueueIsLeftInTheBackgroundWhereTheServerDoesNotAnswerSoon(t *testing.T)
 }
 
 func TestTrap9_GrantThatComesWhenTheCallGivesUpIsGivenBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -148,6 +150,7 @@ func TestTrap9_GrantThatComesWhenTheCallGivesUpIsGivenBack(t *testing.T) {
 }
 
 func TestTrap9_RequestThatIsCancelledBeforeItsAnswerIsGivenUp(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
@@ -171,6 +174,7 @@ func TestTrap9_RequestThatIsCancelledBeforeItsAnswerIsGivenUp(t *testing.T) {
 }
 
 func TestGrantThatTheHintToldTooLateIsGivenBackWhenTheNextRequestIsCancelled(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -195,6 +199,7 @@ func TestGrantThatTheHintToldTooLateIsGivenBackWhenTheNextRequestIsCancelled(t *
 }
 
 func TestCloseLeavesAllQueuesInOneStatement(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
@@ -278,6 +283,7 @@ func TestTrap9_RequestUnderWayAtTheCloseIsGivenUp(t *testing.T) {
 
 // What is under way when the client closes may hang: Close says what it could not take back, and ends it.
 func TestCloseDoesNotWaitForARequestThatHangs(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(ctx context.Context, _ call) (protocol.Answer, error) {
@@ -302,6 +308,7 @@ func TestCloseDoesNotWaitForARequestThatHangs(t *testing.T) {
 
 // A failure of long ago says nothing of now.
 func TestOneLookThatFailsEndsNoWait(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)

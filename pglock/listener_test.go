@@ -24,6 +24,7 @@ const (
 )
 
 func TestClientCountsOnHintsOnlyAfterItHasHeardItsOwnProbe(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
@@ -56,6 +57,7 @@ func TestClientCountsOnHintsOnlyAfterItHasHeardItsOwnProbe(t *testing.T) {
 }
 
 func TestListenerProvesEveryHalfMinuteThatItHears(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -129,6 +131,7 @@ func TestConnectionThatHearsNothingIsReplacedLessAndLessOften(t *testing.T) {
 }
 
 func TestI8_DroppedConnectionIsReplacedAndTheTablesAreLookedAtAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -159,6 +162,7 @@ func TestI8_DroppedConnectionIsReplacedAndTheTablesAreLookedAtAtOnce(t *testing.
 }
 
 func TestProbeThatCannotBeSentCostsNoConnection(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
@@ -181,6 +185,7 @@ func TestProbeThatCannotBeSentCostsNoConnection(t *testing.T) {
 }
 
 func TestConnectionIsClosedHalfAMinuteAfterTheLastWaiter(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)

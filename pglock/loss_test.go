@@ -78,6 +78,7 @@ func TestLossFoundByCheckOrRenewEndsTheLease(t *testing.T) {
 }
 
 func TestCheckThatIsAnsweredAfterTheDeadlinePromisesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = hangs
@@ -149,6 +150,7 @@ func lateBeat(t *testing.T, s *fakeStore) (*Lease, func()) {
 }
 
 func TestTrap8_LateRenewalRevivesNoReleasedLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		l, arrives := lateBeat(t, s)
@@ -171,6 +173,7 @@ func TestTrap8_LateRenewalRevivesNoReleasedLease(t *testing.T) {
 }
 
 func TestTrap8_LateRenewalRevivesNoLostLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		l, arrives := lateBeat(t, s)
@@ -191,6 +194,7 @@ func TestTrap8_LateRenewalRevivesNoLostLease(t *testing.T) {
 }
 
 func TestTrap8_LateRenewalRevivesNoLeasePastItsDeadline(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		l, arrives := lateBeat(t, s)
@@ -203,6 +207,7 @@ func TestTrap8_LateRenewalRevivesNoLeasePastItsDeadline(t *testing.T) {
 }
 
 func TestTrap8_LateOwnRenewalRevivesNoReleasedLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenew = func(_ context.Context, c protocol.Claim) (time.Duration, error) {
@@ -223,6 +228,7 @@ func TestTrap8_LateOwnRenewalRevivesNoReleasedLease(t *testing.T) {
 }
 
 func TestErrorOfALeaseStays(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = hangs
@@ -250,6 +256,7 @@ func TestErrorOfALeaseStays(t *testing.T) {
 }
 
 func TestReleaseOfALeaseThatTheServerHasEndedSaysWhy(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onCheck = func(context.Context, protocol.Claim) (time.Duration, error) {
@@ -273,6 +280,7 @@ func TestReleaseOfALeaseThatTheServerHasEndedSaysWhy(t *testing.T) {
 }
 
 func TestReleaseReachesTheServerAlsoAfterItsContextEnded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) { return true, ctx.Err() }

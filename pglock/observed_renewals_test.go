@@ -13,6 +13,7 @@ import (
 )
 
 func TestRenewalsAreObservedOncePerStatement(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		s := newFakeStore()
@@ -42,6 +43,7 @@ func TestRenewalsAreObservedOncePerStatement(t *testing.T) {
 }
 
 func TestFailedAndLateRenewalsAreObserved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		s := newFakeStore()
@@ -74,6 +76,7 @@ func TestFailedAndLateRenewalsAreObserved(t *testing.T) {
 }
 
 func TestOwnRenewalsAndThoseOfBusyRowsAreObserved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		s := newFakeStore()
@@ -119,6 +122,7 @@ func TestOwnRenewalsAndThoseOfBusyRowsAreObserved(t *testing.T) {
 }
 
 func TestRenewalOfAnExtendedLeaseIsNeverLate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		s := newFakeStore()

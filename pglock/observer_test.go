@@ -60,6 +60,7 @@ func wantKinds(t *testing.T, n *notes, lock string, want ...string) {
 }
 
 func TestGrantOfAFreeLockAndItsReleaseAreObserved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(&n), WithDefaultHolder("me"))
@@ -90,6 +91,7 @@ func TestGrantOfAFreeLockAndItsReleaseAreObserved(t *testing.T) {
 }
 
 func TestFailedCallIsObserved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		s := newFakeStore()
@@ -224,6 +226,7 @@ func TestEachLossIsObservedOnceWithItsCause(t *testing.T) {
 }
 
 func TestLossThatTheReleaseIsTheFirstToNoticeIsObserved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		var paused atomic.Int64
@@ -246,6 +249,7 @@ func TestLossThatTheReleaseIsTheFirstToNoticeIsObserved(t *testing.T) {
 }
 
 func TestWorkThatOutlivesItsLeaseInDoIsObserved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		s := newFakeStore()
@@ -300,6 +304,7 @@ func tenuresOnce(t *testing.T, events []Event) {
 
 // However the calls of several clients end, each grant and its end come once and in this order.
 func TestEventsOfALeaseComeInOrder(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		all := make([]notes, 3)
@@ -339,6 +344,7 @@ func TestEventsOfALeaseComeInOrder(t *testing.T) {
 }
 
 func TestPollingAndItsEndAreObserved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		s := newFakeStore() // whose connection hears nothing
@@ -367,6 +373,7 @@ func TestPollingAndItsEndAreObserved(t *testing.T) {
 // A lease that is renewed for longer than an hour is told of once, with the first renewal after that; one that ends
 // before is not.
 func TestTheObserverHearsOnceOfALeaseThatIsHeldForLong(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(&n))

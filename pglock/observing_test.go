@@ -13,6 +13,7 @@ import (
 )
 
 func TestCloseTellsOfAllEndsAndJoinsTheObserver(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(&n))
@@ -34,6 +35,7 @@ func TestCloseTellsOfAllEndsAndJoinsTheObserver(t *testing.T) {
 }
 
 func TestBlockingObserverHoldsUpNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var told []Event
 		block := make(chan struct{})
@@ -71,6 +73,7 @@ func TestBlockingObserverHoldsUpNothing(t *testing.T) {
 }
 
 func TestCloseWaitsASecondForAnObserver(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan struct{})
 		told := 0
@@ -95,6 +98,7 @@ func TestCloseWaitsASecondForAnObserver(t *testing.T) {
 }
 
 func TestPanickingObserverIsToldOfItsPanicsAndGoesOn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		angry := ObserverFunc(func(ctx context.Context, e Event) {
@@ -122,6 +126,7 @@ func TestPanickingObserverIsToldOfItsPanicsAndGoesOn(t *testing.T) {
 }
 
 func TestEventsHaveTheValuesOfTheirCallAndNeverEnd(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
 		var n notes

@@ -13,6 +13,7 @@ import (
 )
 
 func TestRequestUnderALeasesContextIsTheSameOwnersAndNestedUntilTheRelease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -79,6 +80,7 @@ func TestOwnerThatHoldsNothingAnyMoreIsNotNested(t *testing.T) {
 }
 
 func TestRefusedRequestLeavesItsOwnerAsItWas(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -103,6 +105,7 @@ func TestRefusedRequestLeavesItsOwnerAsItWas(t *testing.T) {
 }
 
 func TestOwnersOwnLockIsRefusedWithBothSentinels(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -129,6 +132,7 @@ func TestOwnersOwnLockIsRefusedWithBothSentinels(t *testing.T) {
 }
 
 func TestCircleThatALookFindsEndsTheNewestWaitAndLeavesTheQueue(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		hearing(s)

@@ -57,6 +57,7 @@ func TestI7_TrustOfAHintCountsFromWhenTheTicketWasLastSeenQueued(t *testing.T) {
 }
 
 func TestI7_LookMovesTheMomentFromWhichAHintIsTrusted(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -83,6 +84,7 @@ func TestI7_LookMovesTheMomentFromWhichAHintIsTrusted(t *testing.T) {
 }
 
 func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -122,6 +124,7 @@ func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
 // A call whose context has ended leaves its statement, which may still grant the lock to a waiter of the same client,
 // and may be long about it: the lease runs from the grant, and not from the answer.
 func TestI7_HintOfAnAbandonedCallCountsFromWhenThatCallWasSent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -153,6 +156,7 @@ func TestI7_HintOfAnAbandonedCallCountsFromWhenThatCallWasSent(t *testing.T) {
 }
 
 func TestGrantsToOthersAreAnnouncedInAStatementOfItsOwn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -189,6 +193,7 @@ func digest(said string, grantID uuid.UUID) string {
 }
 
 func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -323,6 +328,7 @@ func TestHintThatComesBeforeItsTicketIsKept(t *testing.T) {
 
 // The first in a queue asks now and then. The hint may come between the answer "still queued" and its arrival.
 func TestHintThatComesBetweenAnAnswerAndItsArrivalIsKept(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -464,6 +470,7 @@ func TestI8_LookThatHangsCostsNoSessionItsLife(t *testing.T) {
 }
 
 func TestWaiterThatComesLaterIsLookedAfterSoonWhileDeaf(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -484,6 +491,7 @@ func TestWaiterThatComesLaterIsLookedAfterSoonWhileDeaf(t *testing.T) {
 }
 
 func TestI14_OneStatementLooksAfterAllWaitersAndLeases(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		hearing(s)
@@ -523,6 +531,7 @@ func TestI14_OneStatementLooksAfterAllWaitersAndLeases(t *testing.T) {
 }
 
 func TestNoLookFollowsTheLastWaiter(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)

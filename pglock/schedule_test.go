@@ -84,6 +84,7 @@ func TestThousandsOfLongLeasesCostNoShortOne(t *testing.T) {
 // Requests to take back are as many as calls gave up at once, and each of them wants to be gone soon. Leases come
 // first.
 func TestThousandsOfRequestsToTakeBackCostNoLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
@@ -107,6 +108,7 @@ func TestThousandsOfRequestsToTakeBackCostNoLease(t *testing.T) {
 
 // A statement for leases of five minutes has the time that such leases have, and keeps no other waiting.
 func TestAStatementRenewsLeasesOfSimilarTTLOnly(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		ttls := make(map[string]time.Duration)
@@ -148,6 +150,7 @@ func TestAStatementRenewsLeasesOfSimilarTTLOnly(t *testing.T) {
 // requests to take back as well; then they go beside it, on another connection. The statement itself has the time of
 // its own leases: it may only be slow.
 func TestASilentStatementIsLeftBehindAndNotCutOff(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -252,6 +255,7 @@ func TestASlowRenewalOfAShortLeaseCostsNeitherTheLeaseNorTheConnection(t *testin
 
 // However long a server is silent, few statements are under way, and each lease is in one of them.
 func TestASilentServerIsNotFlooded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
@@ -309,6 +313,7 @@ func TestASilentServerIsNotFlooded(t *testing.T) {
 
 // The renewals of a class come together. One that is under way does not come again with another.
 func TestALeaseWhoseRenewalIsUnderWayIsNotAskedForAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
@@ -375,6 +380,7 @@ func TestClientsThatFailTogetherComeBackApart(t *testing.T) {
 
 // The first attempt has no answer, the second renews the lease. That the first has failed in the end changes nothing.
 func TestALateFailureOfARenewalChangesNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {

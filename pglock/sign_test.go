@@ -22,6 +22,7 @@ func moments(calls []call) (at []int) {
 
 // However long the TTL is, and however many leases there are: one statement every ten seconds.
 func TestAHolderGivesASignOfLifeEveryTenSeconds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -45,6 +46,7 @@ func TestAHolderGivesASignOfLifeEveryTenSeconds(t *testing.T) {
 }
 
 func TestALeaseThatEndsSoonCostsNoSign(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -64,6 +66,7 @@ func TestALeaseThatEndsSoonCostsNoSign(t *testing.T) {
 
 // Renewals of the lease are signs, unless they come too rarely. So a short lease does not hide a long one.
 func TestRenewalsInTimeAreSigns(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -82,6 +85,7 @@ func TestRenewalsInTimeAreSigns(t *testing.T) {
 
 // An extended lease lasts long after its client has died, so the server hears how long.
 func TestAnExtendedLeaseIsToldWithSigns(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -99,6 +103,7 @@ func TestAnExtendedLeaseIsToldWithSigns(t *testing.T) {
 
 // A sign names the locks that the client may hold for the longest: by these names people find what a dead one held.
 func TestASignNamesTheLocksThatAreHeldForTheLongest(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
@@ -115,6 +120,7 @@ func TestASignNamesTheLocksThatAreHeldForTheLongest(t *testing.T) {
 }
 
 func TestLooksAreSigns(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		holder, waiter := s.client(t), s.client(t)
@@ -136,6 +142,7 @@ func TestLooksAreSigns(t *testing.T) {
 }
 
 func TestASignThatFailsIsRepeatedSoon(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		fails := 3
@@ -162,6 +169,7 @@ func TestASignThatFailsIsRepeatedSoon(t *testing.T) {
 
 // A sign that hangs holds up no renewal.
 func TestASignThatHangsCostsNoLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onSign = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
@@ -221,6 +229,7 @@ func TestWhoLosesItsConnectionGivesASignOfLifeSoon(t *testing.T) {
 
 // Clients that lose their connections at once do not come back at once.
 func TestSignsAfterALossAreSpreadOut(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const clients, parts = 200, 7
 		var in [parts]int

@@ -161,6 +161,7 @@ func TestSlogObserverCountsWhatItDoesNotLog(t *testing.T) {
 }
 
 func TestSlogObserverOfAClientIsQuietWhileAllIsWell(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		s := newFakeStore()

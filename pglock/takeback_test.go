@@ -25,6 +25,7 @@ func leaves(c *Client, name string, spend bool) *takeback.Request {
 // However many requests there are to take back, one statement takes back at most the limit, and only those of one
 // kind.
 func TestRequestsAreTakenBackInStatementsOfOneKindEach(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
@@ -146,6 +147,7 @@ func TestOneRequestThatCannotBeTakenBackLeavesTheOthersAlone(t *testing.T) {
 
 // When a request is taken back, others are told what they were granted by that, and our own at once.
 func TestGrantsThatATakingBackMakesPossibleAreTold(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -256,6 +258,7 @@ func TestCloseTriesAgainOnANewConnection(t *testing.T) {
 // A pool that the application has exhausted delays neither Close nor the heartbeat, even if a grant has to be
 // announced.
 func TestExhaustedPoolHoldsUpNothingThatIsSaidBesideIt(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		handedOver := protocol.Handed{Slots: []int{0}}

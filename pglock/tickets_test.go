@@ -126,6 +126,7 @@ func TestI1_I2_I9_CallsOfSeveralClientsAreServedInTheOrderOfTheirArrival(t *test
 // Many calls of one client wait for a lock. Each has a ticket, and each hand-over costs one release, whose answer has
 // the grant: nobody asks again.
 func TestI9_EachCallHasATicketAndTheReleaseBringsTheNextGrant(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		a, b := s.client(t), s.client(t)
@@ -193,6 +194,7 @@ func serveAll(t *testing.T, results []chan acquired) {
 // If an owner gets a lock while another call of it waits, that call counts as nested from then on: looks search circles
 // from where it waits.
 func TestOwnerThatComesToHoldALockWhileItWaitsIsNested(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		c, other := s.client(t), s.client(t)

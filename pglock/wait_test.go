@@ -21,6 +21,7 @@ func heldBy(holder string, remaining time.Duration) func(context.Context, call) 
 }
 
 func TestHintGivesTheLeaseWithoutAnotherRequest(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
@@ -44,6 +45,7 @@ func TestHintGivesTheLeaseWithoutAnotherRequest(t *testing.T) {
 }
 
 func TestRequestThatFindsTheLockFreedMeanwhileIsRepeatedSoon(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
@@ -61,6 +63,7 @@ func TestRequestThatFindsTheLockFreedMeanwhileIsRepeatedSoon(t *testing.T) {
 }
 
 func TestRequestThatNeitherWaitsNorIsGrantedIsNotRepeatedWithoutPause(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, nil }
@@ -76,6 +79,7 @@ func TestRequestThatNeitherWaitsNorIsGrantedIsNotRepeatedWithoutPause(t *testing
 }
 
 func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
@@ -112,6 +116,7 @@ func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
 }
 
 func TestContextOfAcquireBoundsTheWaitAndNotTheLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
 		s := newFakeStore()
@@ -130,6 +135,7 @@ func TestContextOfAcquireBoundsTheWaitAndNotTheLease(t *testing.T) {
 }
 
 func TestTryAcquireNeverQueues(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = heldBy("b", time.Hour)
@@ -175,6 +181,7 @@ func TestWaitingCallBearsAnOutageOfHalfAMinute(t *testing.T) {
 // A lock whose row another transaction has locked for long counts as held: a waiting call waits for as long as its
 // context, and a try is refused.
 func TestWaitingCallBearsARowThatIsLockedForLong(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {

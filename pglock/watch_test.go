@@ -158,6 +158,7 @@ func expect(t *testing.T, changes <-chan told, kind ChangeKind, token Token) {
 }
 
 func TestWatchTellsTheStateFirstAndThenWhatItHears(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		e := hearing(s)
@@ -217,6 +218,7 @@ func TestWatchSeesEachChangeByItselfWhereItHearsNothing(t *testing.T) {
 }
 
 func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		hearing(s)
@@ -239,6 +241,7 @@ func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
 }
 
 func TestSlowReaderOfAWatchGetsTheNewestChange(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		e := hearing(s)
@@ -275,6 +278,7 @@ func TestSlowReaderOfAWatchGetsTheNewestChange(t *testing.T) {
 }
 
 func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		e := hearing(s)
@@ -314,6 +318,7 @@ func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
 }
 
 func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		e := hearing(s)
@@ -347,6 +352,7 @@ func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
 }
 
 func TestWatchThatCannotLookTriesAgainAndMissesNoLastState(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		hearing(s)
@@ -429,6 +435,7 @@ func TestWatchThatIsRefusedForGoodSaysSoAndEnds(t *testing.T) {
 
 // Whoever wants only the present state, as a probe does, needs no connection that listens.
 func TestOneLookOfAWatchOpensNoConnectionThatListens(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		newWatched(s, held(0, 5, "a"))

@@ -82,6 +82,7 @@ func TestBreakRefusesWhenTheLockHasMovedOnSinceTheQuestion(t *testing.T) {
 }
 
 func TestBreakOfASessionShowsTheClientAndAsks(t *testing.T) {
+	pgtest.Whole(t, "TestBreakAtATerminalShowsTheHolderAndAsks")
 	t.Parallel()
 	db := pgtest.Database(t)
 	one := hold(t, db, "client", "a")

@@ -63,6 +63,7 @@ func TestWhyWithoutRightsSaysWhichAreMissing(t *testing.T) {
 
 // Names, labels, reasons, statements and identifiers from outside control neither the terminal nor the shell.
 func TestWhyIsNotTrickedByTextsFromOutside(t *testing.T) {
+	pgtest.Whole(t, "TestNoNameReachesTheTerminalAsItIs")
 	t.Parallel()
 	server := pgtest.Dedicated(t, map[string]string{"max_prepared_transactions": "5"})
 	at := freshDatabase(t, server.URL(), "app")

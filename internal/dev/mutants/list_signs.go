@@ -48,7 +48,7 @@ var ofSigns = []mutant{
 	}, administration, "^TestLifeFollows"},
 	{"I23 a standby calls a client silent", []edit{
 		{schema, "AND p_counts OR pg_is_in_recovery() THEN 'unknown'", "AND p_counts THEN 'unknown'"},
-	}, integration, "^TestI23_AStandby"},
+	}, integration, "^TestI23_NothingIsDecided"},
 	{"a dead holder is forgotten while it holds", []edit{
 		{schema, "GREATEST(o.alive_until, o.seen_at, o.holds_until) <", "GREATEST(o.alive_until, o.seen_at) <"},
 	}, administration, "^TestLifeOfAHolderThatIsKilled"},

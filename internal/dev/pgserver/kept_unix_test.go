@@ -47,6 +47,7 @@ func identified(t *testing.T, cache string) (s *Server, identifier int64) {
 }
 
 func TestServersAreCopiesOfAKeptFolderAndAreApart(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	cache := cacheOfATest(t)
 	a, first := identified(t, cache)
@@ -81,6 +82,7 @@ func TestServersAreCopiesOfAKeptFolderAndAreApart(t *testing.T) {
 }
 
 func TestWhoeverKeepsAFolderRemovesThoseThatNobodyCopies(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	cache := cacheOfATest(t)
 	s, _ := identified(t, cache)
@@ -117,6 +119,7 @@ func TestWhoeverKeepsAFolderRemovesThoseThatNobodyCopies(t *testing.T) {
 }
 
 func TestAServerStartsWhereNothingCanBeKept(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	file := cacheOfATest(t)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {

@@ -9,6 +9,7 @@ import (
 )
 
 func TestConnectionStringComesFirstUnlessTheVariableForbids(t *testing.T) {
+	whole(t)
 	programs, kind, err := LocatePrograms(t.Context(), "", io.Discard)
 	if err != nil {
 		t.Fatalf("this test needs server programs on this machine: %v", err)

@@ -29,6 +29,15 @@ import (
 // ownerVariable makes this test binary a process that owns a server and ends in the way the variable says.
 const ownerVariable = "PGSERVER_TEST_OWNER"
 
+// whole leaves a test to the tiers that run every test: in the short tier, each package that starts a server shows that
+// one can be had.
+func whole(t *testing.T) {
+	t.Helper()
+	if !tier.EveryTest {
+		t.Skip("in the whole tier: go test -tags whole")
+	}
+}
+
 func TestMain(m *testing.M) {
 	if end := os.Getenv(ownerVariable); end != "" {
 		actAsOwner(end)
@@ -410,6 +419,7 @@ func children(tb testing.TB) int {
 }
 
 func TestTakenPortIsToldApartFromOtherFailures(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	somebody, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -430,6 +440,7 @@ func TestTakenPortIsToldApartFromOtherFailures(t *testing.T) {
 }
 
 func TestEnvironmentMeantForOthersDoesNotMatter(t *testing.T) {
+	whole(t)
 	t.Setenv("PGPORT", "1")
 	t.Setenv("PGDATA", "/nonexistent")
 	t.Setenv("PGOPTIONS", "-c no_such_setting=1")
