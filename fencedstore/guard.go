@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -68,6 +69,9 @@ func (g *Guarded) Seal(ctx context.Context) error {
 	err := g.o.lost()
 	if err == nil {
 		err = g.tx.seal(ctx, g.o)
+	}
+	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
+		err = fmt.Errorf("the transaction that Guard was given has ended: call Seal as its last statement: %w", err)
 	}
 	if err != nil {
 		err = g.explain(err)

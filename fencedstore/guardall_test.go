@@ -287,3 +287,40 @@ func ExampleFences() {
 	// transfer: <nil>
 	// without one of the leases: true
 }
+
+func TestSealAfterTheEndOfItsTransactionSaysSo(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is written
+	savepoint, err := tx.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nested, err := fencedstore.Guard(t.Context(), savepoint, b.acquire(t, "nested"))
+	if err == nil {
+		err = savepoint.Rollback(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	sqlTx, err := b.sqlDB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	committed, err := fencedstore.GuardSQL(t.Context(), sqlTx, b.acquire(t, "committed"))
+	if err == nil {
+		err = sqlTx.Commit()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, g := range map[string]*fencedstore.Guarded{"nested": nested, "committed": committed} {
+		if err := g.Seal(t.Context()); err == nil || !strings.Contains(err.Error(), "call Seal as its last statement") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

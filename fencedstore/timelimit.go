@@ -59,12 +59,16 @@ func (e *TimeLimitError) Error() string {
 			"and nobody could see whose: while such a wait lasts, SELECT pid, pg_blocking_pids(pid), query "+
 			"FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0 shows it: %s",
 			during(e.Err), limit, by, failure.Bare(e.Err))
-	case e.Given:
-		return fmt.Sprintf("fencedstore: the transaction took longer than its time limit of %v (%s): "+
-			"give WithTimeLimit a longer one, unless your own setting is lower: %s", limit, by, failure.Bare(e.Err))
 	}
-	return fmt.Sprintf("fencedstore: the transaction took longer than its lease had left when it began, %v (%s): "+
-		"give WithTimeLimit for longer work, unless your own setting is lower: %s", limit, by, failure.Bare(e.Err))
+	what, cure := "its time limit of", "give WithTimeLimit a longer one"
+	if !e.Given {
+		what, cure = "its lease had left when it began,", "give WithTimeLimit for longer work"
+	}
+	if e.Setting == "idle_in_transaction_session_timeout" {
+		cure = "the program stood still or worked between two statements: do such work before the write, or " + cure
+	}
+	return fmt.Sprintf("fencedstore: the transaction took longer than %s %v (%s): %s, unless your own setting is "+
+		"lower: %s", what, limit, by, cure, failure.Bare(e.Err))
 }
 
 // during is what the server says of the statement that waited, as in `while updating tuple (0,1) in relation
