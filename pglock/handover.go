@@ -14,7 +14,8 @@ import (
 // HandOver ends the lease and, in the same step, grants the lock to a call that waits for it under the label to
 // (WithHolder). If several such calls wait, the first in the queue gets the lock. Calls that queued before it keep
 // their places, and the server serves them afterwards. You can hand over only an exclusive lease, and only to a call
-// that asks for an exclusive one. A call for a subtree counts when it has found nothing below in its way.
+// that asks for an exclusive one. A call counts unless a subtree above it is in its way or, if it is for a subtree,
+// something below.
 //
 // A waiter behind the second place of a queue that has stood still for half a minute learns of the grant by its next
 // look: up to a second later, and behind the eighth place up to a tenth of the time for which the queue has stood
