@@ -56,6 +56,8 @@ type HeldError struct {
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero if unknown
 	Grace     bool      // until ExpiresAt a holder whose grant a failover has lost may believe in it (WithGrace)
 	Place     int       // in the queue, as last known, counted up to 100: 1 is next; 0 when not queued
+	// how long ago the server said so, if it did not say it now, because the wait ended without an answer, as by Close
+	Age time.Duration
 	// when this client was granted that lease, by the local clock; zero if it has none such any more
 	OwnSince time.Time
 }
@@ -75,6 +77,9 @@ func (e *HeldError) Error() string {
 	}
 	if !e.ExpiresAt.IsZero() {
 		s += " until " + e.ExpiresAt.Format(time.RFC3339Nano)
+	}
+	if e.Age >= time.Second {
+		s += fmt.Sprintf(", as the server said %v ago", e.Age.Round(time.Second))
 	}
 	if !e.OwnSince.IsZero() {
 		s += fmt.Sprintf("; that is this client, since %s: release it, or pass Lease.Context if the same work asks "+

@@ -51,6 +51,32 @@ func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
 	})
 }
 
+// What a waiting call learned long ago is not told as if it were so now: a client that closes does not ask again.
+func TestHeldErrorSaysHowLongAgoTheServerSaidSo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		queued(s, time.Hour)
+		c := startClient(t, s, trust.SystemClock())
+		ctx, cancel := context.WithCancel(t.Context())
+		_, asks := waiting(ctx, t, c, "report")
+		_, closes := waiting(t.Context(), t, c, "report")
+		time.Sleep(18 * time.Second)
+		cancel()
+		var held *HeldError
+		if err := (<-asks).err; !errors.As(err, &held) || held.Age != 0 || strings.Contains(err.Error(), "ago") {
+			t.Errorf("%v, %+v; want what the server says now", err, held)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := (<-closes).err; !errors.Is(err, ErrClosed) || !errors.As(err, &held) ||
+			held.Age.Round(time.Second) != 18*time.Second || !strings.Contains(err.Error(), "as the server said 18s ago") {
+			t.Errorf("%v, %+v; want how old the answer is", err, held)
+		}
+	})
+}
+
 // announces reports whether a call told of one grant.
 func announces(c call, name string, slot int) bool {
 	return slices.Equal(c.names, []string{name}) && len(c.slots) == 1 && c.slots[0] != nil && *c.slots[0] == slot

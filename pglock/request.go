@@ -14,6 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/queue"
 	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 const (
@@ -62,8 +63,9 @@ func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) 
 // the attempt before it (Retry). Only one goroutine uses it.
 type pending struct {
 	request
-	queued bool // it has a ticket
-	lost   bool // the answer of an attempt was lost; that attempt may still be under way
+	queued bool          // it has a ticket
+	lost   bool          // the answer of an attempt was lost; that attempt may still be under way
+	told   trust.Instant // when the latest answer came
 }
 
 func (c *Client) newPending(ctx context.Context, r request) (*pending, error) {
@@ -107,6 +109,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 		switch {
 		case err == nil:
 			q.Asked = q.Asked.Add(a.Waited)
+			q.told = c.now()
 			c.tellSoon(q.Name, a.Handed, q.Asked)
 			return a, nil
 		case asking.Err() != nil || errors.Is(err, ErrClosed):

@@ -111,11 +111,11 @@ func (c *Client) leaveQueue(q *pending, last protocol.Answer, err error) error {
 	if !answered && !q.lost {
 		return err
 	}
-	u := c.takeBack(q.RequestID, q.lost, q.TTL)
+	u, age := c.takeBack(q.RequestID, q.lost, q.TTL), c.now().Mono-q.told.Mono
 	select {
 	case back := <-u.Done:
 		if back.Holder != "" {
-			last.Holder, last.Token, last.ExpiresAt = back.Holder, back.Token, back.ExpiresAt
+			last.Holder, last.Token, last.ExpiresAt, age = back.Holder, back.Token, back.ExpiresAt, 0
 		}
 		last.Place = cmp.Or(back.Place, last.Place)
 	case <-time.After(leavePatience):
@@ -124,5 +124,7 @@ func (c *Client) leaveQueue(q *pending, last protocol.Answer, err error) error {
 	if last.Holder == "" && !answered {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, c.heldError(last, q.Name))
+	held := c.heldError(last, q.Name)
+	held.Age = age
+	return fmt.Errorf("%w: %w", err, held)
 }

@@ -151,6 +151,8 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 			v.Violations == nil || v.Gaps == nil || len(v.Gaps) != v.GapCount {
 			t.Errorf("%+v, want %d tenures, nothing wrong, and all gaps", v, tenures)
 		}
+		hold(t, db, "worker", "held")
+		in(t, db.URL(), "verify", "held").want(t, cli.ExitOK, "no tenure to check")
 		in(t, db.URL(), "verify", "nobody").want(t, cli.ExitNotHeld, "nobody does not exist")
 		in(t, db.URL(), "verify", "a", "b").want(t, cli.ExitUsage)
 	}

@@ -628,4 +628,7 @@ var ofModes = []mutant{
 		{schema, "WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN",
 			"WHERE l.name = p_name) THEN"},
 	}, integration, "^TestI13_NobodyHolds"},
+	{"what a waiting call learned long ago is told as new", []edit{
+		{"pglock/wait.go", "\theld.Age = age\n", "\theld.Age = 0 * age\n"},
+	}, library, "^TestHeldErrorSays"},
 }

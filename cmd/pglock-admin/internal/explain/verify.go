@@ -104,7 +104,11 @@ func summary(v lockadmin.Verification) string {
 	if v.MissingUnknown > 0 {
 		found = append(found, cli.Count(v.MissingUnknown, "tenure")+" missing without a known cause")
 	}
-	if len(found) == 0 {
+	switch {
+	case len(found) > 0:
+	case v.Tenures == 0:
+		return "no tenure to check"
+	default:
 		return "nothing wrong"
 	}
 	return strings.Join(found, ", ")
