@@ -71,7 +71,8 @@ func TestHeldErrorSaysHowLongAgoTheServerSaidSo(t *testing.T) {
 			t.Error(err)
 		}
 		if err := (<-closes).err; !errors.Is(err, ErrClosed) || !errors.As(err, &held) ||
-			held.Age.Round(time.Second) != 18*time.Second || !strings.Contains(err.Error(), "as the server said 18s ago") {
+			held.Age.Round(time.Second) != 18*time.Second ||
+			!strings.Contains(err.Error(), "as the server said 18s ago") {
 			t.Errorf("%v, %+v; want how old the answer is", err, held)
 		}
 	})
