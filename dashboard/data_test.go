@@ -279,7 +279,6 @@ func TestSessionsAreListedAndSearched(t *testing.T) {
 }
 
 func TestTheOrderIsTheServers(t *testing.T) {
-	pgtest.Whole(t, "TestAPageOfTheListHasAtMostEightMegabytes")
 	t.Parallel()
 	s := start(t)
 	s.many(20, "")
@@ -430,7 +429,6 @@ func TestTheListSaysWhoHasLockedAWholeTable(t *testing.T) {
 
 // A command of pglock-admin that people copy names the schema, unless that is the usual one.
 func TestCommandsOfThePageNameTheSchema(t *testing.T) {
-	pgtest.Whole(t, "TestStatementsOfOtherProgramsStayOutOfThePage")
 	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)

@@ -71,7 +71,8 @@ func (g *Guarded) Seal(ctx context.Context) error {
 		err = g.tx.seal(ctx, g.o)
 	}
 	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
-		err = fmt.Errorf("the transaction that Guard was given has ended: call Seal as its last statement: %w", err)
+		err = fmt.Errorf("the transaction that Guard was given has ended, by a commit, a rollback or its context: "+
+			"call Seal as its last statement: %w", err)
 	}
 	if err != nil {
 		err = g.explain(err)

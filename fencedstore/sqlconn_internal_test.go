@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
 // badly is a driver whose transactions cannot be rolled back.
@@ -32,7 +34,11 @@ func (badTx) Rollback() error { return driver.ErrBadConn }
 func TestAConnectionThatDatabaseSQLClosesMeanwhileIsDead(t *testing.T) {
 	db := sql.OpenDB(badly{})
 	defer db.Close()
-	for range 5000 {
+	rounds := 5000
+	if pgtest.EveryTest {
+		rounds *= 4
+	}
+	for range rounds {
 		lent, err := sqlDatabase{db: db}.lend(t.Context())
 		if err != nil {
 			t.Fatal(err)

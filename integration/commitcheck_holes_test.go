@@ -37,9 +37,6 @@ func TestHole_ConstraintsImmediateUseUpTheCheck(t *testing.T) {
 			"raw COMMIT": "",
 			"sealed":     "LK001", // closed
 		} {
-			if !pgtest.Among(what+"/"+end, "all/raw COMMIT", "in a released savepoint/sealed") {
-				continue
-			}
 			t.Run(what+"/"+end, func(t *testing.T) {
 				t.Parallel() // most of it is waiting
 				f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
@@ -157,7 +154,7 @@ var unfenced = map[string]string{
 // A write without the fence commits, whatever became of the lease and whoever has written since. Seal tells before
 // COMMIT; the guard of a table refuses the write itself.
 func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
-	pgtest.Whole(t, "TestHole_ConstraintsImmediateAfterSeal")
+	pgtest.Whole(t, "TestI4_SealIsOfTheFencesThatThisTransactionHasPassed", "TestWriteThatLeftTheFenceIsRefused")
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
@@ -199,7 +196,7 @@ func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
 // What Write's callback wrote after a raw COMMIT stays, although Write fails, the lock was broken and the next holder
 // has written. What was written before it was checked. The guard of a table refuses the later row.
 func TestHole_WritesAfterARawCommitInTheCallbackStay(t *testing.T) {
-	pgtest.Whole(t, "TestI4_CallbackOfWriteCannotLeaveTheFenceUnnoticed")
+	pgtest.Whole(t, "TestWriteThatLeftTheFenceIsRefused")
 	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)

@@ -134,7 +134,7 @@ func storm(t *testing.T, ends bool, opts ...pglock.AcquireOption) {
 
 // Close ends hundreds of calls that wait, while others are served, and leaves nothing in the tables.
 func TestCloseEndsCrowdsAndLeavesNothing(t *testing.T) {
-	pgtest.Whole(t, "TestCloseComesBackThoughThePoolIsTaken")
+	pgtest.Whole(t, "TestCloseEndsWaitingCallsWithErrClosed")
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

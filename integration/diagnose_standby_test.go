@@ -12,7 +12,6 @@ import (
 // disk, and whether a client would find the new primary. No standby is information; one that is waited for in vain is
 // not.
 func TestDoctorSaysWhatAFailoverWouldCost(t *testing.T) {
-	pgtest.Whole(t, "TestDoctorTellsWhatEachFindingMeans")
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)

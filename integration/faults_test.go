@@ -27,6 +27,9 @@ func TestI5_I6_Trap9_CallsInOneStatementThatMeetAFaultLeaveWhatTheySay(t *testin
 	meet(t, kindsOfMany)
 }
 
+// kept is a cell that every tier has: no other is like it.
+const kept = "Acquire, queued" + "Trap9 cancelled while it waits"
+
 // meet runs a part of the table: a database for each kind, and a client for each cell. The short tier has every second
 // cell, so that each kind meets faults of each sort, and each fault calls of each sort.
 func meet(t *testing.T, kinds []*kind) {
@@ -49,7 +52,8 @@ func meet(t *testing.T, kinds []*kind) {
 			s.b.atCommit(t)
 			for column, f := range faults {
 				if !f.fits(k) || f.long && !pgtest.LargeLoads ||
-					!pgtest.EveryTest && (f.alike != nil && f.alike(k) || (row+column)%3 != 0) {
+					!pgtest.EveryTest && (f.alike != nil && f.alike(k) || (row+column)%2 != 0 &&
+						k.name+f.name != kept) {
 					continue
 				}
 				t.Run(f.name, func(t *testing.T) {

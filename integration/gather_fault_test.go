@@ -356,7 +356,7 @@ func TestI25_CrowdsThatShareTheirLocksNeverDeadlock(t *testing.T) {
 		crowds = append(crowds, c)
 		for range callers {
 			all.Go(func() {
-				for round := range 2 * rounds(6) {
+				for round := range 12 {
 					name := fmt.Sprint("round", round/4, "-", rand.N(locks))
 					var opts []pglock.AcquireOption
 					if rand.N(2) == 0 {

@@ -367,7 +367,7 @@ func TestI20_ManyAtOnceThroughAPooler(t *testing.T) {
 			p := newPooler(t, db)
 			store := fencedstore.New(newPool(t, p.url(storeMode(mode))))
 			const clients, callers, names = 4, 64, 16
-			each := rounds(2)
+			each := 2
 			if pgtest.LargeLoads {
 				each = 4
 			}

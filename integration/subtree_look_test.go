@@ -116,10 +116,7 @@ func TestI1_ASubtreeWaitsForAHandOverBelow(t *testing.T) {
 // The bytes of the names lie before and behind '/' in that order.
 func TestAGrantFindsTheSubtreesAboveIt(t *testing.T) {
 	t.Parallel()
-	if pgtest.EveryTest { // the order of a language finds more
-		t.Run("names in the order of bytes", func(t *testing.T) { findSubtreesAbove(t, pgtest.Database(t).URL()) })
-	}
-	t.Run("names in the order of a language", func(t *testing.T) { findSubtreesAbove(t, inALanguage(t)) })
+	inOrders(t, findSubtreesAbove)
 }
 
 func findSubtreesAbove(t *testing.T, url string) {

@@ -100,10 +100,7 @@ func TestTheTablesOfSubtreesAreTrue(t *testing.T) {
 // Names that only look alike are not below one another: a prefix without a slash, wildcards, other letters.
 func TestOnlyWhatFollowsASlashIsBelow(t *testing.T) {
 	t.Parallel()
-	if pgtest.EveryTest { // the order of a language finds more
-		t.Run("names in the order of bytes", func(t *testing.T) { onlyBelow(t, pgtest.Database(t).URL()) })
-	}
-	t.Run("names in the order of a language", func(t *testing.T) { onlyBelow(t, inALanguage(t)) })
+	inOrders(t, onlyBelow)
 }
 
 func onlyBelow(t *testing.T, url string) {

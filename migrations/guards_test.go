@@ -86,7 +86,6 @@ func TestDownIsRefusedWhileATableIsGuardedAndChangesNothing(t *testing.T) {
 
 // A guard that is made while the way down is under way: either it is seen, and the way down refused, or it fails.
 func TestDownMeetsAGuardThatIsBeingMade(t *testing.T) {
-	pgtest.Whole(t, "TestDownIsRefusedWhileATableIsGuardedAndChangesNothing")
 	t.Parallel()
 	for _, commits := range []bool{true, false} {
 		t.Run(fmt.Sprint("commits ", commits), func(t *testing.T) {

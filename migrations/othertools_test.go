@@ -102,7 +102,6 @@ func TestPlainFilesWorkWithPsqlAlone(t *testing.T) {
 
 // Functions keep the path under which they were made: each file that makes some refuses any other.
 func TestPlainFileRefusesAWrongSearchPath(t *testing.T) {
-	pgtest.Whole(t, "TestPlainFilesWorkWithPsqlAlone")
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	conn := db.Conn(t)

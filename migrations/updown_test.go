@@ -219,10 +219,7 @@ func TestDatabasesOfOneServerMigrateAndUnmigrateAtTheSameTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
-	names, rounds := []string{"a", "b"}, 2
-	if pgtest.EveryTest {
-		names, rounds = []string{"a", "b", "c"}, 6
-	}
+	names, rounds := []string{"a", "b", "c"}, 6
 	all := pgtest.Group(t)
 	for _, name := range names {
 		execute(t, conn, "CREATE DATABASE "+name)

@@ -56,7 +56,7 @@ type HeldError struct {
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero if unknown
 	Grace     bool      // until ExpiresAt a holder whose grant a failover has lost may believe in it (WithGrace)
 	Place     int       // in the queue, as last known, counted up to 100: 1 is next; 0 when not queued
-	// how long ago the server said so, if it did not say it now, because the wait ended without an answer, as by Close
+	// how old Holder, Token and ExpiresAt are, if the server did not name a holder when the wait ended, as after Close
 	Age time.Duration
 	// when this client was granted that lease, by the local clock; zero if it has none such any more
 	OwnSince time.Time

@@ -111,11 +111,11 @@ func (c *Client) leaveQueue(q *pending, last protocol.Answer, err error) error {
 	if !answered && !q.lost {
 		return err
 	}
-	u, age := c.takeBack(q.RequestID, q.lost, q.TTL), c.now().Mono-q.told.Mono
+	u, age := c.takeBack(q.RequestID, q.lost, q.TTL), -c.now().Until(q.told)
 	select {
 	case back := <-u.Done:
 		if back.Holder != "" {
-			last.Holder, last.Token, last.ExpiresAt, age = back.Holder, back.Token, back.ExpiresAt, 0
+			last.Holder, last.Token, last.ExpiresAt, last.By, age = back.Holder, back.Token, back.ExpiresAt, "", 0
 		}
 		last.Place = cmp.Or(back.Place, last.Place)
 	case <-time.After(leavePatience):

@@ -32,7 +32,6 @@ func TestSettingsThatTheServerRefusesAreAnErrorOfUsage(t *testing.T) {
 }
 
 func TestAServerThatTakesNoWritesIsNoPlaceForChanges(t *testing.T) {
-	pgtest.Whole(t, "TestEveryCommandNamesTheRoleThatItNeeds")
 	t.Parallel()
 	const readOnly = "-c default_transaction_read_only=on" // as on a standby
 	db := pgtest.Database(t)

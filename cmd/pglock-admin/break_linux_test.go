@@ -82,7 +82,6 @@ func TestBreakRefusesWhenTheLockHasMovedOnSinceTheQuestion(t *testing.T) {
 }
 
 func TestBreakOfASessionShowsTheClientAndAsks(t *testing.T) {
-	pgtest.Whole(t, "TestBreakAtATerminalShowsTheHolderAndAsks")
 	t.Parallel()
 	db := pgtest.Database(t)
 	one := hold(t, db, "client", "a")

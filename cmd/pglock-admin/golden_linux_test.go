@@ -149,8 +149,8 @@ func TestEveryCommandWritesWhatItsFileHas(t *testing.T) {
 	}
 	left := []string{ // to the tiers that run every test: the lines in between have the same parts
 		"list --all", "list --match nothing", "list -o yaml", "waiters nightly-report",
-		"sessions --order leases -o json", "fences nightly-report -o yaml", "show nightly-report", "show gpu -o yaml",
-		"history free -o yaml", "waiters --order age --limit 1", "waiters gpu -o yaml", "why -o yaml", "show gpu",
+		"sessions --order leases -o json", "fences nightly-report -o yaml", "show nightly-report",
+		"show gpu -o yaml", "history free -o yaml", "waiters --order age --limit 1", "waiters gpu -o yaml",
 		"show free", "list --order waiting --limit 2", "guard list", "migrate version", "version",
 		"break nothing --reason r", "break nightly-report --reason r --token 99", "migrate up",
 	}

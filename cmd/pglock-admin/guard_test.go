@@ -79,7 +79,6 @@ func TestGuardAddRefusesWritesWithoutTheFenceAndTellsWritersWhatToName(t *testin
 }
 
 func TestGuardAddAgainAddsWhatIsMissingAndElseChangesNothing(t *testing.T) {
-	pgtest.Whole(t, "TestGuardRefusesWhatCannotBeGuardedAndSaysWhy")
 	t.Parallel()
 	db := pgtest.Database(t)
 	partitioned(t, db)

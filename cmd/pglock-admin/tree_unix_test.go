@@ -14,7 +14,6 @@ import (
 )
 
 func TestListMarksSubtreesAndDrawsATree(t *testing.T) {
-	pgtest.Whole(t, "TestListHasALineForEveryHolderAndCountsWhoWaits")
 	t.Parallel()
 	db := pgtest.Database(t)
 	hold(t, db, "mover", "tenants/7", pglock.WithSubtree())
@@ -62,7 +61,6 @@ func TestListMarksSubtreesAndDrawsATree(t *testing.T) {
 }
 
 func TestRunTakesASubtree(t *testing.T) {
-	pgtest.Whole(t, "TestOneOfTwoRunsHasTheLockAndTheOtherIsTold")
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "importer", "tenants/7/import")

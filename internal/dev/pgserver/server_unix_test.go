@@ -29,8 +29,8 @@ import (
 // ownerVariable makes this test binary a process that owns a server and ends in the way the variable says.
 const ownerVariable = "PGSERVER_TEST_OWNER"
 
-// whole leaves a test to the tiers that run every test: in the short tier, each package that starts a server shows that
-// one can be had.
+// whole leaves a test to the tiers that run every test: how servers share a folder, are killed and find a port is of
+// interest to those who change this package.
 func whole(t *testing.T) {
 	t.Helper()
 	if !tier.EveryTest {

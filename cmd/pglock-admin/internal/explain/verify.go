@@ -104,14 +104,13 @@ func summary(v lockadmin.Verification) string {
 	if v.MissingUnknown > 0 {
 		found = append(found, cli.Count(v.MissingUnknown, "tenure")+" missing without a known cause")
 	}
-	switch {
-	case len(found) > 0:
-	case v.Tenures == 0:
-		return "no tenure to check"
-	default:
-		return "nothing wrong"
+	if len(found) > 0 {
+		return strings.Join(found, ", ")
 	}
-	return strings.Join(found, ", ")
+	if v.Tenures == 0 {
+		return "no tenure to check"
+	}
+	return "nothing wrong"
 }
 
 func drawVerify(w *cli.Page, v lockadmin.Verification) {
