@@ -65,7 +65,7 @@ func (e *TimeLimitError) Error() string {
 		what, cure = "its lease had left when it began,", "give WithTimeLimit for longer work"
 	}
 	if e.Setting == "idle_in_transaction_session_timeout" {
-		cure = "it sent nothing for so long: work between two statements belongs before the write, or " + cure
+		cure = "the program stood still, or worked between two statements: move that work before the write, or " + cure
 	}
 	return fmt.Sprintf("fencedstore: the transaction took longer than %s %v (%s): %s, unless your own setting is "+
 		"lower: %s", what, limit, by, cure, failure.Bare(e.Err))

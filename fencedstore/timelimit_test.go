@@ -290,7 +290,7 @@ func TestI16_TimeLimitEndsWhatTakesLongerAndTheErrorSaysSo(t *testing.T) {
 						wants[2] = "nothing was written"
 					}
 					if late.Setting == "idle_in_transaction_session_timeout" {
-						wants = append(wants, "it sent nothing for so long")
+						wants = append(wants, "the program stood still")
 					}
 					for _, want := range wants {
 						if !strings.Contains(err.Error(), want) {

@@ -83,7 +83,7 @@ func (c commandOf) data(v any, args ...string) {
 
 // The commands that only read answer on a standby, with the past, and say so. What writes is refused.
 func TestI23_AStandbyShowsThePastAndSaysSo(t *testing.T) {
-	pgtest.Whole(t, "TestI23_NothingIsDecidedByAStandby")
+	pgtest.Whole(t, "TestAStandbySaysHowFarItIsBehind", "TestAStandbyProposesNothingButToAskThePrimary")
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)

@@ -19,6 +19,13 @@ func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
+		s.set(func() {
+			s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
+				a, err := q.acquire(ctx, asked)
+				a.By = "reports" // above it, when the call queued
+				return a, err
+			}
+		})
 		c := startClient(t, s, trust.SystemClock())
 		_, before := waiting(t.Context(), t, c, "report")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -35,7 +42,7 @@ func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
 		got := <-result
 		var held *HeldError
 		if got.lease != nil || !errors.Is(got.err, context.Canceled) || !errors.As(got.err, &held) ||
-			held.Place != 1 || held.Holder != "the next" || held.Token != 17 {
+			held.Place != 1 || held.Holder != "the next" || held.Token != 17 || held.By != "" {
 			t.Errorf("%v, %+v; want the holder and place of when it left", got.err, held)
 		}
 		synctest.Wait()

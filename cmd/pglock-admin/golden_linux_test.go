@@ -151,7 +151,7 @@ func TestEveryCommandWritesWhatItsFileHas(t *testing.T) {
 		"list --all", "list --match nothing", "list -o yaml", "waiters nightly-report",
 		"sessions --order leases -o json", "fences nightly-report -o yaml", "show nightly-report",
 		"show gpu -o yaml", "history free -o yaml", "waiters --order age --limit 1", "waiters gpu -o yaml",
-		"show free", "list --order waiting --limit 2", "guard list", "migrate version", "version",
+		"show free", "list --order waiting --limit 2",
 		"break nothing --reason r", "break nightly-report --reason r --token 99", "migrate up",
 	}
 	for _, line := range pgtest.Some(t, lines, func(line []string) bool {
