@@ -246,6 +246,7 @@ DROP FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz);
 DROP FUNCTION is_running(p_expires_at timestamptz, p_ended_at timestamptz);
 DROP FUNCTION bound_timeout(p_setting text, p_ms bigint);
 DROP FUNCTION require_durable_commit();
+DROP FUNCTION require_warnings();
 DROP FUNCTION require_unrenewed();
 DROP FUNCTION require_read_committed();
 DROP FUNCTION refuse_isolation();

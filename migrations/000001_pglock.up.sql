@@ -416,13 +416,22 @@ BEGIN
   RETURN true;
 END $$;
 
+-- A COMMIT that has not waited for the standby says so in a warning, which no setting of the session may silence (I17).
+-- The server inlines this also into functions that fix no search_path.
+CREATE FUNCTION require_warnings() RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.=) 'error'
+    THEN pg_catalog.set_config('client_min_messages', 'warning', true) IS NOT NULL ELSE true END
+$$;
+
 -- A grant and a renewal are answered only when they are on disk, and on a standby if one is waited for, whatever the
 -- session's default. Otherwise a crash could give out the token or the expiry twice (I12).
 CREATE FUNCTION require_durable_commit() RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
   SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
-    THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END
+    THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END AND require_warnings()
 $$;
 
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 means no
@@ -479,6 +488,7 @@ AS $$
         OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')
     AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) ALL ('{off,local}')
+    AND pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.<>) 'error'
 $$;
 
 -- is_free says of the head of a lock, which the caller locks in the same statement, that a plain request may be granted
@@ -3347,10 +3357,9 @@ BEGIN
     PERFORM {{schema}}.refuse_fence(p_name, p_token, p_grant_id, p_resource, p_database_id, p_slot);
   END IF;
   ms := GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8 OPERATOR(pg_catalog.+) 1;
-  IF p_time_limit IS NOT NULL THEN
-    ms := {{schema}}.limited(ms, p_time_limit);
-  END IF;
-  ok := {{schema}}.bound_transaction(ms) AND (NOT r.subtree OR {{schema}}.is_covered(r.resource, p_name, r.slot));
+  ms := CASE WHEN p_time_limit IS NULL THEN ms ELSE {{schema}}.limited(ms, p_time_limit) END;
+  ok := {{schema}}.bound_transaction(ms) AND {{schema}}.require_warnings()
+    AND (NOT r.subtree OR {{schema}}.is_covered(r.resource, p_name, r.slot));
   UPDATE {{schema}}.fences f SET last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
       fenced_xact = pg_catalog.pg_current_xact_id(),
       advanced_at = GREATEST(pg_catalog.clock_timestamp(), pg_catalog.statement_timestamp())   -- see fence_commit

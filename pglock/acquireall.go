@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/failure"
-	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/takeback"
 )
 
@@ -128,7 +127,7 @@ func (c *Client) giveBack(ctx context.Context, leases []*Lease) {
 	for _, l := range leases {
 		if l != nil && l.end(ErrReleased) {
 			l.released(ctx, nil)
-			backs = append(backs, c.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl))
+			backs = append(backs, c.takeBack(l.requestID(), l.strays, l.ttl))
 		}
 	}
 	timer := time.NewTimer(leavePatience)

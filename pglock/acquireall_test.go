@@ -203,6 +203,36 @@ func TestAcquireAllThatFailsHoldsNothing(t *testing.T) {
 	}
 }
 
+// A first attempt whose answer was lost may still be under way when the lock is taken back.
+func TestI6_WhatAcquireAllTakesBackIsSpentIfAnAttemptMayBeUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
+			switch {
+			case asked.names[0] == "c":
+				return protocol.Answer{}, sqlError("LK010")
+			case asked.names[0] == "a" && len(s.of("acquire")) == 1:
+				return protocol.Answer{}, errReset
+			}
+			return s.grants(asked.request), nil
+		}
+		c := startClient(t, s, trust.SystemClock())
+		if _, err := c.AcquireAll(t.Context(), []string{"a", "b", "c"}); !errors.Is(err, ErrLimit) {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for _, g := range s.of("giveUp") {
+			if g.spend != slices.Contains(g.names, "a") {
+				t.Errorf("given back %+v, want only that of \"a\" to be spent", g)
+			}
+		}
+		if got := s.takenBack(); !slices.Equal(got, []string{"b", "a"}) {
+			t.Errorf("taken back: %q", got)
+		}
+	})
+}
+
 // takenBack are the locks of requests that were taken back, in the reverse order of their names.
 func (s *fakeStore) takenBack() (names []string) {
 	for _, up := range s.of("giveUp") {

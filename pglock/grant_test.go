@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
@@ -300,8 +301,10 @@ func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 			"lost":        {protocol.Answer{}, errReset, true, true},
 			"terminated":  {protocol.Answer{}, sqlError("57P01"), true, true},
 			"unconfirmed": {protocol.Answer{}, protocol.ErrUnconfirmed, true, true},
-			"held":        {protocol.Answer{Holder: "b", Token: 7}, nil, false, false},
-			"refused":     {protocol.Answer{}, sqlError("42501"), false, false},
+			"crashed": {protocol.Answer{}, &pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "53100"},
+				true, true},
+			"held":    {protocol.Answer{Holder: "b", Token: 7}, nil, false, false},
+			"refused": {protocol.Answer{}, sqlError("42501"), false, false},
 		} {
 			t.Run(name+", "+what, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

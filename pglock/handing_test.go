@@ -87,6 +87,41 @@ func TestHandOverOfUnknownOutcomeIsSettledByTheNextRenewal(t *testing.T) {
 	}
 }
 
+// The lease that ends so may have been granted to a second attempt: the first is refused when it arrives.
+func TestI6_HandOverThatARenewalTellsSpendsWhatMayBeUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		asks := 0
+		s.fault = func(what string, after bool) error {
+			if what == "acquire" && !after {
+				if asks++; asks == 1 {
+					return errReset
+				}
+			}
+			if what == "handOver" && after {
+				return errReset
+			}
+			return nil
+		}
+		held := mustAcquire(t, s.client(t), "report", WithTTL(6*time.Second))
+		c := lined(t.Context(), s.client(t), WithHolder("c"))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := held.HandOver(ctx, "c"); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Fatal(err)
+		}
+		<-held.Context().Done()
+		served(t, c)
+		time.Sleep(time.Second)
+		s.locked(func() {
+			if held.Err() != ErrReleased || !s.spent[held.grantID] {
+				t.Errorf("%v; the grant ID is spent: %v", held.Err(), s.spent[held.grantID])
+			}
+		})
+	})
+}
+
 // Whoever releases before that is told finds the lease gone, and asks until the server says why.
 func TestReleaseAfterAHandOverOfUnknownOutcomeIsNoLoss(t *testing.T) {
 	t.Parallel()

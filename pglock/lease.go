@@ -346,7 +346,7 @@ func (l *Lease) end(cause error) bool {
 	now := l.client.now()
 	paused := l.client.leases.paused(now)
 	l.mu.Lock()
-	first, lost := l.ended == nil, false
+	first, elsewhere := l.ended == nil, false // on the server, before we knew
 	if first {
 		l.owner.held.Add(-1)
 		handed := false
@@ -360,14 +360,14 @@ func (l *Lease) end(cause error) bool {
 			(lost.Reason == ReasonExpired || lost.Reason == ReasonTakenOver) {
 			lost.Err = l.whyExpired(paused)
 		}
-		l.ended, lost = cause, cause != ErrReleased
+		l.ended, elsewhere = cause, cause != ErrReleased || handed
 		l.noteEnd(now, cause, handed)
 	}
 	ended := l.ended
 	l.mu.Unlock()
 	l.cancel(ended)
 	l.client.leases.forget(l)
-	if lost {
+	if elsewhere {
 		l.spend()
 	}
 	return first

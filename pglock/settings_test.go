@@ -279,7 +279,7 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 		"synchronous_commit off":    params("synchronous_commit", "off"),
 		"plan_cache_mode":           params("plan_cache_mode", "force_generic_plan"),
 		"session_replication_role":  replica,
-		"client_encoding LATIN1":    params("client_encoding", "LATIN1"),
+		"client_encoding SQL_ASCII": params("client_encoding", "SQL_ASCII"),
 		"standard strings off":      noStandard,
 		"array nulls off":           params("array_nulls", "off"),
 		"check_function_bodies off": params("check_function_bodies", "off", "row_security", "off"),
@@ -295,6 +295,26 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 			exercise(t, db.Pool(t, change), "pglock")
 		})
 	}
+}
+
+// Texts from Go are UTF-8. Where the server takes them for another encoding, two programs would hold one name at once.
+func TestI1_AConnectionOfAnotherEncodingIsRefused(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool, conn := db.Pool(t), db.Conn(t)
+	c := startClient(t, pool)
+	execute(t, conn, "ALTER DATABASE "+pgx.Identifier{db.Name()}.Sanitize()+" SET client_encoding = 'LATIN1'")
+	pool.Reset()
+	const want = "client_encoding of the connection is LATIN1: it must be UTF8"
+	_, err := pglock.New(t.Context(), pool)
+	if _, also := c.TryAcquire(t.Context(), "größe"); err == nil || also == nil ||
+		!errors.Is(err, pglock.ErrInvalid) || !errors.Is(also, pglock.ErrInvalid) ||
+		!strings.Contains(err.Error(), want) || !strings.Contains(also.Error(), want) {
+		t.Errorf("New: %v; TryAcquire: %v; want ErrInvalid, %q", err, also, want)
+	}
+	utf8 := db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" })
+	other := startClient(t, utf8)
+	mustAcquire(t, other, "größe")
 }
 
 func TestRolesTimeoutsCostNoWaitingCall(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/internal/takeback"
 )
 
@@ -26,7 +27,7 @@ func (c *Client) abandoned(q protocol.Request, a protocol.Answer, err error) {
 		if !a.Granted && a.Ticket == 0 {
 			return
 		}
-	case !protocol.ConnectionLost(err):
+	case !server.AnswerLost(err):
 		return // nothing was done
 	}
 	c.takeBack(q.RequestID, err != nil || q.Retry, q.TTL)

@@ -71,6 +71,9 @@ func (e *Executor) BeginExplicitly() { e.explicit.Store(true) }
 // step: a failure after it undoes nothing. The others go along only if they surely reach the same session, and so not
 // where statements have no names. A connection on which nothing may be written is closed.
 func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ...Step) error {
+	if err := CheckEncoding(conn); err != nil {
+		return err
+	}
 	_ = Unconfirmed(conn) // of a commit that is not ours
 	for {
 		explicit, named := e.explicit.Load(), e.names.usable(settingsOf(conn).mode)

@@ -100,9 +100,11 @@ func ConnectionLost(err error) bool {
 		return true
 	case strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "08"), state == stateNoSlot:
 		return true // terminated by an administrator, a crash, a starting server, a broken protocol, no free slot
+	case !errors.As(err, &connect):
+		return Fatal(err)
 	default: // poolers have many ways to say that they are full
 		refused := func(class string) bool { return strings.HasPrefix(state, class) }
-		return errors.As(err, &connect) && !slices.ContainsFunc(loginRefusals, refused)
+		return !slices.ContainsFunc(loginRefusals, refused)
 	}
 }
 

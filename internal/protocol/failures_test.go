@@ -56,6 +56,8 @@ func TestALackOfSlotsIsALostConnectionAndARefusedLoginIsNot(t *testing.T) {
 		{"no memory for a process", refusal(t, "53200"), true},
 		{"no memory for a statement", refused("53200"), false},
 		{"a statement that fails", refused("XX000"), false},
+		{"a statement that ends the connection", &pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "XX000"}, true},
+		{"no room for the log", &pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "53100"}, true},
 		{"the password is wrong", refusal(t, "28P01"), false},
 		{"the database is missing", refusal(t, "3D000"), false},
 		{"no right to connect", refusal(t, "42501"), false},

@@ -21,7 +21,7 @@ func NeverSent(err error) bool {
 // AnswerLost reports that a request was sent and may have been carried out, but its answer will never come.
 func AnswerLost(err error) bool {
 	var left *coalesce.LeftError
-	return (protocol.ConnectionLost(err) || protocol.Fatal(err)) && !NeverSent(err) && !errors.As(err, &left)
+	return protocol.ConnectionLost(err) && !NeverSent(err) && !errors.As(err, &left)
 }
 
 // Lasting reports whether the error would come again and again: the pool is closed, or the server refuses the request
@@ -29,6 +29,6 @@ func AnswerLost(err error) bool {
 func Lasting(err error) bool {
 	state := protocol.State(err)
 	return errors.Is(err, puddle.ErrClosedPool) ||
-		state != "" && state != "25006" && !protocol.Transient(err) && !protocol.ConnectionLost(err) &&
+		state != "" && !protocol.ReadOnly(err) && !protocol.Transient(err) && !protocol.ConnectionLost(err) &&
 			!strings.HasPrefix(state, "53")
 }

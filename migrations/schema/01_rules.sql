@@ -143,13 +143,22 @@ BEGIN
   RETURN true;
 END $$;
 
+-- A COMMIT that has not waited for the standby says so in a warning, which no setting of the session may silence (I17).
+-- The server inlines this also into functions that fix no search_path.
+CREATE FUNCTION require_warnings() RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.=) 'error'
+    THEN pg_catalog.set_config('client_min_messages', 'warning', true) IS NOT NULL ELSE true END
+$$;
+
 -- A grant and a renewal are answered only when they are on disk, and on a standby if one is waited for, whatever the
 -- session's default. Otherwise a crash could give out the token or the expiry twice (I12).
 CREATE FUNCTION require_durable_commit() RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
   SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
-    THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END
+    THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END AND require_warnings()
 $$;
 
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 means no
@@ -206,6 +215,7 @@ AS $$
         OPERATOR(pg_catalog.=) pg_catalog.decode('0000000000000000', 'hex')
     AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) ALL ('{off,local}')
+    AND pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.<>) 'error'
 $$;
 
 -- is_free says of the head of a lock, which the caller locks in the same statement, that a plain request may be granted

@@ -109,10 +109,9 @@ BEGIN
     PERFORM {{schema}}.refuse_fence(p_name, p_token, p_grant_id, p_resource, p_database_id, p_slot);
   END IF;
   ms := GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8 OPERATOR(pg_catalog.+) 1;
-  IF p_time_limit IS NOT NULL THEN
-    ms := {{schema}}.limited(ms, p_time_limit);
-  END IF;
-  ok := {{schema}}.bound_transaction(ms) AND (NOT r.subtree OR {{schema}}.is_covered(r.resource, p_name, r.slot));
+  ms := CASE WHEN p_time_limit IS NULL THEN ms ELSE {{schema}}.limited(ms, p_time_limit) END;
+  ok := {{schema}}.bound_transaction(ms) AND {{schema}}.require_warnings()
+    AND (NOT r.subtree OR {{schema}}.is_covered(r.resource, p_name, r.slot));
   UPDATE {{schema}}.fences f SET last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
       fenced_xact = pg_catalog.pg_current_xact_id(),
       advanced_at = GREATEST(pg_catalog.clock_timestamp(), pg_catalog.statement_timestamp())   -- see fence_commit

@@ -259,6 +259,21 @@ var ofClose = []mutant{
 		{"pglock/handover.go", "\t\t\tl.spend()\n", ""},
 	}, library, "^TestI6_TheEnd"},
 	{"I6 a loss leaves the grant ID to a lost attempt", []edit{
-		{"pglock/lease.go", "\tif lost {\n\t\tl.spend()\n", "\tif lost && false {\n\t\tl.spend()\n"},
+		{"pglock/lease.go", "\tif elsewhere {\n\t\tl.spend()\n", "\tif elsewhere && false {\n\t\tl.spend()\n"},
 	}, library, "^TestI6_TheEnd"},
+	{"I6 a hand-over that a renewal tells leaves the grant ID to a lost attempt", []edit{
+		{"pglock/lease.go", "cause != ErrReleased || handed\n", "cause != ErrReleased\n"},
+	}, library, "^TestI6_HandOverThatARenewal"},
+	{"I6 what AcquireAll takes back leaves its grant ID to a lost attempt", []edit{
+		{"pglock/acquireall.go", "l.requestID(), l.strays, l.ttl", "l.requestID(), false, l.ttl"},
+	}, library, "^TestI6_WhatAcquireAll"},
+	{"I1 a connection takes names for others", []edit{
+		{"internal/protocol/execute.go", "CheckEncoding(conn); err != nil {", "CheckEncoding(conn); err != nil && false {"},
+	}, library, "^TestI1_AConnectionOfAnother"},
+	{"I6 what a server did that ends a connection counts as undone", []edit{
+		{"internal/protocol/failures.go", "\t\treturn Fatal(err)\n", "\t\treturn false\n"},
+	}, library, "^TestTrap9_GrantOfACancelled"},
+	{"I17 a session silences the warning of a COMMIT without its standby", []edit{
+		{schema, "(pg_catalog.=) 'error' THEN", "(pg_catalog.=) 'none' THEN"},
+	}, integration, "^TestI17_CancelledStandbyWaitIs"},
 }

@@ -282,10 +282,10 @@ var ofTheFirstStatement = []mutant{
 			"      AND pg_catalog.current_setting('synchronous_commit')"},
 	}, library, "^TestI11_FunctionsThatNeed"},
 	{"I12 a free lock is granted with synchronous_commit off", []edit{
-		{schema, "OPERATOR(pg_catalog.<>) ALL ('{off,local}')\n$$;", "OPERATOR(pg_catalog.<>) ALL ('{local}')\n$$;"},
+		{schema, "OPERATOR(pg_catalog.<>) ALL ('{off,local}')", "OPERATOR(pg_catalog.<>) ALL ('{local}')"},
 	}, integration, "^TestI12_"},
 	{"I12 a free lock is granted with a commit that is local", []edit{
-		{schema, "OPERATOR(pg_catalog.<>) ALL ('{off,local}')\n$$;", "OPERATOR(pg_catalog.<>) ALL ('{off}')\n$$;"},
+		{schema, "OPERATOR(pg_catalog.<>) ALL ('{off,local}')", "OPERATOR(pg_catalog.<>) ALL ('{off}')"},
 	}, integration, "^TestI12_"},
 	{"I15 a grant of a free lock is as long as its transaction has left", []edit{
 		{schema, "    expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl\n",

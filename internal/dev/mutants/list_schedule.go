@@ -33,8 +33,8 @@ var ofTheSchedule = []mutant{
 var ofConnections = []mutant{
 	{"a server without a free slot is no server", []edit{
 		{"internal/protocol/failures.go", ", state == stateNoSlot:", ":"},
-		{"internal/protocol/failures.go", "return errors.As(err, &connect) && ", "return false && errors.As(err, " +
-			"&connect) && "},
+		{"internal/protocol/failures.go", "return !slices.ContainsFunc(loginRefusals", "return false && " +
+			"!slices.ContainsFunc(loginRefusals"},
 	}, integration, "^TestAServerWithoutAFreeSlot"},
 	{"idle connections of the pool keep no lease", []edit{
 		{"internal/lending/lender.go", "; idle || full {", "; (idle || full) && false {"},
