@@ -435,13 +435,15 @@ AS $$
 $$;
 
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 means no
--- limit.
+-- limit. transaction_timeout counts from its first value above 0, and a later value is as good as none. So it becomes 0
+-- before, and then counts from now.
 CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch
-    FROM current_setting(p_setting)::interval) * 1000 > p_ms
-    THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
+  SELECT CASE WHEN current_setting(p_setting) <> '0'
+      AND extract(epoch FROM current_setting(p_setting)::interval) * 1000 <= p_ms THEN true
+    WHEN set_config(p_setting, '0', true) IS NOT NULL
+    THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL END
 $$;
 
 -- is_running says that a lease is held. An expiry that is settled stays over, even if the clock is set back to before

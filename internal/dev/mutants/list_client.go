@@ -268,7 +268,8 @@ var ofClose = []mutant{
 		{"pglock/acquireall.go", "l.requestID(), l.strays, l.ttl", "l.requestID(), false, l.ttl"},
 	}, library, "^TestI6_WhatAcquireAll"},
 	{"I1 a connection takes names for others", []edit{
-		{"internal/protocol/execute.go", "CheckEncoding(conn); err != nil {", "CheckEncoding(conn); err != nil && false {"},
+		{"internal/protocol/execute.go", "CheckEncoding(conn); err != nil {", "CheckEncoding(conn); err != nil && " +
+			"false {"},
 	}, library, "^TestI1_AConnectionOfAnother"},
 	{"I6 what a server did that ends a connection counts as undone", []edit{
 		{"internal/protocol/failures.go", "\t\treturn Fatal(err)\n", "\t\treturn false\n"},
