@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 // beginning has the first fields of every answer. The rest of an object, which is the same for all readers of a query,
@@ -43,7 +41,7 @@ func (d *Dashboard) serveLocks(w http.ResponseWriter, r *http.Request, who Ident
 
 func (d *Dashboard) serveLock(w http.ResponseWriter, r *http.Request, who Identity) error {
 	a := readArguments(r.URL.RawQuery, "name")
-	name := a.name()
+	name := a.needed("name")
 	return d.answer(w, who, a, func() (any, error) {
 		v, err := d.readLock(r.Context(), name)
 		if err == nil {
@@ -55,17 +53,17 @@ func (d *Dashboard) serveLock(w http.ResponseWriter, r *http.Request, who Identi
 
 func (d *Dashboard) serveHistory(w http.ResponseWriter, r *http.Request, who Identity) error {
 	a := readArguments(r.URL.RawQuery, "name", "before", "limit")
-	name := a.text("name", pglock.MaxNameBytes)
+	name := a.text("name")
 	before := a.positive("before", math.MaxInt64, "be a whole number from 1")
 	limit := a.limit()
 	return d.answer(w, who, a, func() (any, error) {
 		v, err := d.readHistory(r.Context(), name, before, limit)
-		return v, d.lacks(err, "pglock_admin", "see the history")
+		return v, d.lacks(err, "see the history")
 	})
 }
 
 func (d *Dashboard) serveSessions(w http.ResponseWriter, r *http.Request, who Identity) error {
 	a := readArguments(r.URL.RawQuery, "match", "after", "limit")
-	match, after, limit := a.text("match", pglock.MaxNameBytes), a.text("after", pglock.MaxNameBytes), a.limit()
+	match, after, limit := a.text("match"), a.text("after"), a.limit()
 	return d.answer(w, who, a, func() (any, error) { return d.readSessions(r.Context(), match, after, limit) })
 }

@@ -5,9 +5,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"fmt"
 	"html/template"
-	"io/fs"
 	"net/http"
 	"path"
 	"strconv"
@@ -19,8 +17,6 @@ import (
 
 //go:embed assets
 var embedded embed.FS
-
-const index = "index.html"
 
 // files has everything that a browser loads besides data.
 type files struct {
@@ -39,37 +35,31 @@ var kinds = map[string]string{
 	".css": "text/css; charset=utf-8",
 	".js":  "text/javascript; charset=utf-8",
 	".svg": "image/svg+xml",
-	".png": "image/png",
-	".ico": "image/x-icon",
 }
 
 func readFiles() (*files, error) {
-	f := &files{all: make(map[string]file)}
-	err := fs.WalkDir(embedded, "assets", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		body, err := embedded.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		short := strings.TrimPrefix(name, "assets/")
-		if short == index {
-			f.page, err = template.New(index).Parse(string(body))
-			return err
-		}
-		kind := kinds[path.Ext(name)]
+	page, err := template.ParseFS(embedded, "assets/index.html")
+	if err != nil {
+		return nil, err
+	}
+	entries, err := embedded.ReadDir("assets")
+	if err != nil {
+		return nil, err
+	}
+	f := &files{page: page, all: make(map[string]file)}
+	for _, entry := range entries {
+		kind := kinds[path.Ext(entry.Name())]
 		if kind == "" {
-			return nil // notes and sources
+			continue // the page itself, notes and sources
+		}
+		body, err := embedded.ReadFile("assets/" + entry.Name())
+		if err != nil {
+			return nil, err
 		}
 		sum := sha256.Sum256(body)
-		f.all[short] = file{body, kind, `"` + hex.EncodeToString(sum[:12]) + `"`}
-		return nil
-	})
-	if err == nil && f.page == nil {
-		err = fmt.Errorf("dashboard: assets has no %s", index)
+		f.all[entry.Name()] = file{body, kind, `"` + hex.EncodeToString(sum[:12]) + `"`}
 	}
-	return f, err
+	return f, nil
 }
 
 // settings is what the template of the page gets.

@@ -39,7 +39,11 @@ type person struct {
 	token  bool // the name does not matter
 }
 
-func (c *config) admit(name, secret string, token bool) error {
+// admit lets somebody in. The kind of the secret is password or token.
+func (c *config) admit(name, kind, secret string) error {
+	if err := checkSecret(kind, secret); err != nil {
+		return err
+	}
 	if err := refuse.Text("name", name, pglock.MaxHolderBytes); err != nil {
 		return err
 	}
@@ -51,7 +55,7 @@ func (c *config) admit(name, secret string, token bool) error {
 			return refuse.Invalid("name", argument.Shorten(name), "be given once")
 		}
 	}
-	p := person{Identity: Identity{Name: name, MayBreak: true}, token: token}
+	p := person{Identity: Identity{Name: name, MayBreak: true}, token: kind == "token"}
 	_, _ = rand.Read(p.key[:]) // it never fails
 	p.name, p.secret = p.digest(name), p.digest(secret)
 	c.people = append(c.people, p)

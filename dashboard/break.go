@@ -62,7 +62,7 @@ func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Ident
 	}
 	return d.reply(w, who, struct {
 		Broken brokenView `json:"broken"`
-	}{brokenView{broken.Name, broken.Holder, token(broken.Token), token(broken.NewToken)}})
+	}{brokenView{broken.Name, broken.Holder, broken.Token, broken.NewToken}})
 }
 
 func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, err error) {
@@ -97,7 +97,7 @@ func (d *Dashboard) notBroken(ctx context.Context, name string, was int64, err e
 	switch {
 	case errors.Is(err, lockadmin.ErrNotHeld):
 		var infos []pglock.LockInfo
-		lookErr := d.reading(ctx, func(ctx context.Context) (err error) {
+		lookErr := inTurn(ctx, d.reads, func(ctx context.Context) (err error) {
 			infos, err = d.admin.Holders(ctx, name)
 			return err
 		})
@@ -112,7 +112,7 @@ func (d *Dashboard) notBroken(ctx context.Context, name string, was int64, err e
 	case errors.Is(err, pglock.ErrInvalid), errors.Is(err, errBusy):
 		return err
 	case errors.Is(err, pglock.ErrPermission):
-		return d.lacks(err, "pglock_admin", "break locks")
+		return d.lacks(err, "break locks")
 	case errors.Is(err, context.DeadlineExceeded):
 		d.onError(err)
 		return refused(http.StatusServiceUnavailable, "The database does not answer, or a transaction keeps the "+

@@ -28,8 +28,6 @@ type Dashboard struct {
 
 	life    context.Context // ends with Close
 	end     context.CancelFunc
-	closing sync.Mutex // held to add a stream, and to forbid more of them
-	closed  bool
 	streams sync.WaitGroup
 }
 
@@ -67,20 +65,9 @@ func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
 // 503; everything else is still served. Call it when the server begins to shut down, for instance by
 // http.Server.RegisterOnShutdown: Shutdown waits for open streams.
 func (d *Dashboard) Close() {
-	d.closing.Lock()
-	d.closed = true
-	d.closing.Unlock()
+	d.feeds.mu.Lock()
+	d.feeds.closed = true
+	d.feeds.mu.Unlock()
 	d.end()
 	d.streams.Wait()
-}
-
-// enter counts a stream in. It returns false after Close.
-func (d *Dashboard) enter() bool {
-	d.closing.Lock()
-	defer d.closing.Unlock()
-	if d.closed {
-		return false
-	}
-	d.streams.Add(1)
-	return true
 }

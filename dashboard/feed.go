@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
+	"net/http"
 	"sync"
 	"time"
 )
@@ -21,10 +21,11 @@ const (
 	eventProblem = "problem"
 )
 
-// errManyStreams and errManyFeeds: the limits of streams.
+// Why a stream does not begin.
 var (
-	errManyStreams = errors.New("dashboard: too many streams")
-	errManyFeeds   = errors.New("dashboard: too many different queries")
+	shuttingDown = refused(http.StatusServiceUnavailable, "The server is shutting down.")
+	manyStreams  = refused(http.StatusServiceUnavailable, "Too many pages are open. Close some, or try again later.")
+	manyFeeds    = refused(http.StatusServiceUnavailable, "Too many different views are open. Try again later.")
 )
 
 // feeds has the queries that streams watch. Streams with the same query share a feed, and its reads of the database.
@@ -32,6 +33,7 @@ type feeds struct {
 	mu      sync.Mutex
 	open    map[query]*feed
 	streams int
+	closed  bool // no stream may begin any more
 }
 
 // feed reads one query again and again while somebody watches it.
@@ -56,14 +58,15 @@ type state struct {
 func (d *Dashboard) join(q query) (*feed, error) {
 	d.feeds.mu.Lock()
 	defer d.feeds.mu.Unlock()
-	if d.feeds.streams >= d.streamLimit {
-		return nil, errManyStreams
-	}
 	f := d.feeds.open[q]
-	if f == nil {
-		if len(d.feeds.open) >= MaxFeeds {
-			return nil, errManyFeeds
-		}
+	switch {
+	case d.feeds.closed:
+		return nil, shuttingDown
+	case d.feeds.streams >= d.streamLimit:
+		return nil, manyStreams
+	case f == nil && len(d.feeds.open) >= MaxFeeds:
+		return nil, manyFeeds
+	case f == nil:
 		f = &feed{ended: make(chan struct{}), next: make(chan struct{})}
 		ctx, end := context.WithCancel(d.life)
 		f.end = end
@@ -72,11 +75,13 @@ func (d *Dashboard) join(q query) (*feed, error) {
 	}
 	f.watchers++
 	d.feeds.streams++
+	d.streams.Add(1)
 	return f, nil
 }
 
 // leave ends the feed with its last watcher, and waits for its goroutine.
 func (d *Dashboard) leave(q query, f *feed) {
+	defer d.streams.Done()
 	d.feeds.mu.Lock()
 	d.feeds.streams--
 	f.watchers--

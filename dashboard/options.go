@@ -73,24 +73,14 @@ func WithAuth(who func(*http.Request) (Identity, error)) Option {
 // password with every request. A name has 1 to pglock.MaxHolderBytes bytes and no colon, a password MinPasswordBytes
 // to MaxPasswordBytes.
 func WithBasicAuth(name, password string) Option {
-	return func(c *config) error {
-		if err := checkSecret("password", password); err != nil {
-			return err
-		}
-		return c.admit(name, password, false)
-	}
+	return func(c *config) error { return c.admit(name, "password", password) }
 }
 
 // WithToken lets in whoever shows this token, under the name: a program as "Authorization: Bearer TOKEN", a browser as
 // the password that goes with the name, or with any other. Give it once for each token. Lengths are those of
 // WithBasicAuth.
 func WithToken(name, token string) Option {
-	return func(c *config) error {
-		if err := checkSecret("token", token); err != nil {
-			return err
-		}
-		return c.admit(name, token, true)
-	}
+	return func(c *config) error { return c.admit(name, "token", token) }
 }
 
 // WithTitle names the installation on the page, for instance "production, eu-1", beside the server and the database.

@@ -59,20 +59,18 @@ func (a *arguments) fail(field, value, rule string) {
 	}
 }
 
-// text reads a text of up to most bytes; it may be missing or empty.
-func (a *arguments) text(field string, most int) string {
-	value := a.values.Get(field)
-	if value != "" {
-		if p := argument.Text(field, value, most); p != nil {
-			a.fail(p.Field, p.Value, p.Rule)
-		}
+// text reads a text as long as a name at most; it may be missing or empty.
+func (a *arguments) text(field string) string {
+	if a.values.Get(field) == "" {
+		return ""
 	}
-	return value
+	return a.needed(field)
 }
 
-func (a *arguments) name() string {
-	value := a.values.Get("name")
-	if p := argument.Text("name", value, pglock.MaxNameBytes); p != nil {
+// needed reads a text that must not be missing.
+func (a *arguments) needed(field string) string {
+	value := a.values.Get(field)
+	if p := argument.Text(field, value, pglock.MaxNameBytes); p != nil {
 		a.fail(p.Field, p.Value, p.Rule)
 	}
 	return value
@@ -82,25 +80,11 @@ func (a *arguments) limit() int {
 	return int(cmp.Or(a.positive("limit", MaxLimit, "be from 1 to "+strconv.Itoa(MaxLimit)), DefaultLimit))
 }
 
-func (a *arguments) flag(field string) bool {
-	switch value := a.values.Get(field); value {
-	case "", "0":
-		return false
-	case "1":
-		return true
-	default:
-		a.fail(field, argument.Shorten(value), "be 0 or 1")
-		return false
-	}
-}
-
-func (a *arguments) order() string {
-	value := a.values.Get("order")
-	if value == "" {
-		return orders[0]
-	}
-	if !slices.Contains(orders, value) {
-		a.fail("order", argument.Shorten(value), "be one of "+strings.Join(orders, ", "))
+// choice reads one of some words; the first one if it is missing.
+func (a *arguments) choice(field, rule string, words ...string) string {
+	value := cmp.Or(a.values.Get(field), words[0])
+	if !slices.Contains(words, value) {
+		a.fail(field, argument.Shorten(value), rule)
 	}
 	return value
 }
@@ -122,8 +106,13 @@ func (a *arguments) positive(field string, most int64, rule string) int64 {
 var listArguments = []string{"match", "order", "free", "limit", "after"}
 
 func (a *arguments) list() query {
-	q := query{match: a.text("match", pglock.MaxNameBytes), order: a.order(), free: a.flag("free"), limit: a.limit(),
-		after: a.text("after", pglock.MaxNameBytes)}
+	q := query{
+		match: a.text("match"),
+		order: a.choice("order", "be one of "+strings.Join(orders, ", "), orders...),
+		free:  a.choice("free", "be 0 or 1", "0", "1") == "1",
+		limit: a.limit(),
+		after: a.text("after"),
+	}
 	if q.after != "" && q.order != orders[0] {
 		a.fail("after", argument.Shorten(q.after), "be given with order=name only")
 	}
@@ -133,7 +122,7 @@ func (a *arguments) list() query {
 // stream reads the arguments of api/stream: the name of a lock, or those of a list.
 func streamQuery(raw string) (query, error) {
 	if a := readArguments(raw, "name"); a.wrong == nil && a.values.Has("name") {
-		q := query{name: a.name()}
+		q := query{name: a.needed("name")}
 		return q, a.wrong
 	}
 	a := readArguments(raw, append([]string{"name"}, listArguments...)...)

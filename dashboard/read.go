@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -24,11 +25,6 @@ const (
 
 // errBusy: too many reads are under way.
 var errBusy = errors.New("dashboard: too many requests at once")
-
-// reading runs f when one of the connections for reading is free.
-func (d *Dashboard) reading(ctx context.Context, f func(context.Context) error) error {
-	return inTurn(ctx, d.reads, f)
-}
 
 // inTurn runs f for a limited time, when there is room for it among those under way.
 func inTurn(ctx context.Context, underWay chan struct{}, f func(context.Context) error) error {
@@ -52,7 +48,7 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 		list.Limit = min(q.limit+1, lockadmin.MaxPageSize)
 	}
 	var infos []pglock.LockInfo
-	err = d.reading(ctx, func(ctx context.Context) error {
+	err = inTurn(ctx, d.reads, func(ctx context.Context) error {
 		all, err := d.admin.Overview(ctx, illShown)
 		v.Ill = viewIll(all)
 		if err != nil || v.Ill.closed() {
@@ -112,7 +108,7 @@ func (d *Dashboard) judge(ctx context.Context, v *locksView, infos []pglock.Lock
 
 // readWhy asks what is wrong with a lock. nil: nobody can tell now.
 func (d *Dashboard) readWhy(ctx context.Context, name string) (v *whyView) {
-	err := d.reading(ctx, func(ctx context.Context) error {
+	err := inTurn(ctx, d.reads, func(ctx context.Context) error {
 		e, err := d.admin.Explain(ctx, name)
 		v = viewWhy(e, d.admin.Place().Schema)
 		return err
@@ -130,7 +126,7 @@ func (d *Dashboard) readSessions(ctx context.Context, match, after string, limit
 	v = sessionsView{At: time.Now().UTC()}
 	q := lockadmin.SessionsQuery{Match: match, After: after, Limit: limit + 1,
 		PageSize: min(limit+1, lockadmin.MaxPageSize)}
-	err = d.reading(ctx, func(ctx context.Context) error {
+	err = inTurn(ctx, d.reads, func(ctx context.Context) error {
 		v.Sessions, v.More, err = first(limit, d.admin.Sessions(ctx, q), viewSession)
 		return err
 	})
@@ -138,7 +134,7 @@ func (d *Dashboard) readSessions(ctx context.Context, match, after string, limit
 }
 
 func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err error) {
-	err = d.reading(ctx, func(ctx context.Context) error {
+	err = inTurn(ctx, d.reads, func(ctx context.Context) error {
 		infos, err := d.admin.Holders(ctx, name)
 		if err != nil {
 			return err
@@ -165,7 +161,7 @@ func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err e
 func (d *Dashboard) readHistory(ctx context.Context, name string, before int64, limit int) (v historyView, err error) {
 	v = historyView{At: time.Now().UTC()}
 	q := lockadmin.HistoryQuery{Lock: name, Before: before, Limit: limit + 1, PageSize: min(limit+1, pageRows)}
-	err = d.reading(ctx, func(ctx context.Context) error {
+	err = inTurn(ctx, d.reads, func(ctx context.Context) error {
 		if v.Events, v.More, err = first(limit, d.admin.History(ctx, q), viewEvent); err != nil {
 			return err
 		}
@@ -178,17 +174,12 @@ func (d *Dashboard) readHistory(ctx context.Context, name string, before int64, 
 
 // first reads a list up to a limit, and reports whether there is more.
 func first[T, V any](limit int, list iter.Seq2[T, error], view func(T) V) (some []V, more bool, err error) {
-	some = []V{}
-	for one, err := range list {
-		switch {
-		case err != nil:
-			return some, false, err
-		case len(some) == limit:
-			return some, true, nil
-		}
-		some = append(some, view(one))
+	all, more, err := lists.First(limit, list)
+	some = make([]V, len(all))
+	for i, one := range all {
+		some[i] = view(one)
 	}
-	return some, false, nil
+	return some, more, err
 }
 
 // breakLock ends a lease. It goes on when the client leaves: nobody could see what became of it.

@@ -93,12 +93,12 @@ func (d *Dashboard) explain(err error) refusal {
 	return unavailable("The database cannot be reached, or it failed.")
 }
 
-// lacks refuses something that needs a role, if that is why it failed.
-func (d *Dashboard) lacks(err error, role, what string) error {
+// lacks refuses something that needs the role pglock_admin, if that is why it failed.
+func (d *Dashboard) lacks(err error, what string) error {
 	if errors.Is(err, pglock.ErrPermission) {
 		d.onError(err)
 		return refused(http.StatusForbidden,
-			fmt.Sprintf("The database user of this page needs the role %s to %s.", role, what))
+			"The database user of this page needs the role pglock_admin to "+what+".")
 	}
 	return err
 }

@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 )
@@ -47,17 +46,9 @@ func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Iden
 		w.Header().Set("Content-Type", streamKind)
 		return nil
 	}
-	if !d.enter() {
-		return refused(http.StatusServiceUnavailable, "The server is shutting down.")
-	}
-	defer d.streams.Done()
 	f, err := d.join(q)
 	if err != nil {
-		text := "Too many pages are open. Close some, or try again later."
-		if errors.Is(err, errManyFeeds) {
-			text = "Too many different views are open. Try again later."
-		}
-		return refused(http.StatusServiceUnavailable, text)
+		return err
 	}
 	defer d.leave(q, f)
 	_ = c.SetReadDeadline(time.Time{}) // a ReadTimeout of the host's server would end the stream

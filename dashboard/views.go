@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/shown"
@@ -13,12 +12,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// token is a pglock.Token in JSON: a text, because programs that keep numbers as doubles change those above 2^53.
-type token pglock.Token
-
-func (t token) MarshalJSON() ([]byte, error) {
-	return strconv.AppendQuote(nil, strconv.FormatInt(int64(t), 10)), nil
-}
+// Tokens, tickets and numbers of events are texts in JSON (string), because programs that keep numbers as doubles
+// change those above 2^53.
 
 type lockView struct {
 	Name       string          `json:"name"`
@@ -30,7 +25,7 @@ type lockView struct {
 	Holder     string          `json:"holder"`
 	Life       lockadmin.Life  `json:"life,omitempty"` // of the holder, in the list alone; "" if it is free
 	Session    string          `json:"session"`
-	Token      token           `json:"token"`
+	Token      pglock.Token    `json:"token,string"`
 	AcquiredAt time.Time       `json:"acquired_at"`
 	RenewedAt  time.Time       `json:"renewed_at"`
 	ExpiresAt  time.Time       `json:"expires_at,omitzero"`
@@ -52,7 +47,7 @@ func viewLock(i pglock.LockInfo) lockView {
 	v := lockView{
 		Name: i.Name, Slot: i.Slot, Mode: i.Mode, Limit: i.Limit, Subtree: i.Subtree,
 		Held: i.Held, Holder: i.Holder, Session: i.Session,
-		Token: token(i.Token), AcquiredAt: i.AcquiredAt, RenewedAt: i.RenewedAt, ExpiresAt: i.ExpiresAt,
+		Token: i.Token, AcquiredAt: i.AcquiredAt, RenewedAt: i.RenewedAt, ExpiresAt: i.ExpiresAt,
 		EndedAt:   i.EndedAt,
 		Remaining: i.Remaining.Milliseconds(), TTL: i.TTL.Milliseconds(), Waiting: i.Waiting,
 		Grants: i.Grants, Slowest: i.SlowestRenewal.Milliseconds(), Longest: i.LongestWait.Milliseconds(),
@@ -75,7 +70,7 @@ func (v lockView) stable() lockView {
 
 type waiterView struct {
 	Place   int         `json:"place"`
-	Ticket  string      `json:"ticket"`
+	Ticket  int64       `json:"ticket,string"`
 	Mode    pglock.Mode `json:"mode"`
 	Limit   int         `json:"limit"`
 	Holder  string      `json:"holder"`
@@ -91,7 +86,7 @@ type waiterView struct {
 }
 
 func viewWaiter(w lockadmin.Waiter) waiterView {
-	return waiterView{Place: w.Place, Ticket: strconv.FormatInt(w.Ticket, 10), Mode: w.Mode, Limit: w.Limit,
+	return waiterView{Place: w.Place, Ticket: w.Ticket, Mode: w.Mode, Limit: w.Limit,
 		Holder:  w.Holder,
 		Session: w.Session, Alive: w.Alive, Since: w.Since, Waiting: w.Waiting.Milliseconds(), Behind: w.Behind,
 		BehindLock: w.BehindLock, Subtree: w.Subtree,
@@ -99,15 +94,13 @@ func viewWaiter(w lockadmin.Waiter) waiterView {
 }
 
 type fenceView struct {
-	Resource   string    `json:"resource"`
-	LastToken  token     `json:"last_token"`
-	Lock       string    `json:"lock"`
-	AdvancedAt time.Time `json:"advanced_at"`
+	Resource   string       `json:"resource"`
+	LastToken  pglock.Token `json:"last_token,string"`
+	Lock       string       `json:"lock"`
+	AdvancedAt time.Time    `json:"advanced_at"`
 }
 
-func viewFence(f lockadmin.FenceInfo) fenceView {
-	return fenceView{f.Resource, token(f.LastToken), f.Lock, f.AdvancedAt}
-}
+func viewFence(f lockadmin.FenceInfo) fenceView { return fenceView(f) }
 
 // locksView is the answer of api/locks.
 type locksView struct {
@@ -219,15 +212,15 @@ type sessionsView struct {
 
 // eventView is an event in JSON. Of what is no tenure it has no times but At.
 type eventView struct {
-	ID        string              `json:"id"`
+	ID        int64               `json:"id,string"`
 	Kind      lockadmin.EventKind `json:"kind"`
 	Lock      string              `json:"lock"`
 	Slot      int                 `json:"slot"`
 	Mode      pglock.Mode         `json:"mode"`
 	Limit     int                 `json:"limit"`
 	Subtree   bool                `json:"subtree"`
-	Token     token               `json:"token"`
-	NewToken  token               `json:"new_token"`
+	Token     pglock.Token        `json:"token,string"`
+	NewToken  pglock.Token        `json:"new_token,string"`
 	Holder    string              `json:"holder"`
 	Session   string              `json:"session"`
 	GrantedAt time.Time           `json:"granted_at,omitzero"`
@@ -240,9 +233,9 @@ type eventView struct {
 }
 
 func viewEvent(e lockadmin.HistoryEntry) eventView {
-	return eventView{ID: strconv.FormatInt(e.ID, 10), Kind: e.Kind, Lock: e.Lock, Slot: e.Slot, Mode: e.Mode,
+	return eventView{ID: e.ID, Kind: e.Kind, Lock: e.Lock, Slot: e.Slot, Mode: e.Mode,
 		Limit: e.Limit, Subtree: e.Subtree,
-		Token: token(e.Token), NewToken: token(e.NewToken), Holder: e.Holder, Session: e.Session,
+		Token: e.Token, NewToken: e.NewToken, Holder: e.Holder, Session: e.Session,
 		GrantedAt: e.GrantedAt, EndedAt: e.EndedAt, At: e.At, Actor: e.Actor, DBUser: e.DBUser, Reason: e.Reason,
 		Resource: e.Resource}
 }
@@ -257,10 +250,10 @@ type historyView struct {
 }
 
 type brokenView struct {
-	Name     string `json:"name"`
-	Holder   string `json:"holder"`
-	Token    token  `json:"token"`
-	NewToken token  `json:"new_token"`
+	Name     string       `json:"name"`
+	Holder   string       `json:"holder"`
+	Token    pglock.Token `json:"token,string"`
+	NewToken pglock.Token `json:"new_token,string"`
 }
 
 // fingerprint is equal for two answers that differ only in the time that has passed.

@@ -1,5 +1,7 @@
 // Talks to the server: requests, and streams that stay open and come back.
 
+import { queryOf } from './route.js';
+
 const base = new URL('.', document.baseURI);
 base.username = base.password = ''; // fetch refuses an address with credentials; the browser sends them anyway
 
@@ -34,11 +36,7 @@ export class Refused extends Error {
 
 function address(path, query = {}) {
   const url = new URL(path, base);
-  for (const [name, value] of Object.entries(query)) {
-    if (value !== '' && value !== null && value !== undefined && value !== false) {
-      url.searchParams.set(name, value === true ? '1' : value);
-    }
-  }
+  url.search = queryOf(query);
   return url;
 }
 
@@ -62,24 +60,25 @@ async function check(response, kind) {
   return response;
 }
 
-// get asks once.
-export async function get(path, query, signal) {
-  const response = await fetch(address(path, query), { signal, headers: { Accept: 'application/json' } });
-  await check(response, 'application/json');
+async function ask(url, request) {
+  const response = await check(await fetch(url, request), 'application/json');
   return parse(await response.text());
+}
+
+// get asks once.
+export function get(path, query, signal) {
+  return ask(address(path, query), { signal, headers: { Accept: 'application/json' } });
 }
 
 // breakLease ends the lease with this token, and no other.
 export async function breakLease(name, token, reason) {
   const digits = String(token);
   if (!/^[0-9]+$/.test(digits)) throw new Refused(400, `token is ${digits}: it must be a number`);
-  const response = await fetch(address('api/break'), {
+  return ask(address('api/break'), {
     method: 'POST',
     headers: { 'Content-Type': 'application/json' },
     body: `{"name":${JSON.stringify(name)},"token":${digits},"reason":${JSON.stringify(reason)}}`,
   });
-  await check(response, 'application/json');
-  return parse(await response.text());
 }
 
 const QUIET = 45_000; // the server says something, if only a comment, well within this time

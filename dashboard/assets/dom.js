@@ -18,13 +18,18 @@ function build(element, attributes, children) {
     if (typeof value === 'function') element.addEventListener(name, value);
     else element.setAttribute(name, value === true ? '' : String(value));
   }
-  element.append(...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false));
+  element.append(...present(children));
   return element;
+}
+
+// present leaves out what a condition has left empty.
+function present(children) {
+  return children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false);
 }
 
 // put replaces what an element holds.
 export function put(element, ...children) {
-  element.replaceChildren(...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false));
+  element.replaceChildren(...present(children));
   return element;
 }
 
@@ -61,7 +66,7 @@ export function morph(from, to) {
 }
 
 // Rows keeps the children of an element in step with a list: one child for each key, in the order of the list.
-// make(item) returns an object with the child as `element` and a function `update(item)`.
+// make(item) returns an object with the child as `element` and a function `update(item)`; tick() calls those of the rows.
 export class Rows {
   constructor(parent, key, make) {
     this.parent = parent;
@@ -93,6 +98,10 @@ export class Rows {
       else this.parent.insertBefore(row.element, next);
     }
     this.keepFocus(focused, at);
+  }
+
+  tick() {
+    for (const row of this.rows.values()) row.tick();
   }
 
   // keepFocus returns the focus to where it was; if that row is gone, to the one that is in its place.

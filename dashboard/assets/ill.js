@@ -1,8 +1,8 @@
 // What is wrong in the whole database, whatever the list below shows: a line for each lock that is not well.
 
-import { h, mark, put, Rows, write } from './dom.js';
+import { h, mark, Rows, write } from './dom.js';
 import { link } from './route.js';
-import { count, escaped, seconds, shown } from './text.js';
+import { count, escaped, seconds, shown, showIn } from './text.js';
 import { countsOf, showVerdict } from './verdict.js';
 
 // illSection returns the section, which is hidden until show(ill, at) has something for it. at is the server's clock.
@@ -37,9 +37,6 @@ export function illSection() {
       rest.hidden = !rest.textContent;
       element.hidden = false;
     },
-    tick() {
-      for (const row of rows.rows.values()) row.tick();
-    },
   };
 }
 
@@ -62,10 +59,7 @@ function makeLine(one) {
       one = changed;
       showVerdict(element, word, one.severity);
       write(text, escaped(one.text));
-      if (who.dataset.of !== (one.who ?? '')) {
-        who.dataset.of = one.who ?? '';
-        put(who, one.who ? shown(one.who, { title: escaped(one.who) }) : null);
-      }
+      showIn(who, one.who ?? '');
       write(waiting, one.waiting > 0 ? `${one.waiting} ${one.waiting === 1 ? 'waits' : 'wait'}` : 'nobody waits');
       mark(waiting, 'data-some', one.waiting > 0 ? '' : null);
       mark(since, 'datetime', one.since ?? null);

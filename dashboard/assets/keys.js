@@ -1,6 +1,7 @@
 // The keyboard: single keys, which people can turn off, and the dialog that lists them.
 
 import { h } from './dom.js';
+import { keep, recall } from './stored.js';
 
 const LIST = [
   ['/', 'search'],
@@ -18,21 +19,8 @@ const LIST = [
   ['?', 'this list'],
 ];
 
-function enabled() {
-  try {
-    return localStorage.getItem('pglock-keys') !== 'off';
-  } catch {
-    return true;
-  }
-}
-
-function enable(on) {
-  try {
-    localStorage.setItem('pglock-keys', on ? 'on' : 'off');
-  } catch {
-    /* without storage the keys stay on */
-  }
-}
+const enabled = () => recall('keys') !== 'off';
+const enable = (on) => keep('keys', on ? 'on' : 'off');
 
 const typing = (element) => element?.closest('input:not([type=checkbox]), textarea, select, [contenteditable]');
 

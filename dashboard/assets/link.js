@@ -26,16 +26,9 @@ let fresh = 0; // when the last data came, by performance.now()
 let freshAt = null; // the same, by the clock
 let trouble = '';
 let slow;
-const listeners = new Set();
 
 // live says whether the data on the page is of this moment.
 export const live = () => now === 'live';
-
-// onState calls f whenever the state changes.
-export function onState(f) {
-  listeners.add(f);
-  return () => listeners.delete(f);
-}
 
 // follow opens the stream of a view; the one before ends. missing(words) is called if the server has no such thing.
 export function follow(query, event, missing = null) {
@@ -107,7 +100,6 @@ function change(name, words = '') {
   now = name;
   trouble = words;
   draw();
-  for (const f of listeners) f(name);
 }
 
 function sentence() {

@@ -4,7 +4,7 @@ import { get } from './api.js';
 import { breakDialog } from './break.js';
 import { commandText } from './command.js';
 import { h, morph, put, s, write } from './dom.js';
-import { fencesTable, historyTable, holderCard, queueTable, whyList } from './lockparts.js';
+import { breakButton, fencesTable, historyTable, holderCard, queueTable, whyList } from './lockparts.js';
 import { heldFor, received, remaining } from './lease.js';
 import * as connection from './link.js';
 import { loading, title } from './notes.js';
@@ -31,12 +31,10 @@ export function lockView(root, params) {
   const why = h('div', {});
   const holders = h('div', { class: 'holders' });
   const queue = h('div', { class: 'canvas' });
-  const queueList = h(
-    'details',
-    {},
-    h('summary', {}, 'The queue as a table'),
-    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'The queue as a table' }, h('div')),
-  );
+  const scrolled = (name, ...content) =>
+    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': name }, ...content);
+  const asTable = 'The queue as a table';
+  const queueList = h('details', {}, h('summary', {}, asTable), scrolled(asTable, h('div')));
   const line = h('div', { class: 'canvas' });
   const legend = h(
     'ul',
@@ -55,8 +53,8 @@ export function lockView(root, params) {
     ),
   );
   const level = h('p', { class: 'hint' });
-  const fences = h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Fences' }, h('div'));
-  const history = h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'History' });
+  const fences = scrolled('Fences', h('div'));
+  const history = scrolled('History');
   const older = h('button', { type: 'button', hidden: true, click: () => readMore() }, 'Older entries');
   const cards = {
     why: card('What is going on', 'h-why', why),
@@ -121,14 +119,9 @@ export function lockView(root, params) {
     h('p', {}, h('a', { href: route.link('locks', { match: name, free: true }) }, 'Search the list for this name')),
   ];
 
-  const first = () => data.holders.find((l) => l.held) ?? data.lock;
-
   function draw(changed) {
     data = changed;
-    data.holders = received(data.holders ?? []);
-    data.waiters = received(data.waiters ?? []);
-    data.fences ??= [];
-    received([data.lock]);
+    received([data.lock, ...data.holders, ...data.waiters]);
     waits.remove();
     missing.hidden = true;
     words();
@@ -141,7 +134,7 @@ export function lockView(root, params) {
     cards.fences.hidden = data.fences.length === 0;
     morph(fences.firstChild, h('div', {}, fencesTable(data)));
     pictures();
-    asking?.moved(data.holders.find((l) => l.held && l.slot === asking.slot) ?? null);
+    asking?.moved(data.holders.find((l) => l.slot === asking.slot) ?? null);
     const state = JSON.stringify([
       data.lock.token,
       data.lock.held,
@@ -156,7 +149,7 @@ export function lockView(root, params) {
 
   // words says the state in a sentence, and in the tab's title. Screen readers hear it again when the state changes.
   function words() {
-    const held = data.holders.filter((l) => l.held);
+    const held = data.holders;
     const waiting = data.more_waiters
       ? `more than ${data.waiters.length} wait`
       : data.waiters.length === 0
@@ -195,7 +188,7 @@ export function lockView(root, params) {
   let parts = [];
 
   function drawHolders() {
-    const held = data.holders.filter((l) => l.held);
+    const held = data.holders;
     cards.holders.hidden = held.length === 0;
     write(cards.holders.querySelector('h2'), held.length > 1 ? `Holders (${held.length})` : 'Holder');
     const key = JSON.stringify([held.map((l) => [l.slot, l.token, l.metadata]), data.can_break]);
@@ -210,11 +203,7 @@ export function lockView(root, params) {
       put(
         actions,
         data.can_break && held.length === 1
-          ? h(
-              'button',
-              { type: 'button', class: 'danger', 'aria-keyshortcuts': 'b', click: () => ask(first()) },
-              'Break lease…',
-            )
+          ? breakButton({ 'aria-keyshortcuts': 'b', click: () => ask(data.holders[0]) })
           : null,
       );
     }

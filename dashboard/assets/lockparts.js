@@ -55,6 +55,10 @@ function step(one) {
 const lines = (text) =>
   text.split('\n').map((line, i) => [i > 0 ? '\n' : null, shown(line, { 'data-code': true })]);
 
+// breakButton opens the dialog that breaks a lease.
+export const breakButton = (attributes) =>
+  h('button', { type: 'button', class: 'danger', ...attributes }, 'Break lease…');
+
 // holderCard returns { element, update(lock), tick() } for one lease; onBreak, if given, adds a button.
 export function holderCard(lock, onBreak) {
   const held = h('dd', {});
@@ -69,18 +73,7 @@ export function holderCard(lock, onBreak) {
       'div',
       { class: 'holder-head' },
       h('h3', {}, shown(lock.holder)),
-      onBreak
-        ? h(
-            'button',
-            {
-              type: 'button',
-              class: 'danger',
-              click: onBreak,
-              'aria-label': `Break the lease of ${escaped(lock.holder)}`,
-            },
-            'Break lease…',
-          )
-        : null,
+      onBreak ? breakButton({ click: onBreak, 'aria-label': `Break the lease of ${escaped(lock.holder)}` }) : null,
     ),
     h(
       'dl',
@@ -126,29 +119,14 @@ export function holderCard(lock, onBreak) {
 }
 
 function table(name, heads, rows) {
+  const head = heads.map((words) => h('th', { scope: 'col' }, words));
+  const cells = (row) => row.map((content) => h('td', {}, content));
+  const body = rows.map((row) => h('tr', {}, cells(row)));
   return h(
     'table',
     { class: 'plain-table', 'aria-label': name },
-    h(
-      'thead',
-      {},
-      h(
-        'tr',
-        {},
-        heads.map((head) => h('th', { scope: 'col' }, head)),
-      ),
-    ),
-    h(
-      'tbody',
-      {},
-      rows.map((row) =>
-        h(
-          'tr',
-          {},
-          row.map((cell) => h('td', {}, cell)),
-        ),
-      ),
-    ),
+    h('thead', {}, h('tr', {}, head)),
+    h('tbody', {}, body),
   );
 }
 

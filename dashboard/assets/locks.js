@@ -1,14 +1,15 @@
 // The view of all locks: a live table, with search, orders and pages. The server searches and sorts, so that a million
 // locks are as quick as ten.
 
-import { h, mark, put, Rows, write } from './dom.js';
+import { h, mark, put, write } from './dom.js';
 import { illSection } from './ill.js';
 import { heldFor, leaseBar, longestWait, received } from './lease.js';
 import * as connection from './link.js';
+import { cell, listPage } from './list.js';
 import { showLife } from './lives.js';
-import { loading, say, title } from './notes.js';
+import { title } from './notes.js';
 import { go, link, setHome } from './route.js';
-import { count, escaped, modeOf, seconds, shown } from './text.js';
+import { count, escaped, modeOf, seconds, shown, showIn } from './text.js';
 import { showVerdict } from './verdict.js';
 
 const PAGE = 100;
@@ -27,7 +28,6 @@ const ORDERS = {
   waiting: 'waiting, longest first',
   expiry: 'expiry, soonest first',
 };
-const TYPING = 150; // ms without a key before the server is asked
 
 const keyOf = (lock) => `${lock.slot ?? 0}\u0000${lock.name}`;
 const ILL = 'ill\u0000'; // begins the key of a line that says what is wrong
@@ -39,19 +39,7 @@ export function locksView(root, first, place) {
   let more = false;
   let closed = false; // somebody has locked a whole table
   let restore = place; // where the list was when it was left
-  let asked = false; // whether to speak the number of results
-  let timer;
 
-  const search = h('input', {
-    type: 'search',
-    id: 'search',
-    placeholder: 'Name or holder contains…',
-    autocomplete: 'off',
-    spellcheck: 'false',
-    'aria-keyshortcuts': '/',
-    maxlength: 512,
-    input: () => typed(),
-  });
   const order = h(
     'select',
     { id: 'order', change: () => sortBy(order.value) },
@@ -63,11 +51,12 @@ export function locksView(root, first, place) {
     { id: 'size', change: () => to({ limit: Number(size.value) === PAGE ? '' : size.value }) },
     [100, 500, 1000].map((n) => h('option', { value: n }, n)),
   );
-  const summary = h('p', { class: 'summary', id: 'summary' });
-  const heads = COLUMNS.map((c) =>
-    h(
-      'th',
-      { scope: 'col', role: 'columnheader' },
+  const list = listPage({
+    heading: 'Locks',
+    what: 'the locks',
+    placeholder: 'Name or holder contains…',
+    attributes: { class: 'rows locks', 'aria-labelledby': 'title', 'aria-describedby': 'summary' },
+    titles: COLUMNS.map((c) =>
       c.order
         ? h(
             'button',
@@ -77,47 +66,25 @@ export function locksView(root, first, place) {
           )
         : c.title,
     ),
-  );
-  const body = h('tbody', { role: 'rowgroup' });
-  const table = h(
-    'table',
-    { class: 'locks', role: 'table', 'aria-labelledby': 'title', 'aria-describedby': 'summary', 'aria-busy': 'true' },
-    h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)),
-    body,
-  );
-  table.hidden = true; // until there is something to show
-  const waits = loading('the locks');
-  const empty = h('p', { class: 'empty', hidden: true });
-  const start = h('a', { class: 'button' }, 'First page');
-  const next = h('a', { class: 'button', rel: 'next' }, 'Next page');
+    key: keyOf,
+    make: makeRow,
+    find: (match) => to({ match }, true),
+  });
+  const { heads, start, next, pager, rows, table } = list;
   const rest = h('p', { class: 'hint' });
-  const pager = h('nav', { class: 'pager', 'aria-label': 'Pages', hidden: true }, start, next, rest);
-  const rows = new Rows(body, keyOf, makeRow);
+  pager.append(rest);
   const ill = illSection();
 
   put(
     root,
-    h('div', { class: 'head' }, h('h1', { id: 'title', tabindex: '-1' }, 'Locks'), summary),
+    list.head,
     ill.element,
-    h(
-      'form',
-      {
-        class: 'tools',
-        role: 'search',
-        submit: (e) => {
-          e.preventDefault();
-          typed(0);
-        },
-      },
-      h('label', { class: 'field wide' }, h('span', {}, 'Search'), search),
+    list.tools(
       h('label', { class: 'field' }, h('span', {}, 'Sort by'), order),
       h('label', { class: 'field' }, h('span', {}, 'Page'), size),
       h('label', { class: 'check' }, free, 'also free locks'),
     ),
-    waits,
-    table,
-    empty,
-    pager,
+    list.content,
   );
 
   function to(change, replace = false) {
@@ -126,22 +93,14 @@ export function locksView(root, first, place) {
   }
 
   function sortBy(name) {
-    asked = true;
+    list.asked = true;
     to({ order: name === 'name' ? '' : name });
-  }
-
-  function typed(wait = TYPING) {
-    clearTimeout(timer);
-    timer = setTimeout(() => {
-      asked = true;
-      to({ match: search.value }, true);
-    }, wait);
   }
 
   function settings() {
     setHome(address);
     const by = params.order in ORDERS ? params.order : 'name';
-    if (document.activeElement !== search) search.value = params.match ?? '';
+    list.searched(params.match);
     order.value = by;
     free.checked = params.free === '1';
     size.value = params.limit ?? PAGE;
@@ -167,18 +126,14 @@ export function locksView(root, first, place) {
   }
 
   function draw(data) {
-    locks = received(data.locks ?? []);
+    locks = received(data.locks);
     more = data.more;
     ill.show(data.ill, data.at);
-    rows.show(locks);
+    closed = data.ill.locks[0]?.lock === '';
+    list.show(locks, nothing);
     locks.forEach((lock, i) =>
       mark(rows.rows.get(keyOf(lock)).element, 'data-same', i > 0 && locks[i - 1].name === lock.name ? '' : null),
     );
-    waits.remove();
-    closed = data.ill?.locks[0]?.lock === '';
-    table.hidden = locks.length === 0;
-    empty.hidden = locks.length > 0;
-    if (locks.length === 0) put(empty, nothing());
     const byName = order.value === 'name'; // the other orders have a beginning, and no pages
     next.hidden = !more || !byName;
     write(
@@ -188,14 +143,12 @@ export function locksView(root, first, place) {
     if (more)
       next.href = link('locks', {
         ...params,
-        after: data.next ?? locks.at(-1).name,
+        after: locks.at(-1).name,
         page: Number(params.page ?? 1) + 1,
       });
     pager.hidden = start.hidden && !more;
-    mark(table, 'aria-busy', 'false');
     summarize();
-    if (asked) say(spoken());
-    asked = false;
+    list.speak(spoken());
     if (restore) back();
   }
 
@@ -239,7 +192,7 @@ export function locksView(root, first, place) {
     const page = Number(params.page ?? 1);
     const which = more || page > 1 ? `page ${page}: ` : '';
     write(
-      summary,
+      list.summary,
       `${which}${count(n.held, 'lease')} held${more ? ', and more' : ''} · ${n.waiting} waiting` +
         (ill.counts ? ` · ${ill.counts}` : ''),
     );
@@ -247,7 +200,7 @@ export function locksView(root, first, place) {
   }
 
   function move(step) {
-    const links = [...body.querySelectorAll('a')];
+    const links = [...list.body.querySelectorAll('a')];
     const at = links.indexOf(document.activeElement);
     const to = links[at < 0 ? (step > 0 ? 0 : links.length - 1) : Math.max(0, Math.min(links.length - 1, at + step))];
     to?.focus();
@@ -261,22 +214,22 @@ export function locksView(root, first, place) {
       address = link('locks', changed);
       settings();
       follow();
-      if (!asked) window.scrollTo(0, 0);
+      if (!list.asked) window.scrollTo(0, 0);
       return true;
     },
     tick() {
-      ill.tick();
-      for (const row of rows.rows.values()) row.tick();
+      ill.rows.tick();
+      rows.tick();
     },
     address: () => address,
     focus() {
-      const left = (list) =>
-        [...list].find(([, row]) => row.opened || row.element.contains(document.activeElement))?.[0];
+      const left = (all) =>
+        [...all].find(([, row]) => row.opened || row.element.contains(document.activeElement))?.[0];
       const line = left(ill.rows.rows);
       return line === undefined ? left(rows.rows) : ILL + line;
     },
     keys: {
-      '/': () => search.select(),
+      ...list.keys,
       ArrowDown: () => move(1),
       j: () => move(1),
       ArrowUp: () => move(-1),
@@ -285,16 +238,8 @@ export function locksView(root, first, place) {
       a: () => sortBy('age'),
       w: () => sortBy('waiting'),
       e: () => sortBy('expiry'),
-      Escape: () => {
-        if (search.value) {
-          search.value = '';
-          typed(0);
-        }
-      },
     },
-    close() {
-      clearTimeout(timer);
-    },
+    close: list.close,
   };
 }
 
@@ -309,7 +254,6 @@ function makeRow(lock) {
   const lease = leaseBar();
   const waiting = h('span', { class: 'queue' });
   const since = h('span', { class: 'since' }); // how long the first has waited
-  const cell = (label, ...content) => h('td', { role: 'cell', 'data-label': label }, ...content);
   const element = h(
     'tr',
     { role: 'row', click: open },
@@ -332,10 +276,7 @@ function makeRow(lock) {
     update(changed) {
       const before = lock;
       lock = changed;
-      if (holder.dataset.of !== lock.holder) {
-        holder.dataset.of = lock.holder;
-        put(holder, lock.holder ? shown(lock.holder, { title: escaped(lock.holder) }) : '–');
-      }
+      showIn(holder, lock.holder, '–');
       showVerdict(element, verdict, lock.verdict);
       showLife(element, life, lock.life);
       write(mode, modeOf(lock));

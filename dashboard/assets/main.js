@@ -8,6 +8,7 @@ import { lockView } from './lock.js';
 import { showPlace } from './place.js';
 import { sessionsView } from './sessions.js';
 import { go, parseRoute } from './route.js';
+import { keep, recall } from './stored.js';
 import { unknownView } from './unknown.js';
 
 const main = document.getElementById('main');
@@ -67,33 +68,23 @@ document.querySelector('.skip').addEventListener('click', (e) => {
 const themes = ['auto', 'light', 'dark'];
 const themeButton = document.getElementById('theme');
 
-function stored() {
-  try {
-    return localStorage.getItem('pglock-theme') ?? 'auto';
-  } catch {
-    return 'auto';
-  }
-}
+const chosen = () => recall('theme') ?? 'auto';
 
 function setTheme(theme) {
   if (theme === 'auto') delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
-  try {
-    localStorage.setItem('pglock-theme', theme);
-  } catch {
-    /* it lasts as long as the page */
-  }
+  keep('theme', theme);
   const [glyph, words] = { auto: ['◐', 'Auto'], light: ['○', 'Light'], dark: ['●', 'Dark'] }[theme];
   themeButton.replaceChildren(glyph, h('span', {}, words));
   themeButton.setAttribute('aria-label', `Colours: ${theme === 'auto' ? 'as the system' : theme}. Change`);
 }
 
 function nextTheme() {
-  setTheme(themes[(themes.indexOf(stored()) + 1) % themes.length]);
+  setTheme(themes[(themes.indexOf(chosen()) + 1) % themes.length]);
 }
 
 showPlace();
-setTheme(themes.includes(stored()) ? stored() : 'auto');
+setTheme(themes.includes(chosen()) ? chosen() : 'auto');
 themeButton.addEventListener('click', nextTheme);
 document.getElementById('help').addEventListener('click', help);
 

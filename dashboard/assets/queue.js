@@ -7,8 +7,7 @@ const ROW = 40;
 const MOST = 30; // tickets in the picture; the table below has more
 
 // queuePicture draws into a new <svg>, for a place that is `width` wide.
-export function queuePicture({ holders, waiters, more }, width) {
-  const held = holders.filter((l) => l.held);
+export function queuePicture({ holders: held, waiters, more }, width) {
   const drawn = waiters.slice(0, MOST);
   const left = 27;
   const text = 56;
@@ -22,14 +21,7 @@ export function queuePicture({ holders, waiters, more }, width) {
   const first = top + heads * 46 + 30;
   const rest = more || waiters.length - drawn.length;
   const height = drawn.length === 0 ? first - 18 : first + drawn.length * step + (rest ? 22 : 0);
-  const svg = s('svg', {
-    class: 'picture queue-picture',
-    width,
-    height,
-    viewBox: `0 0 ${width} ${height}`,
-    role: 'img',
-    'aria-label': describe(held, waiters, more),
-  });
+  const svg = picture('queue-picture', width, height, describe(held, waiters, more));
 
   if (drawn.length > 0)
     svg.append(
@@ -106,6 +98,18 @@ function describe(held, waiters, more) {
     .map((w) => `${w.place}: ${escaped(w.holder)}, ${w.alive ? `waiting for ${lasted(w.waiting_ms)}` : 'gone'}`);
   const rest = waiters.length > 5 ? '; and so on' : '';
   return `${who} ${waiters.length}${more ? ' or more' : ''} in the queue. ${queue.join('; ')}${rest}.`;
+}
+
+// picture makes an <svg>, which screen readers hear as words.
+export function picture(name, width, height, words) {
+  return s('svg', {
+    class: `picture ${name}`,
+    width,
+    height,
+    viewBox: `0 0 ${width} ${height}`,
+    role: 'img',
+    'aria-label': words,
+  });
 }
 
 // label is a text that fit shortens to its room once it is on the page; a title has all of it.

@@ -14,14 +14,19 @@ export function setHome(hash) {
   home = hash;
 }
 
-// link writes the address of a view; parameters that are empty are left out.
-export function link(view, params = {}) {
+// queryOf writes parameters; those that are empty are left out.
+export function queryOf(params) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
     if (value !== '' && value !== null && value !== undefined && value !== false)
       query.set(name, value === true ? '1' : value);
   }
-  const text = query.toString().replaceAll('+', '%20'); // a + is %2B there
+  return query.toString();
+}
+
+// link writes the address of a view.
+export function link(view, params = {}) {
+  const text = queryOf(params).replaceAll('+', '%20'); // a + is %2B there
   return `#/${view}${text ? '?' + text : ''}`;
 }
 

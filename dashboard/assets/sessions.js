@@ -1,12 +1,14 @@
 // The view of sessions: the clients that hold or wait, and whether they are alive. The page asks every few seconds.
 
 import { get } from './api.js';
-import { h, mark, put, Rows, write } from './dom.js';
+import { h, put, write } from './dom.js';
+import { received } from './lease.js';
 import * as connection from './link.js';
+import { cell, listPage } from './list.js';
 import { showLife } from './lives.js';
-import { loading, say, title } from './notes.js';
+import { title } from './notes.js';
 import { go, link } from './route.js';
-import { clock, count, escaped, seconds, shown } from './text.js';
+import { clock, count, escaped, seconds, shown, showIn } from './text.js';
 
 const EVERY = 3_000;
 const PAGE = 200;
@@ -15,72 +17,19 @@ export function sessionsView(root, first) {
   let params = first;
   let abort = new AbortController();
   let timer;
-  let typing;
-  let asked = false;
 
-  const search = h('input', {
-    type: 'search',
-    id: 'search',
+  const list = listPage({
+    heading: 'Sessions',
+    what: 'the sessions',
     placeholder: 'Holder, session or application contains…',
-    autocomplete: 'off',
-    spellcheck: 'false',
-    'aria-keyshortcuts': '/',
-    maxlength: 512,
-    input: () => typed(150),
+    attributes: { class: 'rows sessions', 'aria-label': 'Sessions' },
+    titles: ['Client', 'State', 'Leases', 'Tickets', 'Heartbeat', 'Backend'],
+    key: (s) => s.id,
+    make: makeRow,
+    find: (match) => go('sessions', { match }, { replace: true }),
   });
-  const summary = h('p', { class: 'summary', id: 'summary' });
-  const body = h('tbody', { role: 'rowgroup' });
-  const heads = ['Client', 'State', 'Leases', 'Tickets', 'Heartbeat', 'Backend'];
-  const table = h(
-    'table',
-    { class: 'sessions', role: 'table', 'aria-label': 'Sessions', 'aria-busy': 'true' },
-    h(
-      'thead',
-      { role: 'rowgroup' },
-      h(
-        'tr',
-        { role: 'row' },
-        heads.map((t) => h('th', { scope: 'col', role: 'columnheader' }, t)),
-      ),
-    ),
-    body,
-  );
-  table.hidden = true; // until there is something to show
-  const waits = loading('the sessions');
-  const empty = h('p', { class: 'empty', hidden: true });
-  const start = h('a', { class: 'button' }, 'First page');
-  const next = h('a', { class: 'button', rel: 'next' }, 'Next page');
-  const pager = h('nav', { class: 'pager', 'aria-label': 'Pages', hidden: true }, start, next);
-  const rows = new Rows(body, (s) => s.id, makeRow);
-
-  put(
-    root,
-    h('div', { class: 'head' }, h('h1', { tabindex: '-1' }, 'Sessions'), summary),
-    h(
-      'form',
-      {
-        class: 'tools',
-        role: 'search',
-        submit: (e) => {
-          e.preventDefault();
-          typed(0);
-        },
-      },
-      h('label', { class: 'field wide' }, h('span', {}, 'Search'), search),
-    ),
-    waits,
-    table,
-    empty,
-    pager,
-  );
-
-  function typed(wait) {
-    clearTimeout(typing);
-    typing = setTimeout(() => {
-      asked = true;
-      go('sessions', { match: search.value }, { replace: true });
-    }, wait);
-  }
+  const { start, next } = list;
+  put(root, list.head, list.tools(), list.content);
 
   async function read() {
     clearTimeout(timer);
@@ -102,56 +51,43 @@ export function sessionsView(root, first) {
   }
 
   function draw(data) {
-    const list = data.sessions ?? [];
-    for (const one of list) one.came = performance.now();
-    rows.show(list);
-    waits.remove();
-    table.hidden = list.length === 0;
-    empty.hidden = list.length > 0;
-    put(empty, params.match ? ['No session contains ', shown(params.match), '.'] : 'No client is connected.');
-    mark(table, 'aria-busy', 'false');
+    const sessions = received(data.sessions);
+    list.show(sessions, () =>
+      params.match ? ['No session contains ', shown(params.match), '.'] : 'No client is connected.',
+    );
     start.hidden = !params.after;
     start.href = link('sessions', { match: params.match });
     next.hidden = !data.more;
-    if (data.more) next.href = link('sessions', { ...params, after: data.next ?? list.at(-1).id });
-    pager.hidden = start.hidden && next.hidden;
+    if (data.more) next.href = link('sessions', { ...params, after: sessions.at(-1).id });
+    list.pager.hidden = start.hidden && next.hidden;
     const bad = ['dead', 'silent']
-      .map((life) => [list.filter((s) => s.life === life).length, life])
+      .map((life) => [sessions.filter((s) => s.life === life).length, life])
       .filter(([n]) => n > 0)
       .map(([n, life]) => `${n} ${life}`);
-    const words = [`${count(list.length, 'session')}${data.more ? ', and more' : ''}`, ...bad].join(' · ');
-    write(summary, words);
-    title([...bad, count(list.length, 'session')].join(', '));
-    if (asked) say(words);
-    asked = false;
+    const words = [`${count(sessions.length, 'session')}${data.more ? ', and more' : ''}`, ...bad].join(' · ');
+    write(list.summary, words);
+    title([...bad, count(sessions.length, 'session')].join(', '));
+    list.speak(words);
   }
 
-  if (params.match) search.value = params.match;
+  list.searched(params.match);
   connection.leave();
   connection.retryWith(read);
   read();
   return {
     update(changed) {
       params = changed;
-      if (document.activeElement !== search) search.value = params.match ?? '';
+      list.searched(params.match);
       read();
       return true;
     },
     tick() {
-      for (const row of rows.rows.values()) row.tick();
+      list.rows.tick();
     },
-    keys: {
-      '/': () => search.select(),
-      Escape: () => {
-        if (search.value) {
-          search.value = '';
-          typed(0);
-        }
-      },
-    },
+    keys: list.keys,
     close() {
       clearTimeout(timer);
-      clearTimeout(typing);
+      list.close();
       abort.abort();
     },
   };
@@ -165,7 +101,6 @@ function makeRow(session) {
   const tickets = h('span', { class: 'number' });
   const beat = h('span', { class: 'number' });
   const backend = h('span', {});
-  const cell = (label, ...content) => h('td', { role: 'cell', 'data-label': label }, ...content);
   const element = h(
     'tr',
     { role: 'row' },
@@ -180,25 +115,18 @@ function makeRow(session) {
     element,
     update(changed) {
       session = changed;
-      if (client.dataset.of !== session.holder) {
-        client.dataset.of = session.holder;
-        put(
-          client,
-          session.holder
-            ? shown(session.holder, { title: escaped(session.holder) })
-            : shown(String(session.id).slice(0, 8)),
-        );
-      }
-      write(small, `${String(session.id).slice(0, 8)}${session.version ? ` · ${escaped(session.version)}` : ''}`);
+      const id = session.id.slice(0, 8);
+      showIn(client, session.holder, shown(id));
+      write(small, `${id}${session.version ? ` · ${escaped(session.version)}` : ''}`);
       showLife(element, state, session.life);
-      write(leases, String(session.leases ?? '–'));
-      write(tickets, String(session.tickets ?? '–'));
+      write(leases, String(session.leases));
+      write(tickets, String(session.tickets));
       write(
         backend,
         [
           session.pid ? `PID ${session.pid}` : '',
-          escaped(session.application ?? session.application_name ?? ''),
-          escaped(session.client ?? session.client_addr ?? ''),
+          escaped(session.application),
+          escaped(session.client),
         ]
           .filter(Boolean)
           .join(' · ') || '–',
@@ -206,7 +134,7 @@ function makeRow(session) {
       this.tick();
     },
     tick() {
-      const ms = session.silent_ms ?? session.since_heartbeat_ms;
+      const ms = session.since_heartbeat_ms;
       write(
         beat,
         Number.isFinite(ms)

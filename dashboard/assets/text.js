@@ -1,6 +1,6 @@
 // Turns what the server says into words: durations, moments, and texts that cannot pretend to be others.
 
-import { h } from './dom.js';
+import { h, put } from './dom.js';
 
 // What a reader does not see, or what changes the order of what they see: controls, formats, fillers, odd spaces.
 const UNSEEN = new RegExp(
@@ -39,10 +39,12 @@ export function shown(text, attributes = {}) {
   return element;
 }
 
-// short cuts a text to so many characters.
-export function short(text, most) {
-  const chars = [...escaped(text)];
-  return chars.length > most ? chars.slice(0, most - 1).join('') + '…' : chars.join('');
+// showIn shows a text in an element, with all of it for the mouse, or `otherwise` where it is empty. It changes nothing
+// if the text is the one from before.
+export function showIn(element, text, otherwise = null) {
+  if (element.dataset.of === text) return;
+  element.dataset.of = text;
+  put(element, text ? shown(text, { title: escaped(text) }) : otherwise);
 }
 
 // lasted writes milliseconds as people say them: 0.4s, 8.3s, 1m 1s, 2h 5m, 3d 4h.
@@ -78,13 +80,15 @@ function twoUnits(all) {
 
 const two = (n) => String(n).padStart(2, '0');
 
+// dateOf writes a day of the reader's clock.
+export const dateOf = (d) => `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
+
 // clock writes a moment by the reader's clock, with the date if that is not today.
-export function clock(moment, now = new Date()) {
+export function clock(moment) {
   const d = new Date(moment);
   if (!moment || Number.isNaN(d.getTime())) return '–';
   const time = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}`;
-  if (d.toDateString() === now.toDateString()) return time;
-  return `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())} ${time}`;
+  return d.toDateString() === new Date().toDateString() ? time : `${dateOf(d)} ${time}`;
 }
 
 // moment returns a <time> with the reader's clock and, for the mouse and for machines, the server's words.

@@ -1,8 +1,8 @@
 // Who held a lock, over time: a line for each holder, a bar with its token for each tenure, a sign for how it ended.
 
 import { s } from './dom.js';
-import { label } from './queue.js';
-import { clock, count, escaped, seconds } from './text.js';
+import { label, picture } from './queue.js';
+import { clock, count, dateOf, escaped, seconds } from './text.js';
 
 const LANE = 42;
 const MOST = 7; // holders with a line of their own
@@ -26,7 +26,6 @@ export function tenures(events, holders, at) {
     });
   }
   for (const lock of holders) {
-    if (!lock.held) continue;
     list.push({
       holder: lock.holder,
       token: lock.token,
@@ -61,14 +60,7 @@ export function timeline(all, at, width, most = 12) {
   const top = 30;
   const rows = lanes.length + (others ? 1 : 0);
   const height = top + rows * step + 10;
-  const svg = s('svg', {
-    class: 'picture timeline-picture',
-    width,
-    height,
-    viewBox: `0 0 ${width} ${height}`,
-    role: 'img',
-    'aria-label': describe(list, now),
-  });
+  const svg = picture('timeline-picture', width, height, describe(list, now));
 
   for (const tick of ticks(start, last, narrow ? 3 : 6)) {
     if (x(tick.at) < x0 + 4 || x(tick.at) > x1 - 4) continue;
@@ -195,20 +187,14 @@ const STEPS = [
 ];
 
 // ticks chooses round moments of the reader's clock.
-export function ticks(from, to, most) {
+function ticks(from, to, most) {
   const step = (STEPS.find((n) => (to - from) / 1000 / n <= most) ?? STEPS.at(-1)) * 1000;
   const zone = new Date(from).getTimezoneOffset() * 60_000;
   const list = [];
   for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to; at += step) {
     const d = new Date(at);
     const time = d.toTimeString().slice(0, step < 60_000 ? 8 : 5);
-    list.push({
-      at,
-      words:
-        step >= 86_400_000
-          ? `${d.getFullYear()}-${String(d.getMonth() + 1).padStart(2, '0')}-${String(d.getDate()).padStart(2, '0')}`
-          : time,
-    });
+    list.push({ at, words: step >= 86_400_000 ? dateOf(d) : time });
   }
   return list;
 }

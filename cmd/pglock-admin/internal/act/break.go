@@ -96,24 +96,35 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 	return cmd
 }
 
-// breakLock breaks one lease, after a question if somebody can answer it.
+// agreed asks whether to break what see has found, if somebody can answer. The error says that nothing was done.
+func (b breaking) agreed(o *cli.Options, cmd *cobra.Command, question string,
+	see func(context.Context, *lockadmin.Admin) (facts [][2]string, err error)) (asked bool, err error) {
+	if b.yes || !cli.Asks(cmd) {
+		return false, nil
+	}
+	var facts [][2]string
+	err = o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) (err error) {
+		facts, err = see(ctx, admin)
+		return err
+	})
+	if err != nil {
+		return true, err
+	}
+	return true, cli.Agreed(cmd.Context(), cmd, question, func(w *cli.Page) {
+		fmt.Fprintf(w, "at %s\n", shown.Line(o.At.Now().String()))
+		cli.DrawFields(w, facts)
+	})
+}
+
 func breakLock(o *cli.Options, cmd *cobra.Command, b breaking) error {
-	asked := !b.yes && cli.Asks(cmd)
-	if asked {
-		var seen look.LockView
-		err := o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) (err error) {
-			seen, err = toBreak(ctx, o, admin, b)
-			return err
+	asked, err := b.agreed(o, cmd, "End this lease?",
+		func(ctx context.Context, admin *lockadmin.Admin) ([][2]string, error) {
+			seen, err := toBreak(ctx, o, admin, b)
+			b.token, b.given = seen.Token, true
+			return factsToBreak(seen), err
 		})
-		if err != nil {
-			return err
-		}
-		b.token, b.given = seen.Token, true
-		if err := cli.Agreed(cmd.Context(), cmd, "End this lease?", func(w *cli.Page) {
-			drawToBreak(w, o, seen)
-		}); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	opts := []lockadmin.BreakOption{lockadmin.WithActor(b.by)}
 	if b.given {
@@ -162,7 +173,6 @@ func UnknownBreak(err error, see string) error {
 		Hint: see}
 }
 
-// lockFailed is breakFailed for one lock.
 func lockFailed(o *cli.Options, err error, name string) error {
 	return breakFailed(o, err, "pglock-admin why "+shown.Name(name)+o.Same(), SeeWhether(o, name))
 }
@@ -172,7 +182,6 @@ func SeeWhether(o *cli.Options, name string) string {
 	return "pglock-admin show " + shown.Name(name) + o.Same() + ", to see whether it was broken"
 }
 
-// toBreak is the lease that a break would end.
 func toBreak(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, b breaking) (look.LockView, error) {
 	infos, err := admin.Holders(ctx, b.name)
 	if err != nil {
@@ -196,20 +205,19 @@ func toBreak(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, b brea
 	return look.LockView{}, nameOneOf(ctx, o, admin, b.name, b.reason, lockadmin.ErrNotHeld)
 }
 
-func drawToBreak(w *cli.Page, o *cli.Options, l look.LockView) {
-	fmt.Fprintf(w, "at %s\n", shown.Line(o.At.Now().String()))
+func factsToBreak(l look.LockView) [][2]string {
 	waiting := "nobody"
 	if l.LockInfo.Waiting > 0 {
 		waiting = fmt.Sprint(l.LockInfo.Waiting)
 	}
-	cli.DrawFields(w, [][2]string{
+	return [][2]string{
 		{"lock", shown.Name(l.Name)},
 		{"holder", shown.Text(l.Holder)},
 		{"token", fmt.Sprint(int64(l.Token))},
 		{"held for", shown.Age(look.HeldFor(l.LockInfo))},
 		{"lease", fmt.Sprintf("%s of %s left", shown.Age(l.LockInfo.Remaining), shown.Duration(l.LockInfo.TTL))},
 		{"waiting", waiting},
-	})
+	}
 }
 
 // nameOneOf refuses to break a lock with several holders, and lists their tokens.

@@ -22,23 +22,19 @@ type breakSessionView struct {
 
 // breakSession ends all leases and tickets of a client, after a question if somebody can answer it.
 func breakSession(o *cli.Options, cmd *cobra.Command, b breaking) error {
-	if !b.yes && cli.Asks(cmd) {
-		var seen []lockadmin.Session
-		err := o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) (err error) {
-			seen, err = lists.All(admin.Sessions(ctx, lockadmin.SessionsQuery{Session: b.session}))
-			if err == nil && (len(seen) == 0 || seen[0].Leases+seen[0].Tickets == 0) {
-				err = noSuchSession(o, b.session)
+	_, err := b.agreed(o, cmd, "End all of this?",
+		func(ctx context.Context, admin *lockadmin.Admin) ([][2]string, error) {
+			seen, err := lists.All(admin.Sessions(ctx, lockadmin.SessionsQuery{Session: b.session}))
+			if err != nil {
+				return nil, err
 			}
-			return err
+			if len(seen) == 0 || seen[0].Leases+seen[0].Tickets == 0 {
+				return nil, noSuchSession(o, b.session)
+			}
+			return sessionToBreak(seen[0]), nil
 		})
-		if err != nil {
-			return err
-		}
-		if err := cli.Agreed(cmd.Context(), cmd, "End all of this?", func(w *cli.Page) {
-			drawSessionToBreak(w, o, seen[0])
-		}); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	return o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 		broken, err := admin.BreakSession(ctx, b.session, b.reason, lockadmin.WithActor(b.by))
@@ -63,8 +59,7 @@ func noSuchSession(o *cli.Options, id string) error {
 		"session %s holds nothing and waits for nothing; nothing was broken", shown.Text(id))
 }
 
-func drawSessionToBreak(w *cli.Page, o *cli.Options, s lockadmin.Session) {
-	fmt.Fprintf(w, "at %s\n", shown.Line(o.At.Now().String()))
+func sessionToBreak(s lockadmin.Session) [][2]string {
 	state := string(s.Life)
 	switch s.Life {
 	case lockadmin.LifeAlive:
@@ -72,14 +67,14 @@ func drawSessionToBreak(w *cli.Page, o *cli.Options, s lockadmin.Session) {
 	case lockadmin.LifeUnknown, lockadmin.LifeSilent:
 		state += ": if it lives, it goes on, without these leases, and queues again"
 	}
-	cli.DrawFields(w, [][2]string{
+	return [][2]string{
 		{"session", s.ID},
 		{"holder", shown.Text(s.Holder)},
 		{"state", state},
 		{"heartbeat", shown.Age(s.Silent) + " ago"},
 		{"leases", fmt.Sprint(s.Leases)},
 		{"tickets", fmt.Sprint(s.Tickets)},
-	})
+	}
 }
 
 func drawBrokenSession(w *cli.Page, v breakSessionView) {

@@ -88,12 +88,8 @@ ALL gives too: guard add refuses, and names the REVOKE.`,
 			if cmd.Flags().Changed("key") {
 				opts = append(opts, fencedstore.WithTableKey(key))
 			}
-			view, err := changeGuards(o, cmd, args[0], patience,
+			return changeGuards(o, cmd, args[0], patience, drawGuarded,
 				func(ctx context.Context, tx pgx.Tx) (GuardedView, error) { return addGuard(ctx, tx, args[0], opts) })
-			if err != nil {
-				return err
-			}
-			return o.Changed(cmd, view, func(w *cli.Page) { drawGuarded(w, o, view) })
 		},
 	}
 	cmd.Flags().StringVar(&resource, "resource", "", "`name` of the resource whose fence writers must pass (default "+
@@ -129,12 +125,8 @@ You need the role pglock_user, and you must own the table.`,
 					"guard drop lets everybody write to table %s without a fence, even a holder that has lost its "+
 						"lease: it needs --yes", shown.Text(args[0]))
 			}
-			view, err := changeGuards(o, cmd, args[0], patience,
+			return changeGuards(o, cmd, args[0], patience, drawUnguarded,
 				func(ctx context.Context, tx pgx.Tx) (GuardView, error) { return dropGuard(ctx, tx, args[0], o) })
-			if err != nil {
-				return err
-			}
-			return o.Changed(cmd, view, func(w *cli.Page) { drawUnguarded(w, o, view) })
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm that everybody may write to the table without a fence")
@@ -191,18 +183,20 @@ const (
 		WHERE c.oid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.regclass::pg_catalog.oid`
 )
 
-// changeGuards runs f in one transaction and commits it. The transaction waits for each lock for patience at most.
+// changeGuards runs f in one transaction, commits it and shows what it has done. The transaction waits for each lock
+// for patience at most.
 func changeGuards[T any](o *cli.Options, cmd *cobra.Command, table string, patience time.Duration,
-	f func(context.Context, pgx.Tx) (T, error)) (view T, err error) {
+	draw func(*cli.Page, *cli.Options, T), f func(context.Context, pgx.Tx) (T, error)) error {
 	if !cmd.Flags().Changed("lock-timeout") {
 		patience = max(time.Millisecond, min(defaultPatience, o.Timeout/2))
 	}
 	if patience < time.Millisecond || patience >= o.Timeout || patience > 24*time.Hour {
-		return view, cli.UsageErrorf("--lock-timeout 1s, or a longer --timeout too",
+		return cli.UsageErrorf("--lock-timeout 1s, or a longer --timeout too",
 			"--lock-timeout is %s: it must be from 1ms to 1d, and shorter than --timeout, which is %s",
 			shown.Duration(patience), shown.Duration(o.Timeout))
 	}
-	err = o.WithAdmin(cmd.Context(), func(ctx context.Context, _ *lockadmin.Admin) error {
+	var view T
+	err := o.WithAdmin(cmd.Context(), func(ctx context.Context, _ *lockadmin.Admin) error {
 		err := pgx.BeginTxFunc(ctx, o.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
 			if _, err := tx.Exec(ctx, waitNoLonger, fmt.Sprint(patience.Milliseconds())); err != nil {
 				return err
@@ -212,7 +206,10 @@ func changeGuards[T any](o *cli.Options, cmd *cobra.Command, table string, patie
 		})
 		return explainGuard(o, err, table, patience)
 	})
-	return view, err
+	if err != nil {
+		return err
+	}
+	return o.Changed(cmd, view, func(w *cli.Page) { draw(w, o, view) })
 }
 
 func addGuard(ctx context.Context, tx pgx.Tx, table string, opts []fencedstore.TableOption) (GuardedView, error) {
@@ -294,7 +291,6 @@ func guardOf(guards []GuardView, table string) (GuardView, bool) {
 	return guards[i], true
 }
 
-// explainGuard gives advice for the errors of guards.
 func explainGuard(o *cli.Options, err error, table string, patience time.Duration) error {
 	state := cli.StateOf(err)
 	argument, list := shown.Argument(table), "pglock-admin guard list"+o.Same()

@@ -86,7 +86,6 @@ holder that has lost its lease. To guard it again as it was:
 `, addAgain(v, o))
 }
 
-// problemWidth is the width to which a problem is wrapped.
 const problemWidth = 36
 
 func drawGuards(w *cli.Page, o *cli.Options, v GuardsView) {

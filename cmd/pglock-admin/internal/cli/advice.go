@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,6 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Again is the advice to try again.
 const Again = "the same command again"
 
 // Advice gives the exit code of an error, and the next step.
@@ -175,7 +175,8 @@ func serverAdvice(err error) (code int, hint string) {
 		return ExitPermission, lack.hint
 	case state == "42501" && errors.As(err, &connect):
 		return ExitPermission, fmt.Sprintf("let an administrator run: GRANT CONNECT ON DATABASE %s TO %s",
-			pgx.Identifier{databaseOf(connect.Config)}.Sanitize(), pgx.Identifier{connect.Config.User}.Sanitize())
+			pgx.Identifier{cmp.Or(connect.Config.Database, connect.Config.User)}.Sanitize(),
+			pgx.Identifier{connect.Config.User}.Sanitize())
 	case state == "28P01", state == "28000":
 		return ExitPermission, "another user or password: --database-url, DATABASE_URL, or PGUSER and PGPASSWORD"
 	case errors.Is(err, pglock.ErrPermission), state == "42501":
@@ -217,11 +218,4 @@ func Lost(err error) bool {
 	isEnd := func(end error) bool { return errors.Is(err, end) }
 	return slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, pgconn.ErrConnClosed}, isEnd) ||
 		strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") || Is[net.Error](err)
-}
-
-func databaseOf(c *pgconn.Config) string {
-	if c.Database == "" {
-		return c.User
-	}
-	return c.Database
 }

@@ -29,12 +29,10 @@ func Arguments(root *cobra.Command) {
 	}
 }
 
-// needsSubcommand refuses a command that only groups others.
 func needsSubcommand(cmd *cobra.Command, _ []string) error {
 	return UsageErrorf(cmd.CommandPath()+" --help", "%s needs a command", cmd.CommandPath())
 }
 
-// OneName checks the arguments of commands about one lock.
 func OneName(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return UsageErrorf("pglock-admin "+cmd.Use+`; a name with spaces needs quotes`, "%s takes the name of one "+
@@ -79,7 +77,6 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return UsageErrorf(help, "%v", err)
 }
 
-// kindOf names the kind of a flag's value.
 func kindOf(f *pflag.Flag) string {
 	switch f.Value.Type() {
 	case "int", "int64":
@@ -104,7 +101,6 @@ func OptionalName(cmd *cobra.Command, args []string) (string, error) {
 	return NameOf(cmd, args, 0)
 }
 
-// atMostOneName checks the arguments of commands about one lock or all.
 func atMostOneName(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 || len(args) == 1 && args[0] == "" {
 		return UsageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes", "%s takes the name of one "+

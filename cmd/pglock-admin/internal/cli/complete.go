@@ -30,24 +30,26 @@ func (o *Options) Completes(root *cobra.Command) {
 	})
 	for _, c := range withItsCommands(root) {
 		words := strings.Fields(c.Use)
-		if len(words) < 2 || strings.Trim(words[1], "[]") != "NAME" || c.ValidArgsFunction != nil {
-			if c.ValidArgsFunction == nil && !c.HasSubCommands() {
-				c.ValidArgsFunction = cobra.NoFileCompletions
-			}
-			continue
-		}
-		free := c.Name() != "break" && c.Name() != "waiters"
-		c.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
-			cobra.ShellCompDirective) {
-			if len(args) > 0 {
-				if cmd.Name() == "run" {
-					return nil, cobra.ShellCompDirectiveDefault
-				}
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return o.names(cmd, word, free)
+		switch {
+		case c.ValidArgsFunction != nil:
+		case len(words) > 1 && strings.Trim(words[1], "[]") == "NAME":
+			c.ValidArgsFunction = o.nameArgument
+		case !c.HasSubCommands():
+			c.ValidArgsFunction = cobra.NoFileCompletions
 		}
 	}
+}
+
+// nameArgument completes the arguments of a command that takes a NAME.
+func (o *Options) nameArgument(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
+	switch {
+	case len(args) == 0:
+		return o.names(cmd, word, cmd.Name() != "break" && cmd.Name() != "waiters")
+	case cmd.Name() == "run":
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
 // withItsCommands gives a command and all below it.
@@ -107,7 +109,6 @@ func (o *Options) names(cmd *cobra.Command, word string, free bool) (found []cob
 	return startingWith(found, word), cobra.ShellCompDirectiveNoFileComp
 }
 
-// sessionIDs gives the sessions that a word may become.
 func (o *Options) sessionIDs(cmd *cobra.Command, _ []string, word string) (found []cobra.Completion,
 	directive cobra.ShellCompDirective) {
 	o.complete(cmd, func(ctx context.Context, admin *lockadmin.Admin) {

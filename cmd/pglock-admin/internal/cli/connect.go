@@ -49,7 +49,6 @@ func (o *Options) url() string {
 	return o.Getenv("DATABASE_URL")
 }
 
-// source tells where the connection string came from.
 func (o *Options) source() string {
 	switch {
 	case o.DatabaseURL != "":
@@ -171,8 +170,5 @@ func Actor() string {
 		host = h
 	}
 	who := strings.ToValidUTF8(name+"@"+host, "?")
-	for len(who) > pglock.MaxHolderBytes {
-		who = strings.ToValidUTF8(who[:pglock.MaxHolderBytes], "")
-	}
-	return who
+	return strings.ToValidUTF8(who[:min(len(who), pglock.MaxHolderBytes)], "")
 }

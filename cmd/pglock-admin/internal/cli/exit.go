@@ -26,7 +26,6 @@ const (
 	ExitInterrupted = 130
 )
 
-// ExitCodesHelp lists the exit codes.
 const ExitCodesHelp = `Exit codes:
     0  done
     1  failed
@@ -83,7 +82,6 @@ func (e *Advised) Error() string {
 
 func (e *Advised) Unwrap() error { return e.Err }
 
-// Errorf is an error with its exit code and the next step.
 func Errorf(code int, hint, format string, args ...any) *Advised {
 	return &Advised{Text: fmt.Sprintf(format, args...), Code: code, Hint: hint}
 }

@@ -82,7 +82,6 @@ func Message(err error) string {
 	return s
 }
 
-// Innermost is the first cause of an error.
 func Innermost(err error) error {
 	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
 		err = next

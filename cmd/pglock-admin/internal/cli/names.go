@@ -10,7 +10,6 @@ import (
 	"github.com/pglock-dev/pglock/internal/shown"
 )
 
-// NamesHelp says how names are written.
 const NamesHelp = `You can paste a NAME as it is shown: plain, or in '…' where a shell needs that. A name that begins with - or ", or
 that holds a backslash or something that does not print, is shown and read as '"…"' with escapes such as \x1b and \n.
 After -- a NAME is taken as it is, which is what scripts need:

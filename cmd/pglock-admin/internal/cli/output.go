@@ -17,7 +17,6 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// The values of --output.
 const (
 	OutputTable = "table"
 	OutputJSON  = "json"
@@ -60,23 +59,19 @@ func (o *Options) showData(w io.Writer, v any) error {
 	if o.At == nil {
 		return WriteData(w, o.Output, v)
 	}
-	at, err := json.Marshal(o.At.Now())
+	first, err := json.Marshal(struct {
+		At      Where              `json:"at"`
+		Standby *lockadmin.Standby `json:"standby,omitempty"`
+	}{o.At.Now(), o.Standby})
 	if err != nil {
 		return err
 	}
-	all, err := json.Marshal(v)
+	rest, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	standby := ""
-	if o.Standby != nil {
-		text, err := json.Marshal(o.Standby)
-		if err != nil {
-			return err
-		}
-		standby = fmt.Sprintf(`"standby":%s,`, text)
-	}
-	return WriteData(w, o.Output, json.RawMessage(fmt.Sprintf(`{"at":%s,%s%s`, at, standby, all[1:])))
+	first[len(first)-1] = ','
+	return WriteData(w, o.Output, json.RawMessage(append(first, rest[1:]...)))
 }
 
 // Changed is show for a command that has changed something. If the answer cannot be written, the error says that the
@@ -200,7 +195,6 @@ func escaped(s, format string) string {
 	return b.String()
 }
 
-// LeaseCells draws how much of a lease remains.
 func LeaseCells(remaining, ttl time.Duration, cells int) string {
 	full := 0
 	if ttl > 0 && remaining > 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/internal/shown"
 )
 
@@ -120,7 +121,6 @@ func (o *Options) Psql() string {
 	return "psql " + shown.Argument(withoutPassword(o.DatabaseURL, o.Config.ConnConfig))
 }
 
-// passwords matches the passwords in a connection string of keywords and values.
 var passwords = regexp.MustCompile(`(?i)\b(ssl)?password\s*=\s*('(\\.|[^'\\])*'|(\\.|[^'\s\\])*)\s*`)
 
 // withoutPassword removes the passwords from a connection string. If it cannot tell them from the rest, it writes a new
@@ -148,7 +148,7 @@ func withoutPassword(connString string, c *pgx.ConnConfig) string {
 
 func plainest(c *pgx.ConnConfig) string {
 	return fmt.Sprintf("host=%s port=%d user=%s dbname=%s", valueText(c.Host), c.Port, valueText(c.User),
-		valueText(databaseOf(&c.Config)))
+		valueText(server.Database(c)))
 }
 
 // valueText quotes a value of a connection string of keywords and values.

@@ -10,20 +10,19 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/timeline"
+	"github.com/pglock-dev/pglock/internal/pause"
 )
 
 // result is a write as the final ledger shows it.
 type result struct {
+	report
 	act     int
 	worker  string
-	token   int64
-	read    int64
-	wrote   int64
-	state   string // SQLSTATE of the refusal; "" when the database accepted it
-	refused bool
 	late    bool // by the worker that was stopped
 	balance int64
 }
+
+func (r result) refused() bool { return r.Says == saysRefused }
 
 // pace is how long the workers take for their work: slow enough to follow, and short as a whole.
 type pace struct {
@@ -97,7 +96,7 @@ func (p *performance) act(ctx context.Context, number int, fenced bool) error {
 			return err
 		}
 	}
-	if err := pause(ctx, s.pause); err != nil {
+	if err := passes(ctx, s.pause); err != nil {
 		return err
 	}
 	if err := s.firstGoesOn(ctx); err != nil {
@@ -144,7 +143,7 @@ func (s *scene) holds(ctx context.Context, i int, token int64, what string) erro
 
 // firstIsStopped stops A in the middle of its work. Nothing renews its lease from then on, so its end is known.
 func (s *scene) firstIsStopped(ctx context.Context) (leaseEnds time.Duration, err error) {
-	if err := pause(ctx, s.thinking); err != nil {
+	if err := passes(ctx, s.thinking); err != nil {
 		return 0, err
 	}
 	if err := s.players[0].signal(syscall.SIGSTOP); err != nil {
@@ -163,7 +162,6 @@ func (s *scene) firstIsStopped(ctx context.Context) (leaseEnds time.Duration, er
 	return leaseEnds, s.asks(1)
 }
 
-// asks makes a worker wait for the lock.
 func (s *scene) asks(i int) error {
 	if err := s.players[i].send(command{Do: doAcquire}); err != nil {
 		return err
@@ -177,7 +175,7 @@ func (s *scene) asks(i int) error {
 // otherWorks is the turn of a worker that has already asked for the lock.
 func (s *scene) otherWorks(ctx context.Context, i int, leaseEnds time.Duration) error {
 	if i == 1 {
-		if err := pause(ctx, leaseEnds-s.stage.elapsed()); err != nil {
+		if err := passes(ctx, leaseEnds-s.stage.elapsed()); err != nil {
 			return err
 		}
 		s.stage.tell("A", "its lease has ended; A does not know, it is stopped", nil)
@@ -189,7 +187,7 @@ func (s *scene) otherWorks(ctx context.Context, i int, leaseEnds time.Duration) 
 	if err := s.holds(ctx, i, granted.Token, fmt.Sprintf("holds the lock: token %d", granted.Token)); err != nil {
 		return err
 	}
-	if err := pause(ctx, s.working-s.overlap); err != nil {
+	if err := passes(ctx, s.working-s.overlap); err != nil {
 		return err
 	}
 	if i+1 < s.workers {
@@ -197,7 +195,7 @@ func (s *scene) otherWorks(ctx context.Context, i int, leaseEnds time.Duration) 
 			return err
 		}
 	}
-	if err := pause(ctx, s.overlap); err != nil {
+	if err := passes(ctx, s.overlap); err != nil {
 		return err
 	}
 	return s.writesAndReleases(ctx, i)
@@ -232,8 +230,7 @@ func (s *scene) write(i int) command {
 // record keeps a write for the ledger, with the resulting balance.
 func (s *scene) record(ctx context.Context, i int, r report, late bool) error {
 	balance, err := readBalance(ctx, s.pool, s.schema, s.account)
-	s.results = append(s.results, result{act: s.act, worker: letter(i), token: r.Token, read: r.Read, wrote: r.Wrote,
-		state: r.State, refused: r.Says == saysRefused, late: late, balance: balance})
+	s.results = append(s.results, result{report: r, act: s.act, worker: letter(i), late: late, balance: balance})
 	return err
 }
 
@@ -297,7 +294,7 @@ func (s *scene) firstStartsOver(ctx context.Context) error {
 	if err := s.holds(ctx, 0, granted.Token, again); err != nil {
 		return err
 	}
-	if err := pause(ctx, s.working); err != nil {
+	if err := passes(ctx, s.working); err != nil {
 		return err
 	}
 	return s.writesAndReleases(ctx, 0)
@@ -331,14 +328,10 @@ func (p *performance) total() int64 {
 	return sum
 }
 
-// pause waits for the time that the work takes.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
+// passes waits for the time that the work takes.
+func passes(ctx context.Context, d time.Duration) error {
+	if !pause.Exactly(ctx, d) {
 		return ctx.Err()
 	}
+	return nil
 }

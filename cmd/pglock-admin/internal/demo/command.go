@@ -94,7 +94,6 @@ func explain(ctx, interrupted context.Context, err error) error {
 // workerCommand is the argument with which the demo starts this program again as a worker.
 const workerCommand = "demo-worker"
 
-// NewWorker is the command of the demo's workers.
 func NewWorker() *cobra.Command {
 	return &cobra.Command{
 		Use:    workerCommand,

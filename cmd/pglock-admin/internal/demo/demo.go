@@ -27,7 +27,6 @@ var (
 	errTidy = errors.New("demo: something is left behind")
 )
 
-// options say how to play.
 type options struct {
 	connString string // of the database to play in, in a schema that is dropped at the end; "": a throwaway server
 	seed       uint64 // determines the names and the amounts

@@ -63,7 +63,8 @@ func TestTheSeedDeterminesNamesAndAmounts(t *testing.T) {
 func ended() *performance {
 	p := &performance{options: options{workers: 2}, story: story{deposits: []int64{50, 70}}}
 	p.outcomes = []outcome{{balance: 1050, accepted: 2}, {balance: 1120, accepted: 2}}
-	p.results = []result{{act: 1, late: true}, {act: 2}, {act: 2, late: true, refused: true, state: "LK003"}, {act: 2}}
+	p.results = []result{{act: 1, late: true}, {act: 2}, {act: 2, late: true, report: report{Says: saysRefused,
+		State: "LK003"}}, {act: 2}}
 	return p
 }
 
@@ -75,8 +76,8 @@ func TestTheVerdictIsNilForTheStoryAsTold(t *testing.T) {
 
 func TestTheVerdictNamesWhatWentWrong(t *testing.T) {
 	for want, change := range map[string]func(*performance){
-		"NOT refused":              func(p *performance) { p.results[2].refused = false },
-		"stale write was NOT":      func(p *performance) { p.results[2].state = "40001" },
+		"NOT refused":              func(p *performance) { p.results[2].Says = saysWrote },
+		"stale write was NOT":      func(p *performance) { p.results[2].State = "40001" },
 		"with the fence":           func(p *performance) { p.outcomes[1].balance = 1050 },
 		"without the fence":        func(p *performance) { p.outcomes[0].balance = 1120 },
 		"after 3 writes, not 1120": func(p *performance) { p.outcomes[1].accepted = 3 },

@@ -30,7 +30,7 @@ func (p *performance) epilogue() {
 		if i > 0 && r.act != p.results[i-1].act {
 			t.AppendSeparator()
 		}
-		t.AppendRow(table.Row{r.act, r.worker, r.token, r.read, r.wrote, p.judge(r), p.shown(r)})
+		t.AppendRow(table.Row{r.act, r.worker, r.Token, r.Read, r.Wrote, p.judge(r), p.shown(r)})
 	}
 	var right []table.ColumnConfig
 	for _, n := range []int{3, 4, 5, 7} {
@@ -70,9 +70,9 @@ func (p *performance) epilogue() {
 
 func (p *performance) judge(r result) string {
 	switch {
-	case r.refused && r.state != "":
-		return p.stage.style(styleBad, "refused: "+r.state)
-	case r.refused:
+	case r.refused() && r.State != "":
+		return p.stage.style(styleBad, "refused: "+r.State)
+	case r.refused():
 		return p.stage.style(styleBad, "refused")
 	case r.late:
 		return p.stage.style(styleBad, "accepted, too late")
@@ -82,7 +82,7 @@ func (p *performance) judge(r result) string {
 
 func (p *performance) shown(r result) string {
 	b := strconv.FormatInt(r.balance, 10)
-	if r.late && !r.refused {
+	if r.late && !r.refused() {
 		return p.stage.style(styleBad, b)
 	}
 	return b
@@ -102,7 +102,7 @@ func (p *performance) verdict() error {
 	}
 	refused := false
 	for _, r := range p.results {
-		refused = refused || r.act == 2 && r.late && r.refused && strings.HasPrefix(r.state, "LK")
+		refused = refused || r.act == 2 && r.late && r.refused() && strings.HasPrefix(r.State, "LK")
 	}
 	if !refused {
 		wrong = append(wrong, "the stale write was NOT refused by the fence")

@@ -23,7 +23,6 @@ type entry struct {
 	Wrote  int64
 }
 
-// querier is a pool, a connection or a transaction.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
@@ -69,7 +68,6 @@ func writeBalance(ctx context.Context, q querier, schema, account string, e entr
 	return err
 }
 
-// countWrites returns how many writes of an act the database has accepted.
 func countWrites(ctx context.Context, q querier, schema string, act int) (n int, err error) {
 	err = q.QueryRow(ctx, in(schema, "SELECT count(*) FROM @.ledger WHERE act = $1"), act).Scan(&n)
 	return n, err

@@ -124,9 +124,7 @@ type tail struct{ text []byte }
 
 func (t *tail) Write(b []byte) (int, error) {
 	t.text = append(t.text, b...)
-	if n := len(t.text) - 2000; n > 0 {
-		t.text = t.text[n:]
-	}
+	t.text = t.text[max(0, len(t.text)-2000):]
 	return len(b), nil
 }
 

@@ -49,7 +49,6 @@ func newStory(seed uint64, workers int) story {
 	return s
 }
 
-// letter names a worker.
 func letter(i int) string { return string(rune('A' + i)) }
 
 // play plays the story. When ctx ends it stops at once. However it returns, no process, folder or schema is left. The
@@ -81,9 +80,7 @@ type performance struct {
 	stage *stage
 
 	server   *pgserver.Server
-	url      string
 	schema   string
-	made     bool // the schema may exist
 	pool     *pgxpool.Pool
 	admin    *lockadmin.Admin
 	players  []*player
@@ -97,7 +94,6 @@ func (p *performance) prepare(ctx context.Context) (err error) {
 	if p.server, err = pgserver.Locate(ctx, p.connString, progress{p.stage}); err != nil {
 		return err
 	}
-	p.url = p.server.URL()
 	where := "a throwaway server, removed at the end"
 	p.schema = "pglock"
 	if p.server.Kind() == pgserver.KindURL {
@@ -105,11 +101,10 @@ func (p *performance) prepare(ctx context.Context) (err error) {
 		where = "in schema " + p.schema + ", dropped at the end"
 	}
 	p.stage.print("%s", p.stage.style(styleFaint, fmt.Sprintf("%s\n%s", p.server.Description(), where)))
-	p.made = true
-	if err := migrations.Up(ctx, p.url, migrations.WithSchema(p.schema)); err != nil {
+	if err := migrations.Up(ctx, p.server.URL(), migrations.WithSchema(p.schema)); err != nil {
 		return fmt.Errorf("demo: make the schema: %w", err)
 	}
-	config, err := pgxpool.ParseConfig(p.url)
+	config, err := pgxpool.ParseConfig(p.server.URL())
 	if err != nil {
 		return err
 	}
@@ -124,7 +119,7 @@ func (p *performance) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	for i, name := range p.names {
-		player, err := startPlayer(letter(i), setup{URL: p.url, Schema: p.schema, Account: p.account,
+		player, err := startPlayer(letter(i), setup{URL: p.server.URL(), Schema: p.schema, Account: p.account,
 			Holder: letter(i) + " " + name, TTL: p.ttl})
 		if err != nil {
 			return err
@@ -163,20 +158,20 @@ func (p *performance) tidy(ctx context.Context) error {
 	if p.server == nil {
 		return errors.Join(errs...)
 	}
-	if p.made && p.server.Kind() == pgserver.KindURL {
+	if p.server.Kind() == pgserver.KindURL {
 		errs = append(errs, p.dropSchema(ctx))
 	}
 	return errors.Join(append(errs, p.server.Stop())...)
 }
 
 func (p *performance) dropSchema(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, p.url)
+	conn, err := pgx.Connect(ctx, p.server.URL())
 	if err == nil {
 		defer conn.Close(ctx)
 		err = dropLedger(ctx, conn, p.schema)
 	}
 	if err == nil {
-		err = migrations.Down(ctx, p.url, migrations.WithSchema(p.schema))
+		err = migrations.Down(ctx, p.server.URL(), migrations.WithSchema(p.schema))
 	}
 	if err != nil {
 		return fmt.Errorf("schema %s (DROP SCHEMA %s CASCADE): %w", p.schema, p.schema, err)

@@ -157,7 +157,6 @@ func (s *stage) shut() {
 	s.line = nil
 }
 
-// now is the time since the act began.
 func (s *stage) now() time.Duration { return time.Since(s.begun) }
 
 // elapsed is now for callers without mu.

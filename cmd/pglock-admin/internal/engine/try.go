@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -63,7 +64,6 @@ func try(ctx context.Context, config *pgx.ConnConfig, checks []check) (findings 
 	return findings, nil
 }
 
-// trial has the connections of the checks.
 type trial struct {
 	config *pgx.ConnConfig
 	schema string
@@ -74,7 +74,6 @@ type trial struct {
 	giveUp  context.CancelFunc // of that statement
 }
 
-// conn is an open connection.
 func (t *trial) conn(ctx context.Context, n int) (_ *pgx.Conn, err error) {
 	if t.conns[n] == nil || t.conns[n].IsClosed() {
 		ctx, cancel := context.WithTimeout(ctx, tidying)
@@ -192,7 +191,6 @@ func (t *trial) start(ctx context.Context, conn *pgx.Conn, sql string) string {
 	}
 }
 
-// hear is what the connection hears.
 func (t *trial) hear(ctx context.Context, conn *pgx.Conn, patient bool) string {
 	if !patient {
 		var cancel context.CancelFunc
@@ -227,9 +225,5 @@ func (t *trial) answer(ctx context.Context, conn *pgx.Conn, sql string) string {
 	case len(results[0].Rows) == 0:
 		return results[0].CommandTag.String()
 	}
-	row := make([]string, len(results[0].Rows[0]))
-	for i, column := range results[0].Rows[0] {
-		row[i] = string(column)
-	}
-	return strings.Join(row, " ")
+	return string(bytes.Join(results[0].Rows[0], []byte(" ")))
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -51,8 +52,12 @@ func checkTerminal(o *cli.Options, is bool, instead string) error {
 	return nil
 }
 
-// live shows a screen until somebody ends it, and returns with the terminal as it was.
-func live(o *cli.Options, cmd *cobra.Command, wish liveWish, interval time.Duration) error {
+// live shows a screen until somebody ends it, and returns with the terminal as it was. Where it cannot, it names the
+// command to use instead.
+func live(o *cli.Options, cmd *cobra.Command, wish liveWish, interval time.Duration, instead string) error {
+	if err := checkLive(o, cmd, interval, instead); err != nil {
+		return err
+	}
 	ended, stop := quitting(cmd.Context()) // by a signal
 	defer stop()
 	ctx, cancel := context.WithCancel(ended)
@@ -62,7 +67,8 @@ func live(o *cli.Options, cmd *cobra.Command, wish liveWish, interval time.Durat
 		return err
 	}
 	defer cli.CloseSoon(pool)
-	reader := &liveReader{o: o, pool: pool, interval: interval, wish: wish, wished: make(chan struct{}, 1)}
+	reader := &liveReader{o: o, pool: pool, interval: interval, wished: make(chan struct{}, 1)}
+	reader.wish.Store(&wish)
 	if err := reader.open(ctx); err != nil {
 		return err
 	}
@@ -79,14 +85,11 @@ func live(o *cli.Options, cmd *cobra.Command, wish liveWish, interval time.Durat
 	model := &liveModel{o: o, interval: interval, watching: wish.name != "", ask: reader.ask, wish: wish}
 	in, _ := cmd.InOrStdin().(*os.File)
 	program := tea.NewProgram(model, tea.WithInput(in), tea.WithOutput(cmd.OutOrStdout()), tea.WithoutSignalHandler())
-	var late []liveBroken // breaks whose answer nobody has seen
-	var lateMu sync.Mutex
+	var answered atomic.Pointer[liveBroken] // the last break, whose answer perhaps nobody has seen
 	model.breakIt = func(b liveBreak) {
 		helpers.Go(func() {
 			answer := reader.breakLease(ctx, b)
-			lateMu.Lock()
-			late = append(late, answer)
-			lateMu.Unlock()
+			answered.Store(&answer)
 			program.Send(answer)
 		})
 	}
@@ -104,8 +107,8 @@ func live(o *cli.Options, cmd *cobra.Command, wish liveWish, interval time.Durat
 	}
 	cancel()
 	helpers.Wait()
-	if model.asking != nil && model.asking.sent && len(late) > 0 { // it ended in the middle of a break
-		fmt.Fprintln(cmd.ErrOrStderr(), cellLine(late[len(late)-1].told()))
+	if last := answered.Load(); last != nil && model.asking != nil && model.asking.sent { // in the middle of a break
+		fmt.Fprintln(cmd.ErrOrStderr(), cellLine(last.told()))
 	}
 	switch {
 	case ended.Err() != nil:

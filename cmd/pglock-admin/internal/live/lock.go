@@ -167,7 +167,6 @@ func (m *liveModel) drawEvent(e lockadmin.HistoryEntry) []string {
 	return hanging(folded(cellLine(when+" "+string(e.Kind)+": "+look.Tell(e)), m.width-2, 4))
 }
 
-// hanging indents all lines but the first.
 func hanging(lines []string) []string {
 	for n := 1; n < len(lines); n++ {
 		lines[n] = "  " + lines[n]

@@ -48,7 +48,6 @@ type liveKey struct {
 
 func keyOf(i pglock.LockInfo) liveKey { return liveKey{i.Name, i.Slot} }
 
-// liveTick is the clock.
 type liveTick time.Time
 
 func (m *liveModel) Init() tea.Cmd { return nil }
@@ -123,7 +122,6 @@ func (m *liveModel) wants(w liveWish) {
 	m.ask(w)
 }
 
-// key is a key that somebody pressed.
 func (m *liveModel) key(k tea.KeyPressMsg) tea.Cmd {
 	name := k.Keystroke()
 	switch name {

@@ -3,7 +3,7 @@ package live
 import (
 	"context"
 	"errors"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -22,7 +22,6 @@ const (
 	liveEvents  = 50
 )
 
-// liveOrder is how top sorts.
 type liveOrder string
 
 const (
@@ -31,7 +30,6 @@ const (
 	byRate liveOrder = "rate"
 )
 
-// liveWish is what the screen wants to show.
 type liveWish struct {
 	name  string // of one lock; "" for a list
 	order liveOrder
@@ -63,26 +61,17 @@ type liveReader struct {
 	admin    *lockadmin.Admin
 	interval time.Duration
 
-	mu     sync.Mutex
-	wish   liveWish
+	wish   atomic.Pointer[liveWish]
 	wished chan struct{} // holds one: the wish has changed
 }
 
 // ask changes what the next refresh reads, and hurries it.
 func (r *liveReader) ask(w liveWish) {
-	r.mu.Lock()
-	r.wish = w
-	r.mu.Unlock()
+	r.wish.Store(&w)
 	select {
 	case r.wished <- struct{}{}:
 	default:
 	}
-}
-
-func (r *liveReader) now() liveWish {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.wish
 }
 
 func (r *liveReader) run(ctx context.Context, send func(liveShot)) {
@@ -116,7 +105,7 @@ func (r *liveReader) read(ctx context.Context) liveShot {
 	began := time.Now()
 	bounded, cancel := r.o.Bounded(ctx)
 	defer cancel()
-	shot := liveShot{wish: r.now()}
+	shot := liveShot{wish: *r.wish.Load()}
 	var leases []pglock.LockInfo
 	if shot.wish.name == "" {
 		if shot.locks, shot.more, shot.err = liveList(bounded, r.admin, shot.wish); shot.err == nil {

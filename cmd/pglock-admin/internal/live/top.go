@@ -31,10 +31,7 @@ pglock_admin.
 		Example:     `  pglock-admin top`,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkLive(o, cmd, interval, "pglock-admin list"+o.Same()); err != nil {
-				return err
-			}
-			return live(o, cmd, liveWish{order: byWait}, interval)
+			return live(o, cmd, liveWish{order: byWait}, interval, "pglock-admin list"+o.Same())
 		},
 	}
 	intervalVar(cmd, &interval)
@@ -59,10 +56,8 @@ one.
 			if err != nil {
 				return err
 			}
-			if err := checkLive(o, cmd, interval, "pglock-admin show "+shown.Name(name)+o.Same()); err != nil {
-				return err
-			}
-			return live(o, cmd, liveWish{name: name, order: byWait}, interval)
+			return live(o, cmd, liveWish{name: name, order: byWait}, interval,
+				"pglock-admin show "+shown.Name(name)+o.Same())
 		},
 	}
 	intervalVar(cmd, &interval)

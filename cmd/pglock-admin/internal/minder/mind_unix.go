@@ -137,7 +137,6 @@ func (m *minder) next() time.Duration {
 	return max(0, min(clockTick, now.Until(m.deadline)-m.killAfter))
 }
 
-// heed does what the clocks say.
 func (m *minder) heed() {
 	now := m.clock()
 	if !m.killed && now.Reached(m.deadline) {

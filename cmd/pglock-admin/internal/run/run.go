@@ -252,7 +252,6 @@ func (e *errand) readLease() error {
 	return nil
 }
 
-// readKey reads what belongs to --once.
 func (e *errand) readKey() error {
 	if !e.marks {
 		return nil

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -217,13 +218,11 @@ func (e *errand) environment(g pglock.Grant) []string {
 		"PGLOCK_GRANT_ID":    g.ID.String(),
 		"PGLOCK_KEY":         e.record,
 	}
-	var env []string
-	for _, line := range os.Environ() {
+	env := slices.DeleteFunc(os.Environ(), func(line string) bool {
 		name, _, _ := strings.Cut(line, "=")
-		if _, ours := values[name]; !ours {
-			env = append(env, line)
-		}
-	}
+		_, ours := values[name]
+		return ours
+	})
 	if !e.marks {
 		delete(values, "PGLOCK_KEY")
 	}
@@ -310,7 +309,6 @@ func (r *runner) release(ctx context.Context, client *pglock.Client, err error) 
 	return err
 }
 
-// lost is the end of a run whose lease was lost.
 func (r *runner) lost(err error) error {
 	show := "pglock-admin show " + shown.Name(r.errand.name) + r.options.Same()
 	return ending(ExitLost, cli.Again+", if the work can be repeated; "+show+" tells who holds the lock now",
@@ -334,7 +332,6 @@ func (r *runner) successor() (text string) {
 	return text
 }
 
-// loss says how the lease was lost.
 func (r *runner) loss(err error) string {
 	name := shown.Name(r.errand.name)
 	e, is := errors.AsType[*pglock.LostError](err)

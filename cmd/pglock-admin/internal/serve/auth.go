@@ -30,7 +30,6 @@ type credentials struct {
 
 func (c *credentials) any() bool { return len(c.options) > 0 }
 
-// read reads the files and the variables.
 func (c *credentials) read(getenv func(string) string) error {
 	for _, source := range []struct {
 		flag, file, variable, kind string

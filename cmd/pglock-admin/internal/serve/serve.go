@@ -93,7 +93,6 @@ answers 200 while the database is well, and 503 otherwise.`,
 	return cmd
 }
 
-// serve runs the page until ctx ends.
 func serve(o *cli.Options, cmd *cobra.Command, s *serving) error {
 	ctx := cmd.Context()
 	opts, err := s.check(o)
@@ -241,12 +240,13 @@ func (c *complaints) Write(line []byte) (int, error) {
 func (c *complaints) print(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := time.Now(); c.at == nil || len(c.at) >= complaintsKept {
-		c.at = map[string]time.Time{text: now}
-	} else if now.Sub(c.at[text]) < complainEvery {
-		return
-	} else {
-		c.at[text] = now
+	if c.at == nil || len(c.at) >= complaintsKept {
+		c.at = make(map[string]time.Time)
 	}
+	now := time.Now()
+	if now.Sub(c.at[text]) < complainEvery {
+		return
+	}
+	c.at[text] = now
 	fmt.Fprintf(c.w, "pglock-admin: %s\n", shown.Lines(text))
 }

@@ -15,7 +15,6 @@ type Kind struct {
 	style, text Style
 }
 
-// The kinds.
 var (
 	Waiting     = Kind{'·', faint, faint}     // for the lock
 	Held        = Kind{'█', green, onGreen}   // the lock
@@ -67,12 +66,10 @@ func (r *Row) End(at time.Duration) {
 	}
 }
 
-// Note adds a text at a time.
 func (r *Row) Note(at time.Duration, style Style, text string) {
 	r.Notes = append(r.Notes, Note{at, text, style})
 }
 
-// A Style is an ANSI style.
 type Style string
 
 // The styles of notes.
@@ -216,20 +213,13 @@ func Legend(colour bool) string {
 	return paint(cells, colour)
 }
 
-// The signs of writes.
 const (
 	Written   = "✔"
 	Refused   = "✘"
 	Destroyed = "!" // a late write that was accepted
 )
 
-func blank(n int) []cell {
-	cells := make([]cell, n)
-	for i := range cells {
-		cells[i] = cell{' ', none}
-	}
-	return cells
-}
+func blank(n int) []cell { return slices.Repeat([]cell{{' ', none}}, n) }
 
 func write(cells []cell, at int, text string, s Style) {
 	for _, r := range text {
