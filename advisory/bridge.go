@@ -1,6 +1,7 @@
 package advisory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,11 +116,9 @@ func (b *Bridge) acquire(
 	if err != nil {
 		return nil, err
 	}
-	if err := key.check(); err != nil {
+	if err := cmp.Or(key.check(), refuse.If(!want.Exclusive && !want.Shared, "mode", "a limit",
+		"be exclusive or shared: an advisory lock has no limit")); err != nil {
 		return nil, err
-	}
-	if !want.Exclusive && !want.Shared {
-		return nil, refuse.Invalid("mode", "a limit", "be exclusive or shared: an advisory lock has no limit")
 	}
 	take := b.client.TryAcquire
 	if wait = wait && want.MaxWait != 0; wait {
@@ -136,20 +135,13 @@ func (b *Bridge) acquire(
 	}
 	s, err := b.session(ctx, lease, key, want.Shared, wait)
 	if err != nil {
-		if also := ignoreReleased(lease.Release(ctx)); also != nil {
+		also := lease.Release(ctx)
+		if also != nil && !failure.IsOneOf(also, pglock.ErrLost, pglock.ErrReleased) { // those the caller knows already
 			err = errors.Join(err, also)
 		}
 		return nil, failure.At(ctx, err, "advisory: acquire lock %q", name)
 	}
 	return hold(lease, s), nil
-}
-
-// ignoreReleased drops the failures of a release that the caller of a failed Acquire knows already.
-func ignoreReleased(err error) error {
-	if errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrReleased) {
-		return nil
-	}
-	return err
 }
 
 func (b *Bridge) session(ctx context.Context, lease *pglock.Lease, key Key, shared, wait bool) (*session, error) {

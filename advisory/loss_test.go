@@ -83,10 +83,8 @@ func TestABrokenLeaseFreesTheAdvisoryLock(t *testing.T) {
 func TestALeaseThatIsLostDuringTheWaitEndsIt(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	o, b := s.old("1"), s.bridge()
-	if !o.try() {
-		t.Fatal("the lock is not free")
-	}
+	s.holding("1")
+	b := s.bridge()
 	got := make(chan error, 1)
 	go func() {
 		_, err := b.Acquire(t.Context(), "x", advisory.Bigint(1), pglock.WithTTL(6*time.Second))

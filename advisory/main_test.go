@@ -132,6 +132,16 @@ type old struct {
 
 func (s *scene) old(key string) *old { return &old{s, s.db.Conn(s.t), key} }
 
+// holding is an old program that has the lock.
+func (s *scene) holding(key string) *old {
+	s.t.Helper()
+	o := s.old(key)
+	if !o.try() {
+		s.t.Fatal("the lock is not free")
+	}
+	return o
+}
+
 func (o *old) pid() int32 { return int32(o.conn.PgConn().PID()) }
 
 func (o *old) lock(ctx context.Context) error {

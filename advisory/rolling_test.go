@@ -194,10 +194,7 @@ func TestAWaitGoesOnForManyRounds(t *testing.T) {
 			s := newScene(t)
 			config := s.config(func(conn net.Conn) net.Conn { return conn })
 			config.DefaultQueryExecMode = mode
-			o, b := s.old("1"), s.bridge(advisory.WithConnConfig(config))
-			if !o.try() {
-				t.Fatal("the lock is not free")
-			}
+			o, b := s.holding("1"), s.bridge(advisory.WithConnConfig(config))
 			got := make(chan error, 1)
 			go func() {
 				got <- b.Do(t.Context(), "x", advisory.Bigint(1), func(ctx context.Context, h *advisory.Held) error {
@@ -222,10 +219,7 @@ func TestAWaitGoesOnForManyRounds(t *testing.T) {
 func TestAWaitThatEndsLeavesNeitherLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	o, b := s.old("1"), s.bridge()
-	if !o.try() {
-		t.Fatal("the lock is not free")
-	}
+	o, b := s.holding("1"), s.bridge()
 	ended := func(ways string, acquire func(context.Context) error, want error) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())

@@ -2,16 +2,15 @@ package fencedhttp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -108,11 +107,8 @@ func (s *TableStore) Create(ctx context.Context) error {
 func repeat(ctx context.Context, f func() error, states ...string) error {
 	for attempt := 1; ; attempt++ {
 		err := f()
-		var pgErr *pgconn.PgError
-		if err == nil || attempt == attempts || ctx.Err() != nil || !errors.As(err, &pgErr) {
-			return err
-		}
-		if !slices.Contains(states, pgErr.Code) {
+		again := slices.Contains(states, protocol.State(err))
+		if !again || attempt == attempts || ctx.Err() != nil {
 			return err
 		}
 	}

@@ -32,10 +32,8 @@ type contextKey struct{}
 // lease has ended. It does not end the context with the lease: pass lease.Context(), or a context derived from it, so
 // that a request under way ends too. With a nil or zero lease Transport refuses with pglock.ErrInvalid.
 func ContextWithLease(ctx context.Context, lease *pglock.Lease) context.Context {
-	c := carried{lease: lease}
-	if lease == nil || lease.Token() == 0 {
-		c = carried{err: refuse.Invalid("lease", "nil or zero", "be a *pglock.Lease that a Client was granted")}
-	} else {
+	c := carried{lease: lease, err: refuse.Lease(lease)}
+	if c.err == nil {
 		c.token = lease.Token()
 	}
 	return context.WithValue(ctx, contextKey{}, c)

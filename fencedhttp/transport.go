@@ -1,6 +1,7 @@
 package fencedhttp
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strconv"
@@ -35,7 +36,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
 			_ = r.Body.Close()
 		}
-		return nil, err
+		return nil, failure.Told(err, "fencedhttp: send %s", r.Method)
 	}
 	r = r.Clone(r.Context())
 	r.Header = header
@@ -54,11 +55,11 @@ func (t *Transport) send(r *http.Request) (*http.Response, error) {
 // header returns the request's header with the token in it.
 func (c carried) header(r *http.Request) (http.Header, error) {
 	if c.err != nil {
-		return nil, failure.Told(c.err, "fencedhttp: send %s", r.Method)
+		return nil, c.err
 	}
 	if c.lease != nil {
 		if err := c.lease.Err(); err != nil {
-			return nil, failure.Told(err, "fencedhttp: send %s", r.Method)
+			return nil, err
 		}
 	}
 	token := strconv.FormatInt(int64(c.token), 10)
@@ -72,8 +73,8 @@ func (c carried) header(r *http.Request) (http.Header, error) {
 		}
 		for _, v := range values {
 			if v != token {
-				return nil, failure.Told(refuse.Invalid("header "+Header, shorten(v),
-					"not be set, or be "+token+" as the context says"), "fencedhttp: send %s", r.Method)
+				return nil, refuse.Invalid("header "+Header, shorten(v),
+					"not be set, or be "+token+" as the context says")
 			}
 		}
 		delete(header, name)
@@ -83,10 +84,7 @@ func (c carried) header(r *http.Request) (http.Header, error) {
 }
 
 func (t *Transport) base() http.RoundTripper {
-	if t.Base == nil {
-		return http.DefaultTransport
-	}
-	return t.Base
+	return cmp.Or(t.Base, http.DefaultTransport)
 }
 
 // CloseIdleConnections closes those of Base, for http.Client.CloseIdleConnections.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 // blocker opens a session as psql would, runs the statement in a transaction, and leaves that open.
@@ -34,6 +33,21 @@ func (b *bench) blocker(t *testing.T, sql string) *pgx.Conn {
 		t.Fatal(err)
 	}
 	return conn
+}
+
+// waits runs a statement in the background, and returns when it waits for one other session.
+func (b *bench) waits(t *testing.T, conn *pgx.Conn, sql string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-ended })
+	go func() {
+		defer close(ended)
+		_, _ = conn.Exec(ctx, sql)
+	}()
+	pgtest.Eventually(t, sql+" waits", func() bool {
+		return b.number(t, `SELECT cardinality(pg_blocking_pids($1))`, conn.PgConn().PID()) == 1
+	})
 }
 
 // told calls write until its error says who stood in the way. A machine that stands still when the write looks for that
@@ -61,11 +75,7 @@ func TestWriteBehindALockedRowSaysWhoHasLockedIt(t *testing.T) {
 	t.Parallel()
 	b := newWideBench(t)
 	user := b.db.Conn(t).Config().User
-	update := func(table string) work {
-		return func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
-			return exec(ctx, `UPDATE `+table+` SET n = 1`)
-		}
-	}
+	update := func(table string) work { return does(`UPDATE ` + table + ` SET n = 1`) }
 	for name, c := range map[string]struct {
 		locks, place string
 		do           func(table string) work
@@ -73,18 +83,16 @@ func TestWriteBehindALockedRowSaysWhoHasLockedIt(t *testing.T) {
 		"a row":   {`UPDATE %s SET n = 2`, "a row of public.%s", update},
 		"a table": {`LOCK TABLE %s`, "table public.%s", update},
 		"a row, after a while": {`UPDATE %s SET n = 2`, "a row of public.%s", func(table string) work {
-			return func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
-				if err := exec(ctx, `SELECT pg_sleep(0.6)`); err != nil { // so that another limit comes first
+			return func(ctx context.Context, tx transaction) error {
+				if err := tx.exec(ctx, `SELECT pg_sleep(0.6)`); err != nil { // so that another limit comes first
 					return err
 				}
-				return update(table)(ctx, exec)
+				return update(table)(ctx, tx)
 			}
 		}},
 		"an advisory lock": {`SELECT pg_advisory_xact_lock(hashtext('%s'))`, "an advisory lock",
 			func(table string) work {
-				return func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
-					return exec(ctx, `SELECT pg_advisory_xact_lock(hashtext('`+table+`'))`)
-				}
+				return does(`SELECT pg_advisory_xact_lock(hashtext('` + table + `'))`)
 			}},
 	} {
 		for _, how := range []string{"Write", "Write of several", "Once", "WriteSQL", "WriteSQL of several",
@@ -143,29 +151,15 @@ func TestEveryWriteInLineForARowIsToldWhoHasLockedIt(t *testing.T) {
 	b := newWideBench(t)
 	b.exec(t, `CREATE TABLE accounts AS SELECT 0 AS n`)
 	pid := int(b.blocker(t, `UPDATE accounts SET n = 2`).PgConn().PID())
-	first := b.blocker(t, `SELECT`)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	t.Cleanup(func() { cancel(); <-ended })
-	go func() {
-		defer close(ended)
-		_, _ = first.Exec(ctx, `UPDATE accounts SET n = 3`)
-	}()
-	pgtest.Eventually(t, "somebody else is the first in line", func() bool {
-		return b.number(t, `SELECT cardinality(pg_blocking_pids($1))`, first.PgConn().PID()) == 1
-	})
+	b.waits(t, b.blocker(t, `SELECT`), `UPDATE accounts SET n = 3`) // somebody else is the first in line
 	for i := range 3 {
 		limit := time.Duration(4+2*i) * time.Second // one at a time: whose wait has just ended waits for nobody
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			lease := b.acquire(t, t.Name())
 			late := toldWho(t, func() error {
-				return b.store.With(fencedstore.WithTimeLimit(limit)).Write(t.Context(),
-					fencedstore.Fence{Lease: lease, SameToken: true},
-					func(ctx context.Context, tx pgx.Tx) error {
-						_, err := tx.Exec(ctx, `UPDATE accounts SET n = 1`)
-						return err
-					})
+				return written(t, b, fencedstore.Fence{Lease: lease, SameToken: true},
+					does(`UPDATE accounts SET n = 1`), fencedstore.WithTimeLimit(limit))
 			})
 			if late.Wait.For != "a row of public.accounts" || len(late.Wait.By) != 1 || late.Wait.By[0].PID != pid {
 				t.Errorf("%+v, want process %d", late.Wait, pid)
@@ -181,25 +175,11 @@ func TestAWriteBehindOneThatWaitsIsToldWhoHoldsUpBoth(t *testing.T) {
 	b.exec(t, `CREATE TABLE accounts AS SELECT 0 AS n`)
 	b.exec(t, `CREATE TABLE rates AS SELECT 0 AS n`)
 	pid := int(b.blocker(t, `UPDATE rates SET n = 2`).PgConn().PID())
-	locker := b.blocker(t, `UPDATE accounts SET n = 2`)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	t.Cleanup(func() { cancel(); <-ended })
-	go func() {
-		defer close(ended)
-		_, _ = locker.Exec(ctx, `UPDATE rates SET n = 3`)
-	}()
-	pgtest.Eventually(t, "who has locked the row waits itself", func() bool {
-		return b.number(t, `SELECT cardinality(pg_blocking_pids($1))`, locker.PgConn().PID()) == 1
-	})
+	b.waits(t, b.blocker(t, `UPDATE accounts SET n = 2`), `UPDATE rates SET n = 3`) // who has locked the row waits
 	lease := b.acquire(t, t.Name())
 	late := toldWho(t, func() error {
-		return b.store.With(fencedstore.WithTimeLimit(2*time.Second)).Write(t.Context(),
-			fencedstore.Fence{Lease: lease, SameToken: true},
-			func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, `UPDATE accounts SET n = 1`)
-				return err
-			})
+		return written(t, b, fencedstore.Fence{Lease: lease, SameToken: true}, does(`UPDATE accounts SET n = 1`),
+			fencedstore.WithTimeLimit(2*time.Second))
 	})
 	want := fmt.Sprintf("the transaction waited for a row of public.accounts, held up by process %d (", pid)
 	if len(late.Wait.By) != 1 || late.Wait.By[0].PID != pid || !strings.Contains(late.Error(), want) {
@@ -219,18 +199,14 @@ func TestWriteThatWaitsAtItsFenceSaysForWhom(t *testing.T) {
 			if err := b.write(t, before, lease.Name(), `SELECT 1`); err != nil {
 				t.Fatal(err)
 			}
-			tx, err := b.pool.Begin(t.Context())
-			if err == nil {
-				fence := fencedstore.Fence{Lease: before, Resource: lease.Name(), SameToken: true}
-				_, err = fencedstore.Guard(t.Context(), tx, fence)
-			}
-			if err != nil {
+			tx := b.begin(t)
+			fence := fencedstore.Fence{Lease: before, Resource: lease.Name(), SameToken: true}
+			if _, err := fencedstore.Guard(t.Context(), tx, fence); err != nil {
 				t.Fatal(err)
 			}
-			defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it did nothing
 			pid := int(tx.Conn().PgConn().PID())
 			late := toldWho(t, func() error {
-				return ways[how](t, b, lease, func(context.Context, func(context.Context, string, ...any) error) error {
+				return ways[how](t, b, lease, func(context.Context, transaction) error {
 					t.Error("called")
 					return nil
 				}, fencedstore.WithTimeLimit(1200*time.Millisecond))
@@ -257,9 +233,7 @@ func TestWriteBehindALockThatNobodyCanSeeSaysSo(t *testing.T) {
 			b.blocker(t, `UPDATE `+table+` SET n = 2`)
 			lease := b.acquire(t, t.Name())
 			err := ways[how](t, b, lease,
-				func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
-					return exec(ctx, `UPDATE `+table+` SET n = 1`)
-				}, fencedstore.WithTimeLimit(time.Second))
+				does(`UPDATE `+table+` SET n = 1`), fencedstore.WithTimeLimit(time.Second))
 			var late *fencedstore.TimeLimitError
 			if !errors.As(err, &late) || late.Wait != nil {
 				t.Fatalf("%v, want a TimeLimitError without a Wait", err)
@@ -284,29 +258,17 @@ func TestWriteThatIsNotSlowLooksForNobody(t *testing.T) {
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE done (n int)`)
 	var looks atomic.Int32
-	pool := b.db.Pool(t, func(c *pgxpool.Config) {
+	b = b.through(t, func(c *pgxpool.Config) {
 		c.ConnConfig.Tracer = tracer(func(sql string) {
 			if strings.Contains(sql, "list_blockers") {
 				looks.Add(1)
 			}
 		})
 	})
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close(t.Context())
-	lease, err := client.TryAcquire(t.Context(), "a", pglock.WithTTL(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	lease := b.acquire(t, "a")
 	write := func(seconds float64, limit time.Duration) error {
-		return fencedstore.New(pool).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(),
-			fencedstore.Fence{Lease: lease, SameToken: true},
-			func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, seconds)
-				return err
-			})
+		return written(t, b, fencedstore.Fence{Lease: lease, SameToken: true}, sleeps(seconds),
+			fencedstore.WithTimeLimit(limit))
 	}
 	for range 10 {
 		if err := write(0.05, time.Minute); err != nil {

@@ -78,10 +78,7 @@ func TestI17_ARefusalAtCommitIsFinal(t *testing.T) {
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE once (k int UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 	lease := b.acquire(t, "x")
-	err := b.store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `INSERT INTO once VALUES (1), (1)`)
-		return err
-	})
+	err := b.store.Write(t.Context(), lease, inTx(does(`INSERT INTO once VALUES (1), (1)`)))
 	if n := b.number(t, `SELECT count(*) FROM once`); code(err) != "23505" || n != 0 {
 		t.Errorf("I17: %v, %d rows", err, n)
 	}

@@ -64,7 +64,7 @@ var translated = []error{ErrLeftFence, ErrUnfenced, ErrKeyTooOld,
 
 // explain makes an error of this package or of pglock of what the server says about one of the fences.
 func (o opening) explain(err error) error {
-	if isOneOf(err, translated) {
+	if failure.IsOneOf(err, translated...) {
 		return err
 	}
 	f := o.blamed(err)

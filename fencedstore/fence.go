@@ -64,8 +64,8 @@ func listed(fenced Fenced) (Fences, error) {
 }
 
 func (f Fence) complete() (Fence, error) {
-	if f.Lease == nil || f.Lease.Token() == 0 {
-		return f, refuse.Invalid("lease", "nil or zero", "be a *pglock.Lease that a Client was granted")
+	if err := refuse.Lease(f.Lease); err != nil {
+		return f, err
 	}
 	f.Resource = cmp.Or(f.Resource, f.Lease.Resource())
 	if f.named() == nil {

@@ -2,7 +2,6 @@ package fencedstore_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -28,19 +27,11 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	likeSlot := b.acquire(t, slot.Resource())
 	elsewhere := newBenchOn(t, b.db, pglock.WithSchema("second")).acquire(t, "one")
 	released := b.acquire(t, "released")
-	if err := released.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release(t, released)
 	many := make(fencedstore.Fences, 1001)
 	for i := range many {
 		many[i] = fencedstore.Fence{Lease: one, Resource: fmt.Sprint(i)}
 	}
-	url := b.db.URL()
-	plain, err := sql.Open("pgx", url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer plain.Close() //nolint:errcheck // nothing is lost
 	of := func(lease *pglock.Lease, resource string) fencedstore.Fence {
 		return fencedstore.Fence{Lease: lease, Resource: resource, SameToken: true}
 	}
@@ -67,16 +58,7 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		"another schema": {fencedstore.Fences{of(one, ""), of(elsewhere, "r")}, pglock.ErrWrongDatabase, "fences[1]"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			tx, err := b.pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is lost
-			sqlTx, err := plain.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer sqlTx.Rollback() //nolint:errcheck // nothing is lost
+			tx, sqlTx := b.begin(t), b.beginSQL(t)
 			for call, err := range map[string]error{
 				"Write": b.store.Write(t.Context(), c.fences, func(context.Context, pgx.Tx) error {
 					t.Error("the callback was called")
@@ -107,9 +89,7 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 			t.Errorf("%s: %v", call, err)
 		}
 	}
-	if n := b.number(t, `SELECT count(*) FROM pglock.fences`); n != 0 {
-		t.Errorf("I11: %d fences", n)
-	}
+	b.wantRows(t, 0, `pglock.fences`)
 }
 
 // All three ways pass all fences at once, up to a thousand, whatever the names are.
@@ -144,10 +124,7 @@ func TestManyFencesArePassedAtOnce(t *testing.T) {
 	for i := range fences {
 		fences[i].SameToken = true
 	}
-	tx, err := b.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := b.begin(t)
 	if _, err := fencedstore.Guard(t.Context(), tx, fences); err != nil {
 		t.Error(err)
 	}
@@ -155,15 +132,7 @@ func TestManyFencesArePassedAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	passed("Guard")
-	plain, err := sql.Open("pgx", b.db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer plain.Close() //nolint:errcheck // nothing is lost
-	sqlTx, err := plain.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sqlTx := b.beginSQL(t)
 	if _, err := fencedstore.GuardSQL(t.Context(), sqlTx, fences); err != nil {
 		t.Error(err)
 	}
@@ -291,12 +260,7 @@ func ExampleFences() {
 func TestSealAfterTheEndOfItsTransactionSaysSo(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	tx, err := b.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is written
-	savepoint, err := tx.Begin(t.Context())
+	savepoint, err := b.begin(t).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,10 +271,7 @@ func TestSealAfterTheEndOfItsTransactionSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sqlTx, err := b.sqlDB.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sqlTx := b.beginSQL(t)
 	committed, err := fencedstore.GuardSQL(t.Context(), sqlTx, b.acquire(t, "committed"))
 	if err == nil {
 		err = sqlTx.Commit()

@@ -1,6 +1,7 @@
 package fencedstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/argument"
@@ -108,13 +108,10 @@ func WithSchema(name string) TableOption {
 func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error) {
 	c := tableConfig{schema: "pglock"}
 	pool, isPool := db.(*pgxpool.Pool)
-	if db == nil || isPool && pool == nil {
-		return c, refuse.Nil("db", "be a pool, a connection or a transaction")
-	}
-	if table == "" {
-		return c, refuse.Invalid("table", `""`, "name a table, as in public.accounts")
-	}
-	return c, refuse.Options(&c, opts)
+	none := db == nil || isPool && pool == nil
+	err := cmp.Or(refuse.If(none, "db", "nil", "be a pool, a connection or a transaction"),
+		refuse.If(table == "", "table", `""`, "name a table, as in public.accounts"), refuse.Options(&c, opts))
+	return c, err
 }
 
 // GuardTable puts a table under guard. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of it, by whatever
@@ -196,18 +193,15 @@ func tableError(ctx context.Context, what, table, schema string, err error) erro
 	if err == nil {
 		return nil
 	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		is := tableErrors[pgErr.Code]
-		switch {
-		case pgErr.Code == "42501":
-			err = fmt.Errorf("%w: the user must own the table and have the role pglock_user: %w",
-				pglock.ErrPermission, err)
-		case is != nil && !(pgErr.Code == "3F000" && strings.Contains(pgErr.Message, strconv.Quote(schema))):
-			err = fmt.Errorf("%w: %w", is, err)
-		default:
-			err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
-		}
+	state := protocol.State(err)
+	is := tableErrors[state]
+	switch {
+	case state == "42501":
+		err = fmt.Errorf("%w: the user must own the table and have the role pglock_user: %w", pglock.ErrPermission, err)
+	case is != nil && !(state == "3F000" && strings.Contains(protocol.Message(err), strconv.Quote(schema))):
+		err = fmt.Errorf("%w: %w", is, err)
+	default:
+		err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)
 	}
 	return failure.At(ctx, err, "fencedstore: %s table %s", what, table)
 }

@@ -2,105 +2,20 @@ package fencedstore_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
-
-// bench is what the tests of guards and of Once work with.
-type bench struct {
-	db     *pgtest.DB
-	pool   *pgxpool.Pool
-	sqlDB  *sql.DB // the database through database/sql
-	client *pglock.Client
-	store  *fencedstore.Store
-}
-
-func newBench(t *testing.T, opts ...pglock.Option) *bench {
-	t.Helper()
-	db := pgtest.Database(t)
-	return newBenchOn(t, db, opts...)
-}
-
-func newBenchOn(t *testing.T, db *pgtest.DB, opts ...pglock.Option) *bench {
-	t.Helper()
-	config, err := pgx.ParseConfig(db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := bench{db: db, pool: db.Pool(t), sqlDB: stdlib.OpenDB(*config)}
-	t.Cleanup(func() { _ = b.sqlDB.Close() })
-	b.store = fencedstore.New(b.pool)
-	return b.withClient(t, opts...)
-}
-
-// withClient is the same bench with a client of its own.
-func (b bench) withClient(t *testing.T, opts ...pglock.Option) *bench {
-	t.Helper()
-	c, err := pglock.New(t.Context(), b.pool, append(opts, pglock.WithDefaultTTL(time.Hour))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
-	b.client = c
-	return &b
-}
-
-func (b *bench) exec(t *testing.T, sql string, args ...any) {
-	t.Helper()
-	if _, err := b.pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func (b *bench) acquire(t *testing.T, name string, opts ...pglock.AcquireOption) *pglock.Lease {
-	t.Helper()
-	l, err := b.client.TryAcquire(t.Context(), name, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-// write writes under the fence of the resource, in one transaction.
-func (b *bench) write(t *testing.T, l *pglock.Lease, resource, sql string, args ...any) error {
-	t.Helper()
-	return b.store.Write(t.Context(), fencedstore.Fence{Lease: l, Resource: resource, SameToken: true},
-		func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, sql, args...)
-			return err
-		})
-}
-
-func (b *bench) number(t *testing.T, sql string, args ...any) (n int) {
-	t.Helper()
-	if err := b.pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
-
-func code(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		return pgErr.Code
-	}
-	return ""
-}
 
 func TestI11_GuardTableRefusesBadInputAndChangesNothing(t *testing.T) {
 	t.Parallel()
@@ -223,11 +138,7 @@ func TestGuardTableTellsWhatStandsInItsWay(t *testing.T) {
 	}
 
 	// The guard waits for those who write, and for no longer than it may.
-	tx, err := b.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is lost
+	tx := b.begin(t)
 	if _, err := tx.Exec(t.Context(), `INSERT INTO accounts VALUES (1)`); err != nil {
 		t.Fatal(err)
 	}
@@ -345,9 +256,7 @@ func TestTablesBesideTheProtocolCanBeGuarded(t *testing.T) {
 			t.Errorf("%s: %v", table, err)
 		}
 	}
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "accounts", schema); err != nil {
-		t.Fatal(err)
-	}
+	b.guard(t, "accounts", schema)
 	if _, err := b.pool.Exec(t.Context(), `INSERT INTO accounts VALUES (1)`); code(err) != "LK011" {
 		t.Errorf("unfenced: %v", err)
 	}
@@ -367,12 +276,8 @@ func TestI3_GuardsOfTwoSchemasAreApart(t *testing.T) {
 	}
 	second, schema := newBenchOn(t, b.db, pglock.WithSchema(name)), fencedstore.WithSchema(name)
 	b.exec(t, `CREATE TABLE a (id int); CREATE TABLE b (id int)`)
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "a", fencedstore.WithTableResource("r")); err != nil {
-		t.Fatal(err)
-	}
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "b", fencedstore.WithTableResource("r"), schema); err != nil {
-		t.Fatal(err)
-	}
+	b.guard(t, "a", fencedstore.WithTableResource("r"))
+	b.guard(t, "b", fencedstore.WithTableResource("r"), schema)
 	if err := fencedstore.GuardTable(t.Context(), b.pool, "a", fencedstore.WithTableResource("r"),
 		schema); !errors.Is(err, fencedstore.ErrOtherGuard) {
 		t.Errorf("one table under the guards of both: %v", err)
@@ -409,9 +314,7 @@ func TestUnfencedWriteIsToldTheTableAndTheResource(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE accounts (id int)`)
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "accounts"); err != nil {
-		t.Fatal(err)
-	}
+	b.guard(t, "accounts")
 	err := b.write(t, b.acquire(t, "report"), "report", `INSERT INTO accounts VALUES (1)`)
 	var unfenced *fencedstore.UnfencedError
 	if !errors.Is(err, fencedstore.ErrUnfenced) || !errors.As(err, &unfenced) || unfenced.Table != "public.accounts" ||
@@ -455,9 +358,7 @@ func TestI3_KeysOfEveryTypeHaveOneText(t *testing.T) {
 		t.Run(c.sql+" "+c.value, func(t *testing.T) {
 			table := fmt.Sprint("t", i)
 			b.exec(t, fmt.Sprintf(`CREATE TABLE %s (k %s, n int)`, table, c.sql))
-			if err := fencedstore.GuardTable(t.Context(), b.pool, table, fencedstore.WithTableKey("k")); err != nil {
-				t.Fatal(err)
-			}
+			b.guard(t, table, fencedstore.WithTableKey("k"))
 			for odd, settings := range []string{
 				`SELECT 1`,
 				`SET LOCAL datestyle = 'German'; SET LOCAL intervalstyle = 'iso_8601'; SET LOCAL timezone = 'Asia/Tokyo'; SET LOCAL extra_float_digits = -15;
@@ -510,9 +411,7 @@ func TestGeneratedColumnsAreKeysIfTheyAreStored(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE stored (id int, k int GENERATED ALWAYS AS (id * 2) STORED)`)
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "stored", fencedstore.WithTableKey("k")); err != nil {
-		t.Fatal(err)
-	}
+	b.guard(t, "stored", fencedstore.WithTableKey("k"))
 	if err := b.write(t, b.acquire(t, "x"), "stored/42", `INSERT INTO stored (id) VALUES (21)`); err != nil {
 		t.Errorf("a write under the fence of its key: %v", err)
 	}
@@ -554,9 +453,7 @@ func TestI3_TheGuardOfRowsGoesByTheRowItself(t *testing.T) {
 		CREATE TRIGGER zz BEFORE INSERT OR UPDATE ON t FOR EACH ROW EXECUTE FUNCTION change()`)
 	l := b.acquire(t, "holder")
 	for _, key := range []string{"k", "g"} {
-		if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.WithTableKey(key)); err != nil {
-			t.Fatal(err)
-		}
+		b.guard(t, "t", fencedstore.WithTableKey(key))
 		prefix := "t/"
 		if key == "g" {
 			prefix = "t/g"
@@ -623,9 +520,7 @@ func TestI3_ColumnsThatComeLaterChangeNoKey(t *testing.T) {
 	for _, column := range []string{"a json", "b json[]", "c pair", "d doc", "e mood", "f jsonb", "g float8"} {
 		for key, value := range map[string]string{"on_time": "true", "day": "2026-03-01"} {
 			b.exec(t, `DROP TABLE t; CREATE TABLE t (on_time bool, day date)`)
-			if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.WithTableKey(key)); err != nil {
-				t.Fatal(err)
-			}
+			b.guard(t, "t", fencedstore.WithTableKey(key))
 			b.exec(t, `ALTER TABLE t ADD `+column)
 			name, kind, _ := strings.Cut(column, " ")
 			var odd string // what jsonb cannot hold, where the type can
@@ -660,9 +555,7 @@ func TestBypassReachesRowsWithoutAKey(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE t (k int); INSERT INTO t VALUES (NULL)`)
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.WithTableKey("k")); err != nil {
-		t.Fatal(err)
-	}
+	b.guard(t, "t", fencedstore.WithTableKey("k"))
 	err := pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(),
 			`SELECT pglock.bypass_guards('a row without a key', 'alice'); UPDATE t SET k = 1`)
@@ -682,9 +575,7 @@ func TestI3_KeyThatIsTooLongForAFenceFailsClosed(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE t (k text)`)
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.WithTableKey("k")); err != nil {
-		t.Fatal(err)
-	}
+	b.guard(t, "t", fencedstore.WithTableKey("k"))
 	l := b.acquire(t, "holder")
 	longest := strings.Repeat("é", 255) // 2 + 510 bytes
 	if err := b.write(t, l, "t/"+longest, `INSERT INTO t VALUES ($1)`, longest); err != nil {

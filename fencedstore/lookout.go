@@ -80,11 +80,7 @@ func quoteLiteral(s string) string { return "'" + strings.ReplaceAll(s, "'", "''
 type lookout struct {
 	lease     *pglock.Lease // whose client asks
 	resources []string
-
-	cancel context.CancelFunc
-	timer  *time.Timer
-	ended  chan struct{} // closed by the goroutine of the timer
-	once   sync.Once     // for stop
+	end       func() // ends the looking, and waits for its goroutine
 
 	mu   sync.Mutex // guards what follows; never held across I/O
 	pid  int        // of the server process, when the fence is passed
@@ -95,11 +91,18 @@ type lookout struct {
 // lookout watches a transaction that begins now, until stop.
 func (o opening) lookout(ctx context.Context, p passage) *lookout {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	l := &lookout{lease: o.fences[0].Lease, resources: o.resources(), cancel: cancel, ended: make(chan struct{})}
+	l := &lookout{lease: o.fences[0].Lease, resources: o.resources()}
+	ended := make(chan struct{})
 	first := p.lockLimit() * 3 / 4
-	l.timer = time.AfterFunc(time.Until(p.At.Add(first)), func() {
-		defer close(l.ended)
+	timer := time.AfterFunc(time.Until(p.At.Add(first)), func() {
+		defer close(ended)
 		l.look(ctx, p)
+	})
+	l.end = sync.OnceFunc(func() {
+		cancel()
+		if !timer.Stop() {
+			<-ended
+		}
 	})
 	return l
 }
@@ -160,12 +163,7 @@ func (l *lookout) stop() *Wait {
 	if l == nil {
 		return nil
 	}
-	l.once.Do(func() {
-		l.cancel()
-		if !l.timer.Stop() {
-			<-l.ended
-		}
-	})
+	l.end()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.seen

@@ -11,7 +11,6 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
-	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -25,16 +24,12 @@ func TestCallbackOfAWriteUnderSeveralFencesEndsWithAnyLease(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE done (n int)`)
-	admin, err := lockadmin.New(t.Context(), b.pool)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ends := map[string]struct {
 		end func(ctx context.Context, l *pglock.Lease)
 		is  error
 	}{
 		"broken": {func(ctx context.Context, l *pglock.Lease) {
-			mustBreak(t, admin, l)
+			b.breaks(t, l)
 			if _, err := l.Check(ctx); !errors.Is(err, pglock.ErrLost) {
 				t.Errorf("the check after a break: %v", err)
 			}
@@ -73,9 +68,7 @@ func TestCallbackOfAWriteUnderSeveralFencesEndsWithAnyLease(t *testing.T) {
 			})
 		}
 	}
-	if n := b.number(t, `SELECT count(*) FROM done`); n != 0 {
-		t.Errorf("%d writes were committed", n)
-	}
+	b.wantRows(t, 0, `done`)
 }
 
 // A lease that its own holder releases while a write commits is released, and not lost: somebody else's release would
@@ -98,7 +91,7 @@ func TestAWriteWhoseOwnHolderReleasesTheLeaseSaysSo(t *testing.T) {
 					time.Sleep(time.Duration(n%8) * 100 * time.Microsecond) // the chaos of this test
 					released <- l.Release(t.Context())
 				}()
-				err := ways[name](t, b, l, func(context.Context, func(context.Context, string, ...any) error) error {
+				err := ways[name](t, b, l, func(context.Context, transaction) error {
 					close(over)
 					return nil
 				})

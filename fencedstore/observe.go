@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -19,14 +20,12 @@ var refusals = []error{pglock.ErrLost, pglock.ErrReleased, ErrTimeLimit, ErrLeft
 func (o opening) observeRefusal(ctx context.Context, err error) error {
 	what := hooks.Observed{Err: err}
 	at := o.fences[0]
-	var stale *StaleTokenError
-	var lost *pglock.LostError
-	if errors.As(err, &stale) {
+	if stale, is := errors.AsType[*StaleTokenError](err); is {
 		isOurs := func(f Fence) bool { return f.Resource == stale.Resource && f.Lease.Token() == stale.Token }
 		if i := slices.IndexFunc(o.fences, isOurs); i >= 0 {
 			at, what.Kind, what.LastToken = o.fences[i], string(pglock.EventStale), int64(stale.LastToken)
 		}
-	} else if errors.As(err, &lost) {
+	} else if lost, is := errors.AsType[*pglock.LostError](err); is {
 		if i := slices.IndexFunc(o.fences, func(f Fence) bool { return f.Lease.Name() == lost.Lock }); i >= 0 {
 			at = o.fences[i]
 		}
@@ -45,14 +44,10 @@ func kindOf(err error) string {
 	switch {
 	case errors.Is(err, pglock.ErrOutcomeUnknown):
 		return string(pglock.EventOutcomeUnknown)
-	case isOneOf(err, refusals):
+	case failure.IsOneOf(err, refusals...):
 		return string(pglock.EventRefused)
 	}
 	return ""
-}
-
-func isOneOf(err error, targets []error) bool {
-	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
 // observeWrite tells the observers of the leases' clients that a write is committed.

@@ -54,8 +54,7 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 		l     *pglock.Lease
 		admin *lockadmin.Admin
 	}
-	nothing := func(context.Context, pgx.Tx) error { return nil }
-	inTx := func(f func(s scene, tx pgx.Tx) error) func(t *testing.T, s scene) error {
+	within := func(f func(s scene, tx pgx.Tx) error) func(t *testing.T, s scene) error {
 		return func(t *testing.T, s scene) error {
 			t.Helper()
 			tx, err := s.pool.Begin(s.ctx)
@@ -127,20 +126,14 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 		}, fencedstore.ErrLeftFence, []string{"refused: report"}},
 		"too long": {func(t *testing.T, s scene) error {
 			return s.store.With(fencedstore.WithTimeLimit(150*time.Millisecond)).Write(s.ctx, s.l,
-				func(ctx context.Context, tx pgx.Tx) error {
-					_, err := tx.Exec(ctx, "SELECT pg_sleep(20)")
-					return err
-				})
+				inTx(does("SELECT pg_sleep(20)")))
 		}, fencedstore.ErrTimeLimit, []string{"refused: report"}},
 		"without the fence of a guarded table": {func(t *testing.T, s scene) error {
 			s.exec(t, "CREATE TABLE rows (id int)")
 			if err := fencedstore.GuardTable(s.ctx, s.pool, "rows", fencedstore.WithTableResource("rows")); err != nil {
 				return err
 			}
-			return s.store.Write(s.ctx, s.l, func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, "INSERT INTO rows VALUES (1)")
-				return err
-			})
+			return s.store.Write(s.ctx, s.l, inTx(does("INSERT INTO rows VALUES (1)")))
 		}, fencedstore.ErrUnfenced, []string{"refused: report"}},
 		"the application's own error": {func(t *testing.T, s scene) error {
 			return s.store.Write(s.ctx, s.l, func(context.Context, pgx.Tx) error { return errOwn })
@@ -148,26 +141,26 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 		"invalid": {func(t *testing.T, s scene) error {
 			return s.store.Write(s.ctx, fencedstore.Fence{Lease: s.l, Resource: "\xff"}, nothing)
 		}, pglock.ErrInvalid, nil},
-		"guarded": {inTx(func(s scene, tx pgx.Tx) error {
+		"guarded": {within(func(s scene, tx pgx.Tx) error {
 			if _, err := fencedstore.Guard(s.ctx, tx, s.l); err != nil {
 				return err
 			}
 			return tx.Commit(s.ctx)
 		}), nil, nil},
-		"refused by Guard": {inTx(func(s scene, tx pgx.Tx) error {
+		"refused by Guard": {within(func(s scene, tx pgx.Tx) error {
 			if err := s.store.Write(s.ctx, s.l, nothing); err != nil {
 				return err
 			}
 			g, err := fencedstore.Guard(s.ctx, tx, s.l)
 			return g.Explain(err) // it was told before
 		}), fencedstore.ErrStaleToken, []string{"write: report", "stale token: report"}},
-		"not begun by Guard": {inTx(func(s scene, tx pgx.Tx) error {
+		"not begun by Guard": {within(func(s scene, tx pgx.Tx) error {
 			if err := s.l.Release(s.ctx); err != nil {
 				return err
 			}
 			return refused(fencedstore.Guard(s.ctx, tx, fencedstore.Fences{{Lease: s.l, Resource: "other"}}))
 		}), pglock.ErrReleased, []string{"refused: other"}},
-		"refused at a COMMIT of the application": {inTx(func(s scene, tx pgx.Tx) error {
+		"refused at a COMMIT of the application": {within(func(s scene, tx pgx.Tx) error {
 			g, err := fencedstore.Guard(s.ctx, tx, s.l)
 			if err != nil {
 				return err
@@ -177,7 +170,7 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 			}
 			return g.Explain(tx.Commit(s.ctx))
 		}), pglock.ErrLost, []string{"refused: report"}},
-		"refused at a COMMIT under several fences": {inTx(func(s scene, tx pgx.Tx) error {
+		"refused at a COMMIT under several fences": {within(func(s scene, tx pgx.Tx) error {
 			fences := fencedstore.Fences{{Lease: s.l, Resource: "x"}, {Lease: s.l, Resource: "y"}}
 			g, err := fencedstore.Guard(s.ctx, tx, fences)
 			if err != nil {
@@ -188,7 +181,7 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 			}
 			return g.Explain(tx.Commit(s.ctx))
 		}), pglock.ErrLost, []string{"refused: x"}},
-		"refused by Seal": {inTx(func(s scene, tx pgx.Tx) error {
+		"refused by Seal": {within(func(s scene, tx pgx.Tx) error {
 			if _, err := tx.Exec(s.ctx, "SAVEPOINT before"); err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package fencedstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,7 @@ func (e *DoneError) Is(target error) bool { return target == ErrDone }
 // that work. The same grant may do the work of many keys, as with SameToken.
 func WithKey(key string) Option {
 	return func(c *config) error {
-		c.once, c.key = true, key
+		c.key = key
 		return refuse.If(key == "" || len(key) > 512, "key", fmt.Sprint(len(key), " bytes"), "have 1 to 512 bytes")
 	}
 }
@@ -59,12 +60,10 @@ func WithKey(key string) Option {
 // hundred bytes.
 func WithRetention(of time.Time, d time.Duration) Option {
 	return func(c *config) error {
-		if of.IsZero() || of.UTC().Year() < 1 || of.UTC().Year() > 9999 {
-			return refuse.Invalid("of", of.String(), "be the moment that the key belongs to, in the years 1 to 9999")
-		}
 		c.of, c.keep = of, d
-		bad := d < time.Second || d > 100*365*24*time.Hour
-		return refuse.If(bad, "retention", d.String(), "be from 1s to 100 years")
+		return cmp.Or(refuse.If(of.IsZero() || of.UTC().Year() < 1 || of.UTC().Year() > 9999, "of", of.String(),
+			"be the moment that the key belongs to, in the years 1 to 9999"),
+			refuse.If(d < time.Second || d > 100*365*24*time.Hour, "retention", d.String(), "be from 1s to 100 years"))
 	}
 }
 

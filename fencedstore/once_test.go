@@ -15,8 +15,6 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-func nothing(context.Context, pgx.Tx) error { return nil }
-
 func TestI11_OnceRefusesBadInputBeforeItCallsAnything(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -174,24 +172,16 @@ func TestI3_I4_OnceIsAFencedWrite(t *testing.T) {
 	if err != boom { //nolint:errorlint // as it is
 		t.Errorf("the work's own error: %v", err)
 	}
-	if err := b.store.Once(t.Context(), high, "b", func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "COMMIT; BEGIN")
-		return err
-	}); !errors.Is(err, fencedstore.ErrLeftFence) {
+	err = b.store.Once(t.Context(), high, "b", inTx(does("COMMIT; BEGIN")))
+	if !errors.Is(err, fencedstore.ErrLeftFence) {
 		t.Errorf("a callback that commits: %v", err)
 	}
-	if n := b.number(t, `SELECT count(*) FROM pglock.done_keys WHERE key = 'b'`); n != 1 { // by its own COMMIT
-		t.Errorf("key b is noted %d times", n)
-	}
-	if err := high.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	b.wantRows(t, 1, `pglock.done_keys WHERE key = 'b'`) // by its own COMMIT
+	release(t, high)
 	if err := b.store.Once(t.Context(), high, "c", nothing); !errors.Is(err, pglock.ErrReleased) {
 		t.Errorf("a released lease: %v", err)
 	}
-	if n := b.number(t, `SELECT count(*) FROM pglock.done_keys`); n != 2 {
-		t.Errorf("%d keys are noted, want a and b", n)
-	}
+	b.wantRows(t, 2, `pglock.done_keys`)
 }
 
 func ExampleStore_Once() {
@@ -250,7 +240,5 @@ func TestRefusedWritesUseTheRowOfTheirReceiptAgain(t *testing.T) {
 			}
 		}
 	}
-	if n := b.number(t, `SELECT count(*) FROM pglock.receipts`); n != 1 {
-		t.Errorf("20 writes, one after another, have left %d receipts, want 1", n)
-	}
+	b.wantRows(t, 1, `pglock.receipts`)
 }

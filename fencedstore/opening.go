@@ -125,7 +125,7 @@ func (c config) open(fenced Fenced, guard bool) (o opening, err error) {
 		return o, err
 	}
 	switch {
-	case c.once:
+	case c.key != "":
 		return o.openOnce()
 	case len(o.fences) > 1:
 		return o.openAll()

@@ -1,7 +1,7 @@
 package fencedstore
 
 import (
-	"slices"
+	"cmp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,9 +17,8 @@ type Option func(*config) error
 type config struct {
 	limit         time.Duration // WithTimeLimit; 0: what the lease has left
 	transactionOp pgx.TxOptions
-	inTransaction bool // WithTxOptions was given
-	once          bool // it does the work of key
-	key           string
+	inTransaction bool          // WithTxOptions was given
+	key           string        // whose work it does; "": of none
 	of            time.Time     // WithRetention
 	keep          time.Duration // WithRetention; 0: for ever
 	receipt       bool          // WithReceipt
@@ -42,18 +41,13 @@ func (c config) with(opts []Option) config {
 // meanwhile; give WithTimeLimit then.
 func WithTxOptions(o pgx.TxOptions) Option {
 	return func(c *config) error {
-		if o.BeginQuery != "" || o.CommitQuery != "" {
-			return refuse.Invalid("transaction options", "with a BeginQuery or CommitQuery", "have neither")
-		}
-		levels := []pgx.TxIsoLevel{"", pgx.ReadUncommitted, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
-		if !slices.Contains(levels, o.IsoLevel) {
-			return refuse.Invalid("isolation level", string(o.IsoLevel), "be one of pgx's")
-		}
-		if o.AccessMode == pgx.ReadOnly {
-			return refuse.Invalid("access mode", string(o.AccessMode), "be read write: passing a fence writes")
-		}
 		c.transactionOp, c.inTransaction = o, true
-		return nil
+		_, known := isolation[o.IsoLevel]
+		return cmp.Or(refuse.If(o.BeginQuery != "" || o.CommitQuery != "", "transaction options",
+			"with a BeginQuery or CommitQuery", "have neither"),
+			refuse.If(!known, "isolation level", string(o.IsoLevel), "be one of pgx's"),
+			refuse.If(o.AccessMode == pgx.ReadOnly, "access mode", string(o.AccessMode),
+				"be read write: passing a fence writes"))
 	}
 }
 
@@ -69,16 +63,11 @@ func WithReceipt() Option {
 
 // refuse refuses options that the call has no use for.
 func (c config) refuse(guard bool) error {
-	switch {
-	case c.bad != nil:
-		return c.bad
-	case c.inTransaction && guard:
-		return refuse.Invalid("WithTxOptions", "given",
-			"be given to a store: the transaction of Guard has begun already")
-	case c.receipt && !guard:
-		return refuse.Invalid("WithReceipt", "given", "be given to Guard alone: a store leaves receipts by itself")
-	case c.keep > 0 && !c.once:
-		return refuse.Invalid("WithRetention", "given", "be given where there is a key: to Once, or to Guard WithKey")
-	}
-	return nil
+	return cmp.Or(c.bad,
+		refuse.If(c.inTransaction && guard, "WithTxOptions", "given",
+			"be given to a store: the transaction of Guard has begun already"),
+		refuse.If(c.receipt && !guard, "WithReceipt", "given",
+			"be given to Guard alone: a store leaves receipts by itself"),
+		refuse.If(c.keep > 0 && c.key == "", "WithRetention", "given",
+			"be given where there is a key: to Once, or to Guard WithKey"))
 }

@@ -23,7 +23,7 @@ func (r Receipt) String() string { return fmt.Sprintf("%s/%s/%s", r.Schema, r.ID
 
 // rows are the rows of receipts that the writes of this process may use again. Of each database there are as many as
 // there ever were writes at once. A row is free when it is known what became of the write that used it last.
-var rows freeRows
+var rows = freeRows{free: make(map[hooks.Grant][]uuid.UUID)}
 
 type freeRows struct {
 	mu   sync.Mutex
@@ -46,9 +46,6 @@ func (rs *freeRows) take(home hooks.Grant) (r Receipt, err error) {
 func (rs *freeRows) putBack(home hooks.Grant, r Receipt) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if rs.free == nil {
-		rs.free = make(map[hooks.Grant][]uuid.UUID)
-	}
 	rs.free[home] = append(rs.free[home], r.ID)
 }
 

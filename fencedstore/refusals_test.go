@@ -19,24 +19,6 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-func acquired(t *testing.T, pool *pgxpool.Pool) *pglock.Lease {
-	t.Helper()
-	c, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	l, err := c.TryAcquire(t.Context(), "report")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 func TestErrorsAnswerForTheirSentinels(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("connection reset")
@@ -69,7 +51,7 @@ func exported(l *pglock.Lease) uuid.UUID { return l.Export().ID }
 
 func TestExplainTranslatesTheServersRefusalsAlone(t *testing.T) {
 	t.Parallel()
-	l := acquired(t, pgtest.Database(t).Pool(t))
+	l := newBench(t).acquire(t, "report")
 	other := errors.New("something else")
 	unique := &pgconn.PgError{Code: "23505"}
 	for _, tc := range []struct{ err, want error }{
@@ -102,24 +84,17 @@ func TestExplainTranslatesTheServersRefusalsAlone(t *testing.T) {
 
 func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Database(t)
-	conn := db.Conn(t)
-	_, err := conn.Exec(t.Context(), `CREATE SCHEMA hostile;
+	b := newBench(t)
+	b.exec(t, `CREATE SCHEMA hostile;
 		CREATE FUNCTION hostile.op(text, text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
 		CREATE OPERATOR hostile.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = hostile.op);
 		CREATE OPERATOR hostile.= (LEFTARG = text, RIGHTARG = text, FUNCTION = hostile.op)`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := fencedstore.New(db.Pool(t, func(c *pgxpool.Config) {
+	store := fencedstore.New(b.db.Pool(t, func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["search_path"] = "hostile, pg_catalog"
 	}))
-	l := acquired(t, db.Pool(t))
+	l := b.acquire(t, "report")
 	transaction := func(r fencedstore.Receipt) pgx.Tx {
-		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := b.begin(t)
 		if _, err := tx.Exec(t.Context(), "SELECT pglock.fence($1, $2, $3, p_allow_same_token => true, p_receipt_id "+
 			"=> $4, p_write_id => $5)",
 			l.Name(), int64(l.Token()), exported(l), r.ID, r.Write); err != nil {
@@ -162,7 +137,7 @@ func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 // A helper and the application's own code may both explain one error.
 func TestExplainingTwiceIsExplainingOnce(t *testing.T) {
 	t.Parallel()
-	l := acquired(t, pgtest.Database(t).Pool(t))
+	l := newBench(t).acquire(t, "report")
 	for _, code := range []string{"LK001", "LK002", "LK003", "LK007", "LK009", "LK011", "LK012", "42501", "25006",
 		"3F000", "22023", "23505"} {
 		once := fencedstore.Explained(&pgconn.PgError{Code: code, Message: "m"}, l)
@@ -175,13 +150,8 @@ func TestExplainingTwiceIsExplainingOnce(t *testing.T) {
 // An option that a call has no use for is refused, not left out in silence.
 func TestI11_OptionsThatDoNotApplyAreRefused(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Database(t).Pool(t)
-	l, store := acquired(t, pool), fencedstore.New(pool)
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(t.Context()) //nolint:errcheck // it did nothing
+	b := newBench(t)
+	l, store, tx := b.acquire(t, "report"), b.store, b.begin(t)
 	nothing := func(context.Context, pgx.Tx) error { t.Error("called"); return nil }
 	serializable := fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})
 	keep := fencedstore.WithRetention(time.Now(), time.Hour)

@@ -13,34 +13,8 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
-	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
-
-// transaction is what both kinds of callbacks can do in the tests here.
-type transaction interface {
-	exec(ctx context.Context, sql string) error
-	commit(ctx context.Context) error
-	rollback(ctx context.Context) error
-}
-
-type pgxTransaction struct{ pgx.Tx }
-
-func (t pgxTransaction) exec(ctx context.Context, sql string) error {
-	_, err := t.Exec(ctx, sql)
-	return err
-}
-func (t pgxTransaction) commit(ctx context.Context) error   { return t.Commit(ctx) }
-func (t pgxTransaction) rollback(ctx context.Context) error { return t.Rollback(ctx) }
-
-type sqlTransaction struct{ *sql.Tx }
-
-func (t sqlTransaction) exec(ctx context.Context, sql string) error {
-	_, err := t.ExecContext(ctx, sql)
-	return err
-}
-func (t sqlTransaction) commit(context.Context) error   { return t.Commit() }
-func (t sqlTransaction) rollback(context.Context) error { return t.Rollback() }
 
 var errOwn = errors.New("the application's own")
 
@@ -48,116 +22,101 @@ var errOwn = errors.New("the application's own")
 func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 	t.Parallel()
 	type scene struct {
+		t *testing.T
 		*bench
-		l     *pglock.Lease
-		admin *lockadmin.Admin
+		l *pglock.Lease
 	}
 	const insert = `INSERT INTO done VALUES (1)`
+	inserts := func(_ scene, ctx context.Context, tx transaction) error { return tx.exec(ctx, insert) }
+	writesX := func(s scene) {
+		if err := s.write(s.t, s.l, "x", insert); err != nil {
+			s.t.Fatal(err)
+		}
+	}
 	shared := newBench(t)
 	shared.exec(t, `CREATE TABLE done (n int)`)
 	for what, c := range map[string]struct {
 		own    bool // a database of its own, of which before changes something
-		before func(t *testing.T, s scene)
-		do     func(t *testing.T, s scene, ctx context.Context, tx transaction) error
+		before func(s scene)
+		do     func(s scene, ctx context.Context, tx transaction) error
 		fence  fencedstore.Fence // but for its lease
 		opts   []fencedstore.Option
 		want   error
 		rows   int
 	}{
-		"committed": {do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error {
-			return tx.exec(ctx, insert)
-		}, rows: 1},
-		"an error of the callback": {do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error {
+		"committed": {do: inserts, rows: 1},
+		"an error of the callback": {do: func(_ scene, ctx context.Context, tx transaction) error {
 			return errors.Join(tx.exec(ctx, insert), errOwn)
 		}, want: errOwn},
-		"an error that the callback hides": {do: func(_ *testing.T, _ scene, ctx context.Context,
-			tx transaction) error {
+		"an error that the callback hides": {do: func(_ scene, ctx context.Context, tx transaction) error {
 			_ = tx.exec(ctx, insert)
 			_ = tx.exec(ctx, `SELECT nonsense`)
 			return nil
 		}, want: &pgconn.PgError{Code: "25P02"}},
-		"a stale token": {before: func(t *testing.T, s scene) {
-			if err := s.write(t, s.l, "x", insert); err != nil {
-				t.Fatal(err)
-			}
-		}, fence: fencedstore.Fence{Resource: "x"}, want: fencedstore.ErrStaleToken, rows: 1},
-		"the same token twice": {before: func(t *testing.T, s scene) {
-			if err := s.write(t, s.l, "x", insert); err != nil {
-				t.Fatal(err)
-			}
-		}, do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error { return tx.exec(ctx, insert) },
+		"a stale token": {before: writesX, fence: fencedstore.Fence{Resource: "x"}, want: fencedstore.ErrStaleToken,
+			rows: 1},
+		"the same token twice": {before: writesX, do: inserts,
 			fence: fencedstore.Fence{Resource: "x", SameToken: true}, rows: 2},
-		"broken before": {before: func(t *testing.T, s scene) { mustBreak(t, s.admin, s.l) }, want: pglock.ErrLost},
-		"broken meanwhile": {do: func(t *testing.T, s scene, ctx context.Context, tx transaction) error {
-			mustBreak(t, s.admin, s.l)
+		"broken before": {before: func(s scene) { s.breaks(s.t, s.l) }, want: pglock.ErrLost},
+		"broken meanwhile": {do: func(s scene, ctx context.Context, tx transaction) error {
+			s.breaks(s.t, s.l)
 			return tx.exec(ctx, insert)
 		}, want: pglock.ErrLost},
-		"released before": {before: func(t *testing.T, s scene) {
-			if err := s.l.Release(t.Context()); err != nil {
-				t.Fatal(err)
+		"released before": {before: func(s scene) {
+			if err := s.l.Release(s.t.Context()); err != nil {
+				s.t.Fatal(err)
 			}
 		}, want: pglock.ErrReleased},
-		"rolled back inside": {do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error {
+		"rolled back inside": {do: func(_ scene, ctx context.Context, tx transaction) error {
 			return errors.Join(tx.exec(ctx, insert), tx.rollback(ctx))
 		}, want: fencedstore.ErrLeftFence},
-		"committed inside": {do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error {
+		"committed inside": {do: func(_ scene, ctx context.Context, tx transaction) error {
 			return errors.Join(tx.exec(ctx, insert), tx.commit(ctx))
 		}, want: fencedstore.ErrLeftFence, rows: 1},
-		"a raw COMMIT": {do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error {
+		"a raw COMMIT": {do: func(_ scene, ctx context.Context, tx transaction) error {
 			return errors.Join(tx.exec(ctx, insert), tx.exec(ctx, `COMMIT`))
 		}, want: fencedstore.ErrLeftFence, rows: 1},
-		"a raw ROLLBACK": {do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error {
+		"a raw ROLLBACK": {do: func(_ scene, ctx context.Context, tx transaction) error {
 			return errors.Join(tx.exec(ctx, insert), tx.exec(ctx, `ROLLBACK`))
 		}, want: fencedstore.ErrLeftFence},
-		"the check used up": {do: func(t *testing.T, s scene, ctx context.Context, tx transaction) error {
+		"the check used up": {do: func(s scene, ctx context.Context, tx transaction) error {
 			err := tx.exec(ctx, `SET CONSTRAINTS ALL IMMEDIATE`)
-			s.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp()`)
+			s.exec(s.t, `UPDATE pglock.locks SET expires_at = clock_timestamp()`)
 			return errors.Join(err, tx.exec(ctx, insert))
 		}, want: pglock.ErrLost},
-		"a guarded table of another resource": {own: true, before: func(t *testing.T, s scene) {
-			if err := fencedstore.GuardTable(t.Context(), s.pool, "done",
+		"a guarded table of another resource": {own: true, before: func(s scene) {
+			if err := fencedstore.GuardTable(s.t.Context(), s.pool, "done",
 				fencedstore.WithTableResource("other")); err != nil {
-				t.Fatal(err)
+				s.t.Fatal(err)
 			}
-		}, do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error {
-			return tx.exec(ctx, insert)
-		}, want: fencedstore.ErrUnfenced},
-		"SERIALIZABLE": {do: func(t *testing.T, s scene, ctx context.Context, tx transaction) error {
+		}, do: inserts, want: fencedstore.ErrUnfenced},
+		"SERIALIZABLE": {do: func(s scene, ctx context.Context, tx transaction) error {
 			return errors.Join(tx.exec(ctx,
 				`SELECT 1 / (current_setting('transaction_isolation') = 'serializable')::int`), tx.exec(ctx, insert))
 		}, opts: []fencedstore.Option{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})},
 			rows: 1},
-		"read write after all": {own: true, before: func(t *testing.T, s scene) {
-			s.exec(t,
+		"read write after all": {own: true, before: func(s scene) {
+			s.exec(s.t,
 				`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
-		}, do: func(_ *testing.T, _ scene, ctx context.Context, tx transaction) error { return tx.exec(ctx, insert) },
+		}, do: inserts,
 			opts: []fencedstore.Option{fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadWrite})},
 			rows: 1},
 		"a bad resource": {fence: fencedstore.Fence{Resource: "\xff"}, want: pglock.ErrInvalid},
 		"a receipt":      {opts: []fencedstore.Option{fencedstore.WithReceipt()}, want: pglock.ErrInvalid},
 	} {
-		for how, write := range map[string]func(s scene, fn func(context.Context, transaction) error) error{
-			"Write": func(s scene, fn func(context.Context, transaction) error) error {
-				return fencedstore.New(s.db.Pool(t)).With(c.opts...).Write(t.Context(), c.fence,
-					func(ctx context.Context, tx pgx.Tx) error {
-						return fn(ctx, pgxTransaction{tx})
-					})
+		for how, write := range map[string]func(s scene, fn work) error{
+			"Write": func(s scene, fn work) error {
+				return fencedstore.New(s.db.Pool(t)).With(c.opts...).Write(t.Context(), c.fence, inTx(fn))
 			},
-			"WriteSQL": func(s scene, fn func(context.Context, transaction) error) error {
+			"WriteSQL": func(s scene, fn work) error {
 				s.sqlDB.SetMaxOpenConns(1)
-				return fencedstore.NewSQL(s.sqlDB).With(c.opts...).Write(t.Context(), c.fence,
-					func(ctx context.Context, tx *sql.Tx) error {
-						return fn(ctx, sqlTransaction{tx})
-					})
+				return fencedstore.NewSQL(s.sqlDB).With(c.opts...).Write(t.Context(), c.fence, inSQL(fn))
 			},
-			"OnceSQL": func(s scene, fn func(context.Context, transaction) error) error {
+			"OnceSQL": func(s scene, fn work) error {
 				if what == "a stale token" { // Once lets the same token pass
 					return fencedstore.ErrStaleToken
 				}
-				return fencedstore.NewSQL(s.sqlDB).With(c.opts...).Once(t.Context(), c.fence, what,
-					func(ctx context.Context, tx *sql.Tx) error {
-						return fn(ctx, sqlTransaction{tx})
-					})
+				return fencedstore.NewSQL(s.sqlDB).With(c.opts...).Once(t.Context(), c.fence, what, inSQL(fn))
 			},
 		} {
 			if !pgtest.EveryTest && how != "WriteSQL" && what != "committed" && what != "rolled back inside" {
@@ -170,23 +129,19 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 					b.exec(t, `CREATE TABLE done (n int)`)
 				}
 				b.exec(t, `TRUNCATE done`)
-				admin, err := lockadmin.New(t.Context(), b.pool)
-				if err != nil {
-					t.Fatal(err)
-				}
-				s := scene{b, b.acquire(t, what+how), admin}
+				s := scene{t, b, b.acquire(t, what+how)}
 				c.fence.Lease = s.l
 				if c.before != nil {
-					c.before(t, s)
+					c.before(s)
 				}
 				called := 0
-				err = write(s, func(ctx context.Context, tx transaction) error {
+				err := write(s, func(ctx context.Context, tx transaction) error {
 					called++
 					if c.do == nil {
 						t.Error("called")
 						return nil
 					}
-					return c.do(t, s, ctx, tx)
+					return c.do(s, ctx, tx)
 				})
 				var refused, want *pgconn.PgError
 				switch {
@@ -200,21 +155,12 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 				case !errors.Is(err, c.want):
 					t.Errorf("%v, want %v", err, c.want)
 				}
-				if n := b.number(t, `SELECT count(*) FROM done`); n != c.rows {
-					t.Errorf("%d rows, want %d", n, c.rows)
-				}
+				b.wantRows(t, c.rows, `done`)
 				// A connection that was given up ends its transaction by itself, a moment later.
 				const open = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`
 				pgtest.Eventually(t, "no transaction is left open", func() bool { return b.number(t, open) == 0 })
 			})
 		}
-	}
-}
-
-func mustBreak(t *testing.T, admin *lockadmin.Admin, l *pglock.Lease) {
-	t.Helper()
-	if _, err := admin.Break(t.Context(), l.Name(), "a test"); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -224,9 +170,7 @@ func TestWorkOfAKeyIsDoneOnceThroughWhateverAsks(t *testing.T) {
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE done (n int)`)
 	l := b.acquire(t, "job")
-	insert := func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
-		return exec(ctx, `INSERT INTO done VALUES (1)`)
-	}
+	insert := does(`INSERT INTO done VALUES (1)`)
 	key := t.Name()
 	db := b.sqlDB
 	all := map[string]func() error{
@@ -247,9 +191,7 @@ func TestWorkOfAKeyIsDoneOnceThroughWhateverAsks(t *testing.T) {
 				t.Errorf("%s, then %s: %v", first, again, err)
 			}
 		}
-		if n := b.number(t, `SELECT count(*) FROM done`); n != 1 {
-			t.Errorf("%s: done %d times", first, n)
-		}
+		b.wantRows(t, 1, `done`)
 	}
 }
 
@@ -276,10 +218,7 @@ func TestI17_TransactionOfTheApplicationsOwnLeavesAReceipt(t *testing.T) {
 		},
 	} {
 		for _, want := range []fencedstore.Outcome{fencedstore.OutcomeCommitted, fencedstore.OutcomeRolledBack} {
-			tx, err := db.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := b.beginSQL(t)
 			g, err := guard(tx)
 			if err != nil {
 				t.Fatal(err)
@@ -326,9 +265,7 @@ func TestPanicInAWriteThroughDatabaseSQLRollsBack(t *testing.T) {
 			panic("stop")
 		})
 	}()
-	if n := b.number(t, `SELECT count(*) FROM done`); n != 0 {
-		t.Errorf("%d rows", n)
-	}
+	b.wantRows(t, 0, `done`)
 	if err := b.write(t, l, "job", `INSERT INTO done VALUES (2)`); err != nil {
 		t.Errorf("the fence is still taken: %v", err)
 	}
@@ -349,9 +286,7 @@ func TestWriteThroughDatabaseSQLEndsWithItsContext(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want context.Canceled", err)
 	}
-	if n := b.number(t, `SELECT count(*) FROM done`); n != 0 {
-		t.Errorf("%d rows", n)
-	}
+	b.wantRows(t, 0, `done`)
 }
 
 func TestI11_WritesThroughDatabaseSQLRefuseBadInput(t *testing.T) {
@@ -360,11 +295,7 @@ func TestI11_WritesThroughDatabaseSQLRefuseBadInput(t *testing.T) {
 	l := b.acquire(t, "job")
 	db := b.sqlDB
 	fn := func(context.Context, *sql.Tx) error { t.Error("called"); return nil }
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback() //nolint:errcheck // it did nothing
+	tx := b.beginSQL(t)
 	_, noDB := fencedstore.NewSQL(nil).Outcome(t.Context(), fencedstore.Receipt{})
 	for what, c := range map[string]struct {
 		err   error
@@ -399,7 +330,5 @@ func TestI11_WritesThroughDatabaseSQLRefuseBadInput(t *testing.T) {
 			t.Errorf("%s: %v, want an ArgumentError for %s", what, c.err, c.field)
 		}
 	}
-	if n := b.number(t, `SELECT count(*) FROM pglock.fences`); n != 0 {
-		t.Errorf("%d fences", n)
-	}
+	b.wantRows(t, 0, `pglock.fences`)
 }

@@ -1,6 +1,7 @@
 package fencedstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 
@@ -61,7 +62,7 @@ func (s *Store) Write(ctx context.Context, fenced Fenced, fn func(context.Contex
 // heartbeat and pglock-admin prune remove it. Other errors are those of Write, and ErrKeyTooOld. The work of a key has
 // one fence: Once refuses several (pglock.ErrInvalid).
 func (s *Store) Once(ctx context.Context, fenced Fenced, key string, fn func(context.Context, pgx.Tx) error) error {
-	return s.of().once(ctx, fenced, key, inPgx(fn))
+	return s.of().write(ctx, fenced, inPgx(fn), WithKey(key))
 }
 
 // Outcome asks what became of the write of an OutcomeUnknownError, or of a transaction of Guard WithReceipt. It waits
@@ -99,7 +100,7 @@ func (s *SQLStore) Write(ctx context.Context, fenced Fenced, fn func(context.Con
 
 // Once is Store.Once.
 func (s *SQLStore) Once(ctx context.Context, fenced Fenced, key string, fn func(context.Context, *sql.Tx) error) error {
-	return s.of().once(ctx, fenced, key, inSQL(fn))
+	return s.of().write(ctx, fenced, inSQL(fn), WithKey(key))
 }
 
 // Outcome is Store.Outcome. Under a driver that does not heed contexts when it connects, such as lib/pq without
@@ -123,22 +124,14 @@ type work func(context.Context, connection) error
 
 func (w writer) with(opts []Option) writer { return writer{w.config.with(opts), w.db} }
 
-func (w writer) write(ctx context.Context, fenced Fenced, fn work) error {
-	return w.do(ctx, w.config, fenced, fn)
-}
-
-func (w writer) once(ctx context.Context, fenced Fenced, key string, fn work) error {
-	return w.do(ctx, w.config.with([]Option{WithKey(key)}), fenced, fn)
-}
-
-func (w writer) do(ctx context.Context, c config, fenced Fenced, fn work) error {
+func (w writer) write(ctx context.Context, fenced Fenced, fn work, more ...Option) error {
 	if err := w.check(); err != nil {
 		return err
 	}
 	if fn == nil {
 		return refuse.Nil("fn", "be a function")
 	}
-	o, err := c.open(fenced, false)
+	o, err := w.config.with(more).open(fenced, false)
 	if err != nil {
 		return err
 	}
@@ -153,13 +146,6 @@ func (w writer) outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 }
 
 func (w writer) check() error {
-	switch {
-	case w.bad != nil:
-		return w.bad
-	case w.db == nil:
-		return refuse.Invalid("store", "nil or zero", "be made by New or NewSQL")
-	case w.config.once:
-		return refuse.Invalid("WithKey", "given", "be given to Guard alone: Once takes its key by itself")
-	}
-	return nil
+	return cmp.Or(w.bad, refuse.If(w.db == nil, "store", "nil or zero", "be made by New or NewSQL"),
+		refuse.If(w.key != "", "WithKey", "given", "be given to Guard alone: Once takes its key by itself"))
 }

@@ -153,8 +153,7 @@ func (o opening) extendOne(ctx context.Context, lease *pglock.Lease, spare time.
 	if errors.Is(err, pglock.ErrInvalid) {
 		end, err = lease.Extend(ctx, o.limit)
 	}
-	var argument *pglock.ArgumentError
-	if errors.As(err, &argument) {
+	if argument, is := errors.AsType[*pglock.ArgumentError](err); is {
 		err = refuse.Invalid("time limit", o.limit.String(), argument.Rule)
 	}
 	return end, err
@@ -212,8 +211,8 @@ var limits = map[string]string{
 
 // saysClosed reports whether an error of an unknown driver says that the connection has ended.
 func saysClosed(err error) bool {
-	var network net.Error
-	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, net.ErrClosed) || errors.As(err, &network) ||
+	_, network := errors.AsType[net.Error](err)
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, net.ErrClosed) || network ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		protocol.State(err) != "" && protocol.ConnectionLost(err)
 }

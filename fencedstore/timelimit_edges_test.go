@@ -19,20 +19,11 @@ import (
 // A time limit and the grace of its lease have 24 hours together, and whoever asks for more is told the field by name.
 func TestTimeLimitBesideAGraceMayBeAsLongAsTheRuleSays(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Database(t).Pool(t)
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close(t.Context())
-	lease, err := client.TryAcquire(t.Context(), "a", pglock.WithGrace(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBench(t)
+	lease := b.acquire(t, "a", pglock.WithGrace(time.Hour))
 	write := func(limit time.Duration) error {
-		return fencedstore.New(pool).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(),
-			fencedstore.Fence{Lease: lease, SameToken: true},
-			func(context.Context, pgx.Tx) error { return nil })
+		return b.store.With(fencedstore.WithTimeLimit(limit)).Write(t.Context(),
+			fencedstore.Fence{Lease: lease, SameToken: true}, nothing)
 	}
 	if err := write(23 * time.Hour); err != nil {
 		t.Error(err)
@@ -46,20 +37,10 @@ func TestTimeLimitBesideAGraceMayBeAsLongAsTheRuleSays(t *testing.T) {
 // A connection that an administrator ends after the time limit is not ended by it.
 func TestTerminationIsNotTakenForTheTimeLimit(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Database(t)
-	pool := db.Pool(t)
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close(t.Context())
-	lease, err := client.TryAcquire(t.Context(), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBench(t)
 	const limit = 3 * time.Second
-	other := db.Conn(t)
-	err = fencedstore.New(pool).With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), lease,
+	other := b.db.Conn(t)
+	err := b.store.With(fencedstore.WithTimeLimit(limit)).Write(t.Context(), b.acquire(t, "a"),
 		func(ctx context.Context, tx pgx.Tx) error {
 			pid := tx.Conn().PgConn().PID()
 			if _, err := other.Exec(ctx, "SELECT pg_terminate_backend($1)", pid); err != nil {
@@ -77,7 +58,8 @@ func TestTerminationIsNotTakenForTheTimeLimit(t *testing.T) {
 // Where the write's connection is the only one that the server gives, nobody could extend the lease beside it.
 func TestALeaseIsExtendedBeforeItsWriteTakesTheOnlyConnection(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Database(t)
+	b := newBench(t)
+	db := b.db
 	user := db.Name() + "_only"
 	db.Look(t, func(conn *pgx.Conn) {
 		if _, err := conn.Exec(t.Context(), "CREATE ROLE "+user+" LOGIN PASSWORD 'x' CONNECTION LIMIT 1 IN ROLE "+
@@ -88,20 +70,11 @@ func TestALeaseIsExtendedBeforeItsWriteTakesTheOnlyConnection(t *testing.T) {
 	t.Cleanup(func() {
 		db.Look(t, func(conn *pgx.Conn) { _, _ = conn.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+user) })
 	})
-	pool := db.Pool(t, func(c *pgxpool.Config) {
+	b = b.through(t, func(c *pgxpool.Config) {
 		c.MaxConns, c.ConnConfig.User, c.ConnConfig.Password = 1, user, "x"
 	})
-	client, err := pglock.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close(t.Context())
-	lease, err := client.TryAcquire(t.Context(), "a", pglock.WithTTL(5*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := fencedstore.New(pool).With(fencedstore.WithTimeLimit(20*time.Second)).Write(t.Context(), lease,
-		func(context.Context, pgx.Tx) error { return nil }); err != nil {
+	lease := b.acquire(t, "a", pglock.WithTTL(5*time.Second))
+	if err := b.store.With(fencedstore.WithTimeLimit(20*time.Second)).Write(t.Context(), lease, nothing); err != nil {
 		t.Error(err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
-	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -99,10 +98,6 @@ func TestLeaseThatIsLostInALongWriteEndsIt(t *testing.T) {
 	t.Parallel()
 	b := newBench(t).warm(t)
 	b.exec(t, `CREATE TABLE done (n int)`)
-	admin, err := lockadmin.New(t.Context(), b.pool)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		l := b.acquire(t, string(level), pglock.WithTTL(5*time.Second))
 		begin := time.Now()
@@ -112,7 +107,7 @@ func TestLeaseThatIsLostInALongWriteEndsIt(t *testing.T) {
 				if _, err := tx.Exec(ctx, `INSERT INTO done VALUES (1)`); err != nil {
 					return err
 				}
-				mustBreak(t, admin, l)
+				b.breaks(t, l)
 				_, err := tx.Exec(ctx, `SELECT pg_sleep(60)`)
 				return err
 			})
@@ -121,9 +116,7 @@ func TestLeaseThatIsLostInALongWriteEndsIt(t *testing.T) {
 			t.Errorf("%s: %v after %v", level, err, took)
 		}
 	}
-	if n := b.number(t, `SELECT count(*) FROM done`); n != 0 {
-		t.Errorf("%d rows", n)
-	}
+	b.wantRows(t, 0, `done`)
 }
 
 // A snapshot shows the lease as it was when the snapshot was taken. In a write that is after the extension, so work
@@ -173,9 +166,7 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 					}
 				}
 				_ = tx.Rollback(t.Context())
-				if err := l.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				release(t, l)
 				l = b.acquire(t, "guarded", pglock.WithTTL(ttl))
 			}
 		})
@@ -199,9 +190,9 @@ func TestLowerLimitOfTheUserIsNotTakenForTheTimeLimit(t *testing.T) {
 			"a NOWAIT":            {[]string{`DO $$ BEGIN RAISE lock_not_available; END $$`}, "55P03"},
 		} {
 			l := b.acquire(t, name+what)
-			err := way(t, b, l, func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
+			err := way(t, b, l, func(ctx context.Context, tx transaction) error {
 				for _, statement := range c.do {
-					if err := exec(ctx, statement); err != nil {
+					if err := tx.exec(ctx, statement); err != nil {
 						return err
 					}
 				}
@@ -265,8 +256,6 @@ func TestTheNextLeaseHasNothingOfAnExtension(t *testing.T) {
 	pgtest.Eventually(t, "somebody waits", func() bool {
 		return b.number(t, `SELECT count(*) FROM pglock.waiters`) > 0
 	})
-	if err := first.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release(t, first)
 	calls.Wait()
 }

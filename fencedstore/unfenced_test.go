@@ -18,9 +18,7 @@ func TestUnfencedWriteIsToldWhereItsFenceWent(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE accounts (id int)`)
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "accounts"); err != nil {
-		t.Fatal(err)
-	}
+	b.guard(t, "accounts")
 	const insert = `INSERT INTO accounts VALUES (1)`
 	lease := b.acquire(t, "accounts")
 	err := b.store.Write(t.Context(), lease, func(ctx context.Context, _ pgx.Tx) error {
@@ -30,9 +28,7 @@ func TestUnfencedWriteIsToldWhereItsFenceWent(t *testing.T) {
 	if !errors.Is(err, fencedstore.ErrUnfenced) || !strings.Contains(err.Error(), "through the pool") {
 		t.Errorf("outside the transaction: %v", err)
 	}
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release(t, lease)
 	err = b.write(t, b.acquire(t, "accounts", pglock.WithShared()), "", insert)
 	if !errors.Is(err, fencedstore.ErrUnfenced) || !strings.Contains(err.Error(), `the slot "accounts#1"`) {
 		t.Errorf("with a shared lease: %v", err)

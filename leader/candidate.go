@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -62,16 +63,11 @@ type wish struct {
 // New makes a candidate for the lock. It sends nothing. The error is pglock.ErrInvalid.
 func New(client *pglock.Client, name string, opts ...Option) (*Candidate, error) {
 	if client == nil {
-		return nil, &pglock.ArgumentError{Field: "client", Value: "nil", Rule: "be a *pglock.Client"}
+		return nil, refuse.Nil("client", "be a *pglock.Client")
 	}
 	c := &Candidate{name: name, since: time.Now(), config: config{tolerance: DefaultTolerance}}
-	for _, o := range opts {
-		if o == nil {
-			return nil, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
-		}
-		if err := o(&c.config); err != nil {
-			return nil, err
-		}
+	if err := refuse.Options(&c.config, opts); err != nil {
+		return nil, err
 	}
 	if _, err := client.ForSiblings(hooks.Key{}).Want(name, c.config.acquire); err != nil {
 		return nil, err
@@ -106,9 +102,9 @@ func New(client *pglock.Client, name string, opts ...Option) (*Candidate, error)
 func (c *Candidate) Run(ctx context.Context, fn func(ctx context.Context, lease *pglock.Lease) error) error {
 	switch {
 	case c.acquire == nil:
-		return &pglock.ArgumentError{Field: "candidate", Value: "empty", Rule: "be made by New"}
+		return refuse.Invalid("candidate", "empty", "be made by New")
 	case fn == nil:
-		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
+		return refuse.Nil("fn", "be a function")
 	}
 	if !c.begin() {
 		return failure.Told(ErrRunning, "leader: run for lock %q", c.name)
@@ -165,13 +161,8 @@ func (c *Candidate) campaign(ctx context.Context) (*pglock.Lease, error) {
 
 // lasting reports whether a campaign with this failure would fail again.
 func lasting(err error) bool {
-	for _, target := range []error{pglock.ErrInvalid, pglock.ErrSchema, pglock.ErrPermission, pglock.ErrClosed,
-		pglock.ErrSelfDeadlock, pglock.ErrDeadlock} {
-		if errors.Is(err, target) {
-			return true
-		}
-	}
-	return false
+	return failure.IsOneOf(err, pglock.ErrInvalid, pglock.ErrSchema, pglock.ErrPermission, pglock.ErrClosed,
+		pglock.ErrSelfDeadlock, pglock.ErrDeadlock)
 }
 
 // fail notes a failure for Status; nil clears it.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -33,7 +34,7 @@ type Info struct {
 func Observe(ctx context.Context, client *pglock.Client, name string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		if client == nil {
-			yield(Info{}, &pglock.ArgumentError{Field: "client", Value: "nil", Rule: "be a *pglock.Client"})
+			yield(Info{}, refuse.Nil("client", "be a *pglock.Client"))
 			return
 		}
 		var last *Info

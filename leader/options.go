@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -48,10 +49,7 @@ func WithMetadata(raw json.RawMessage) Option {
 // to DefaultTolerance.
 func WithTolerance(d time.Duration) Option {
 	return func(c *config) error {
-		if d < 0 {
-			return &pglock.ArgumentError{Field: "tolerance", Value: d.String(), Rule: "not be negative"}
-		}
 		c.tolerance = d
-		return nil
+		return refuse.If(d < 0, "tolerance", d.String(), "not be negative")
 	}
 }

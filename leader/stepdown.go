@@ -6,6 +6,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -50,8 +51,7 @@ func (c *Candidate) stepDown(ctx context.Context, to string, why error, may func
 		return c.notLeading()
 	}
 	if own, found := pglock.LeaseFromContext(ctx); found && own == lease {
-		return &pglock.ArgumentError{Field: "ctx", Value: "the context of fn", Rule: "be another one: fn has to " +
-			"return first"}
+		return refuse.Invalid("ctx", "the context of fn", "be another one: fn has to return first")
 	}
 	if err := may(lease); ctx.Err() == nil && errors.Is(err, pglock.ErrReleased) { // somebody else asked first
 		return c.notLeading()

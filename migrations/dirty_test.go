@@ -30,9 +30,7 @@ func TestAFailedStepLeavesNothingAndTheSameCallWorksOnceTheCauseIsMended(t *test
 				t.Errorf("%v does not lead to what the server said", err)
 			}
 			wantVersion(t, db.URL(), at-1, false)
-			if got := noted(t, conn); got != before {
-				t.Errorf("golang-migrate's table says %q, want %q", got, before)
-			}
+			wantNoted(t, conn, before)
 			var half, schema bool
 			err = conn.QueryRow(t.Context(),
 				"SELECT to_regclass($1) IS NOT NULL, to_regnamespace('pglock') IS NOT NULL",
@@ -44,9 +42,7 @@ func TestAFailedStepLeavesNothingAndTheSameCallWorksOnceTheCauseIsMended(t *test
 		mustDo(t, conn, "CREATE TABLE public.needed ()")
 		mustUp(t, db.URL(), files)
 		wantVersion(t, db.URL(), 3, false)
-		if got := noted(t, conn); got != "3" {
-			t.Errorf("golang-migrate's table says %q", got)
-		}
+		wantNoted(t, conn, "3")
 		mustDo(t, conn, "DROP TABLE public.needed; DROP SCHEMA pglock CASCADE")
 	}
 }
@@ -61,16 +57,12 @@ func TestAFailedStepDownLeavesTheVersionItStartedFrom(t *testing.T) {
 	for range 2 {
 		wantStep(t, Down(t.Context(), db.URL(), files), 2, 1, "view public.report depends on table")
 		wantVersion(t, db.URL(), 2, false)
-		if got := noted(t, conn); got != "2" {
-			t.Errorf("golang-migrate's table says %q", got)
-		}
+		wantNoted(t, conn, "2")
 	}
 	mustUp(t, db.URL(), files) // back, or on the way down once the cause is mended
 	wantStep(t, Down(t.Context(), db.URL(), files), 2, 1, "view public.report depends on table")
 	mustDo(t, conn, "DROP VIEW report")
-	if err := Down(t.Context(), db.URL(), files); err != nil {
-		t.Fatal(err)
-	}
+	mustDown(t, db.URL(), files)
 	wantVersion(t, db.URL(), 0, false)
 }
 
@@ -100,16 +92,10 @@ func TestADirtyMarkThatAFailedStepExplainsIsPutRight(t *testing.T) {
 			mark()
 			mustUp(t, db.URL(), files)
 			wantVersion(t, db.URL(), 3, false)
-			if got := noted(t, conn); got != "3" {
-				t.Errorf("golang-migrate's table says %q", got)
-			}
-			if err := Down(t.Context(), db.URL(), files); err != nil {
-				t.Fatal(err)
-			}
+			wantNoted(t, conn, "3")
+			mustDown(t, db.URL(), files)
 			mark()
-			if err := Down(t.Context(), db.URL(), files); err != nil {
-				t.Errorf("Down: %v", err)
-			}
+			mustDown(t, db.URL(), files)
 			wantVersion(t, db.URL(), 0, false)
 		})
 	}
@@ -171,9 +157,7 @@ func TestUpLeavesACurrentSchemaAloneWhateverIsNotedOfIt(t *testing.T) {
 	mustUp(t, db.URL(), files)
 	noteByHand(t, conn, 1, false)
 	mustUp(t, db.URL(), files)
-	if got := noted(t, conn); got != "1" {
-		t.Errorf("golang-migrate's table says %q", got)
-	}
+	wantNoted(t, conn, "1")
 }
 
 func TestAFileThatDoesNotSayItsVersionIsRefused(t *testing.T) {

@@ -85,8 +85,7 @@ func (e *StepError) Error() string {
 			"migrate again: ", e.Schema, e.From, e.To)
 	}
 	s += failure.Bare(e.Err)
-	var pgErr *pgconn.PgError
-	if errors.As(e.Err, &pgErr) {
+	if pgErr, is := errors.AsType[*pgconn.PgError](e.Err); is {
 		for _, more := range []string{pgErr.Detail, pgErr.Hint} {
 			if more != "" {
 				s += " (" + more + ")"

@@ -69,12 +69,9 @@ func TestLatestIsTheVersionThatTheLibraryNeedsAndTheSchemaSays(t *testing.T) {
 	says := regexp.MustCompile(`(?s)FUNCTION schema_version\(\).*?'SELECT (\d+)'`)
 	var last string
 	for _, name := range steps(t, "up") {
-		up, err := fs.ReadFile(migrations.Files(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if said := says.FindSubmatch(up); said != nil {
-			last = string(said[1])
+		up := contents(t, name)
+		if said := says.FindStringSubmatch(up); said != nil {
+			last = said[1]
 		}
 	}
 	if last != strconv.Itoa(migrations.Latest) {
@@ -84,12 +81,8 @@ func TestLatestIsTheVersionThatTheLibraryNeedsAndTheSchemaSays(t *testing.T) {
 
 func TestFilesRefuseServersOlderThan14(t *testing.T) {
 	t.Parallel()
-	up, err := fs.ReadFile(migrations.Files(), "000001_pglock.up.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	check, create := strings.Index(string(up), "server_version_num')::int < 140000"), strings.Index(string(up),
-		"CREATE ")
+	up := contents(t, "000001_pglock.up.sql")
+	check, create := strings.Index(up, "server_version_num')::int < 140000"), strings.Index(up, "CREATE ")
 	if check < 0 || create < check {
 		t.Errorf("the check of the server's version stands at %d, the first CREATE at %d", check, create)
 	}

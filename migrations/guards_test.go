@@ -37,9 +37,7 @@ func TestDownIsRefusedWhileATableIsGuardedAndChangesNothing(t *testing.T) {
 				t.Parallel()
 				db := pgtest.EmptyDatabase(t)
 				o := migrations.WithSchema(schema)
-				if err := migrations.Up(t.Context(), db.URL(), o); err != nil {
-					t.Fatal(err)
-				}
+				mustUp(t, db.URL(), o)
 				conn := db.Conn(t)
 				execute(t, conn, fmt.Sprintf(sql, pgx.Identifier{schema}.Sanitize()))
 				before := catalog(t, conn, false)
@@ -53,16 +51,8 @@ func TestDownIsRefusedWhileATableIsGuardedAndChangesNothing(t *testing.T) {
 					}
 					wantVersion(t, db.URL(), migrations.Latest, o)
 				}
-				down, err := fs.ReadFile(migrations.Files(), downFile)
-				if err != nil {
-					t.Fatal(err)
-				}
 				var refused *pgconn.PgError
-				err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-					_, err := tx.Exec(t.Context(), "SET LOCAL search_path = "+pgx.Identifier{schema}.Sanitize()+
-						", pg_temp;"+string(down), pgx.QueryExecModeSimpleProtocol)
-					return err
-				})
+				err := tryApply(t, conn, schema, downFile)
 				if !errors.As(err, &refused) || refused.Code != "2BP01" ||
 					!strings.Contains(refused.Message, "public.t") || !strings.Contains(refused.Hint, "guard drop") {
 					t.Errorf("the plain file: %v, want 2BP01 that names the table and the way out", err)
@@ -91,9 +81,7 @@ func TestDownMeetsAGuardThatIsBeingMade(t *testing.T) {
 		t.Run(fmt.Sprint("commits ", commits), func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.EmptyDatabase(t)
-			if err := migrations.Up(t.Context(), db.URL()); err != nil {
-				t.Fatal(err)
-			}
+			mustUp(t, db.URL())
 			look, goes := db.Conn(t), db.Conn(t)
 			execute(t, look, "CREATE TABLE accounts (id int)")
 			tx, err := db.Conn(t).Begin(t.Context())
@@ -105,7 +93,7 @@ func TestDownMeetsAGuardThatIsBeingMade(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := make(chan error, 1)
-			go func() { done <- tryApply(t, goes, downFile) }()
+			go func() { done <- tryApply(t, goes, "pglock", downFile) }()
 			pgtest.Eventually(t, "the way down to wait", func() bool {
 				return text(t, look, "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1 AND wait_event_type "+
 					"= 'Lock'", goes.PgConn().PID()) == "1"
@@ -139,11 +127,8 @@ func TestFilesAreASCIISoThatADatabaseOfAnyEncodingTakesThem(t *testing.T) {
 		t.Fatal(names, err)
 	}
 	for _, name := range names {
-		content, err := fs.ReadFile(migrations.Files(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, line := range strings.Split(string(content), "\n") {
+		content := contents(t, name)
+		for i, line := range strings.Split(content, "\n") {
 			if strings.ContainsFunc(line, func(r rune) bool { return r > 126 }) {
 				t.Errorf("%s, line %d: %s", name, i+1, line)
 			}
@@ -160,16 +145,13 @@ func TestFilesDoTheSameInsideASavepoint(t *testing.T) {
 		conn := db.Conn(t)
 		execute(t, conn, "CREATE SCHEMA pglock")
 		for _, name := range steps(t, "up") {
-			content, err := fs.ReadFile(migrations.Files(), name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			content := contents(t, name)
 			if err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
 				if _, err := tx.Exec(t.Context(),
 					"SET LOCAL search_path = pglock, pg_temp; SELECT pg_current_xact_id()"); err != nil {
 					return err
 				}
-				return how(tx, string(content))
+				return how(tx, content)
 			}); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}

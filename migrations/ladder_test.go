@@ -59,6 +59,13 @@ func mustUp[D Database](t *testing.T, database D, opts ...Option) {
 	}
 }
 
+func mustDown[D Database](t *testing.T, database D, opts ...Option) {
+	t.Helper()
+	if err := Down(t.Context(), database, opts...); err != nil {
+		t.Fatalf("Down: %v", err)
+	}
+}
+
 func mustDo(t *testing.T, conn *pgx.Conn, sql string) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), sql); err != nil {
@@ -92,6 +99,13 @@ func noted(t *testing.T, conn *pgx.Conn) string {
 		t.Fatal(err)
 	}
 	return s
+}
+
+func wantNoted(t *testing.T, conn *pgx.Conn, want string) {
+	t.Helper()
+	if got := noted(t, conn); got != want {
+		t.Errorf("golang-migrate's table says %q, want %q", got, want)
+	}
 }
 
 // noteByHand makes golang-migrate's table say this, as a killed program may have left it.

@@ -72,9 +72,7 @@ func TestALostAnswerToACommitIsFoundOut(t *testing.T) {
 		}
 		mustUp(t, cutAt(t, db, nth, true, false), files) // it was done, and Up goes on
 		wantVersion(t, db.URL(), 3, false)
-		if err := Down(t.Context(), cutAt(t, db, nth, true, false), files); err != nil {
-			t.Errorf("Down: %v", err)
-		}
+		mustDown(t, cutAt(t, db, nth, true, false), files)
 		wantVersion(t, db.URL(), 0, false)
 
 		wantStep(t, Up(t.Context(), cutAt(t, db, nth, false, false), files), nth-1, nth, errCut.Error())
@@ -82,9 +80,7 @@ func TestALostAnswerToACommitIsFoundOut(t *testing.T) {
 		mustUp(t, db.URL(), files)
 		wantStep(t, Down(t.Context(), cutAt(t, db, nth, false, false), files), 4-nth, 3-nth, errCut.Error())
 		wantVersion(t, db.URL(), 4-nth, false)
-		if err := Down(t.Context(), db.URL(), files); err != nil {
-			t.Fatal(err)
-		}
+		mustDown(t, db.URL(), files)
 	}
 }
 
@@ -100,9 +96,7 @@ func TestAnAnswerThatCannotBeFoundOutIsCalledUnknown(t *testing.T) {
 		}
 		mustUp(t, db.URL(), files)
 		wantVersion(t, db.URL(), 3, false)
-		if err := Down(t.Context(), db.URL(), files); err != nil {
-			t.Fatal(err)
-		}
+		mustDown(t, db.URL(), files)
 	}
 }
 

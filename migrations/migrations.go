@@ -157,8 +157,8 @@ func run[D Database](ctx context.Context, database D, opts []Option, f func(sess
 	}
 	for {
 		err := c.connected(ctx, connect, func(s session) error { return f(s, ctx) })
-		var step *StepError
-		if !errors.As(err, &step) || !step.Unknown || !c.resolve(ctx, connect, step) {
+		step, failed := errors.AsType[*StepError](err)
+		if !failed || !step.Unknown || !c.resolve(ctx, connect, step) {
 			if errors.Is(err, ErrInvalid) { // of the caller's, whatever the schema
 				return err
 			}

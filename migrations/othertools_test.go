@@ -3,7 +3,6 @@ package migrations_test
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,12 +31,8 @@ func psql(t *testing.T, url string, args ...string) (string, error) {
 
 func plainFile(t *testing.T, name string) string {
 	t.Helper()
-	content, err := fs.ReadFile(migrations.Files(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(contents(t, name)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path

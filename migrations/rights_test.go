@@ -3,7 +3,6 @@ package migrations_test
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"regexp"
 	"strings"
 	"testing"
@@ -22,9 +21,7 @@ func TestMigrationGivesNobodyMoreRightsThanTheyNeed(t *testing.T) {
 	db := pgtest.EmptyDatabase(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE SCHEMA pglock; CREATE FUNCTION pglock.hint(text) RETURNS int LANGUAGE sql AS 'SELECT 1'")
-	if err := migrations.Up(t.Context(), db.URL()); err != nil {
-		t.Fatal(err)
-	}
+	mustUp(t, db.URL())
 	if open := text(t, conn,
 		`SELECT coalesce(string_agg(p.oid::regprocedure::text, ', '), '') FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
 		AND p.oid <> 'pglock.hint(text)'::regprocedure AND (p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = 0))`); open != "" {
@@ -64,9 +61,7 @@ func TestMigrationGivesNobodyMoreRightsThanTheyNeed(t *testing.T) {
 		`SELECT has_function_privilege('public', 'pglock.hint(text)', 'EXECUTE')::text`); kept != "true" {
 		t.Error("the application's own function is not everybody's any more")
 	}
-	if err := migrations.Down(t.Context(), db.URL()); err != nil {
-		t.Fatal(err)
-	}
+	mustDown(t, db.URL())
 	if left := text(t, conn,
 		`SELECT string_agg(oid::regprocedure::text, ', ') FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace`); left != "pglock.hint(text)" {
 		t.Errorf("left after Down: %s", left)
@@ -118,15 +113,7 @@ func TestI5_DefaultPrivilegesGiveNobodyARightOnTheSchema(t *testing.T) {
 		"the plain file": func(t *testing.T, _ *pgtest.DB, conn *pgx.Conn) error {
 			execute(t, conn, "CREATE SCHEMA pglock")
 			dismiss(t, conn)
-			content, err := fs.ReadFile(migrations.Files(), "000001_pglock.up.sql")
-			if err != nil {
-				return err
-			}
-			return pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-				_, err := tx.Exec(t.Context(), "SET LOCAL search_path = pglock, pg_temp;"+string(content),
-					pgx.QueryExecModeSimpleProtocol)
-				return err
-			})
+			return tryApply(t, conn, "pglock", "000001_pglock.up.sql")
 		},
 	} {
 		for to, option := range map[string]string{"PUBLIC": "", "a role": " WITH GRANT OPTION"} {
@@ -193,9 +180,7 @@ func TestDoctorNamesEachRightThatIsWrongAndWhatMendsIt(t *testing.T) {
 			db := pgtest.EmptyDatabase(t)
 			conn := db.Conn(t)
 			role, other := newRole(t, conn), newRole(t, conn)
-			if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)); err != nil {
-				t.Fatal(err)
-			}
+			mustUp(t, db.URL(), migrations.WithSchema(schema))
 			quoted := text(t, conn, `SELECT quote_ident($1)`, schema)
 			here := func(sql string) string {
 				return strings.NewReplacer("T_SCHEMA", quoted, "T_ROLE", role, "T_OTHER", other, "T_OWNER",

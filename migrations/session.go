@@ -138,9 +138,9 @@ func (s session) down(ctx context.Context) error {
 func (s session) force(ctx context.Context, version int) error {
 	return s.alone(ctx, func(tx pgx.Tx, there found) (int, error) {
 		err := s.check(there)
-		var dirty *DirtyError
+		_, dirty := errors.AsType[*DirtyError](err)
 		switch {
-		case err != nil && !errors.As(err, &dirty):
+		case err != nil && !dirty:
 			return there.version, err
 		case there.version != version && there.version == 0:
 			return 0, fmt.Errorf("%w: version is %d: it must be 0, because schema %q is missing", ErrInvalid, version,
@@ -247,9 +247,9 @@ func (s session) alone(ctx context.Context, f func(pgx.Tx, found) (to int, err e
 	if err == nil || to == there.version {
 		return err
 	}
-	var refused *pgconn.PgError
+	_, refused := errors.AsType[*pgconn.PgError](err)
 	return &StepError{Schema: s.schema, From: there.version, To: to, Err: err,
-		Unknown: sent && !errors.As(err, &refused) && !errors.Is(err, pgx.ErrTxCommitRollback)}
+		Unknown: sent && !refused && !errors.Is(err, pgx.ErrTxCommitRollback)}
 }
 
 func (s session) takeTurn(ctx context.Context, tx pgx.Tx) error {

@@ -72,8 +72,8 @@ func (c config) lookOnce(ctx context.Context, db querier) (f found, err error) {
 }
 
 func vanished(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && slices.Contains([]string{"3F000", "42883", "42P01"}, pgErr.Code)
+	pgErr, is := errors.AsType[*pgconn.PgError](err)
+	return is && slices.Contains([]string{"3F000", "42883", "42P01"}, pgErr.Code)
 }
 
 func (c config) quoted(name string) string { return pgx.Identifier{c.schema, name}.Sanitize() }

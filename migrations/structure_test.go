@@ -11,14 +11,39 @@ import (
 	"github.com/pglock-dev/pglock/migrations"
 )
 
-func tryApply(t *testing.T, conn *pgx.Conn, name string) error {
+func mustUp(t *testing.T, url string, opts ...migrations.Option) {
+	t.Helper()
+	if err := migrations.Up(t.Context(), url, opts...); err != nil {
+		t.Fatalf("Up: %v", err)
+	}
+}
+
+func mustDown(t *testing.T, url string, opts ...migrations.Option) {
+	t.Helper()
+	if err := migrations.Down(t.Context(), url, opts...); err != nil {
+		t.Fatalf("Down: %v", err)
+	}
+}
+
+// contents are those of a plain file.
+func contents(t *testing.T, name string) string {
+	t.Helper()
+	all, err := fs.ReadFile(migrations.Files(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(all)
+}
+
+// tryApply runs a plain file as another tool would, in a schema that is there.
+func tryApply(t *testing.T, conn *pgx.Conn, schema, name string) error {
 	content, err := fs.ReadFile(migrations.Files(), name)
 	if err != nil {
 		return err
 	}
 	return pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), "SET LOCAL search_path = pglock, pg_temp;"+string(content),
-			pgx.QueryExecModeSimpleProtocol)
+		_, err := tx.Exec(t.Context(), "SET LOCAL search_path = "+pgx.Identifier{schema}.Sanitize()+", pg_temp;"+
+			string(content), pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
 }

@@ -64,15 +64,11 @@ func upAndDown(t *testing.T, url string, opts ...migrations.Option) {
 	}
 	for range rounds {
 		for range 2 { // the second changes nothing
-			if err := migrations.Up(t.Context(), url, opts...); err != nil {
-				t.Fatalf("Up: %v", err)
-			}
+			mustUp(t, url, opts...)
 			wantVersion(t, url, migrations.Latest, opts...)
 		}
 		for range 2 {
-			if err := migrations.Down(t.Context(), url, opts...); err != nil {
-				t.Fatalf("Down: %v", err)
-			}
+			mustDown(t, url, opts...)
 			wantVersion(t, url, 0, opts...)
 		}
 	}
@@ -118,14 +114,10 @@ func TestSchemaThatWasThereBeforeUpStaysWithWhatIsInIt(t *testing.T) {
 func TestDownLeavesASchemaOfItsOwnToWhatElseIsInIt(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
-	if err := migrations.Up(t.Context(), db.URL()); err != nil {
-		t.Fatal(err)
-	}
+	mustUp(t, db.URL())
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE TABLE pglock.mine AS SELECT 42 AS answer")
-	if err := migrations.Down(t.Context(), db.URL()); err != nil {
-		t.Fatal(err)
-	}
+	mustDown(t, db.URL())
 	var answer int
 	if err := conn.QueryRow(t.Context(), "SELECT answer FROM pglock.mine").Scan(&answer); err != nil || answer != 42 {
 		t.Errorf("the application's table: %d, %v", answer, err)
@@ -143,9 +135,7 @@ func TestOddSchemaNamesWork(t *testing.T) {
 			db := pgtest.EmptyDatabase(t)
 			execute(t, db.Conn(t), "REVOKE CREATE ON SCHEMA public FROM PUBLIC") // who has it before PostgreSQL 15
 			o := migrations.WithSchema(schema)
-			if err := migrations.Up(t.Context(), db.URL(), o); err != nil {
-				t.Fatal(err)
-			}
+			mustUp(t, db.URL(), o)
 			wantVersion(t, db.URL(), migrations.Latest, o)
 			c, err := pglock.New(t.Context(), db.Pool(t), pglock.WithSchema(schema))
 			if err != nil {
@@ -154,9 +144,7 @@ func TestOddSchemaNamesWork(t *testing.T) {
 			if err := c.Close(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if err := migrations.Down(t.Context(), db.URL(), o); err != nil {
-				t.Fatal(err)
-			}
+			mustDown(t, db.URL(), o)
 			wantVersion(t, db.URL(), 0, o)
 		})
 	}

@@ -60,7 +60,9 @@ func (o *observer) Observe(ctx context.Context, e pglock.Event) {
 
 	case pglock.EventRenew:
 		m.batch.Record(ctx, float64(e.Count), plain(dimensions{}))
-		m.gapOf(ctx, e, of(dimensions{mode: mode}))
+		if with := of(dimensions{mode: mode}); e.TTL > 0 {
+			m.gap.Record(ctx, e.Gap.Seconds()/e.TTL.Seconds(), with)
+		}
 	case pglock.EventRenewLate:
 		m.late.Add(ctx, int64(e.Count), plain(dimensions{}))
 	case pglock.EventRenewFailed:
@@ -104,12 +106,6 @@ func (o *observer) ended(ctx context.Context, e pglock.Event, how string) {
 	o.spans.hold(ctx, e, how)
 	o.meters.use.Record(ctx, e.Held.Seconds(),
 		o.attributes.of(e.Lock, dimensions{mode: string(e.Mode), key: keyEnd, value: how}))
-}
-
-func (m *meters) gapOf(ctx context.Context, e pglock.Event, with metric.MeasurementOption) {
-	if e.TTL > 0 {
-		m.gap.Record(ctx, e.Gap.Seconds()/e.TTL.Seconds(), with)
-	}
 }
 
 // ageOf notes the age of the token of a refused write. A Verifier of package fencedhttp does not know it.

@@ -96,17 +96,9 @@ type Operation struct {
 }
 
 func (op Operation) check(lease *pglock.Lease) error {
-	switch {
-	case lease == nil || lease.Token() == 0:
-		return refuse.Invalid("lease", "nil or zero", "be a *pglock.Lease that a Client was granted")
-	case op.Apply == nil:
-		return refuse.Nil("Apply", "be a function")
-	case op.Restore == nil:
-		return refuse.Nil("Restore", "be a function")
-	case op.RestoreTimeout < 0:
-		return refuse.Invalid("RestoreTimeout", op.RestoreTimeout.String(), "not be negative")
-	}
-	return nil
+	return cmp.Or(refuse.Lease(lease), refuse.If(op.Apply == nil, "Apply", "nil", "be a function"),
+		refuse.If(op.Restore == nil, "Restore", "nil", "be a function"),
+		refuse.If(op.RestoreTimeout < 0, "RestoreTimeout", op.RestoreTimeout.String(), "not be negative"))
 }
 
 // Run does an operation outside the database between two checks of the lease by the server, and undoes it when the
@@ -145,7 +137,6 @@ func Run(ctx context.Context, lease *pglock.Lease, op Operation) error {
 	if err != nil {
 		return failure.At(ctx, err, "reversible: operation was not begun")
 	}
-	r := &reversal{op, lease}
 	working, stop := withLease(ctx, lease)
 	defer stop()
 	if op.Capture != nil {
@@ -157,7 +148,7 @@ func Run(ctx context.Context, lease *pglock.Lease, op Operation) error {
 	if err != nil {
 		return failure.At(ctx, err, "reversible: operation on resource %q was not begun", op.Resource)
 	}
-	return r.run(ctx, working)
+	return op.run(ctx, working, lease)
 }
 
 // withLease is a context that ends with ctx and with the lease.
@@ -186,28 +177,23 @@ func withLoss(err error, lease *pglock.Lease) error {
 	return err
 }
 
-// reversal is one operation that is under the fence.
-type reversal struct {
-	Operation
-	lease *pglock.Lease
-}
-
-// run applies the operation, and undoes it unless it stands, also when Apply panics or ends its goroutine.
-func (r *reversal) run(ctx, working context.Context) error {
+// run applies an operation that is under the fence, and undoes it unless it stands, also when Apply panics or ends its
+// goroutine.
+func (op Operation) run(ctx, working context.Context, lease *pglock.Lease) error {
 	returned := false
 	defer func() {
 		if !returned {
 			// Nobody takes the error: the panic goes on.
-			_ = r.undo(ctx, errors.New("the function Apply did not return"))
+			_ = op.undo(ctx, lease, errors.New("the function Apply did not return"))
 		}
 	}()
-	err := r.Apply(working)
+	err := op.Apply(working)
 	returned = true
 	if err != nil {
-		return r.undo(ctx, withLoss(err, r.lease))
+		return op.undo(ctx, lease, withLoss(err, lease))
 	}
-	if err := confirm(working, r.lease); err != nil {
-		return r.undo(ctx, err)
+	if err := confirm(working, lease); err != nil {
+		return op.undo(ctx, lease, err)
 	}
 	return nil
 }
@@ -239,19 +225,19 @@ func confirm(ctx context.Context, lease *pglock.Lease) error {
 }
 
 // undo restores, and returns what to tell the caller: never nil. Neither ctx nor the lease ends it.
-func (r *reversal) undo(ctx context.Context, cause error) error {
-	limit := cmp.Or(r.RestoreTimeout, DefaultRestoreTimeout)
+func (op Operation) undo(ctx context.Context, lease *pglock.Lease, cause error) error {
+	limit := cmp.Or(op.RestoreTimeout, DefaultRestoreTimeout)
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	err := r.Restore(restoring)
+	err := op.Restore(restoring)
 	switch {
 	case err == nil:
 		err = fmt.Errorf("%w, because: %w", ErrUndone, cause)
-		return failure.At(ctx, err, "reversible: token %d on resource %q", r.lease.Token(), r.Resource)
+		return failure.At(ctx, err, "reversible: token %d on resource %q", lease.Token(), op.Resource)
 	case errors.Is(err, ErrOvertaken):
 		err = fmt.Errorf("%w; it had to be undone, because: %w", err, cause)
-		return failure.At(ctx, err, "reversible: operation of token %d on resource %q", r.lease.Token(), r.Resource)
+		return failure.At(ctx, err, "reversible: operation of token %d on resource %q", lease.Token(), op.Resource)
 	}
 	cause = failure.OfContext(ctx, cause)
-	return &RestoreError{Resource: r.Resource, Token: r.lease.Token(), Cause: cause, Err: err}
+	return &RestoreError{Resource: op.Resource, Token: lease.Token(), Cause: cause, Err: err}
 }

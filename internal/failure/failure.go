@@ -57,11 +57,16 @@ func OfContext(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch says, knows := errors.Is(err, ended), errors.Is(err, cause); {
 	case says && !knows:
-		return &joined{text: err.Error() + ": " + cause.Error(), errs: []error{err, cause}}
+		return fmt.Errorf("%w: %w", err, cause)
 	case knows && !says:
-		return &joined{text: ended.Error() + ": " + err.Error(), errs: []error{ended, err}}
+		return fmt.Errorf("%w: %w", ended, err)
 	}
 	return err
+}
+
+// IsOneOf reports whether err matches one of the targets.
+func IsOneOf(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
 // OfOurs hides that a time limit of the library's own has ended: nobody's context has. The result reads as err does,
@@ -128,13 +133,3 @@ type told struct {
 func (e *told) Error() string { return e.text }
 
 func (e *told) Unwrap() error { return e.err }
-
-// joined is the end of a context and why it came.
-type joined struct {
-	text string
-	errs []error
-}
-
-func (e *joined) Error() string { return e.text }
-
-func (e *joined) Unwrap() []error { return e.errs }

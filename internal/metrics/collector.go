@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -13,7 +14,7 @@ import (
 type Collector struct {
 	admin  *lockadmin.Admin
 	config config
-	look   shared[sample]
+	look   singleflight.Group
 	tally  tally    // only the caller inside look uses it
 	found  findings // the same
 }
@@ -89,12 +90,6 @@ var (
 // series are the numbers of a lockadmin.LockStatistics.
 type series struct{ leases, ending, oldest, waiters, dead, longest *prometheus.Desc }
 
-func (d series) each(f func(*prometheus.Desc)) {
-	for _, one := range []*prometheus.Desc{d.leases, d.ending, d.oldest, d.waiters, d.dead, d.longest} {
-		f(one)
-	}
-}
-
 func (d series) send(send func(*prometheus.Desc, float64, ...string), s lockadmin.LockStatistics, labels ...string) {
 	send(d.leases, float64(s.Leases), labels...)
 	send(d.ending, float64(s.Ending), labels...)
@@ -106,26 +101,21 @@ func (d series) send(send func(*prometheus.Desc, float64, ...string), s lockadmi
 
 // Describe sends what Collect can send.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{up, took, locksHeld, sessions, dead, tokens, events, blocked, waited, blockers,
-		blocking, queue, attention} {
-		to <- d
-	}
-	send := func(d *prometheus.Desc) { to <- d }
-	all.each(send)
-	if c.config.top > 0 {
-		single.each(send)
-	}
+	send := func(d *prometheus.Desc, _ prometheus.ValueType, _ float64, _ ...string) { to <- d }
+	c.export(send, sample{up: true, events: map[lockadmin.EventKind]float64{"": 0}})
 }
 
 // Collect looks at the database, and sends what it found.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	counter := func(d *prometheus.Desc, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
-	}
-	s := c.look.do(c.sample)
+	found, _, _ := c.look.Do("", func() (any, error) { return c.sample(), nil })
+	c.export(func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	}, found.(sample))
+}
+
+// export sends the numbers of a sample.
+func (c *Collector) export(number func(*prometheus.Desc, prometheus.ValueType, float64, ...string), s sample) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) { number(d, prometheus.GaugeValue, v, labels...) }
 	gauge(took, s.took.Seconds())
 	if !s.up {
 		gauge(up, 0)
@@ -136,9 +126,9 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	gauge(locksHeld, float64(n.Locks))
 	gauge(sessions, float64(n.Sessions))
 	gauge(dead, float64(n.DeadHolders))
-	counter(tokens, float64(n.Tokens))
+	number(tokens, prometheus.CounterValue, float64(n.Tokens))
 	for kind, count := range s.events {
-		counter(events, count, string(kind))
+		number(events, prometheus.CounterValue, count, string(kind))
 	}
 	gauge(blocked, float64(n.Blocked))
 	gauge(waited, n.BlockedFor.Seconds())

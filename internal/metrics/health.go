@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -22,7 +24,7 @@ func Health(admin *lockadmin.Admin, opts ...Option) (http.Handler, error) {
 		return nil, err
 	}
 	c.timeout = min(c.timeout, healthPatience)
-	var asking shared[error]
+	var asking singleflight.Group
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
@@ -32,14 +34,14 @@ func Health(admin *lockadmin.Admin, opts ...Option) (http.Handler, error) {
 			http.Error(w, "GET or HEAD", http.StatusMethodNotAllowed)
 			return
 		}
-		err := asking.do(func() error {
+		_, err, _ := asking.Do("", func() (any, error) {
 			ctx, cancel := within(c.timeout)
 			defer cancel()
 			err := admin.Ping(ctx)
 			if err != nil {
 				c.onError(err)
 			}
-			return err
+			return nil, err
 		})
 		if err != nil {
 			w.WriteHeader(http.StatusServiceUnavailable)

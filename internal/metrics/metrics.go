@@ -3,17 +3,17 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/lockadmin"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 // The defaults of the options.
@@ -45,11 +45,7 @@ type config struct {
 func WithTop(n int) Option {
 	return func(c *config) error {
 		c.top = n
-		if n < 0 || n > lockadmin.MaxTop {
-			return &pglock.ArgumentError{Field: "top", Value: fmt.Sprint(n),
-				Rule: fmt.Sprintf("be from 0 to %d", lockadmin.MaxTop)}
-		}
-		return nil
+		return refuse.Number("top", n, 0, lockadmin.MaxTop)
 	}
 }
 
@@ -58,10 +54,7 @@ func WithTop(n int) Option {
 func WithTimeout(d time.Duration) Option {
 	return func(c *config) error {
 		c.timeout = d
-		if d <= 0 {
-			return &pglock.ArgumentError{Field: "timeout", Value: d.String(), Rule: "be greater than 0"}
-		}
-		return nil
+		return refuse.If(d <= 0, "timeout", d.String(), "be greater than 0")
 	}
 }
 
@@ -69,27 +62,14 @@ func WithTimeout(d time.Duration) Option {
 func WithOnError(f func(error)) Option {
 	return func(c *config) error {
 		c.onError = f
-		if f == nil {
-			return &pglock.ArgumentError{Field: "on error", Value: "nil", Rule: "be a function"}
-		}
-		return nil
+		return refuse.If(f == nil, "on error", "nil", "be a function")
 	}
 }
 
 func newConfig(admin *lockadmin.Admin, opts []Option) (config, error) {
 	c := config{top: DefaultTop, timeout: DefaultTimeout, onError: func(error) {}}
-	if admin == nil {
-		return c, &pglock.ArgumentError{Field: "admin", Value: "nil", Rule: "be a *lockadmin.Admin"}
-	}
-	for _, o := range opts {
-		if o == nil {
-			return c, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
-		}
-		if err := o(&c); err != nil {
-			return c, err
-		}
-	}
-	return c, nil
+	err := cmp.Or(refuse.If(admin == nil, "admin", "nil", "be a *lockadmin.Admin"), refuse.Options(&c, opts))
+	return c, err
 }
 
 // New makes the handler of /metrics. The Admin stays the caller's; the handler has no goroutines and nothing to close.
@@ -106,38 +86,6 @@ func New(admin *lockadmin.Admin, opts ...Option) (http.Handler, error) {
 		return nil, fmt.Errorf("register the collector: %w", err)
 	}
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: inFlight}), nil
-}
-
-// shared lets simultaneous callers share one call of f, which the first of them makes. It keeps no result.
-type shared[T any] struct {
-	mu  sync.Mutex
-	now *call[T] // nil: nobody is calling
-}
-
-type call[T any] struct {
-	done  chan struct{}
-	value T
-}
-
-// do returns the result of a call that ends after do began. Callers that come during a call share it.
-func (s *shared[T]) do(f func() T) T {
-	s.mu.Lock()
-	if c := s.now; c != nil {
-		s.mu.Unlock()
-		<-c.done
-		return c.value
-	}
-	c := &call[T]{done: make(chan struct{})}
-	s.now = c
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.now = nil
-		s.mu.Unlock()
-		close(c.done)
-	}()
-	c.value = f()
-	return c.value
 }
 
 // within is for what serves several requests at once, and so must not end with the first of them.

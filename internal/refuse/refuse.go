@@ -24,6 +24,11 @@ func If(bad bool, field, value, rule string) error {
 // Nil refuses an argument that is nil.
 func Nil(field, rule string) error { return Invalid(field, "nil", rule) }
 
+// Lease refuses a lease that no client was granted.
+func Lease(l *pglock.Lease) error {
+	return If(l == nil || l.Token() == 0, "lease", "nil or zero", "be a *pglock.Lease that a Client was granted")
+}
+
 // Text refuses a text that is empty, longer than most bytes, not UTF-8, or that PostgreSQL cannot store.
 func Text(field, value string, most int) error {
 	if p := argument.Text(field, value, most); p != nil {

@@ -42,7 +42,7 @@ var ofErrors = []mutant{
 		{schema, "WHERE o.by = '{}' AND o.pid <> p_pid) c", "WHERE o.pid = ANY (pg_blocking_pids(p_pid))) c"},
 	}, store, "^TestEveryWriteInLine"},
 	{"a write at its fence is not told for whom it waits", []edit{
-		{"fencedstore/lookout.go", "resources: o.resources(), cancel", "cancel"},
+		{"fencedstore/lookout.go", "lease: o.fences[0].Lease, resources: o.resources()}", "lease: o.fences[0].Lease}"},
 	}, store, "^TestWriteThatWaitsAtItsFence"},
 	{"a look after the end hides for whom a write waited", []edit{
 		{"fencedstore/lookout.go", "if w != nil || l.none {", "if w != nil || true {"},

@@ -127,7 +127,7 @@ var ofExtensions = []mutant{
 		{"fencedstore/write.go", "openingAgain + w.db.idle()", "openingAgain"},
 	}, drivers, "^TestWriteReplacesDead"},
 	{"once through database/sql is more than once", []edit{
-		{"fencedstore/store.go", "\treturn s.of().once(ctx, fenced, key, inSQL(fn))\n", "\tall, _ := " +
+		{"fencedstore/store.go", "\treturn s.of().write(ctx, fenced, inSQL(fn), WithKey(key))\n", "\tall, _ := " +
 			"listed(fenced)\n\tall[0].SameToken = true\n\treturn s.of().write(ctx, all, inSQL(fn))\n"},
 	}, store, "^TestWorkOfAKey"},
 	{"I17 a guard leaves no receipt", []edit{

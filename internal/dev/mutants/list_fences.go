@@ -201,7 +201,7 @@ var ofFences = []mutant{
 		{operation, "\tby := lease.Deadline()\n", ""},
 	}, outside, "^TestI7_OperationIsUndone"},
 	{"an operation that the server does not confirm stands", []edit{
-		{operation, "\tif err := confirm(working, r.lease); err != nil {\n",
-			"\tif err := confirm(working, r.lease); errors.Is(err, pglock.ErrLost) {\n"},
+		{operation, "\tif err := confirm(working, lease); err != nil {\n",
+			"\tif err := confirm(working, lease); errors.Is(err, pglock.ErrLost) {\n"},
 	}, outside, "^TestI7_Operation|^TestOperation|^TestEnd"},
 }
