@@ -66,7 +66,7 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 				break
 			}
 			if i.Held {
-				v.At = seenAt(i)
+				v.At = lists.SeenAt(i)
 			}
 			v.Locks, infos = append(v.Locks, viewLock(i)), append(infos, i)
 		}
@@ -142,7 +142,7 @@ func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err e
 		v = oneView{At: time.Now().UTC(), Lock: viewLock(infos[0]), Holders: []lockView{}}
 		for _, i := range infos {
 			if i.Held {
-				v.At = seenAt(i)
+				v.At = lists.SeenAt(i)
 				v.Holders = append(v.Holders, viewLock(i))
 			}
 		}

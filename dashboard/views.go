@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -51,16 +52,10 @@ func viewLock(i pglock.LockInfo) lockView {
 		EndedAt:   i.EndedAt,
 		Remaining: i.Remaining.Milliseconds(), TTL: i.TTL.Milliseconds(), Waiting: i.Waiting,
 		Grants: i.Grants, Slowest: i.SlowestRenewal.Milliseconds(), Longest: i.LongestWait.Milliseconds(),
-		Metadata: i.Metadata,
-	}
-	if i.Held { // by the server's clock alone
-		v.HeldFor = max(0, seenAt(i).Sub(i.AcquiredAt).Milliseconds())
+		Metadata: i.Metadata, HeldFor: lists.HeldFor(i).Milliseconds(),
 	}
 	return v
 }
-
-// seenAt is when the server looked at a lock that is held.
-func seenAt(i pglock.LockInfo) time.Time { return i.ExpiresAt.Add(-i.Remaining) }
 
 // stable is the view without what changes by itself as time passes.
 func (v lockView) stable() lockView {

@@ -60,11 +60,10 @@ type Backend struct {
 // MarshalJSON writes durations in milliseconds; null where the server hides them, and where no transaction is open.
 func (b Backend) MarshalJSON() ([]byte, error) {
 	var inState, transaction, query *int64
-	ms := func(d time.Duration) *int64 { n := d.Milliseconds(); return &n }
 	if !b.Hidden {
-		inState, query = ms(b.InState), ms(b.Query)
+		inState, query = new(b.InState.Milliseconds()), new(b.Query.Milliseconds())
 		if b.Transaction > 0 {
-			transaction = ms(b.Transaction)
+			transaction = new(b.Transaction.Milliseconds())
 		}
 	}
 	type plain Backend

@@ -2,7 +2,7 @@ package lockadmin
 
 import (
 	"cmp"
-	"fmt"
+	"slices"
 )
 
 // held is the lock that Holder holds.
@@ -15,7 +15,7 @@ func (w Wait) inTurn() bool { return w.held() == w.Holds && !w.SameOwner }
 func (w Wait) which() string {
 	switch {
 	case w.By != "":
-		return fmt.Sprintf("which lies above or below %s, and that %s has", word(w.By), w.Holder)
+		return say("which lies above or below %s, and that %s has", word(w.By), w.Holder)
 	case w.Holder == "":
 		return "which nobody holds at this moment"
 	}
@@ -24,37 +24,29 @@ func (w Wait) which() string {
 
 // circle finds waits that lead from holders of the lock back to it: the shortest, and rather by the same owner.
 func circle(name string, waits []Wait) []Wait {
-	type step struct {
-		wait Wait
-		from *step
+	type ticket struct {
+		session, holder string
+		number          int64
 	}
-	var front []*step
-	seen := make(map[string]bool)
-	next := func(from *step, lock, session string) {
+	seen := make(map[ticket]bool)
+	var front [][]Wait // ways that lead from holders of the lock
+	next := func(way []Wait, lock, session string) {
 		for _, w := range waits {
-			if w.Holds != lock || session != "" && w.Session != session || w.inTurn() ||
-				seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] {
-				continue
+			t := ticket{w.Session, w.HolderSession, w.Ticket}
+			if w.Holds == lock && (session == "" || w.Session == session) && !w.inTurn() && !seen[t] {
+				seen[t] = true
+				front = append(front, append(slices.Clip(way), w))
 			}
-			seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] = true
-			front = append(front, &step{w, from})
 		}
 	}
-	for next(nil, name, ""); len(front) > 0; {
-		s := front[0]
-		front = front[1:]
-		if s.wait.held() == name {
-			var all []Wait
-			for at := s; at != nil; at = at.from {
-				all = append([]Wait{at.wait}, all...)
-			}
-			if s.wait.HolderSession == all[0].Session {
-				return all
-			}
-			continue
-		}
-		if s.wait.HolderSession != "" {
-			next(s, s.wait.held(), s.wait.HolderSession)
+	for next(nil, name, ""); len(front) > 0; front = front[1:] {
+		way := front[0]
+		last := way[len(way)-1]
+		switch {
+		case last.held() == name && last.HolderSession == way[0].Session:
+			return way
+		case last.held() != name && last.HolderSession != "":
+			next(way, last.held(), last.HolderSession)
 		}
 	}
 	return nil

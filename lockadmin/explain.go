@@ -8,8 +8,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -42,24 +44,18 @@ func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
 // look is what Explain finds.
 type look struct {
 	Explanation
-	name    string
 	schema  string
 	names   int         // in use here, of a lock that is unknown
 	closed  bool        // the tables cannot be read
 	clear   time.Time   // since when nothing above or below is in the way of the first in the queue
 	readers int         // that live and wait behind the first in the queue
 	tables  []tableLock // who keeps them closed
-
-	leases                                              []pglock.LockInfo
-	processes                                           []Backend
-	heartbeats, writes, atFence, onRow, atRow, blockers []Backend
+	leases  []pglock.LockInfo
 }
 
 func (a *Admin) look(name string) *look {
-	l := &look{name: name, schema: a.schema,
-		Explanation: Explanation{Lock: name, Waits: []Wait{}, Holders: []HolderFacts{}, Processes: []Backend{}}}
-	l.Queue.First = []Waiter{}
-	return l
+	return &look{schema: a.schema, Explanation: Explanation{Lock: name, Waits: []Wait{}, Holders: []HolderFacts{},
+		Processes: []Backend{}, Queue: QueueFacts{First: []Waiter{}}}}
 }
 
 // explained looks at one lock, in a transaction of its own: an older snapshot would make renewals look late.
@@ -84,15 +80,15 @@ func (l *look) tablesOf(r *reader) {
 	l.closed, l.State, l.At = true, LockHidden, r.at
 	l.Standby = firstOrNil(rows(r, protocol.Replayed, nil, scanStandby))
 	l.tables = rows(r, protocol.TableLocks, []any{l.schema}, scanTableLock)
-	slices.SortStableFunc(l.tables, func(a, b tableLock) int { return cmp.Compare(b.transaction, a.transaction) })
+	slices.SortStableFunc(l.tables, func(a, b tableLock) int { return cmp.Compare(b.Transaction, a.Transaction) })
 }
 
 func (l *look) read(r *reader, a *Admin) {
 	l.At = r.at
 	q := a.db.Queries
 	l.Standby = firstOrNil(rows(r, protocol.Replayed, nil, scanStandby))
-	l.leases = rows(r, q.Get, []any{l.name}, scanLock)
-	l.Guards = rows(r, q.BrokenGuards, []any{l.name}, scanBrokenGuard)
+	l.leases = rows(r, q.Get, []any{l.Lock}, scanLock)
+	l.Guards = rows(r, q.BrokenGuards, []any{l.Lock}, scanBrokenGuard)
 	if len(l.leases) == 0 {
 		l.State = LockUnknown
 		l.readNeighbours(r, a)
@@ -107,7 +103,6 @@ func (l *look) read(r *reader, a *Admin) {
 	}
 }
 
-// readHolders reads whether the holders live, if there are any.
 func (l *look) readHolders(r *reader, q *protocol.Queries) {
 	l.State = LockFree
 	for _, i := range l.leases {
@@ -122,52 +117,49 @@ func (l *look) readHolders(r *reader, q *protocol.Queries) {
 		return
 	}
 	l.Last = nil
-	infos := make([]pglock.LockInfo, len(l.Holders))
+	known := livesOf(rows(r, q.HolderLives, livesArgs(l.leases), scanHolderLife))
 	for i, h := range l.Holders {
-		infos[i] = h.LockInfo
-	}
-	found := rows(r, q.HolderLives, livesArgs(infos), scanHolderLife)
-	for i, life := range livesOf(infos, found) {
-		l.Holders[i].HolderLife = life
+		l.Holders[i].HolderLife = known[leaseOf(h.LockInfo)]
 	}
 }
 
 func (l *look) factsOf(i pglock.LockInfo) HolderFacts {
 	f := HolderFacts{LockInfo: i, Renewed: i.SlowestRenewal > 0} // a grant may note two times, microseconds apart
 	if i.Held {
-		now := i.ExpiresAt.Add(-i.Remaining)
-		f.HeldFor, f.SinceRenewal = max(0, now.Sub(i.AcquiredAt)), max(0, now.Sub(i.RenewedAt))
+		f.HeldFor, f.SinceRenewal = lists.HeldFor(i), max(0, lists.SeenAt(i).Sub(i.RenewedAt))
 	}
-	for _, b := range l.heartbeats {
-		if b.Slot == i.Slot && b.Token == i.Token {
+	for _, b := range l.Processes {
+		if b.Use == BackendHeartbeat && b.Slot == i.Slot && b.Token == i.Token {
 			f.Heartbeat = b.PID
 		}
 	}
 	return f
 }
 
-// readProcesses reads the processes, and puts them into groups by what they do for the lock.
 func (l *look) readProcesses(r *reader, q *protocol.Queries) {
-	l.processes = rows(r, q.Backends, []any{l.name}, scanBackend)
-	for _, b := range l.processes {
-		l.Processes = append(l.Processes, b)
-		group := map[BackendUse]*[]Backend{BackendHeartbeat: &l.heartbeats, BackendWrite: &l.writes,
-			BackendAtFence: &l.atFence,
-			BackendRow:     &l.onRow, BackendAtRow: &l.atRow, BackendBlocker: &l.blockers}[b.Use]
-		if group != nil {
-			*group = append(*group, b)
-		}
-		const right = "the statements and states of other users' connections: that takes the role pg_read_all_stats"
-		if b.Hidden && !slices.Contains(l.Unseen, right) {
-			l.Unseen = append(l.Unseen, right)
+	l.Processes = append(l.Processes, rows(r, q.Backends, []any{l.Lock}, scanBackend)...)
+	if slices.ContainsFunc(l.Processes, func(b Backend) bool { return b.Hidden }) {
+		l.Unseen = append(l.Unseen, "the statements and states of other users' connections: that takes the role "+
+			"pg_read_all_stats")
+	}
+}
+
+// using are the processes of some uses, in the order of these.
+func (l *look) using(uses ...BackendUse) (found []Backend) {
+	for _, use := range uses {
+		for _, b := range l.Processes {
+			if b.Use == use {
+				found = append(found, b)
+			}
 		}
 	}
+	return found
 }
 
 // readWaits reads what the holders wait for, and for how long the locks of a circle have been held.
 func (l *look) readWaits(r *reader, q *protocol.Queries) {
-	l.Waits = rows(r, q.Waits, []any{l.name}, scanWait)
-	l.Circle = circle(l.name, l.Waits)
+	l.Waits = rows(r, q.Waits, []any{l.Lock}, scanWait)
+	l.Circle = circle(l.Lock, l.Waits)
 	for n, w := range l.Circle {
 		for _, i := range rows(r, q.Get, []any{w.held()}, scanLock) {
 			if i.Held && i.Token == w.Token {
@@ -183,7 +175,7 @@ func (l *look) readQueue(r *reader, q *protocol.Queries) {
 	if waiting == 0 {
 		return
 	}
-	queue := rows(r, q.Waiters, []any{l.name, waitersRead, "", int64(0), nil, "", "", "", nil, "", nil, "name"},
+	queue := rows(r, q.Waiters, []any{l.Lock, waitersRead, "", int64(0), nil, "", "", "", nil, "", nil, "name"},
 		scanWaiter)
 	l.Queue.Read = len(queue)
 	l.Queue.Waiting = max(waiting, len(queue))
@@ -211,23 +203,23 @@ func (l *look) readHandOvers(r *reader, q *protocol.Queries) {
 		return
 	}
 	var granted int64
-	r.row(q.GrantedTicket, []any{l.name}, &granted)
+	r.row(q.GrantedTicket, []any{l.Lock}, &granted)
 	if l.Queue.HandedPast = granted > first.Ticket; !l.Queue.HandedPast {
 		return
 	}
 	r.ifAllowed(func(r *reader) { // readEvents says so otherwise
 		var n int
 		var all bool
-		if r.row(q.HandOvers, []any{l.name, first.Since.Format(time.RFC3339Nano)}, &n, &all); all {
+		if r.row(q.HandOvers, []any{l.Lock, first.Since.Format(time.RFC3339Nano)}, &n, &all); all {
 			l.Queue.HandOvers = &n
 		}
 	})
 }
 
 func (l *look) readEvents(r *reader, q *protocol.Queries) {
-	kinds := texts([]EventKind{EventTakeover, EventBreak})
+	kinds := shown.Words([]EventKind{EventTakeover, EventBreak})
 	if !r.ifAllowed(func(r *reader) {
-		l.Events = rows(r, q.History, []any{l.name, eventsRead, nil, kinds, nil, nil}, scanEntry)
+		l.Events = rows(r, q.History, []any{l.Lock, eventsRead, nil, kinds, nil, nil}, scanEntry)
 	}) {
 		l.Unseen = append(l.Unseen, "the history of takeovers and breaks: you need the role pglock_admin")
 	}
@@ -246,14 +238,14 @@ func scanWait(r pgx.Rows) (w Wait, err error) {
 
 // tableLock is somebody who keeps readers from a table of pglock.
 type tableLock struct {
-	table, prepared, user, application, state, statement string
-	pid                                                  int
-	transaction, inState                                 time.Duration
-	waitsFor                                             []int // processes, while it does not have the lock yet
+	Backend
+	table    string
+	waitsFor []int // processes, while it does not have the lock yet
 }
 
 func scanTableLock(r pgx.Rows) (t tableLock, err error) {
-	err = r.Scan(&t.table, null(&t.pid), null(&t.prepared), null(&t.user), null(&t.application), null(&t.state),
-		micros(&t.transaction), null(&t.statement), micros(&t.inState), &t.waitsFor)
+	err = r.Scan(&t.table, null(&t.PID), null(&t.Prepared), null(&t.User), null(&t.Application), null(&t.State),
+		micros(&t.Transaction), null(&t.Statement), micros(&t.InState), &t.waitsFor)
+	t.Query, t.Hidden, t.MayEnd = t.InState, t.State == "" && t.Prepared == "", true
 	return t, err
 }

@@ -3,7 +3,6 @@ package lockadmin
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -57,19 +56,19 @@ func (l *look) readNeighbours(r *reader, a *Admin) {
 	list := func(prefix string, limit int) {
 		find(a.db.Queries.List, prefix, true, "", limit, "", "", nil, "", false, nil, "name", false)
 	}
-	for _, v := range variants(l.name) {
+	for _, v := range variants(l.Lock) {
 		find(a.db.Queries.Get, v)
 	}
 	list("", namesRead)
 	l.names = len(slices.Compact(slices.Clone(found)))
 	if l.names >= namesRead {
 		for _, n := range []int{2, 4} {
-			if prefix := []rune(l.name); len(prefix) >= n {
+			if prefix := []rune(l.Lock); len(prefix) >= n {
 				list(string(prefix[:len(prefix)-len(prefix)/n]), namesAlike)
 			}
 		}
 	}
-	l.Similar = similar(l.name, found)
+	l.Similar = similar(l.Lock, found)
 	for _, p := range rows(r, protocol.Elsewhere, []any{a.schema}, scanElsewhere) {
 		if p.Schema != "" {
 			p.Holds = l.isIn(r, p.Schema)
@@ -91,16 +90,9 @@ func boolean(b bool) int {
 // isIn reports whether another schema has the lock, if this user may know.
 func (l *look) isIn(r *reader, schema string) (is bool) {
 	_ = r.apart(func(r *reader) {
-		is = len(rows(r, protocol.NewQueries(schema).Get, []any{l.name}, scanLock)) > 0
+		is = len(rows(r, protocol.NewQueries(schema).Get, []any{l.Lock}, scanLock)) > 0
 	})
 	return is
-}
-
-func names(locks []string) (all []string) {
-	for _, l := range locks[:min(3, len(locks))] {
-		all = append(all, word(l))
-	}
-	return all
 }
 
 // variants are other ways to write a name.
@@ -173,65 +165,64 @@ func distance(a, b []rune) int {
 	return row[len(b)]
 }
 
-// unknownVerdicts are about a name that nobody has used here.
+func (l *look) inSchema(do, schema string) Step {
+	step := again(do, l.Lock)
+	step.Schema = schema
+	return step
+}
+
 func (l *look) unknownVerdicts() {
 	here := "no lock has been used here yet"
 	switch {
 	case l.names >= namesRead:
-		here = fmt.Sprintf("%d names and more are in use here", namesRead)
+		here = say("%d names and more are in use here", namesRead)
 	case l.names > 0:
 		here = several(l.names, "1 other name is in use here", "%d other names are in use here")
 	}
 	v := Verdict{Kind: whyUnknown, Severity: SeverityWarning,
-		Text: fmt.Sprintf("Nobody has used a lock named %s in schema %s of this database; %s.", l.lock(),
+		Text: say("Nobody has used a lock named %s in schema %s of this database; %s.", l.lock(),
 			word(l.schema), here),
 		Because: "Sure, unless the lock has been free for long and prune has removed it."}
+	var alike []string
 	for _, s := range l.Similar[:min(3, len(l.Similar))] {
-		v.Steps = append(v.Steps, again(fmt.Sprintf("Did you mean %s?", word(s)), s))
+		alike = append(alike, word(s))
+		v.Steps = append(v.Steps, again(say("Did you mean %s?", word(s)), s))
 	}
 	databases := slices.DeleteFunc(slices.Clone(l.Elsewhere), func(e Elsewhere) bool { return e.Schema != "" })
 	for _, e := range l.Elsewhere {
 		if e.Holds {
 			v.Kind = whyAnotherSchema
-			v.Text = fmt.Sprintf("This is the wrong schema: nobody has used %s in schema %s, and schema %s of this "+
+			v.Text = say("This is the wrong schema: nobody has used %s in schema %s, and schema %s of this "+
 				"database has a lock of that name.", l.lock(), word(l.schema), word(e.Schema))
 			v.Because = "Sure: it was found there."
-			there := again("Look there.", l.name)
-			there.Schema = e.Schema
-			v.Steps = append([]Step{there}, v.Steps...)
+			v.Steps = append([]Step{l.inSchema("Look there.", e.Schema)}, v.Steps...)
 		}
 	}
 	var there []Step
 	for _, e := range databases[:min(3, len(databases))] {
-		look := again(fmt.Sprintf("Look in database %s.", word(e.Database)), l.name)
+		look := again(say("Look in database %s.", word(e.Database)), l.Lock)
 		look.Database = e.Database
 		there = append(there, look)
 	}
 	switch {
 	case v.Kind == whyUnknown && len(l.Similar) > 0:
-		v.Text += fmt.Sprintf(" Similar to it: %s.", strings.Join(names(l.Similar), ", "))
+		v.Text += say(" Similar to it: %s.", strings.Join(alike, ", "))
 		v.Because = "Sure that this very name is unknown here. Probably it is misspelt, or the lock is in another " +
 			"database."
 		v.Steps = append(v.Steps, there...)
 	case v.Kind == whyUnknown && len(databases) > 0:
 		e := databases[0]
 		v.Kind = whyAnotherDatabase
-		others := count(e.Connections, "connection")
-		if len(e.Applications) > 0 {
-			others += " (" + strings.Join(e.Applications, ", ") + ")"
-		}
-		v.Text = fmt.Sprintf("Probably this is the wrong database: nobody has used a lock named %s here, and %s. "+
+		v.Text = say("Probably this is the wrong database: nobody has used a lock named %s here, and %s. "+
 			"Programs that use pglock are connected to database %s of the same server: %s.",
-			l.lock(), here, word(e.Database), others)
+			l.lock(), here, word(e.Database), count(e.Connections, "connection")+inBrackets(e.Applications))
 		v.Because = "Sure that it is unknown here. That it is in the other database is a guess, from the names of " +
 			"the connections there."
 		v.Steps = append(there, v.Steps...)
 	}
 	for _, e := range l.Elsewhere {
 		if e.Schema != "" && !e.Holds {
-			also := again(fmt.Sprintf("Schema %s has locks of pglock too.", word(e.Schema)), l.name)
-			also.Schema = e.Schema
-			v.Steps = append(v.Steps, also)
+			v.Steps = append(v.Steps, l.inSchema(say("Schema %s has locks of pglock too.", word(e.Schema)), e.Schema))
 		}
 	}
 	if len(l.Guards) > 0 { // its name is that of a resource

@@ -104,18 +104,16 @@ const (
 
 // The kinds of verdicts.
 const (
-	whyHeld = "held" // its holder renews it: all is well
-	whySlow = "slow" // all is well, and others wait
-	// all is well, and holders hand the lock over past those who wait
-	whyHandedPast = "handed past"
-	whyLate       = "late"      // a renewal is late
-	whyGone       = "gone"      // the holder does not renew, and its connection is closed
-	whyStopped    = "stopped"   // the holder does not renew, and its connection is open
-	whySilent     = "silent"    // the holder does not renew, and nobody can see its connection
-	whyHeartbeat  = "heartbeat" // a renewal hangs in the server
-	whyRow        = "row"       // somebody has locked the lock's row
-	// a prepared transaction has locked the lock's row, or its fence
-	whyPrepared        = "prepared"
+	whyHeld            = "held"             // its holder renews it: all is well
+	whySlow            = "slow"             // all is well, and others wait
+	whyHandedPast      = "handed past"      // all is well, and holders hand the lock over past those who wait
+	whyLate            = "late"             // a renewal is late
+	whyGone            = "gone"             // the holder does not renew, and its connection is closed
+	whyStopped         = "stopped"          // the holder does not renew, and its connection is open
+	whySilent          = "silent"           // the holder does not renew, and nobody can see its connection
+	whyHeartbeat       = "heartbeat"        // a renewal hangs in the server
+	whyRow             = "row"              // somebody has locked the lock's row
+	whyPrepared        = "prepared"         // a prepared transaction has locked the lock's row, or its fence
 	whyBlocked         = "blocked"          // a write of the holder waits for somebody in PostgreSQL
 	whyIdle            = "idle"             // a write of the holder is open and does nothing
 	whyFence           = "fence"            // a write waits at the fence for an older one

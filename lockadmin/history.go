@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/refuse"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -71,13 +72,6 @@ func (e HistoryEntry) HeldFor() time.Duration {
 	return max(0, e.EndedAt.Sub(e.GrantedAt))
 }
 
-func texts(kinds []EventKind) (all []string) {
-	for _, k := range kinds {
-		all = append(all, string(k))
-	}
-	return all
-}
-
 // MarshalJSON adds how long the tenure lasted.
 func (e HistoryEntry) MarshalJSON() ([]byte, error) {
 	type plain HistoryEntry
@@ -102,7 +96,7 @@ func (a *Admin) History(ctx context.Context, q HistoryQuery) iter.Seq2[HistoryEn
 	}
 	read := pageOf[HistoryEntry]{"list the history", a.db.Queries.History, scanEntry}
 	return pages(ctx, a.db, l, err, read, func(last HistoryEntry, size int) []any {
-		return []any{l.lock, size, orNull(cmp.Or(last.ID, q.Before)), texts(q.Kinds), nullTime(q.Since),
+		return []any{l.lock, size, orNull(cmp.Or(last.ID, q.Before)), shown.Words(q.Kinds), nullTime(q.Since),
 			nullTime(q.Until)}
 	})
 }
@@ -111,8 +105,7 @@ func nullTime(t time.Time) *string {
 	if t.IsZero() {
 		return nil
 	}
-	text := t.UTC().Format(time.RFC3339Nano)
-	return &text
+	return new(t.UTC().Format(time.RFC3339Nano))
 }
 
 func scanEntry(rows pgx.Rows) (e HistoryEntry, err error) {

@@ -63,8 +63,7 @@ func WithLevel(l HistoryLevel) HistoryOption {
 // WithKeep sets for how long the history is kept, from MinKeep to MaxKeep. Defaults to DefaultKeep, 90 days.
 func WithKeep(d time.Duration) HistoryOption {
 	return func(c *historyChange) error {
-		s := d.Seconds()
-		c.keep = &s
+		c.keep = new(d.Seconds())
 		return refuse.If(d < MinKeep || d > MaxKeep, "keep", d.String(), "be from 24h to 36525 days")
 	}
 }

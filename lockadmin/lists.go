@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"iter"
 	"math"
 	"time"
@@ -75,6 +76,32 @@ func (a *Admin) Locks(ctx context.Context, q LocksQuery) iter.Seq2[pglock.LockIn
 	})
 }
 
+// Get returns the state of one lock, held or free; if it has several holders, of the one with the lowest slot.
+// ErrNotFound if its name was never used. Other errors are those of Locks.
+func (a *Admin) Get(ctx context.Context, name string) (pglock.LockInfo, error) {
+	infos, err := a.Holders(ctx, name)
+	if err != nil {
+		return pglock.LockInfo{}, err
+	}
+	return infos[0], nil
+}
+
+// Holders returns every lease of one lock at one moment, by slot; for a free lock its last lease, with Held false.
+// ErrNotFound if its name was never used. Other errors are those of Locks.
+func (a *Admin) Holders(ctx context.Context, name string) ([]pglock.LockInfo, error) {
+	if err := refuse.Text("name", name, pglock.MaxNameBytes); err != nil {
+		return nil, err
+	}
+	infos, err := server.Rows(ctx, a.db, a.db.Queries.Get, []any{name}, scanLock)
+	if err != nil {
+		return nil, failed(ctx, err, "get lock %q", name)
+	}
+	if len(infos) == 0 {
+		return nil, fmt.Errorf("%w: %q", ErrNotFound, name)
+	}
+	return infos, nil
+}
+
 // Waiters yields queues in the order of service, in byte order of the locks' names. Errors are those of Locks.
 func (a *Admin) Waiters(ctx context.Context, q WaitersQuery) iter.Seq2[Waiter, error] {
 	l := listing{lock: q.Lock, prefix: q.Prefix, match: q.Match, holder: q.Holder, session: q.Session, mode: q.Mode,
@@ -108,7 +135,6 @@ func (a *Admin) Fences(ctx context.Context, q FencesQuery) iter.Seq2[FenceInfo, 
 	})
 }
 
-// pageOf reads a page of a list.
 type pageOf[T any] struct {
 	what string // it does, for errors
 	sql  string

@@ -45,7 +45,10 @@ func (a *Admin) Lives(ctx context.Context, leases []pglock.LockInfo) ([]HolderLi
 		if err != nil {
 			return nil, failed(ctx, err, "list holders")
 		}
-		lives = append(lives, livesOf(some, found)...)
+		known := livesOf(found)
+		for _, l := range some {
+			lives = append(lives, known[leaseOf(l)])
+		}
 	}
 	return lives, nil
 }
@@ -59,10 +62,23 @@ func livesArgs(leases []pglock.LockInfo) []any {
 }
 
 type leaseLife struct {
+	lease
+	HolderLife
+}
+
+// lease is a grant of a slot: one that was granted again has another token.
+type lease struct {
 	name  string
 	slot  int
 	token pglock.Token
-	HolderLife
+}
+
+// leaseOf is zero for a lease that is not held.
+func leaseOf(i pglock.LockInfo) lease {
+	if !i.Held {
+		return lease{}
+	}
+	return lease{i.Name, i.Slot, i.Token}
 }
 
 func scanHolderLife(rows pgx.Rows) (l leaseLife, err error) {
@@ -70,21 +86,10 @@ func scanHolderLife(rows pgx.Rows) (l leaseLife, err error) {
 	return l, err
 }
 
-// livesOf puts the lives into the order of the leases. A slot that was granted again meanwhile has another token.
-func livesOf(leases []pglock.LockInfo, found []leaseLife) []HolderLife {
-	type key struct {
-		name string
-		slot int
-	}
-	known := make(map[key]leaseLife, len(found))
+func livesOf(found []leaseLife) map[lease]HolderLife {
+	known := make(map[lease]HolderLife, len(found))
 	for _, l := range found {
-		known[key{l.name, l.slot}] = l
+		known[l.lease] = l.HolderLife
 	}
-	lives := make([]HolderLife, len(leases))
-	for i, l := range leases {
-		if k, is := known[key{l.Name, l.Slot}]; is && k.token == l.Token && l.Held {
-			lives[i] = k.HolderLife
-		}
-	}
-	return lives
+	return known
 }

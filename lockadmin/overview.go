@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
@@ -70,7 +71,7 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 		closed := a.look("") // somebody who has locked a whole table keeps everybody from all locks
 		closed.tablesOf(r)
 		closed.tables = slices.DeleteFunc(closed.tables, func(t tableLock) bool {
-			return t.transaction < unremarkable || !slices.Contains(neededByAll, t.table)
+			return t.Transaction < unremarkable || !slices.Contains(neededByAll, t.table)
 		})
 		if len(closed.tables) > 0 {
 			closed.conclude()
@@ -134,7 +135,6 @@ func (l *look) overview() Overview {
 	return Overview{At: l.At, Locks: []Summary{l.summary()}, Partly: true}
 }
 
-// summariesLooked is how many locks Summaries looks at closely.
 const summariesLooked = 50
 
 // Summaries says of the lock of each lease what Explain says first. It looks closely at those that may not be well,
@@ -188,7 +188,7 @@ func wellSummary(l pglock.LockInfo) Summary {
 		s.Kind, s.Since = whyHeld, l.AcquiredAt
 	}
 	if l.Held && l.Waiting > 0 {
-		s.Severity, s.Kind, s.Since = SeverityBusy, whySlow, l.ExpiresAt.Add(-l.Remaining-l.LongestWait)
+		s.Severity, s.Kind, s.Since = SeverityBusy, whySlow, lists.SeenAt(l).Add(-l.LongestWait)
 	}
 	if !l.Held && l.Waiting > 0 { // if nothing were in the way, it would be suspect
 		s.Severity, s.Kind = SeverityBusy, whySubtree
@@ -199,9 +199,9 @@ func wellSummary(l pglock.LockInfo) Summary {
 
 func (l *look) summary() Summary {
 	v := l.Verdicts[0]
-	s := Summary{Lock: l.name, Severity: v.Severity, Kind: v.Kind, Text: inWords[v.Kind], Who: v.Who, Since: v.Since,
+	s := Summary{Lock: l.Lock, Severity: v.Severity, Kind: v.Kind, Text: inWords[v.Kind], Who: v.Who, Since: v.Since,
 		Waiting: l.Queue.Waiting}
-	if first := v.Steps[:min(1, len(v.Steps))]; l.name == "" { // nobody can ask why
+	if first := v.Steps[:min(1, len(v.Steps))]; l.Lock == "" { // nobody can ask why
 		s.Next = v.Steps[0]
 		if i := slices.IndexFunc(v.Steps, func(s Step) bool { return s.Command != "" }); i > 0 {
 			s.Next = v.Steps[i]

@@ -40,8 +40,7 @@ type PruneOption func(*pruning) error
 
 type pruning struct {
 	idle    time.Duration
-	age     time.Duration
-	aged    bool // age is given
+	age     *time.Duration // nil: what the settings of the history say
 	onInUse func()
 }
 
@@ -56,7 +55,7 @@ func WithIdle(d time.Duration) PruneOption {
 // WithEventAge makes Prune remove events of the history that are older than d. Defaults to HistorySettings.Keep.
 func WithEventAge(d time.Duration) PruneOption {
 	return func(p *pruning) error {
-		p.age, p.aged = d, true
+		p.age = &d
 		return refuse.If(d < 0, "event age", d.String(), "not be negative")
 	}
 }
@@ -118,14 +117,14 @@ func (p *pruner) run(ctx context.Context) error {
 
 // events goes through the history from its old end, step by step.
 func (p *pruner) events(ctx context.Context) error {
-	if !p.aged {
+	if p.age == nil {
 		s, err := p.admin.historySettings(ctx)
 		if err != nil {
 			return err
 		}
-		p.age = s.Keep
+		p.age = &s.Keep
 	}
-	p.done.EventAge = p.age
+	p.done.EventAge = *p.age
 	after := "0"
 	for {
 		n, next, err := p.call(ctx, protocol.PruneHistory(p.admin.schema), p.age.Seconds(), eventsAtOnce, after)

@@ -12,6 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -192,21 +193,16 @@ func orNull[T comparable](value T) *T {
 	return &value
 }
 
-// oneOf refuses a value that is not one of some.
 func oneOf[T ~string](field string, value T, some ...T) error {
 	if slices.Contains(some, value) {
 		return nil
 	}
-	texts := make([]string, len(some))
-	for i, one := range some {
-		texts[i] = string(one)
-	}
-	last := len(texts) - 1
+	words := shown.Words(some)
+	last := len(words) - 1
 	return refuse.Invalid(field, fmt.Sprintf("%q", string(value)),
-		"be "+strings.Join(texts[:last], ", ")+" or "+texts[last])
+		"be "+strings.Join(words[:last], ", ")+" or "+words[last])
 }
 
-// checkSession refuses what cannot be a session's ID.
 func checkSession(field, id string) error {
 	parsed, err := uuid.Parse(id)
 	return refuse.If(err != nil || len(id) != 36 || parsed.String() != strings.ToLower(id), field,

@@ -8,7 +8,7 @@ import (
 
 func TestTextsAreAsTheyAreAndCommandsAreQuoted(t *testing.T) {
 	l := lookAt(holderOf(19 * time.Second))
-	l.name, l.Holders[0].Holder = "a\x1b[2J", "b\n\u202e"
+	l.Lock, l.Holders[0].Holder = "a\x1b[2J", "b\n\u202e"
 	l.conclude()
 	v := l.Verdicts[0]
 	if v.Who != "b\n\u202e" || !strings.Contains(v.Text, "a\x1b[2J") || !strings.Contains(v.Text, "b\n\u202e") {

@@ -194,8 +194,7 @@ func (r *replay) together(t Tenure) {
 		case o.NewToken == t.Token && (o.Kind == EventOverlap || o.Kind == EventTakeover && o.at.Before(o.EndedAt)):
 		default:
 			r.judge(Violation{Kind: ViolationOverlap, First: o, Second: t,
-				By:     earlier(o.EndedAt, t.EndedAt).Sub(later(o.GrantedAt, t.GrantedAt)),
-				Detail: fmt.Sprintf("%v was granted before %v had ended", t, o)}, o.EndedAt, t)
+				By: both(o, t), Detail: fmt.Sprintf("%v was granted before %v had ended", t, o)}, o.EndedAt, t)
 		}
 	}
 	if limited >= limit && limited > 0 {
@@ -212,6 +211,11 @@ func (r *replay) together(t Tenure) {
 
 func earlier(a, b time.Time) time.Time { return slices.MinFunc([]time.Time{a, b}, time.Time.Compare) }
 func later(a, b time.Time) time.Time   { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }
+
+// both is for how long two tenures ran at once.
+func both(a, b Tenure) time.Duration {
+	return earlier(a.EndedAt, b.EndedAt).Sub(later(a.GrantedAt, b.GrantedAt))
+}
 
 // judge reports a contradiction between times, unless the clock was set back over that moment before the event of the
 // second tenure.
@@ -230,29 +234,25 @@ func (r *replay) setBack(moment time.Time, id int64) bool {
 	})
 }
 
-func (r *replay) report(v Violation) {
-	v.Lock = r.lock
-	r.found.ViolationCount++
-	if len(r.found.Violations) < MaxFindings {
-		r.found.Violations = append(r.found.Violations, v.shown())
-	}
-}
+func (r *replay) report(v Violation) { r.list(v, &r.found.Violations, &r.found.ViolationCount) }
 
 // note lists what only a clock that was set back can have caused.
 func (r *replay) note(v Violation) {
-	v.Lock, v.Kind = r.lock, ViolationClock
-	r.found.ClockCount++
-	if len(r.found.Clock) < MaxFindings {
-		r.found.Clock = append(r.found.Clock, v.shown())
-	}
+	v.Kind = ViolationClock
+	r.list(v, &r.found.Clock, &r.found.ClockCount)
 }
 
-// shown leaves out the ID of what is no event.
-func (v Violation) shown() Violation {
+// list leaves out the ID of what is no event.
+func (r *replay) list(v Violation, listed *[]Violation, count *int64) {
+	*count++
+	if len(*listed) == MaxFindings {
+		return
+	}
+	v.Lock = r.lock
 	for _, t := range []*Tenure{&v.First, &v.Second} {
 		if t.ID == rowOfLocks {
 			t.ID = 0
 		}
 	}
-	return v
+	*listed = append(*listed, v)
 }

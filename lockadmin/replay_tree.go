@@ -76,8 +76,7 @@ func (r *replay) under(t Tenure) {
 			if t.GrantedAt.Before(o.GrantedAt) {
 				first, second = t, o
 			}
-			r.judge(Violation{Kind: ViolationOverlap, Subtree: c.name, First: first, Second: second,
-				By: earlier(o.EndedAt, t.EndedAt).Sub(later(o.GrantedAt, t.GrantedAt)),
+			r.judge(Violation{Kind: ViolationOverlap, Subtree: c.name, First: first, Second: second, By: both(o, t),
 				Detail: fmt.Sprintf("%s was granted before %s had ended", placed(second, t, c.name),
 					placed(first, t, c.name))}, first.EndedAt, second)
 		}

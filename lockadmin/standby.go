@@ -3,14 +3,12 @@ package lockadmin
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
-	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // Standby says that a server is a standby, and how old the past is that it shows. It sees no connection of the primary,
@@ -37,8 +35,7 @@ func (s Standby) MarshalJSON() ([]byte, error) {
 	type plain Standby
 	var behind *int64
 	if s.Behind != nil {
-		ms := s.Behind.Milliseconds()
-		behind = &ms
+		behind = new(s.Behind.Milliseconds())
 	}
 	return json.Marshal(struct {
 		Behind *int64 `json:"behind_ms"`
@@ -53,17 +50,17 @@ func (s Standby) String() string {
 	switch {
 	case s.Behind != nil && *s.Behind == 0:
 		return text + ". It is 0 s behind: it has replayed all that it has received."
-	case s.Behind != nil && *s.Behind < time.Second: // no lease looks wrong yet
-		return text + fmt.Sprintf(", and is up to %s behind the primary.", shown.Age(*s.Behind))
 	case s.Behind != nil:
-		text += fmt.Sprintf(", and is up to %s behind the primary.", shown.Age(*s.Behind))
+		text += say(", and is up to %s behind the primary.", *s.Behind)
+		if *s.Behind < time.Second { // no lease looks wrong yet
+			return text
+		}
 	case s.Receiving:
 		text += ". How far it is behind the primary cannot be known: it has replayed no transaction since it started."
 	default:
 		text += ". How far it is behind the primary cannot be known: it receives nothing from there."
 		if !s.ReplayedAt.IsZero() {
-			text += fmt.Sprintf(" The last transaction that it shows is %s old.",
-				shown.Age(max(0, s.at.Sub(s.ReplayedAt))))
+			text += say(" The last transaction that it shows is %s old.", max(0, s.at.Sub(s.ReplayedAt)))
 		}
 	}
 	return text + " A lease that was renewed since then may look as if it had run out."
@@ -89,38 +86,36 @@ func scanStandby(rows pgx.Rows) (s Standby, err error) {
 	case s.Receiving && caughtUp:
 		s.Behind = new(time.Duration)
 	case s.Receiving && !s.ReplayedAt.IsZero():
-		behind := max(time.Millisecond, s.at.Sub(s.ReplayedAt))
-		s.Behind = &behind
+		s.Behind = new(max(time.Millisecond, s.at.Sub(s.ReplayedAt)))
 	}
 	return s, err
 }
 
-// standbyVerdict is about a lock on a standby, which cannot say how the lock is now.
 func (l *look) standbyVerdict() {
 	v := Verdict{Kind: whyStandby, Severity: SeverityNote}
 	v.Because = "A standby does not see the server's processes of the primary. So it cannot say whether a program is " +
 		"alive, nor what stands in its way."
 	switch {
 	case l.closed:
-		v.Text = fmt.Sprintf("Nobody can read the tables of pglock here: no answer within %s.", shown.Age(patience))
+		v.Text = say("Nobody can read the tables of pglock here: no answer within %s.", patience)
 		v.Because = "A transaction on the primary has probably locked a whole table, as LOCK TABLE, ALTER TABLE and " +
 			"VACUUM FULL do. A standby locks it likewise, and does not know who it is."
 	case len(l.Holders) == 1:
 		h := l.Holders[0]
-		v.Text = fmt.Sprintf("As far as this standby knows, %s is held by %s, which got it %s ago",
-			l.lock(), h.Holder, shown.Age(h.HeldFor))
+		v.Text = say("As far as this standby knows, %s is held by %s, which got it %s ago", l.lock(), h.Holder,
+			h.HeldFor)
 		if h.SignedAt.IsZero() {
 			v.Text += ". No sign of life has arrived here since."
 		} else {
-			v.Text += fmt.Sprintf(". The last sign of life that has arrived here is %s old.", shown.Age(h.Silent))
+			v.Text += say(". The last sign of life that has arrived here is %s old.", h.Silent)
 		}
 	case len(l.Holders) > 1:
-		v.Text = fmt.Sprintf("As far as this standby knows, %s has %s.", l.lock(), count(len(l.Holders), "holder"))
+		v.Text = say("As far as this standby knows, %s has %s.", l.lock(), count(len(l.Holders), "holder"))
 	case l.Last != nil && l.Last.EndedAt.IsZero():
-		v.Text = fmt.Sprintf("As far as this standby knows, the lease of %s, which was the last to hold %s, was not "+
-			"renewed and ran out %s ago.", l.Last.Holder, l.lock(), shown.Age(l.At.Sub(l.Last.ExpiresAt)))
+		v.Text = say("As far as this standby knows, the lease of %s, which was the last to hold %s, was not renewed "+
+			"and ran out %s ago.", l.Last.Holder, l.lock(), l.At.Sub(l.Last.ExpiresAt))
 	default:
-		v.Text = fmt.Sprintf("As far as this standby knows, %s is free.", l.lock())
+		v.Text = say("As far as this standby knows, %s is free.", l.lock())
 	}
 	l.add(v)
 }

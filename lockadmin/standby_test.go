@@ -54,9 +54,8 @@ func TestAStandbyProposesNothingButToAskThePrimary(t *testing.T) {
 		{Waiter: "b", Holds: "other", For: "report", Holder: "a", SameOwner: true}}
 	guard := lookAt(holderOf(time.Second))
 	guard.Guards = []BrokenGuard{{Table: "public.accounts", Resource: "report", Problem: "it has no trigger"}}
-	unknown := &look{name: "report",
-		Explanation: Explanation{Lock: "report", State: LockUnknown, Similar: []string{"reports"}}}
-	closed := &look{name: "report", closed: true, tables: []tableLock{{table: "locks", pid: 99}},
+	unknown := &look{Explanation: Explanation{Lock: "report", State: LockUnknown, Similar: []string{"reports"}}}
+	closed := &look{closed: true, tables: []tableLock{{table: "locks", Backend: Backend{PID: 99}}},
 		Explanation: Explanation{Lock: "report", State: LockHidden}}
 	for name, tc := range map[string]struct {
 		l    *look

@@ -2,6 +2,7 @@ package lockadmin
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -69,22 +70,22 @@ func (a *Admin) Statistics(ctx context.Context, top int) (Statistics, error) {
 		return Statistics{}, failed(ctx, err, "count")
 	}
 	var s Statistics
-	single := map[string]*LockStatistics{"": &s.Others}
-	var names []string
+	single := make(map[string]*LockStatistics)
 	for _, n := range numbers {
 		of := &s.All
 		if n.lock != nil {
-			of = single[*n.lock]
-			if of == nil {
+			if of = single[*n.lock]; of == nil {
 				of = &LockStatistics{Name: *n.lock}
 				single[*n.lock] = of
-				names = append(names, *n.lock)
 			}
 		}
 		s.set(of, n.item, n.value)
 	}
-	slices.Sort(names)
-	for _, name := range names {
+	if others := single[""]; others != nil {
+		s.Others = *others
+		delete(single, "")
+	}
+	for _, name := range slices.Sorted(maps.Keys(single)) {
 		s.Top = append(s.Top, *single[name])
 	}
 	return s, nil
@@ -92,20 +93,21 @@ func (a *Admin) Statistics(ctx context.Context, top int) (Statistics, error) {
 
 // set notes one number of all locks, or of some.
 func (s *Statistics) set(of *LockStatistics, item string, value float64) {
-	counts := map[string]*int64{"leases": &of.Leases, "ending": &of.Ending, "waiters": &of.Waiters,
-		"dead_waiters": &of.DeadWaiters, "sessions": &s.Sessions, "dead_holders": &s.DeadHolders, "tokens": &s.Tokens,
-		"blocked": &s.Blocked, "blockers": &s.Blockers}
+	numbers := map[string]any{"leases": &of.Leases, "ending": &of.Ending, "waiters": &of.Waiters,
+		"dead_waiters": &of.DeadWaiters, "held_seconds": &of.HeldFor, "waiting_seconds": &of.WaitingFor,
+		"sessions": &s.Sessions, "dead_holders": &s.DeadHolders, "tokens": &s.Tokens, "blocked": &s.Blocked,
+		"blockers": &s.Blockers, "blocked_seconds": &s.BlockedFor, "blocking_seconds": &s.BlockingFor,
+		"notification_queue": &s.NotificationQueue}
 	if of == &s.All {
-		counts["locks"] = &s.Locks
+		numbers["locks"] = &s.Locks
 	}
-	ages := map[string]*time.Duration{"held_seconds": &of.HeldFor, "waiting_seconds": &of.WaitingFor,
-		"blocked_seconds": &s.BlockedFor, "blocking_seconds": &s.BlockingFor}
-	if count := counts[item]; count != nil {
-		*count = int64(value)
-	} else if age := ages[item]; age != nil {
-		*age = time.Duration(value * float64(time.Second))
-	} else if item == "notification_queue" {
-		s.NotificationQueue = value
+	switch to := numbers[item].(type) {
+	case *int64:
+		*to = int64(value)
+	case *float64:
+		*to = value
+	case *time.Duration:
+		*to = time.Duration(value * float64(time.Second))
 	}
 }
 

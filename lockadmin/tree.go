@@ -2,7 +2,6 @@ package lockadmin
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"time"
 
@@ -57,11 +56,11 @@ func (o Obstructed) MarshalJSON() ([]byte, error) {
 
 // readTree reads what is in the way of the first in the queue, and whose way this lock is in.
 func (l *look) readTree(r *reader, q *protocol.Queries) {
-	l.Obstructed = rows(r, q.Obstructed, []any{l.name}, scanObstructed)
+	l.Obstructed = rows(r, q.Obstructed, []any{l.Lock}, scanObstructed)
 	if l.Queue.Alive == nil {
 		return
 	}
-	for _, o := range rows(r, q.Obstacles, []any{l.name}, scanObstacle) {
+	for _, o := range rows(r, q.Obstacles, []any{l.Lock}, scanObstacle) {
 		if o.Lock == "" {
 			l.clear = o.Since
 		} else {
@@ -84,42 +83,34 @@ func scanObstructed(rows pgx.Rows) (o Obstructed, err error) {
 
 // treeText is a lock within a sentence: its name, and whether all below it is meant, too.
 func treeText(name string, subtree bool) string {
-	if subtree {
-		return "subtree " + word(name)
-	}
-	return word(name)
+	return shown.Either(subtree, "subtree ", "") + word(name)
 }
 
 // Place says where an obstacle lies, from a lock.
 func (o Obstacle) Place(lock string) string {
-	if strings.HasPrefix(lock, o.Lock+"/") {
-		return "above"
-	}
-	return "below"
+	return shown.Either(strings.HasPrefix(lock, o.Lock+"/"), "above", "below")
 }
 
 func (l *look) told(o Obstacle) string {
 	if o.Token == 0 {
-		return fmt.Sprintf("%s came before, with ticket %d for %s, which lies %s, and has waited for %s",
-			o.Holder, o.Ticket, treeText(o.Lock, o.Subtree), o.Place(l.name), shown.Age(o.For))
+		return say("%s came before, with ticket %d for %s, which lies %s, and has waited for %s", o.Holder, o.Ticket,
+			treeText(o.Lock, o.Subtree), o.Place(l.Lock), o.For)
 	}
-	return fmt.Sprintf("%s holds %s, which lies %s, with token %d, and has had it for %s", o.Holder,
-		treeText(o.Lock, o.Subtree), o.Place(l.name), int64(o.Token), shown.Age(o.For))
+	return say("%s holds %s, which lies %s, with token %d, and has had it for %s", o.Holder, treeText(o.Lock,
+		o.Subtree), o.Place(l.Lock), int64(o.Token), o.For)
 }
 
 func (l *look) treeVerdict() {
 	first, o := l.Queue.Alive, l.Obstacles[0]
 	v := Verdict{Kind: whySubtree, Severity: SeverityBusy, Who: o.Holder, Since: first.Since}
-	v.Text = fmt.Sprintf("Nobody holds %s, and %s has waited for %s for %s: something is in the way. %s.", l.lock(),
-		first.Holder, map[bool]string{true: "it and all names below it", false: "it"}[first.Subtree],
-		shown.Age(first.Waiting), l.told(o))
-	if n := len(l.Obstacles) - 1; n > 0 {
-		v.Text += several(n, " 1 more is in the way, too.", " %d more are in the way, too.")
-	}
+	v.Text = say("Nobody holds %s, and %s has waited for %s for %s: something is in the way. %s.", l.lock(),
+		first.Holder, shown.Either(first.Subtree, "it and all names below it", "it"), first.Waiting,
+		l.told(o))
+	v.Text += more(len(l.Obstacles)-1, " 1 more is in the way, too.", " %d more are in the way, too.")
 	v.Text += l.elsewhere()
 	v.Because = "A subtree and what lies below it exclude each other, and whoever came first has it first."
-	v.IfNothing = fmt.Sprintf("%s gets the lock when nothing is in its way any more.", first.Holder)
-	v.Steps = []Step{again("The cause is there: look at that lock.", o.Lock), again("Then at this one again.", l.name)}
+	v.IfNothing = say("%s gets the lock when nothing is in its way any more.", first.Holder)
+	v.Steps = []Step{again("The cause is there: look at that lock.", o.Lock), again("Then at this one again.", l.Lock)}
 	l.add(v)
 }
 
@@ -129,7 +120,7 @@ func (l *look) besidesTree(v *Verdict) {
 		return
 	}
 	o := l.Obstacles[0]
-	v.Text += fmt.Sprintf(" Another lock is in the way of the first in the queue, too: %s.", l.told(o))
+	v.Text += say(" Another lock is in the way of the first in the queue, too: %s.", l.told(o))
 	v.Steps = append(v.Steps, again("Look at the other lock that is in the way.", o.Lock))
 }
 
@@ -140,6 +131,6 @@ func (l *look) elsewhere() string {
 		return ""
 	}
 	o := l.Obstructed[0]
-	return fmt.Sprintf(" It is in the way of %s: %s has waited for lock %s for %s.",
-		count(n, "request")+" for other locks", o.Holder, word(o.Lock), shown.Age(o.Waiting))
+	return say(" It is in the way of %s: %s has waited for lock %s for %s.", count(n, "request")+" for other locks",
+		o.Holder, word(o.Lock), o.Waiting)
 }

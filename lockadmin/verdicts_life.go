@@ -1,8 +1,6 @@
 package lockadmin
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -54,45 +52,36 @@ func (l *look) pulseVerdict(h HolderFacts) {
 	if p == onTime && !quiet {
 		return
 	}
-	who, since := h.Holder, shown.Age(h.SinceRenewal)
-	left := fmt.Sprintf("In %s the lease ends; %s.", shown.Age(h.Remaining), l.next())
-	of := fmt.Sprintf("it has not renewed for %s; it should every %s", since, shown.Age(due(h)))
+	does, of, lasts, every := "does not renew", "it has not renewed for %s", h.SinceRenewal, due(h)
 	if !h.Renewed {
-		of = fmt.Sprintf("it has never renewed since it got the lock %s ago; it should every %s", since,
-			shown.Age(due(h)))
+		of = "it has never renewed since it got the lock %s ago"
 	}
 	if p == onTime { // no renewal is due
-		since = shown.Age(h.Silent)
-		of = fmt.Sprintf("it has given no sign of life for %s; it should every %s", since, shown.Age(signDue(h)))
+		does, of, lasts, every = "gives no sign of life", "it has given no sign of life for %s", h.Silent, signDue(h)
 		if h.SignedAt.IsZero() {
-			since = shown.Age(h.HeldFor)
-			of = fmt.Sprintf("it has given no sign of life since it got the lock %s ago; it should every %s", since,
-				shown.Age(signDue(h)))
+			of, lasts = "it has given no sign of life since it got the lock %s ago", h.HeldFor
 		}
 	}
-	v := Verdict{Severity: l.grave(), IfNothing: left, Who: who, Since: h.RenewedAt}
+	held, sure := l.heldBy(h.Holder), say("Sure that it %s.", does)
+	of, since := say(of+"; it should every %s", lasts, every), shown.Age(lasts)
+	v := Verdict{Severity: l.grave(), IfNothing: say("In %s the lease ends; %s.", h.Remaining, l.next()), Who: h.Holder,
+		Since: h.RenewedAt}
 	if quiet { // its last sign of life, however long ago the last renewal was
 		if v.Since = h.SignedAt; v.Since.IsZero() {
 			v.Since = h.AcquiredAt
 		}
 	}
-	sure, does := "Sure that it does not renew.", "does not renew"
-	if p == onTime {
-		sure, does = "Sure that it gives no sign of life.", "gives no sign of life"
-	}
-	heart := slices.IndexFunc(l.heartbeats, func(b Backend) bool { return b.PID == h.Heartbeat })
-	wait := again("Or wait until the lease ends, and look again.", l.name)
+	heart := l.heartbeat(h)
+	wait := again("Or wait until the lease ends, and look again.", l.Lock)
 	switch {
-	case heart >= 0 && l.heartbeats[heart].State == "active" && l.heartbeats[heart].Query > time.Second:
-		b := l.heartbeats[heart]
-		v.Kind = whyHeartbeat
-		v.Text = fmt.Sprintf("%s is held by %s, whose renewal hangs in the server: %s.", l.lock(), who, of)
-		v.Because = fmt.Sprintf("Sure: server process %d has worked on the renewal for %s", b.PID, shown.Age(b.Query))
-		if b.WaitsFor != "" {
-			v.Because += fmt.Sprintf(", and waits for %s", b.WaitsFor)
+	case heart != nil && heart.State == "active" && heart.Query > time.Second:
+		v.Kind, v.Text = whyHeartbeat, held+", whose renewal hangs in the server: "+of+"."
+		v.Because = say("Sure: server process %d has worked on the renewal for %s", heart.PID, heart.Query)
+		if heart.WaitsFor != "" {
+			v.Because += ", and waits for " + heart.WaitsFor
 		}
 		v.Because += "."
-		if strings.HasSuffix(b.WaitsFor, "SyncRep") {
+		if strings.HasSuffix(heart.WaitsFor, "SyncRep") {
 			v.Because += " SyncRep means: a commit waits for a standby that does not answer."
 			v.Steps = append(v.Steps, Step{Do: "Bring the standby back, or change synchronous_standby_names.",
 				Run:     RunSQL,
@@ -102,50 +91,47 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		v.Steps = append(v.Steps, Step{Do: "See what the server is busy with.", Run: RunAdmin, Command: "doctor"}, wait)
 	case p != onTime && signedSince(h):
 		v.Kind, v.Severity = whyLate, SeverityWarning
-		v.Text = fmt.Sprintf("%s is held by %s, which is alive, and a renewal is late: %s.", l.lock(), who, of)
-		v.Because = fmt.Sprintf("Its last sign of life came %s ago. A busy machine or server can delay renewals.",
-			shown.Age(h.Silent))
-		v.Steps = []Step{again("Look again in a few seconds.", l.name), wait}
+		v.Text = held + ", which is alive, and a renewal is late: " + of + "."
+		v.Because = say("Its last sign of life came %s ago. A busy machine or server can delay renewals.", h.Silent)
+		v.Steps = []Step{again("Look again in a few seconds.", l.Lock), wait}
 		if p == none {
-			v.Steps = append(v.Steps, l.breakStep(l.name, h.Token, h.Holder, "the holder does not renew for "+since))
+			v.Steps = append(v.Steps, l.breakHolder(h, "the holder does not renew for "+since))
 		}
 	case p == late && !quiet && !gone(h):
 		v.Kind, v.Severity = whyLate, SeverityWarning
-		v.Text = fmt.Sprintf("%s is held by %s, and a renewal is late: %s.", l.lock(), who, of)
+		v.Text = held + ", and a renewal is late: " + of + "."
 		v.Because = "Not sure yet: a busy machine or a slow network can delay one renewal."
 		v.Steps = []Step{again("Look again in a few seconds. If it still has not renewed, it is stopped, cut off or "+
-			"dead.", l.name)}
-	case heart >= 0:
+			"dead.", l.Lock)}
+	case heart != nil:
 		v.Kind = whyStopped
-		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped or cut off: %s. Its heartbeat connection "+
-			"to the server is still open.", l.lock(), who, of)
+		v.Text = held + ", and that program is stopped or cut off: " + of + ". Its heartbeat connection to the " +
+			"server is still open."
 		v.Because = sure + " A program that ends closes its connection; so this one probably exists and is paused " +
 			"(stopped by a signal, in a debugger, on a frozen machine), or the network lost it."
-		v.Steps = []Step{l.find(h, l.ifStopped(h)), l.breakStep(l.name, h.Token, h.Holder, "the holder "+does+
-			" for "+since), wait}
+		v.Steps = []Step{l.find(h, l.ifStopped(h)), l.breakHolder(h, "the holder "+does+" for "+since), wait}
 	case gone(h):
 		v.Kind = whyGone
-		v.Text = fmt.Sprintf("%s is held by %s, and that program is dead or cut off: %s, and its connection to the "+
-			"server has ended.", l.lock(), who, of)
+		v.Text = held + ", and that program is dead or cut off: " + of + ", and its connection to the server has " +
+			"ended."
 		v.Because = sure + " A program that lives opens another connection within seconds, so this one was " +
 			"probably killed, or it is cut off."
 		v.Steps = []Step{l.find(h, l.ifDead(h)),
-			l.breakStep(l.name, h.Token, h.Holder, "the holder is dead: no sign of life for "+since), wait}
+			l.breakHolder(h, "the holder is dead: no sign of life for "+since), wait}
 	default:
 		v.Kind = whySilent
 		if h.SignedAt.IsZero() {
-			v.Text = fmt.Sprintf("%s is held by %s, which gives no sign of life: %s.", l.lock(), who, of)
+			v.Text = held + ", which gives no sign of life: " + of + "."
 			v.Because = "Either it ended before its first sign of life, as when it dies while it waits for the lock, " +
 				"or it is stopped or cut off. Only a program that calls the SQL functions itself, such as psql, may " +
 				"live and give none."
 		} else {
-			v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped, dead or cut off: %s.", l.lock(), who,
-				of)
+			v.Text = held + ", and that program is stopped, dead or cut off: " + of + "."
 			v.Because = sure + " It has no connection of its own that can be seen, as behind a pooler such as " +
 				"PgBouncer."
 		}
 		v.Steps = []Step{l.find(h, l.ifDead(h)+" "+l.ifStopped(h)),
-			l.breakStep(l.name, h.Token, h.Holder, "the holder gives no sign of life for "+since), wait}
+			l.breakHolder(h, "the holder gives no sign of life for "+since), wait}
 	}
 	l.add(v)
 }
@@ -156,7 +142,7 @@ func (l *look) ifStopped(h HolderFacts) string {
 	if pid == "" {
 		return "If ps shows it with STAT T, it is stopped: kill -CONT and its number lets it go on."
 	}
-	return fmt.Sprintf("STAT T means stopped: kill -CONT %s lets it go on. kill -9 %s ends it: what it has not "+
+	return say("STAT T means stopped: kill -CONT %s lets it go on. kill -9 %s ends it: what it has not "+
 		"committed or written to disk is lost.", pid, pid)
 }
 

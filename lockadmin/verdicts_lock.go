@@ -1,7 +1,7 @@
 package lockadmin
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -20,19 +20,14 @@ func (l *look) circleVerdict() {
 	sure := !slices.ContainsFunc(l.Circle, func(w Wait) bool { return !w.SameOwner })
 	var links []string
 	for _, w := range l.Circle {
-		links = append(links, fmt.Sprintf("%s holds %s and waits for %s, %s", w.Waiter, word(w.Holds), word(w.For),
-			w.which()))
+		links = append(links, say("%s holds %s and waits for %s, %s", w.Waiter, word(w.Holds), word(w.For), w.which()))
 	}
-	v := Verdict{Kind: whyCircle, Severity: SeverityStuck, Who: strings.Join(programs(l.Circle), ", ")}
-	for _, w := range l.Circle { // a deadlock lasts since its last wait began
-		if since := l.since(w.Waiting); since.After(v.Since) {
-			v.Since = since
-		}
-	}
-	v.Text = fmt.Sprintf("A deadlock: %s.", strings.Join(links, "; "))
+	last := slices.MinFunc(l.Circle, func(a, b Wait) int { return cmp.Compare(a.Waiting, b.Waiting) })
+	v := Verdict{Kind: whyCircle, Severity: SeverityStuck, Who: strings.Join(programs(l.Circle), ", "),
+		Since: l.since(last.Waiting)} // a deadlock lasts since its last wait began
+	v.Text = say("A deadlock: %s.", strings.Join(links, "; "))
 	if len(l.Circle) == 1 {
-		v.Text = fmt.Sprintf("A deadlock: %s holds %s and waits for the same lock.", l.Circle[0].Waiter,
-			l.lock())
+		v.Text = say("A deadlock: %s holds %s and waits for the same lock.", l.Circle[0].Waiter, l.lock())
 	}
 	v.Because = "Sure: in each of these programs the line of work that holds is the one that waits. The newest " +
 		"waiter should have got ErrDeadlock within a second, so that program is probably stopped."
@@ -50,27 +45,26 @@ func (l *look) circleVerdict() {
 		}
 	}
 	w := l.Circle[least]
-	v.Steps = []Step{{Do: fmt.Sprintf("Choose one that may lose its work, and end that program: %s. Its lock is free "+
+	v.Steps = []Step{{Do: say("Choose one that may lose its work, and end that program: %s. Its lock is free "+
 		"within its TTL, and the others go on.",
 		strings.Join(programs(l.Circle), " or "))}}
 	step := l.breakStep(w.held(), w.Token, w.Holder, circleReason+waiter)
 	step.Do = "Or break one lease."
-	step.Effect = fmt.Sprintf("%s loses %s at once, and its fenced writes are refused: its work under that lock is "+
-		"lost and must be done again. %s gets the lock, ends its work, and lets go of both.", w.Holder,
-		word(w.held()), waiter)
+	step.Effect = say("%s loses %s at once, and its fenced writes are refused: its work under that lock is lost and "+
+		"must be done again. %s gets the lock, ends its work, and lets go of both.", w.Holder, word(w.held()), waiter)
 	if len(l.Circle) > 1 {
-		step.Do = fmt.Sprintf("Or break one lease. That of %s costs the least work, going by the time: it has held "+
-			"its lock for %s.", w.Holder, shown.Age(w.HeldFor))
+		step.Do = say("Or break one lease. That of %s costs the least work, going by the time: it has held its lock "+
+			"for %s.", w.Holder, w.HeldFor)
 		var others []string
 		for n, o := range l.Circle {
 			if n != least {
-				others = append(others, fmt.Sprintf("%s, token %d, held by %s for %s", word(o.held()),
-					int64(o.Token), o.Holder, shown.Age(o.HeldFor)))
+				others = append(others, say("%s, token %d, held by %s for %s", word(o.held()), int64(o.Token), o.Holder,
+					o.HeldFor))
 			}
 		}
 		step.Effect += " The others: " + strings.Join(others, "; ") + "."
 	}
-	v.Steps = append(v.Steps, step, again("Then look again, whether the deadlock is gone.", l.name))
+	v.Steps = append(v.Steps, step, again("Then look again, whether the deadlock is gone.", l.Lock))
 	v.Steps = append(v.Steps, Step{Do: "Then tell the developers: ask for the second lock with the context of the " +
 		"first lease, or take all locks with AcquireAll, or in one order."})
 	l.add(v)
@@ -90,17 +84,17 @@ func (l *look) waitsVerdict() {
 		return
 	}
 	for _, w := range l.Waits {
-		if w.Holds != l.name || !w.SameOwner || w.Waiting < unremarkable {
+		if w.Holds != l.Lock || !w.SameOwner || w.Waiting < unremarkable {
 			continue
 		}
 		v := Verdict{Kind: whyWaits, Severity: l.grave(), Who: w.Waiter, Since: l.since(w.Waiting)}
-		v.Text = fmt.Sprintf("%s is held by %s, which waits itself: for lock %s, %s. It has waited for %s.", l.lock(),
-			w.Waiter, word(w.For), w.which(), shown.Age(w.Waiting))
+		v.Text = l.heldBy(w.Waiter) + say(", which waits itself: for lock %s, %s. It has waited for %s.", word(w.For),
+			w.which(), w.Waiting)
 		v.Because = "Sure: it has a ticket in the queue of that lock, and the same line of work holds this one."
-		v.IfNothing = fmt.Sprintf("%s goes on when it gets %s, and lets go of %s after its work.", w.Waiter,
+		v.IfNothing = say("%s goes on when it gets %s, and lets go of %s after its work.", w.Waiter,
 			word(w.For), l.lock())
 		v.Steps = []Step{again("The cause is there: look at that lock.", w.For),
-			again("Then at this one again.", l.name)}
+			again("Then at this one again.", l.Lock)}
 		l.add(v)
 		return
 	}
@@ -110,7 +104,7 @@ func (l *look) waitsVerdict() {
 // of work; nil if there is none.
 func (l *look) perhapsWaits() *Wait {
 	n := slices.IndexFunc(l.Waits, func(w Wait) bool {
-		return w.Holds == l.name && !w.SameOwner && !w.inTurn() && w.Waiting >= unremarkable
+		return w.Holds == l.Lock && !w.SameOwner && !w.inTurn() && w.Waiting >= unremarkable
 	})
 	if n < 0 {
 		return nil
@@ -131,31 +125,26 @@ func (l *look) freeVerdicts() {
 	}
 	last := l.Last
 	v := Verdict{Kind: whyFree, Severity: SeverityOK, Who: last.Holder}
-	switch ended, when := last.EndedAt, ""; {
+	switch ended := last.EndedAt; {
 	case ended.IsZero() && last.ExpiresAt.IsZero(): // its row was made by somebody who waited or watched
-		v.Text, v.Who = fmt.Sprintf("%s is free: nobody has held it yet, and nobody waits for it.", l.lock()), ""
+		v.Text, v.Who = say("%s is free: nobody has held it yet, and nobody waits for it.", l.lock()), ""
 	case !ended.IsZero():
-		when = fmt.Sprintf(" The last holder was %s; its lease ended %s ago", last.Holder,
-			shown.Age(l.At.Sub(ended)))
-		how := "by a release"
-		if l.Events == nil { // without the right to read them, a break looks the same
-			how = "by a release or a break"
-		}
-		v.Text = fmt.Sprintf("%s is free: nobody holds it, and nobody waits for it.%s, %s.", l.lock(), when, how)
+		// without the right to read them, a break looks the same
+		how := shown.Either(l.Events == nil, "by a release or a break", "by a release")
+		v.Text = say("%s is free: nobody holds it, and nobody waits for it. The last holder was %s; its lease ended "+
+			"%s ago, %s.", l.lock(), last.Holder, l.At.Sub(ended), how)
 	default:
-		v.Text = fmt.Sprintf("%s is free: nobody holds it, and nobody waits for it. The last holder was %s; its "+
-			"lease ran out %s ago, without a release.", l.lock(),
-			last.Holder, shown.Age(l.At.Sub(last.ExpiresAt)))
+		v.Text = say("%s is free: nobody holds it, and nobody waits for it. The last holder was %s; its lease ran "+
+			"out %s ago, without a release.", l.lock(), last.Holder, l.At.Sub(last.ExpiresAt))
 		v.Because = "A lease that runs out without a release means that its program died, was stopped, or lost its " +
 			"connection for too long."
 	}
 	if b := l.lastBreak(); b != nil && b.NewToken >= last.Token {
 		ago := l.At.Sub(b.At)
-		v.Text = fmt.Sprintf("%s is free: %s broke the lease of %s %s ago. Nobody holds it now, and nobody waits for "+
-			"it.", l.lock(), b.Actor, b.Holder, shown.Age(ago))
-		v.Because = fmt.Sprintf("The reason they gave: %s. The break stopped no program: if %s still runs, its "+
-			"fenced writes are refused, and whatever it does without a fence goes on.",
-			b.Reason, b.Holder)
+		v.Text = say("%s is free: %s broke the lease of %s %s ago. Nobody holds it now, and nobody waits for it.",
+			l.lock(), b.Actor, b.Holder, ago)
+		v.Because = say("The reason they gave: %s. The break stopped no program: if %s still runs, its fenced writes "+
+			"are refused, and whatever it does without a fence goes on.", b.Reason, b.Holder)
 		if ago < recently {
 			v.Kind, v.Severity, v.Who, v.Since = whyBroken, SeverityNote, b.Actor, b.At
 		}
@@ -174,7 +163,7 @@ func oldProgram(label string) []Step {
 	if pid == "" {
 		return nil
 	}
-	return []Step{{Do: fmt.Sprintf("Make sure that the old program does no harm, on host %s.", host), Run: RunShell,
+	return []Step{{Do: say("Make sure that the old program does no harm, on host %s.", host), Run: RunShell,
 		Command: "ps -o pid,stat,etime,args -p " + pid,
 		Effect:  "No process there means that it is dead. If it still runs and does things without a fence, end it."}}
 }
@@ -192,11 +181,8 @@ func (l *look) lastBreak() *HistoryEntry {
 	return nil
 }
 
-// betweenVerdict is about a lock that nobody holds although somebody waits for it.
 func (l *look) betweenVerdict() {
-	if slices.ContainsFunc(l.Verdicts, func(v Verdict) bool {
-		return v.Kind == whyRow || v.Kind == whyPrepared && len(l.onRow) > 0
-	}) {
+	if l.rowLocked() {
 		return // that is why
 	}
 	if len(l.Obstacles) > 0 {
@@ -204,26 +190,20 @@ func (l *look) betweenVerdict() {
 		return
 	}
 	first := l.Queue.Alive
-	over := l.Last.EndedAt
-	if over.IsZero() {
-		over = l.Last.ExpiresAt
-	}
-	if l.clear.After(over) {
-		over = l.clear
-	}
+	over := later(cmp.Or(l.Last.EndedAt, l.Last.ExpiresAt), l.clear)
 	since := l.At.Sub(over)
 	v := Verdict{Kind: whyBetween, Severity: SeverityNote, Who: first.Holder, Since: over}
-	v.Text = fmt.Sprintf("Nobody has held %s for %s, and %s for it: it goes from one holder to the next.", l.lock(),
-		shown.Age(since), waitWord(l.alive()))
+	v.Text = say("Nobody has held %s for %s, and %s for it: it goes from one holder to the next.", l.lock(), since,
+		waitWord(l.alive()))
 	v.Because = "That takes a moment, up to about a second after a lease that has run out."
-	v.Steps = []Step{again("Look again.", l.name)}
+	v.Steps = []Step{again("Look again.", l.Lock)}
 	if since > 3*time.Second {
 		v.Kind, v.Severity = whyTurn, SeverityStuck
-		v.Text = fmt.Sprintf("Nobody has held %s for %s, although %s for it. It is the turn of %s, which does not "+
-			"take it.", l.lock(), shown.Age(since), waitWord(l.alive()), first.Holder)
+		v.Text = say("Nobody has held %s for %s, although %s for it. It is the turn of %s, which does not take it.",
+			l.lock(), since, waitWord(l.alive()), first.Holder)
 		v.Because = "That program has shown a sign of life not long ago. Probably it was stopped or cut off since then."
 		v.IfNothing = "When it gives no sign of life for 10s (by default), the queue passes over it."
-		v.Steps = []Step{again("Wait ten seconds, and look again.", l.name),
+		v.Steps = []Step{again("Wait ten seconds, and look again.", l.Lock),
 			l.find(HolderFacts{LockInfo: pglock.LockInfo{Holder: first.Holder}}, "If ps shows STAT T, it is "+
 				"stopped. Ending it lets the next waiter go on.")}
 	}
@@ -235,36 +215,30 @@ func (l *look) deadVerdict() {
 	if n == 0 {
 		return
 	}
-	more := ""
-	if l.alive() > 0 {
-		more = " more"
-	}
-	what := several(n, "1"+more+" waiter is", "%d"+more+" waiters are")
+	also := shown.Either(l.alive() > 0, " more", "")
+	what := several(n, "1"+also+" waiter is", "%d"+also+" waiters are")
 	if l.Queue.Waiting > l.Queue.Read {
-		what = fmt.Sprintf("Of the first %d, %s", l.Queue.Read, what)
+		what = say("Of the first %d, %s", l.Queue.Read, what)
 	}
 	v := Verdict{Kind: whyDeadWaiters, Severity: SeverityOK, Text: what + " dead. That does no harm: the queue " +
 		"passes over them.",
 		Because: "Their programs have given no sign of life for longer than their session allows.",
 		Steps:   []Step{{Do: "Nothing to do. Do not delete them by hand."}}}
-	if l.has(whyRow) || l.has(whyPrepared) && len(l.onRow) > 0 {
-		v.Text = fmt.Sprintf("%s not heard from. The row lock may be why.", what)
+	if l.rowLocked() {
+		v.Text = say("%s not heard from. The row lock may be why.", what)
 	}
 	l.add(v)
 }
 
-// guardVerdict is about tables that the lock protects and whose guards are not whole.
 func (l *look) guardVerdict() {
 	if len(l.Guards) == 0 {
 		return
 	}
 	g := l.Guards[0]
 	v := Verdict{Kind: whyGuard, Severity: SeverityWarning, Who: "table " + g.Table}
-	v.Text = fmt.Sprintf("The guard of table %s is broken: %s.", g.Table, g.Problem)
-	if n := len(l.Guards) - 1; n > 0 {
-		v.Text += several(n, " So is that of 1 more table of this lock.",
-			" So are those of %d more tables of this lock.")
-	}
+	v.Text = say("The guard of table %s is broken: %s.", g.Table, g.Problem)
+	v.Text += more(len(l.Guards)-1, " So is that of 1 more table of this lock.",
+		" So are those of %d more tables of this lock.")
 	v.Because = "Sure: the catalog has it. Somebody has changed the table, its triggers or its rights since it was " +
 		"put under guard."
 	v.IfNothing = "Programs without the lock, and holders that have lost it, may write to the table."
@@ -273,7 +247,7 @@ func (l *look) guardVerdict() {
 			"the right, and why.",
 			Effect: "Nobody else can make triggers on the table any more. Those that are there stay."})
 	}
-	command := fmt.Sprintf("guard add %s --resource %s", shown.Argument(g.Table), shown.Argument(g.Resource))
+	command := say("guard add %s --resource %s", shown.Argument(g.Table), shown.Argument(g.Resource))
 	if g.Key != "" {
 		command += " --key " + shown.Argument(g.Key)
 	}
@@ -286,12 +260,11 @@ func (l *look) guardVerdict() {
 	l.add(v)
 }
 
-// pastVerdicts are about what has happened before.
 func (l *look) pastVerdicts() {
 	for _, h := range l.Holders {
 		if h.SlowestRenewal > h.TTL*6/10 {
 			l.add(Verdict{Kind: whyGap, Severity: SeverityWarning,
-				Text: fmt.Sprintf("%s has nearly lost %s before: once it did not renew for %s, and the lease lasts %s.",
+				Text: say("%s has nearly lost %s before: once it did not renew for %s, and the lease lasts %s.",
 					h.Holder, l.lock(),
 					shown.Age(h.SlowestRenewal), shown.Duration(h.TTL)),
 				Because: "Sure: the server measures it. The program paused, or it could not reach the server.",
@@ -321,11 +294,11 @@ func (l *look) pastVerdicts() {
 		if l.At.Sub(lost[0]) < recently {
 			v.Kind = whyFlapping
 		}
-		v.Text = fmt.Sprintf("%d times in the last hour a holder lost this lock because its lease ran out (%s), the "+
-			"last time %s ago.", times, v.Who, shown.Age(l.At.Sub(lost[0])))
+		v.Text = say("%d times in the last hour a holder lost this lock because its lease ran out (%s), the last "+
+			"time %s ago.", times, v.Who, l.At.Sub(lost[0]))
 		v.Because = "Sure: the history has it. Programs crash, pause for longer than the lease lasts, or cannot " +
 			"reach the server."
-		v.Steps = []Step{{Do: "See when that was, and who.", Run: RunAdmin, Command: "history " + shown.Name(l.name)},
+		v.Steps = []Step{{Do: "See when that was, and who.", Run: RunAdmin, Command: "history " + shown.Name(l.Lock)},
 			{Do: "Find out why these programs ended or paused. If they pause (garbage collection, a busy machine), " +
 				"use a longer TTL."}}
 		l.add(v)
@@ -336,32 +309,28 @@ func (l *look) pastVerdicts() {
 func processes(pids []int) string {
 	var all []string
 	for _, pid := range pids[:min(3, len(pids))] {
-		all = append(all, fmt.Sprintf("process %d", pid))
+		all = append(all, say("process %d", pid))
 	}
 	return strings.Join(all, ", ")
 }
 
 func (l *look) tableVerdict() {
 	v := Verdict{Kind: whyTable, Severity: SeverityStuck}
-	v.Text = fmt.Sprintf("Nobody can read the tables of pglock: no answer within %s.", shown.Age(patience))
+	v.Text = say("Nobody can read the tables of pglock: no answer within %s.", patience)
 	v.Because = "The one who has locked them cannot be seen any more."
-	v.Steps = []Step{again("Look again.", l.name)}
+	v.Steps = []Step{again("Look again.", l.Lock)}
 	if len(l.tables) > 0 {
 		t := l.tables[0]
-		b := Backend{PID: t.pid, Prepared: t.prepared, User: t.user, Application: t.application, State: t.state,
-			Transaction: t.transaction, InState: t.inState,
-			Query: t.inState, Statement: t.statement, Hidden: t.state == "" && t.prepared == "", MayEnd: true}
-		v.Who, v.Since = process(b), l.since(t.transaction)
-		v.Text = fmt.Sprintf("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b),
-			t.table)
+		b := t.Backend
+		v.Who, v.Since = process(b), l.since(b.Transaction)
+		v.Text = say("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b), t.table)
 		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock " +
 			"so. " + does(b)
 		v.Statement = statement(b)
 		v.Steps = l.endProcess(b)
 		if len(t.waitsFor) > 0 {
-			v.Text = fmt.Sprintf("Nobody can use any lock: %s wants to lock the whole table %s of pglock, and "+
-				"everybody queues behind it. It waits itself, for %s.", about(b), t.table,
-				processes(t.waitsFor))
+			v.Text = say("Nobody can use any lock: %s wants to lock the whole table %s of pglock, and everybody "+
+				"queues behind it. It waits itself, for %s.", about(b), t.table, processes(t.waitsFor))
 			v.Steps = nil
 			for _, pid := range t.waitsFor {
 				v.Steps = append(v.Steps, terminate("End the connection of process %d, which is in the way.",

@@ -1,7 +1,7 @@
 package lockadmin
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,31 +16,31 @@ const patient = 10 * time.Second
 // unremarkable is how long a transaction may be open, or a wait last, without a word about it.
 const unremarkable = time.Second
 
-// preparedVerdicts are about prepared transactions that have locked the lock's row, or hold a fence.
 func (l *look) preparedVerdicts() {
 	var told []string
-	for _, b := range slices.Concat(l.onRow, l.writes) {
+	locking := l.using(BackendRow, BackendWrite)
+	for _, b := range locking {
 		if b.Prepared == "" || slices.Contains(told, b.Prepared) {
 			continue
 		}
 		told = append(told, b.Prepared)
 		var row bool
 		var fences []string
-		for _, o := range slices.Concat(l.onRow, l.writes) {
-			if o.Prepared == b.Prepared {
-				row = row || o.Use == BackendRow
-				if o.Use == BackendWrite {
-					fences = append(fences, fenceOf(o))
-				}
+		for _, o := range locking {
+			switch {
+			case o.Prepared != b.Prepared:
+			case o.Use == BackendRow:
+				row = true
+			default:
+				fences = append(fences, fenceOf(o))
 			}
 		}
 		v := Verdict{Kind: whyPrepared, Severity: l.grave(), Who: process(b), Since: l.since(b.Transaction)}
 		if b.Use == BackendRow {
 			v.Severity = l.graveRow()
 		}
-		v.Text = fmt.Sprintf("A prepared transaction, %s of user %s, prepared %s ago, keeps %s.",
-			b.Prepared, b.User,
-			shown.Age(b.Transaction), l.keeps(row, fences))
+		v.Text = say("A prepared transaction, %s of user %s, prepared %s ago, keeps %s.", b.Prepared, b.User,
+			b.Transaction, l.keeps(row, fences))
 		v.Because = "Sure: pg_prepared_xacts lists it. It was half of a two-phase commit. It belongs to no process, " +
 			"so it survives the program and restarts of the server."
 		v.IfNothing = "It stays until somebody ends it. " + l.consequence(row, fences)
@@ -57,7 +57,8 @@ func (l *look) keeps(row bool, fences []string) string {
 	}
 	if len(fences) > 0 {
 		slices.Sort(fences)
-		what = append(what, strings.Join(slices.Compact(fences)[:min(3, len(slices.Compact(fences)))], ", ")+" closed")
+		fences = slices.Compact(fences)
+		what = append(what, strings.Join(fences[:min(3, len(fences))], ", ")+" closed")
 	}
 	return strings.Join(what, " and ")
 }
@@ -65,18 +66,17 @@ func (l *look) keeps(row bool, fences []string) string {
 func (l *look) consequence(row bool, fences []string) string {
 	switch {
 	case row && l.State != LockHeld:
-		return fmt.Sprintf("Until then nobody gets %s.", l.lock())
+		return say("Until then nobody gets %s.", l.lock())
 	case row:
-		return fmt.Sprintf("The present holder goes on, but nobody gets %s after it.", l.lock())
+		return say("The present holder goes on, but nobody gets %s after it.", l.lock())
 	case len(fences) > 0:
 		return "Until then every other write under that fence waits, and fails at its time limit."
 	}
 	return ""
 }
 
-// endPrepared are the ways to end a prepared transaction.
 func endPrepared(b Backend) []Step {
-	needs := fmt.Sprintf("user %s, or a superuser, in this database", b.User)
+	needs := say("user %s, or a superuser, in this database", b.User)
 	return []Step{
 		{Do: "Ask whoever runs the two-phase commits (a transaction manager, a job) which way the other half went. " +
 			"Both halves must end alike. Then one of:"},
@@ -90,7 +90,7 @@ func endPrepared(b Backend) []Step {
 // about describes a server process: whose it is, and what it does.
 func about(b Backend) string {
 	if b.Prepared != "" {
-		return fmt.Sprintf("prepared transaction %s of user %s", b.Prepared, b.User)
+		return say("prepared transaction %s of user %s", b.Prepared, b.User)
 	}
 	var whose []string
 	if b.Application != "" {
@@ -102,11 +102,11 @@ func about(b Backend) string {
 	if b.Client != "" {
 		whose = append(whose, "from "+b.Client)
 	}
-	text := fmt.Sprintf("server process %d", b.PID)
-	if len(whose) > 0 {
-		text += " (" + strings.Join(whose, ", ") + ")"
-	}
-	return text
+	return say("server process %d", b.PID) + inBrackets(whose)
+}
+
+func inBrackets(texts []string) string {
+	return shown.Either(len(texts) > 0, " ("+strings.Join(texts, ", ")+")", "")
 }
 
 // process names a server process, or a prepared transaction, in a few words.
@@ -115,9 +115,9 @@ func process(b Backend) string {
 	case b.Prepared != "":
 		return "prepared transaction " + b.Prepared
 	case b.Application != "":
-		return fmt.Sprintf("process %d, %s", b.PID, b.Application)
+		return say("process %d, %s", b.PID, b.Application)
 	}
-	return fmt.Sprintf("process %d", b.PID)
+	return say("process %d", b.PID)
 }
 
 // sinceOf is since for what a process does; zero where the server hides that.
@@ -135,22 +135,21 @@ func (l *look) since(d time.Duration) time.Time { return l.At.Add(-d) }
 func does(b Backend) string {
 	switch {
 	case b.Prepared != "":
-		return fmt.Sprintf("It was prepared %s ago and waits for its COMMIT PREPARED or ROLLBACK PREPARED.",
-			shown.Age(b.Transaction))
+		return say("It was prepared %s ago and waits for its COMMIT PREPARED or ROLLBACK PREPARED.", b.Transaction)
 	case b.Hidden:
 		return "The server does not show this user what it does."
 	case strings.HasPrefix(b.State, "idle in transaction"):
-		return fmt.Sprintf("It has been idle in its transaction for %s: no statement runs, and nobody has ended the "+
-			"transaction.", shown.Age(b.InState))
-	case len(b.BlockedBy) > 0 || b.BlockedByPrepared != "":
-		return fmt.Sprintf("It waits itself, for %s.", shown.Age(b.Query))
+		return say("It has been idle in its transaction for %s: no statement runs, and nobody has ended the "+
+			"transaction.", b.InState)
+	case waits(b):
+		return say("It waits itself, for %s.", b.Query)
 	case awaitsClient(b):
-		return fmt.Sprintf("It has been in the middle of a statement for %s, and waits for what its program sends, "+
-			"as in COPY FROM STDIN.", shown.Age(b.Query))
+		return say("It has been in the middle of a statement for %s, and waits for what its program sends, as in "+
+			"COPY FROM STDIN.", b.Query)
 	case b.State == "active":
-		return fmt.Sprintf("It has been running a statement for %s.", shown.Age(b.Query))
+		return say("It has been running a statement for %s.", b.Query)
 	}
-	return fmt.Sprintf("It is %s.", b.State)
+	return say("It is %s.", b.State)
 }
 
 // awaitsClient tells whether a process is in the middle of a statement and waits for what its program sends, as in COPY
@@ -168,58 +167,60 @@ func statement(b Backend) string {
 	return s
 }
 
+// waits reports whether a process waits for another one in the server.
+func waits(b Backend) bool { return len(b.BlockedBy) > 0 || b.BlockedByPrepared != "" }
+
+// blocking are those that a process waits for.
+func (l *look) blocking(b Backend) (found []Backend) {
+	for _, p := range l.Processes {
+		if p.Prepared == "" && slices.Contains(b.BlockedBy, p.PID) ||
+			p.Prepared != "" && p.Prepared == b.BlockedByPrepared {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
 // roots follows a process to those at the end of its wait, and tells how many are in between.
 func (l *look) roots(b Backend) (ends []Backend, between int) {
-	seen := map[int]bool{b.PID: true}
-	front := []Backend{b}
-	for len(front) > 0 {
+	seen := map[string]bool{process(b): true}
+	for front := []Backend{b}; len(front) > 0; front = front[1:] {
 		at := front[0]
-		front = front[1:]
-		if len(at.BlockedBy) == 0 && at.BlockedByPrepared == "" && at.PID != b.PID {
-			ends = append(ends, at)
-			continue
-		}
 		if at.PID != b.PID {
+			if !waits(at) {
+				ends = append(ends, at)
+				continue
+			}
 			between++
 		}
-		for _, p := range l.processes {
-			if p.PID != 0 && slices.Contains(at.BlockedBy, p.PID) && !seen[p.PID] {
-				seen[p.PID] = true
-				front = append(front, p)
+		for _, p := range l.blocking(at) {
+			if seen[process(p)] {
+				continue
 			}
-			if p.Prepared != "" && p.Prepared == at.BlockedByPrepared &&
-				!slices.ContainsFunc(ends, func(e Backend) bool {
-					return e.Prepared == p.Prepared
-				}) {
+			if seen[process(p)] = true; p.Prepared != "" {
 				ends = append(ends, p)
+			} else {
+				front = append(front, p)
 			}
 		}
 	}
 	return ends, between
 }
 
-// endProcess are the ways to end what a process has open.
 func (l *look) endProcess(b Backend) []Step {
 	if b.Prepared != "" {
 		return endPrepared(b)
 	}
-	needs := ""
-	if !b.MayEnd {
-		needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend (a superuser, if that role is one)",
-			b.User)
-	}
+	needs := shown.Either(b.MayEnd, "",
+		say("a member of the role %s or of pg_signal_backend (a superuser, if that role is one)", b.User))
 	var steps []Step
-	whose := "whoever runs it"
-	if b.Application != "" {
-		whose = b.Application
-	}
 	if strings.HasPrefix(b.State, "idle in transaction") {
 		steps = append(steps,
-			Step{Do: fmt.Sprintf("Let user %s (%s) type COMMIT or ROLLBACK there. That is the gentle way.",
-				b.User, whose)})
+			Step{Do: say("Let user %s (%s) type COMMIT or ROLLBACK there. That is the gentle way.",
+				b.User, cmp.Or(b.Application, "whoever runs it"))})
 	} else if b.State == "active" && len(b.BlockedBy) == 0 && !awaitsClient(b) {
-		steps = append(steps, Step{Do: fmt.Sprintf("Cancel the statement of process %d.", b.PID), Run: RunSQL,
-			Command: fmt.Sprintf("SELECT pg_cancel_backend(%d)", b.PID),
+		steps = append(steps, Step{Do: say("Cancel the statement of process %d.", b.PID), Run: RunSQL,
+			Command: say("SELECT pg_cancel_backend(%d)", b.PID),
 			Effect: "The statement fails, and with it what its transaction has done so far. The connection stays. " +
 				"If a person runs it, ask them first.", Needs: needs})
 	}
@@ -232,45 +233,37 @@ func (l *look) endProcess(b Backend) []Step {
 // terminate ends the connection of a process; do may name its PID with %d.
 func terminate(do string, b Backend, effect string) Step {
 	pid := strconv.Itoa(b.PID)
-	s := Step{Do: strings.Replace(do, "%d", pid, 1), Run: RunSQL, Command: "SELECT pg_terminate_backend(" + pid + ")",
-		Effect: effect}
-	if !b.MayEnd {
-		s.Needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend", b.User)
-	}
-	return s
+	needs := shown.Either(b.MayEnd, "", say("a member of the role %s or of pg_signal_backend", b.User))
+	return Step{Do: strings.Replace(do, "%d", pid, 1), Run: RunSQL, Command: "SELECT pg_terminate_backend(" + pid + ")",
+		Effect: effect, Needs: needs}
 }
 
-// rowVerdicts are about transactions of others that have locked the lock's row.
 func (l *look) rowVerdicts() {
-	for _, b := range l.onRow {
+	for _, b := range l.using(BackendRow) {
 		if b.Prepared != "" || !b.Hidden && b.Transaction < unremarkable ||
-			slices.ContainsFunc(l.writes, func(w Backend) bool {
-				return w.PID == b.PID
-			}) {
+			slices.ContainsFunc(l.using(BackendWrite), func(w Backend) bool { return w.PID == b.PID }) {
 			continue // a grant, a renewal or a commit takes a moment
 		}
 		v := Verdict{Kind: whyRow, Severity: l.graveRow(), Who: process(b), Since: l.sinceOf(b, b.Transaction)}
-		v.Text = fmt.Sprintf("Somebody has locked the row of lock %s in pglock's own table: %s.", l.lock(), about(b))
+		v.Text = say("Somebody has locked the row of lock %s in pglock's own table: %s.", l.lock(), about(b))
 		if !b.Hidden {
-			v.Text += fmt.Sprintf(" That transaction is %s old.", shown.Age(b.Transaction))
+			v.Text += say(" That transaction is %s old.", b.Transaction)
 		}
 		v.Because = "Sure: the row names the transaction. Programs that use pglock hold this row for milliseconds; " +
 			"so this is a person or a script. " + does(b)
 		v.Statement = statement(b)
 		switch {
 		case l.State != LockHeld:
-			v.IfNothing = fmt.Sprintf("Nobody gets %s until that transaction ends.", l.lock())
+			v.IfNothing = say("Nobody gets %s until that transaction ends.", l.lock())
 		case slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return pulseOf(h) != onTime }):
 			h := l.Holders[0]
 			v.Severity = SeverityStuck
-			v.Text += fmt.Sprintf(" So %s cannot renew its lease: the last time was %s ago.", h.Holder,
-				shown.Age(h.SinceRenewal))
-			v.IfNothing = fmt.Sprintf("In %s %s loses the lock, although its program may be well. After that nobody "+
-				"gets it until that transaction ends.", shown.Age(h.Remaining), h.Holder)
+			v.Text += say(" So %s cannot renew its lease: the last time was %s ago.", h.Holder, h.SinceRenewal)
+			v.IfNothing = say("In %s %s loses the lock, although its program may be well. After that nobody gets it "+
+				"until that transaction ends.", h.Remaining, h.Holder)
 		default:
-			v.IfNothing = fmt.Sprintf("The holder probably cannot renew. Then its lease ends in %s, and after that "+
-				"nobody gets the lock until that transaction ends.",
-				shown.Age(l.Holders[0].Remaining))
+			v.IfNothing = say("The holder probably cannot renew. Then its lease ends in %s, and after that nobody "+
+				"gets the lock until that transaction ends.", l.Holders[0].Remaining)
 		}
 		v.Steps = append(l.endProcess(b), Step{Do: "Do not break the lock: a break would wait for the same row."})
 		l.add(v)

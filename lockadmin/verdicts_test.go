@@ -39,11 +39,10 @@ func signing(life Life, silent time.Duration, connected *bool) *look {
 }
 
 func lookAt(holders ...HolderFacts) *look {
-	l := &look{name: "report", Explanation: Explanation{Lock: "report", State: LockHeld, Holders: holders,
+	l := &look{Explanation: Explanation{Lock: "report", State: LockHeld, Holders: holders,
 		At: time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)}}
 	if len(holders) > 0 {
-		l.heartbeats = []Backend{{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "idle"}}
-		l.processes = l.heartbeats
+		l.Processes = []Backend{{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "idle"}}
 	}
 	return l
 }
@@ -63,8 +62,8 @@ func (l *look) queued(waiting time.Duration, alive bool) *look {
 // writing is a holder whose fenced write has been idle for so long, and somebody waits.
 func writing(idle time.Duration) *look {
 	l := lookAt(holderOf(time.Second)).queued(time.Minute, true)
-	l.writes = []Backend{{Use: BackendWrite, PID: 30002, Resource: "report", State: "idle in transaction",
-		InState: idle, Transaction: idle}}
+	l.Processes = append(l.Processes, Backend{Use: BackendWrite, PID: 30002, Resource: "report",
+		State: "idle in transaction", InState: idle, Transaction: idle})
 	return l
 }
 
@@ -73,10 +72,9 @@ func blockedFor(waits, remaining time.Duration) *look {
 	h := holderOf(time.Second)
 	h.Remaining = remaining
 	l := lookAt(h).queued(time.Minute, true)
-	l.writes = []Backend{{Use: BackendWrite, PID: 30002, Resource: "report", State: "active", Query: waits,
-		Transaction: waits + time.Second, BlockedBy: []int{30003}}}
-	l.processes = append(l.writes, Backend{Use: BackendBlocker, PID: 30003, User: "alice", State: "idle in transaction",
-		InState: time.Minute})
+	l.Processes = append(l.Processes, Backend{Use: BackendWrite, PID: 30002, Resource: "report", State: "active",
+		Query: waits, Transaction: waits + time.Second, BlockedBy: []int{30003}},
+		Backend{Use: BackendBlocker, PID: 30003, User: "alice", State: "idle in transaction", InState: time.Minute})
 	return l
 }
 
@@ -109,7 +107,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 	signs := holderOf(19 * time.Second)
 	signs.Life, signs.Silent = LifeAlive, 3*time.Second
 	hangs := lookAt(holderOf(20*time.Second)).queued(time.Second, true)
-	hangs.heartbeats[0] = Backend{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "active", Query: 18 * time.Second,
+	hangs.Processes[0] = Backend{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "active", Query: 18 * time.Second,
 		WaitsFor: "IPC: SyncRep"}
 	gap := holderOf(time.Second)
 	gap.SlowestRenewal = 25 * time.Second
@@ -128,9 +126,10 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			TTL: 30 * time.Second, ExpiresAt: l.At.Add(-since)}}
 		return l
 	}
+	onRow := Backend{Use: BackendRow, PID: 30001, User: "alice", State: "idle in transaction", InState: time.Minute,
+		Transaction: time.Minute}
 	row := lookAt(holderOf(20*time.Second)).queued(time.Second, true)
-	row.onRow = []Backend{{Use: BackendRow, PID: 30001, User: "alice", State: "idle in transaction",
-		InState: time.Minute, Transaction: time.Minute}}
+	row.Processes = append(row.Processes, onRow)
 	for name, c := range map[string]struct {
 		look     *look
 		kind     string
@@ -181,7 +180,8 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			h := holderOf(19 * time.Second)
 			h.Holder = "worker"
 			l := lookAt(h)
-			l.heartbeats = []Backend{{PID: h.Heartbeat, Application: "pglock app-1/reporter[4711]"}}
+			l.Processes = []Backend{{Use: BackendHeartbeat, PID: h.Heartbeat,
+				Application: "pglock app-1/reporter[4711]"}}
 			return l
 		}(), whyStopped, SeverityWarning, []string{"Look at the program with the label worker. Run this on host app-1",
 			"-p 4711", "kill -CONT 4711"}},
@@ -244,7 +244,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			[]string{"A write of a former holder", "at the write's time limit."}},
 		"a dead one, or the row lock": {func() *look {
 			l := lookAt(holderOf(20*time.Second)).queued(time.Second, false)
-			l.onRow = row.onRow
+			l.Processes = append(l.Processes, onRow)
 			return l
 		}(), whyRow, SeverityStuck, []string{"1 waiter is not heard from. The row lock may be why"}},
 		"a break has ended a deadlock": {brokeCircle(), whyBroken, SeverityNote,
@@ -264,14 +264,14 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			[]string{"does not take it"}},
 		"free, but the row is locked": {func() *look {
 			l := free(6*time.Second).queued(time.Minute, true)
-			l.onRow = row.onRow
+			l.Processes = append(l.Processes, onRow)
 			return l
 		}(), whyRow, SeverityStuck, []string{"Nobody gets report until"}},
 		"no renewal: the row is locked": {row, whyRow, SeverityStuck,
 			[]string{"cannot renew", "although its program may be well", "pg_terminate_backend(30001)"}},
-		"the tables are locked": {&look{name: "report", closed: true}, whyTable, SeverityStuck,
-			[]string{"cannot be seen any more"}},
-		"nobody has used it, and no one": {&look{name: "report", Explanation: Explanation{State: LockUnknown}},
+		"the tables are locked": {&look{closed: true, Explanation: Explanation{Lock: "report"}}, whyTable,
+			SeverityStuck, []string{"cannot be seen any more"}},
+		"nobody has used it, and no one": {&look{Explanation: Explanation{Lock: "report", State: LockUnknown}},
 			whyUnknown, SeverityWarning, []string{"no lock has been used here yet"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,14 +11,12 @@ import (
 func atTheFence(passer Backend, others ...Backend) *look {
 	l := lookAt(holderOf(time.Second))
 	passer.Use, passer.PID, passer.Resource, passer.User = BackendWrite, 30002, "report", "app"
-	l.writes = []Backend{passer}
-	l.atFence = []Backend{
+	l.Processes = append([]Backend{passer,
 		{Use: BackendAtFence, PID: 30004, Resource: "report", State: "active", Query: 3 * time.Second,
 			Transaction: 3 * time.Second, BlockedBy: []int{30005}},
 		{Use: BackendAtFence, PID: 30005, Resource: "report", State: "active", Query: 4 * time.Second,
 			Transaction: 4 * time.Second, BlockedBy: []int{30002}},
-	}
-	l.processes = append(append(l.writes, l.atFence...), others...)
+	}, others...)
 	return l
 }
 
@@ -122,12 +120,24 @@ func TestAFormerHoldersWriteThatWaitsClosesTheFence(t *testing.T) {
 	}
 }
 
+// A prepared transaction may have passed one fence twice: it keeps one.
+func TestAPreparedTransactionNamesEachFenceOnce(t *testing.T) {
+	t.Parallel()
+	l := lookAt(holderOf(time.Second))
+	passed := Backend{Use: BackendWrite, Prepared: "transfer", User: "alice", Resource: "report"}
+	l.Processes = []Backend{passed, passed}
+	l.conclude()
+	if text := l.Verdicts[0].Text; !strings.HasSuffix(text, "keeps the fence of report closed.") {
+		t.Error(text)
+	}
+}
+
 // A lock that somebody waits for comes before one that nobody waits for, though that has been ill for longer.
 func TestTheOverviewBeginsWithALockThatSomebodyWaitsFor(t *testing.T) {
 	t.Parallel()
 	working := Backend{State: "active", Query: 3 * time.Second, Transaction: 10 * time.Minute}
 	named := func(name string, l *look, since time.Duration) Summary {
-		l.name = name
+		l.Lock = name
 		l.conclude()
 		s := l.summary()
 		s.Since = l.At.Add(-since)

@@ -1,11 +1,23 @@
-// Package lists reads the lists of package lockadmin.
+// Package lists reads the lists of package lockadmin, and times from their entries.
 package lists
 
 import (
 	"iter"
+	"time"
 
 	"github.com/pglock-dev/pglock/pglock"
 )
+
+// SeenAt is when the server looked at a lease that is held, by its own clock.
+func SeenAt(i pglock.LockInfo) time.Time { return i.ExpiresAt.Add(-i.Remaining) }
+
+// HeldFor is how long a lease had been held then; 0 if it is not held.
+func HeldFor(i pglock.LockInfo) time.Duration {
+	if !i.Held {
+		return 0
+	}
+	return max(0, SeenAt(i).Sub(i.AcquiredAt))
+}
 
 // All reads a list to its end, or to its error.
 func All[T any](list iter.Seq2[T, error]) ([]T, error) {

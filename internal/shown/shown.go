@@ -37,12 +37,8 @@ func Quoted(name string) string {
 			b.WriteString(`\t`)
 		case r < utf8.RuneSelf && (strings.ContainsRune(`'"\`, r) || !strconv.IsPrint(r)):
 			fmt.Fprintf(&b, `\x%02x`, r)
-		case Prints(r):
-			b.WriteRune(r)
-		case r <= 0xffff:
-			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
+			write(&b, r)
 		}
 		i += size
 	}
@@ -80,16 +76,21 @@ func Text(s string) string {
 func Quote(s string) string {
 	var b strings.Builder
 	for _, r := range strconv.Quote(s) {
-		switch {
-		case Prints(r):
-			b.WriteRune(r)
-		case r <= 0xffff:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
-		}
+		write(&b, r)
 	}
 	return b.String()
+}
+
+// write escapes a character that does not print.
+func write(b *strings.Builder, r rune) {
+	switch {
+	case Prints(r):
+		b.WriteRune(r)
+	case r <= 0xffff:
+		fmt.Fprintf(b, `\u%04x`, r)
+	default:
+		fmt.Fprintf(b, `\U%08x`, r)
+	}
 }
 
 // Word writes a name within a sentence, in quotes if it could be read as a part of the sentence.
@@ -115,15 +116,7 @@ func Prints(r rune) bool { return strconv.IsPrint(r) && !unicode.Is(unseen, r) }
 
 // AllPrint reports whether a text is of characters that print.
 func AllPrint(s string) bool {
-	if !utf8.ValidString(s) {
-		return false
-	}
-	for _, r := range s {
-		if !Prints(r) {
-			return false
-		}
-	}
-	return true
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !Prints(r) })
 }
 
 // SQL writes a text as a literal of PostgreSQL that prints, whatever standard_conforming_strings is.
@@ -139,12 +132,8 @@ func SQL(s string) string {
 			b.WriteString("''")
 		case r == '\\':
 			b.WriteString(`\\`)
-		case Prints(r):
-			b.WriteRune(r)
-		case r <= 0xffff:
-			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
+			write(&b, r)
 		}
 	}
 	b.WriteByte('\'')
@@ -195,6 +184,22 @@ func Lines(s string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Words are the texts of a kind of words; nil if there are none.
+func Words[T ~string](some []T) (words []string) {
+	for _, one := range some {
+		words = append(words, string(one))
+	}
+	return words
+}
+
+// Either chooses one of two texts.
+func Either(is bool, text, otherwise string) string {
+	if is {
+		return text
+	}
+	return otherwise
 }
 
 // Line escapes what does not print in a finished sentence, and what would begin another line.

@@ -111,15 +111,15 @@ var ofLists = []mutant{
 		{"lockadmin/verdicts_life.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
 	}, administration, "^TestVerdict"},
 	{"why: another lock that the program waits for goes unsaid", []edit{
-		{"lockadmin/verdicts_lock.go", "return w.Holds == l.name && !w.SameOwner && !w.inTurn() && w.Waiting >= " +
+		{"lockadmin/verdicts_lock.go", "return w.Holds == l.Lock && !w.SameOwner && !w.inTurn() && w.Waiting >= " +
 			"unremarkable", "return false"},
 	}, administration, "^TestVerdict"},
 	{"why: a wait of the same program is that of the same work", []edit{
-		{"lockadmin/verdicts_lock.go", "if w.Holds != l.name || !w.SameOwner || w.Waiting < unremarkable {",
-			"if w.Holds != l.name || w.Waiting < unremarkable {"},
+		{"lockadmin/verdicts_lock.go", "if w.Holds != l.Lock || !w.SameOwner || w.Waiting < unremarkable {",
+			"if w.Holds != l.Lock || w.Waiting < unremarkable {"},
 	}, administration, "^TestVerdict"},
 	{"why: a circle may end at another holder", []edit{
-		{"lockadmin/circle.go", "if s.wait.HolderSession == all[0].Session {", "if true {"},
+		{"lockadmin/circle.go", "name && last.HolderSession == way[0].Session:", "name:"},
 	}, administration, "^TestCircle"},
 	{"why: a lock below a subtree is stuck", []edit{
 		{"lockadmin/verdicts_lock.go", "if len(l.Obstacles) > 0 {\n\t\tl.treeVerdict()",
@@ -132,8 +132,7 @@ var ofLists = []mutant{
 		{"lockadmin/replay_tree.go", "\t\t\tc.until[at] = later(c.until[at], c.until[at-1])\n", ""},
 	}, administration, "^TestVerifyComparesSub"},
 	{"why: a dead connection is called stopped", []edit{
-		{"lockadmin/verdicts_life.go", "\tcase heart >= 0:\n\t\tv.Kind = whyStopped", "\tcase h.Renewed || heart >= " +
-			"0:\n\t\tv.Kind = whyStopped"},
+		{"lockadmin/verdicts_life.go", "\tcase heart != nil:\n", "\tcase h.Renewed || heart != nil:\n"},
 	}, administration, "^TestVerdict"},
 	{"why: a label may have a command", []edit{
 		{"lockadmin/verdicts.go", " || shown.Argument(parts[1]) != parts[1] {", " {"},

@@ -59,7 +59,7 @@ var ofSigns = []mutant{
 		{"lockadmin/verdicts_life.go", "if p == onTime && !quiet {", "if p == onTime {"},
 	}, administration, "^TestVerdict"},
 	{"why: a connection that cannot be seen has ended", []edit{
-		{"lockadmin/verdicts_life.go", "\tcase gone(h):\n", "\tcase heart < 0:\n"},
+		{"lockadmin/verdicts_life.go", "\tcase gone(h):\n", "\tcase heart == nil:\n"},
 	}, administration, "^TestVerdict"},
 	{"why: a connection that has just ended goes unsaid", []edit{
 		{"lockadmin/verdicts.go", "case h.Life == LifeUnknown && gone(h):", "case false:"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -214,7 +215,7 @@ func factsToBreak(l look.LockView) [][2]string {
 		{"lock", shown.Name(l.Name)},
 		{"holder", shown.Text(l.Holder)},
 		{"token", fmt.Sprint(int64(l.Token))},
-		{"held for", shown.Age(look.HeldFor(l.LockInfo))},
+		{"held for", shown.Age(lists.HeldFor(l.LockInfo))},
 		{"lease", fmt.Sprintf("%s of %s left", shown.Age(l.LockInfo.Remaining), shown.Duration(l.LockInfo.TTL))},
 		{"waiting", waiting},
 	}

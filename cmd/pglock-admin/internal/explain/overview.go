@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -53,23 +54,11 @@ func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
 		t := cli.Table{Titles: []string{"VERDICT", "LOCK", "FOR", "WAITING", "WHAT", "WHO", "NEXT"},
 			Right: []string{"FOR", "WAITING"}, Spare: []string{"NEXT", "WAITING"}}
 		for _, s := range view.Locks {
-			lock, since := shown.Name(s.Lock), "-"
-			if s.Lock == "" {
-				lock = "(all)"
-			}
-			if !s.Since.IsZero() {
-				since = shown.Age(max(0, view.At.Sub(s.Since)).Round(time.Millisecond))
-			}
-			next := s.Next.Paste
-			if next == "" {
-				next = s.Why
-			}
-			who := s.Who
-			if who != "" {
-				who = shown.Text(who)
-			}
-			t.Rows = append(t.Rows, []string{cli.Mark(s.Severity), lock, since, strconv.Itoa(s.Waiting), s.Text, who,
-				next})
+			t.Rows = append(t.Rows, []string{cli.Mark(s.Severity),
+				shown.Either(s.Lock == "", "(all)", shown.Name(s.Lock)),
+				shown.Either(s.Since.IsZero(), "-", shown.Age(view.At.Sub(s.Since).Round(time.Millisecond))),
+				strconv.Itoa(s.Waiting), s.Text, shown.Either(s.Who == "", "", shown.Text(s.Who)),
+				cmp.Or(s.Next.Paste, s.Why)})
 		}
 		t.Draw(w)
 		if first := view.Locks[0]; first.Why != "" {

@@ -12,6 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 type violationView struct {
@@ -92,7 +93,6 @@ func violationViews(all []lockadmin.Violation) []violationView {
 	return views
 }
 
-// summary is the verdict in one sentence.
 func summary(v lockadmin.Verification) string {
 	var found []string
 	if v.ViolationCount > 0 {
@@ -115,14 +115,8 @@ func summary(v lockadmin.Verification) string {
 
 func drawVerify(w *cli.Page, v lockadmin.Verification) {
 	checked := fmt.Sprintf("%s of %s", cli.Count(v.Tenures, "tenure"), cli.Count(v.Locks, "lock"))
-	missing := "none"
-	if v.Missing > 0 {
-		missing = fmt.Sprintf("%d, which were not checked", v.Missing)
-	}
-	span := ""
-	if !v.From.IsZero() {
-		span = cli.Moment(v.From) + " to " + cli.Moment(v.To)
-	}
+	missing := shown.Either(v.Missing > 0, fmt.Sprintf("%d, which were not checked", v.Missing), "none")
+	span := shown.Either(v.From.IsZero(), "", cli.Moment(v.From)+" to "+cli.Moment(v.To))
 	if v.SubtreesLeft > 0 {
 		checked += fmt.Sprintf("; %s not compared with what lies below: they are too many",
 			cli.Count(v.SubtreesLeft, "tenure")+" of subtrees")
@@ -190,12 +184,7 @@ func drawGaps(w *cli.Page, v lockadmin.Verification) {
 		fmt.Fprintf(w, "Tenures from before level all, or older than the history is kept, are missing: that is "+
 			"usual.\n\n")
 	}
-	token := func(t int64) string {
-		if t == 0 {
-			return "–"
-		}
-		return strconv.FormatInt(t, 10)
-	}
+	token := func(t pglock.Token) string { return shown.Either(t == 0, "–", strconv.FormatInt(int64(t), 10)) }
 	t := cli.Table{Titles: []string{"LOCK", "SLOT", "MISSING", "AFTER TOKEN", "BEFORE TOKEN", "WHY"},
 		Right: []string{"SLOT", "MISSING", "AFTER TOKEN", "BEFORE TOKEN"}}
 	shownOf, listed := map[bool]int{}, int64(0)
@@ -206,7 +195,7 @@ func drawGaps(w *cli.Page, v lockadmin.Verification) {
 		}
 		listed++
 		t.Rows = append(t.Rows, []string{shown.Name(g.Lock), strconv.Itoa(g.Slot), strconv.FormatInt(g.Missing, 10),
-			token(int64(g.After)), token(int64(g.Before)), gapTexts[g.Cause]})
+			token(g.After), token(g.Before), gapTexts[g.Cause]})
 	}
 	t.Draw(w)
 	if more := v.GapCount - listed; more > 0 {

@@ -96,7 +96,6 @@ func pasteableStep(o *cli.Options, s lockadmin.Step) whyStep {
 	return step
 }
 
-// Pasteable is an explanation in JSON, with commands for a shell.
 func Pasteable(o *cli.Options, e lockadmin.Explanation) WhyView {
 	v := WhyView{Explanation: e, Verdicts: []whyVerdict{}}
 	for _, verdict := range e.Verdicts {

@@ -36,10 +36,8 @@ func DrawWhy(w *cli.Page, o *cli.Options, e lockadmin.Explanation) {
 		}
 	}
 	for _, v := range e.Verdicts[1:] {
-		also := "Also: "
-		if GoesOn(first.Severity) && !GoesOn(v.Severity) {
-			also = fmt.Sprintf("Also, a %s: ", v.Severity)
-		}
+		also := shown.Either(GoesOn(first.Severity) && !GoesOn(v.Severity), fmt.Sprintf("Also, a %s: ", v.Severity),
+			"Also: ")
 		fmt.Fprintln(w, behind("  ", also+v.Text, width))
 	}
 	if facts := whyFacts(e); len(facts) > 0 {
@@ -140,24 +138,23 @@ func whySteps(e lockadmin.Explanation) []lockadmin.Step {
 // whyFacts are the facts, in the order in which one asks for them.
 func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 	add := func(name, text string) { facts = append(facts, [2]string{name, text}) }
-	const most = 3
-	for n, h := range e.Holders {
-		if n == most {
-			add("", fmt.Sprintf("and %d more holders", len(e.Holders)-most))
-			break
+	rest := func(n int, what string) {
+		if n > 0 {
+			add("", fmt.Sprintf("and %d more%s", n, what))
 		}
+	}
+	const most = 3
+	for _, h := range e.Holders[:min(most, len(e.Holders))] {
 		add("holder", fmt.Sprintf("%s, %s, token %d, for %s (since %s)", shown.Text(h.Holder),
 			look.SlotText(h.LockInfo),
 			int64(h.Token), shown.Age(h.HeldFor), h.AcquiredAt.UTC().Format("15:04:05 UTC")))
 		add("lease", leaseText(h))
 	}
-	for n, o := range e.Obstacles {
-		if n == most {
-			add("", fmt.Sprintf("and %d more in the way", len(e.Obstacles)-most))
-			break
-		}
+	rest(len(e.Holders)-most, " holders")
+	for _, o := range e.Obstacles[:min(most, len(e.Obstacles))] {
 		add(o.Place(e.Lock), obstacleText(o))
 	}
+	rest(len(e.Obstacles)-most, " in the way")
 	if l := e.Last; l != nil && !(l.EndedAt.IsZero() && l.ExpiresAt.IsZero()) {
 		add("last", fmt.Sprintf("%s, %s, token %d", shown.Text(l.Holder), look.SlotText(l.LockInfo), int64(l.Token)))
 	}
@@ -166,19 +163,10 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 	} else if e.State == lockadmin.LockHeld || e.State == lockadmin.LockFree {
 		add("queue", "nobody waits")
 	}
-	for n, w := range e.Waits {
-		if n == most {
-			break
-		}
+	for _, w := range e.Waits[:min(most, len(e.Waits))] {
 		if len(e.Circle) == 0 && w.Holds == e.Lock {
-			whose := ""
-			if !w.SameOwner {
-				whose = " (perhaps another line of its work)"
-			}
-			by := ""
-			if w.By != "" {
-				by = fmt.Sprintf(", and so for %s", shown.Name(w.By))
-			}
+			whose := shown.Either(w.SameOwner, "", " (perhaps another line of its work)")
+			by := shown.Either(w.By != "", ", and so for "+shown.Name(w.By), "")
 			add("waits for", fmt.Sprintf("%s waits for lock %s%s of %s, for %s%s", shown.Text(w.Waiter),
 				shown.Name(w.For), by, shown.Text(w.Holder), shown.Age(w.Waiting), whose))
 		}
@@ -189,17 +177,11 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 		add("server", fmt.Sprintf("no process is known for the heartbeat of %s, as behind a pooler such as PgBouncer",
 			shown.Text(e.Holders[hidden].Holder)))
 	}
-	for n, b := range e.Processes {
-		if n == most+1 {
-			add("", fmt.Sprintf("and %d more: pglock-admin show", len(e.Processes)-n))
-			break
-		}
+	for _, b := range e.Processes[:min(most+1, len(e.Processes))] {
 		add("server", processText(b))
 	}
-	for n, ev := range e.Events {
-		if n == most {
-			break
-		}
+	rest(len(e.Processes)-most-1, ": pglock-admin show")
+	for _, ev := range e.Events[:min(most, len(e.Events))] {
 		add("before", shown.Age(e.At.Sub(ev.At))+" ago: "+look.Tell(ev))
 	}
 	for _, u := range e.Unseen {
@@ -208,17 +190,12 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 	return facts
 }
 
-// obstacleText tells what is in the way, above or below the lock.
 func obstacleText(o lockadmin.Obstacle) string {
-	what := fmt.Sprintf("token %d", int64(o.Token))
-	if o.Token == 0 {
-		what = fmt.Sprintf("waits, ticket %d", o.Ticket)
-	}
+	what := shown.Either(o.Token == 0, fmt.Sprintf("waits, ticket %d", o.Ticket), fmt.Sprintf("token %d", o.Token))
 	return fmt.Sprintf("%s, %s, %s, %s, for %s (since %s)", shown.Name(o.Lock), shown.Text(o.Holder),
 		look.ModeText(o.Mode, 0, o.Subtree), what, shown.Age(o.For), o.Since.UTC().Format("15:04:05 UTC"))
 }
 
-// leaseText tells how much of a lease is left, and how it is renewed.
 func leaseText(h lockadmin.HolderFacts) string {
 	text := fmt.Sprintf("%s %s of %s left", cli.LeaseCells(h.LockInfo.Remaining, h.TTL, 10),
 		shown.Age(h.LockInfo.Remaining), shown.Duration(h.TTL))
@@ -238,38 +215,28 @@ func leaseText(h lockadmin.HolderFacts) string {
 
 func queueText(q lockadmin.QueueFacts, telling bool) string {
 	alive := q.Waiting - q.Dead
-	text := fmt.Sprintf("%d wait", alive)
-	if alive == 1 {
-		text = "1 waits"
-	}
+	text := shown.Either(alive == 1, "1 waits", fmt.Sprintf("%d wait", alive))
 	if q.Dead > 0 {
 		text += fmt.Sprintf(", and %d are dead", q.Dead)
 	}
 	var first []string
-	for _, w := range q.First {
-		who := shown.Text(w.Holder) + " " + shown.Age(w.Waiting)
-		if !w.Alive && telling {
-			who += " (dead)"
-		}
-		if first = append(first, who); len(first) == 3 {
-			break
-		}
+	for _, w := range q.First[:min(3, len(q.First))] {
+		first = append(first, shown.Text(w.Holder)+" "+shown.Age(w.Waiting)+
+			shown.Either(!w.Alive && telling, " (dead)", ""))
 	}
 	return text + "; next: " + strings.Join(first, ", ")
 }
 
-// processText describes a process of the server in a line.
 func processText(b lockadmin.Backend) string {
-	who := "process " + strconv.Itoa(b.PID)
 	if b.Prepared != "" {
 		return fmt.Sprintf("prepared transaction %s of user %s, %s old: %s", shown.Text(b.Prepared),
-			shown.Text(b.User),
-			shown.Age(b.Transaction), useText(b))
+			shown.Text(b.User), shown.Age(b.Transaction), useText(b))
 	}
+	text := "process " + strconv.Itoa(b.PID)
 	if b.Application != "" {
-		who += " " + shown.Text(b.Application)
+		text += " " + shown.Text(b.Application)
 	}
-	text := who + ", user " + shown.Text(b.User) + ": " + useText(b)
+	text += ", user " + shown.Text(b.User) + ": " + useText(b)
 	switch {
 	case b.Hidden:
 		text += "; hidden"
@@ -309,8 +276,6 @@ func useText(b lockadmin.Backend) string {
 }
 
 func fenceText(b lockadmin.Backend) string {
-	if b.Resource == "" {
-		return "a fence that nobody had passed before"
-	}
-	return "the fence of " + shown.Text(b.Resource)
+	return shown.Either(b.Resource == "", "a fence that nobody had passed before",
+		"the fence of "+shown.Text(b.Resource))
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -95,7 +96,7 @@ func (m *liveModel) drawHeld() []string {
 		left := fmt.Sprintf("%s %s of %s left", look.LeaseCell(h.LockInfo, m.shot.lives[keyOf(h.LockInfo)], 10),
 			shown.Age(h.LockInfo.Remaining), shown.Duration(h.LockInfo.TTL))
 		for _, detail := range flow(width-2, left,
-			fmt.Sprintf("token %d", int64(h.Token)), "held for "+shown.Age(look.HeldFor(h.LockInfo)), slot) {
+			fmt.Sprintf("token %d", int64(h.Token)), "held for "+shown.Age(lists.HeldFor(h.LockInfo)), slot) {
 			lines = append(lines, rail+detail)
 		}
 	}
@@ -197,7 +198,7 @@ func (m *liveModel) drawProcesses() []string {
 				client = cellText(b.Client)
 			}
 		}
-		pid, user := "pid "+look.PidText(b), "user "+cellText(b.User)
+		pid, user := "pid "+look.PidText(b.PID), "user "+cellText(b.User)
 		lines = append(lines, hanging(flow(m.width-2, pid, look.ShortUse(b, cellText), cellText(b.Application), user,
 			client, state, open))...)
 	}

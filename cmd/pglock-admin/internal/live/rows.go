@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -55,7 +56,7 @@ func (m *liveModel) sort() {
 		case byWait:
 			c = cmp.Compare(b.LongestWait, a.LongestWait)
 		case byAge:
-			c = cmp.Compare(look.HeldFor(b), look.HeldFor(a))
+			c = cmp.Compare(lists.HeldFor(b), lists.HeldFor(a))
 		case byRate:
 			c = cmp.Compare(m.rates.rate[keyOf(b)], m.rates.rate[keyOf(a)])
 		}
@@ -133,7 +134,7 @@ func (m *liveModel) columns() []liveColumn {
 		{holderColumn, 6, 16, false, func(i pglock.LockInfo) string { return cellText(i.Holder) }},
 		{"TOKEN", 1, 6, true, func(i pglock.LockInfo) string { return strconv.FormatInt(int64(i.Token), 10) }},
 		{"HELD", first(byAge, 5), 6, true, func(i pglock.LockInfo) string {
-			return either(i.Held, shown.Age(look.HeldFor(i)), "-")
+			return either(i.Held, shown.Age(lists.HeldFor(i)), "-")
 		}},
 		{"LEASE", 2, 10, false, func(i pglock.LockInfo) string {
 			return either(i.Held, look.LeaseCell(i, m.shot.lives[keyOf(i)], 10), "")

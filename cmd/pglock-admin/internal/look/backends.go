@@ -11,7 +11,6 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// drawBackends tells which processes of the server work for the lock.
 func drawBackends(w *cli.Page, v ShowView) {
 	if len(v.Backends) > 0 {
 		fmt.Fprintln(w)
@@ -25,10 +24,8 @@ func drawBackends(w *cli.Page, v ShowView) {
 	if v.BackendsNote != "" {
 		notes = append(notes, v.BackendsNote)
 	} else if unknown := withoutHeartbeat(v); unknown > 0 {
-		whose := "the holder"
-		if len(v.Holders) > 1 {
-			whose = fmt.Sprintf("%d of the %d holders", unknown, len(v.Holders))
-		}
+		whose := shown.Either(len(v.Holders) > 1, fmt.Sprintf("%d of the %d holders", unknown, len(v.Holders)),
+			"the holder")
 		notes = append(notes, "No server process is known for the heartbeat of "+whose+
 			". A client opens that connection "+
 			"when a lease has lasted for ten seconds, or a third of its TTL. Behind a pooler such as PgBouncer "+
@@ -45,38 +42,25 @@ func drawBackendTable(w *cli.Page, backends []lockadmin.Backend) {
 	for _, b := range backends {
 		client, state, transaction := "hidden", "hidden", "hidden"
 		if !b.Hidden {
-			client, transaction = "local", "-"
-			if b.Client != "" {
-				client = shown.Text(b.Client)
-			}
-			if b.Transaction > 0 {
-				transaction = shown.Age(b.Transaction)
-			}
+			client = shown.Either(b.Client == "", "local", shown.Text(b.Client))
+			transaction = shown.Either(b.Transaction > 0, shown.Age(b.Transaction), "-")
 			state = shown.Text(b.State) + " for " + shown.Age(b.InState)
 			if b.State == "active" && b.WaitsFor != "" {
 				state += ", waits for " + shown.Text(b.WaitsFor)
 			}
 		}
-		t.Rows = append(t.Rows, []string{PidText(b), ShortUse(b, shown.Text), shown.Text(b.Application),
+		t.Rows = append(t.Rows, []string{PidText(b.PID), ShortUse(b, shown.Text), shown.Text(b.Application),
 			shown.Text(b.User), client, state, transaction})
 	}
 	t.Draw(w)
 }
 
 // PidText names the process; a prepared transaction has none.
-func PidText(b lockadmin.Backend) string {
-	if b.PID == 0 {
-		return "-"
-	}
-	return strconv.Itoa(b.PID)
-}
+func PidText(pid int) string { return shown.Either(pid == 0, "-", strconv.Itoa(pid)) }
 
 // ShortUse says what a process does for the lock, or in its way. Its texts from outside are written by text.
 func ShortUse(b lockadmin.Backend, text func(string) string) string {
-	resource := text(b.Resource)
-	if b.Resource == "" {
-		resource = "a new resource" // see lockadmin.Backends
-	}
+	resource := shown.Either(b.Resource == "", "a new resource", text(b.Resource)) // see lockadmin.Backends
 	use := map[lockadmin.BackendUse]string{
 		lockadmin.BackendHeartbeat: "heartbeat",
 		lockadmin.BackendWrite:     "write to " + resource,
@@ -97,7 +81,6 @@ func ShortUse(b lockadmin.Backend, text func(string) string) string {
 	return use
 }
 
-// withoutHeartbeat counts the holders whose heartbeat is not among the backends.
 func withoutHeartbeat(v ShowView) (n int) {
 	for _, h := range v.Holders {
 		if !slices.ContainsFunc(v.Backends, func(b lockadmin.Backend) bool {
@@ -111,37 +94,30 @@ func withoutHeartbeat(v ShowView) (n int) {
 
 // drawEndings tells the ways to end a holder or an open transaction, and what each does and does not do.
 func drawEndings(w *cli.Page, o *cli.Options, v ShowView) {
-	var ways [][2]string
+	fmt.Fprintf(w, "\nHOW TO END IT\n")
+	way := func(command, effect string) {
+		fmt.Fprintf(w, "\n  %s\n      %s\n", command, cli.Indented(cli.Wrapped(effect, cli.TextWidth(w)-6), 6))
+	}
+	name := shown.Name(v.Lock.Name)
 	if len(v.Holders) > 0 {
-		token := strconv.FormatInt(int64(v.Holders[0].Token), 10)
-		ways = append(ways,
-			[2]string{
-				fmt.Sprintf("pglock-admin break %s --reason \"why\" --token %s%s", shown.Name(v.Lock.Name), token,
-					o.Same()),
-				"takes the lock away at once. The fence refuses the holder's later writes. Its program runs on. " +
-					"It needs the role pglock_admin."},
-			[2]string{"stop the program",
-				"ends the holder itself. If it cannot release the lock, the lock is free when the lease has run out."})
+		way(fmt.Sprintf("pglock-admin break %s --reason \"why\" --token %d%s", name, v.Holders[0].Token, o.Same()),
+			"takes the lock away at once. The fence refuses the holder's later writes. Its program runs on. "+
+				"It needs the role pglock_admin.")
+		way("stop the program",
+			"ends the holder itself. If it cannot release the lock, the lock is free when the lease has run out.")
 	}
-	if writes := pidsOf(v.Backends, lockadmin.BackendWrite); len(writes) > 0 {
-		ways = append(ways, [2]string{terminate(writes),
-			"rolls back what this transaction has written, and lets the next holder pass the fence. " +
-				rightToEnd(v.Backends, lockadmin.BackendWrite)})
+	end := func(use lockadmin.BackendUse, effect string) {
+		if pids := pidsOf(v.Backends, use); len(pids) > 0 {
+			way(terminate(pids), effect+rightToEnd(v.Backends, use))
+		}
 	}
-	if beats := pidsOf(v.Backends, lockadmin.BackendHeartbeat); len(beats) > 0 {
-		ways = append(ways, [2]string{terminate(beats),
-			"does not end the holder: its client connects again, and keeps the lock. " +
-				rightToEnd(v.Backends, lockadmin.BackendHeartbeat)})
-	}
+	end(lockadmin.BackendWrite,
+		"rolls back what this transaction has written, and lets the next holder pass the fence. ")
+	end(lockadmin.BackendHeartbeat, "does not end the holder: its client connects again, and keeps the lock. ")
 	if slices.ContainsFunc(v.Backends, func(b lockadmin.Backend) bool {
 		return b.PID == 0 || b.Use != lockadmin.BackendHeartbeat && b.Use != lockadmin.BackendWrite
 	}) {
-		ways = append(ways, [2]string{"pglock-admin why " + shown.Name(v.Lock.Name) + o.Same(),
-			"says who stands in the way, and how to end that."})
-	}
-	fmt.Fprintf(w, "\nHOW TO END IT\n")
-	for _, way := range ways {
-		fmt.Fprintf(w, "\n  %s\n      %s\n", way[0], cli.Indented(cli.Wrapped(way[1], cli.TextWidth(w)-6), 6))
+		way("pglock-admin why "+name+o.Same(), "says who stands in the way, and how to end that.")
 	}
 }
 

@@ -2,7 +2,6 @@ package look
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -57,28 +56,19 @@ the resource with the same name.`,
 }
 
 func drawFences(w *cli.Page, view fencesView, name string, flags listFlags) {
-	if len(view.Fences) == 0 {
-		switch {
-		case flags.filtered():
-			fmt.Fprintln(w, "no fence fits these flags")
-		case name != "":
-			fmt.Fprintf(w, "no fence belongs to lock %s\n", shown.Name(name))
-		default:
-			fmt.Fprintln(w, "nobody has passed a fence")
-		}
-		return
+	nothing := shown.Either(name == "", "nobody has passed a fence", "no fence belongs to lock "+shown.Name(name))
+	last := ""
+	for _, f := range view.Fences {
+		last = f.Resource
 	}
-	drawFenceRows(w, view.Fences)
-	if view.More {
-		flags.more(w, len(view.Fences), view.Fences[len(view.Fences)-1].Resource)
-	}
+	flags.draw(w, fenceTable(view.Fences), "fence", nothing, view.More, last)
 }
 
-func drawFenceRows(w *cli.Page, fences []lockadmin.FenceInfo) {
+func fenceTable(fences []lockadmin.FenceInfo) cli.Table {
 	t := cli.Table{Titles: []string{"FENCE OF", "LAST TOKEN", "LOCK", "ADVANCED"}, Right: []string{"LAST TOKEN"}}
 	for _, f := range fences {
 		t.Rows = append(t.Rows, []string{shown.Name(f.Resource), strconv.FormatInt(int64(f.LastToken), 10),
 			shown.Name(f.Lock), cli.Moment(f.AdvancedAt)})
 	}
-	t.Draw(w)
+	return t
 }

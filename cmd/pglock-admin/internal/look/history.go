@@ -1,6 +1,7 @@
 package look
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -104,19 +105,11 @@ func readHistoryFlags(cmd *cobra.Command, q *lockadmin.HistoryQuery, since, unti
 	for _, k := range kinds {
 		if !slices.Contains(lockadmin.EventKinds(), lockadmin.EventKind(k)) {
 			return cli.UsageErrorf("--kind takeover,break", "--kind is %s: it must be of %s",
-				shown.Argument(shown.Lines(k)), kindsText())
+				shown.Argument(shown.Lines(k)), strings.Join(shown.Words(lockadmin.EventKinds()), ", "))
 		}
 		q.Kinds = append(q.Kinds, lockadmin.EventKind(k))
 	}
 	return nil
-}
-
-func kindsText() string {
-	var all []string
-	for _, k := range lockadmin.EventKinds() {
-		all = append(all, string(k))
-	}
-	return strings.Join(all, ", ")
 }
 
 func drawHistory(w *cli.Page, o *cli.Options, view historyView, name string) {
@@ -126,27 +119,15 @@ func drawHistory(w *cli.Page, o *cli.Options, view historyView, name string) {
 		t := cli.Table{Titles: []string{"ENDED", "EVENT", "LOCK", "TOKEN", "HELD-FOR", "HOLDER", "WHAT"},
 			Right: []string{"TOKEN", "HELD-FOR"}}
 		for _, v := range view.Events {
-			ended, lock, token, held, holder, what := v.EndedAt, "", "", "", "", note(v)
-			if ended.IsZero() {
-				ended = v.At
-			}
-			if v.Lock != "" {
-				lock = shown.Name(v.Lock)
-			}
-			if v.Holder != "" {
-				holder = shown.Text(v.Holder)
-			}
-			if v.Token != 0 {
-				token = strconv.FormatInt(int64(v.Token), 10)
-			}
-			if !v.GrantedAt.IsZero() {
-				held = shown.Age(v.HeldFor())
-			}
+			what := note(v)
 			if v.Subtree { // it covered all names below, too
 				what = strings.TrimSuffix("subtree; "+what, "; ")
 			}
-			t.Rows = append(t.Rows, []string{cli.Moment(ended), shown.Text(string(v.Kind)), lock, token, held, holder,
-				what})
+			t.Rows = append(t.Rows, []string{cli.Moment(cmp.Or(v.EndedAt, v.At)), shown.Text(string(v.Kind)),
+				shown.Either(v.Lock != "", shown.Name(v.Lock), ""),
+				shown.Either(v.Token != 0, strconv.FormatInt(int64(v.Token), 10), ""),
+				shown.Either(v.GrantedAt.IsZero(), "", shown.Age(v.HeldFor())),
+				shown.Either(v.Holder != "", shown.Text(v.Holder), ""), what})
 		}
 		if name != "" {
 			t.Without("LOCK")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,16 +34,8 @@ type listedLock struct {
 
 func ViewOf(i pglock.LockInfo) LockView {
 	return LockView{LockInfo: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(),
-		HeldFor: HeldFor(i).Milliseconds(),
+		HeldFor: lists.HeldFor(i).Milliseconds(),
 		Longest: i.LongestWait.Milliseconds()}
-}
-
-// HeldFor uses the server's clock alone: the server looked at ExpiresAt minus Remaining.
-func HeldFor(i pglock.LockInfo) time.Duration {
-	if !i.Held {
-		return 0
-	}
-	return max(0, i.ExpiresAt.Add(-i.Remaining).Sub(i.AcquiredAt))
 }
 
 type ListView struct {
@@ -151,45 +142,26 @@ func atMostOnePrefix(cmd *cobra.Command, args []string) error {
 }
 
 func drawList(w *cli.Page, view ListView, flags listFlags) {
-	if len(view.Locks) == 0 {
-		switch {
-		case flags.filtered():
-			fmt.Fprintln(w, "no lock fits these flags")
-		case flags.all:
-			fmt.Fprintln(w, "no locks")
-		default:
-			fmt.Fprintln(w, "no lock is held (--all shows free ones too)")
-		}
-		return
-	}
-	exclusive := true
-	for _, l := range view.Locks {
-		exclusive = exclusive && l.Mode == pglock.ModeExclusive && !l.Subtree
-	}
 	t := cli.Table{
 		Titles: []string{"LOCK", "VERDICT", "MODE", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE", "WAITING"},
 		Right:  []string{"TOKEN", "HELD-FOR", "EXPIRES-IN", "WAITING"},
 		Spare:  []string{"HELD-FOR", "LEASE"}, // show has them
 	}
+	exclusive, last := true, ""
 	for _, l := range view.Locks {
-		held, expires, bar, waiting := "-", "FREE", "", "-"
-		if l.Held {
-			held, expires, bar = shown.Age(HeldFor(l.LockInfo)), shown.Age(l.LockInfo.Remaining), LeaseCell(l.LockInfo,
-				l.Life, 5)
-		}
-		if l.Waiting > 0 {
-			waiting = fmt.Sprintf("%d (%s)", l.Waiting, shown.Age(l.LongestWait))
-		}
+		exclusive, last = exclusive && l.Mode == pglock.ModeExclusive && !l.Subtree, l.Name
 		t.Rows = append(t.Rows, []string{shown.Name(l.Name), cli.Mark(l.Verdict), SlotText(l.LockInfo),
-			shown.Text(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
+			shown.Text(l.Holder), strconv.FormatInt(int64(l.Token), 10),
+			shown.Either(l.Held, shown.Age(lists.HeldFor(l.LockInfo)), "-"),
+			shown.Either(l.Held, shown.Age(l.LockInfo.Remaining), "FREE"),
+			shown.Either(l.Held, LeaseCell(l.LockInfo, l.Life, 5), ""),
+			shown.Either(l.Waiting > 0, fmt.Sprintf("%d (%s)", l.Waiting, shown.Age(l.LongestWait)), "-")})
 	}
 	if exclusive {
 		t.Without("MODE")
 	}
-	t.Draw(w)
-	if view.More {
-		flags.more(w, len(view.Locks), view.Locks[len(view.Locks)-1].Name)
-	}
+	nothing := shown.Either(flags.all, "no locks", "no lock is held (--all shows free ones too)")
+	flags.draw(w, t, "lock", nothing, view.More, last)
 }
 
 // LeaseCell shows how much of a lease is left; or instead that its holder is silent or dead.
@@ -202,9 +174,5 @@ func LeaseCell(i pglock.LockInfo, life lockadmin.Life, cells int) string {
 
 // SlotText is a lease's mode, with its slot if it has one: "exclusive subtree", "shared #1", "limit 3 #2".
 func SlotText(i pglock.LockInfo) string {
-	mode := ModeText(i.Mode, i.Limit, i.Subtree)
-	if i.Slot > 0 {
-		mode += fmt.Sprintf(" #%d", i.Slot)
-	}
-	return mode
+	return ModeText(i.Mode, i.Limit, i.Subtree) + shown.Either(i.Slot > 0, fmt.Sprintf(" #%d", i.Slot), "")
 }

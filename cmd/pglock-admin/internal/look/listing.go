@@ -12,7 +12,6 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// The limits of what a list shows.
 const (
 	Listed     = 1000
 	mostListed = lockadmin.MaxPageSize - 1 // one more tells whether there are more
@@ -29,8 +28,7 @@ type listFlags struct {
 // add defines some of the flags, each with its usage. orders are those of the list; the first one is its default.
 func (f *listFlags) add(o *cli.Options, cmd *cobra.Command, usages map[string]string, orders ...lockadmin.Order) {
 	flags := cmd.Flags()
-	for name, to := range map[string]*string{"prefix": &f.prefix, "match": &f.match, "holder": &f.holder,
-		"session": &f.session, "after": &f.after} {
+	for name, to := range f.texts() {
 		if usage := usages[name]; usage != "" {
 			flags.StringVar(to, name, "", usage)
 		}
@@ -47,14 +45,16 @@ func (f *listFlags) add(o *cli.Options, cmd *cobra.Command, usages map[string]st
 	if usage := usages["older"]; usage != "" {
 		cli.DurationVar(flags, &f.older, "older", usage)
 	}
-	var words []string
-	for _, one := range orders {
-		words = append(words, string(one))
-	}
+	words := shown.Words(orders)
 	f.order = words[0]
 	cli.WordVar(cmd, &f.order, "order", "`word` that sorts: ", words...)
 	flags.IntVar(&f.limit, "limit", Listed, fmt.Sprintf("show at most this `number`, from 1 to %d", mostListed))
 	o.CompleteFlags(cmd)
+}
+
+func (f *listFlags) texts() map[string]*string {
+	return map[string]*string{"prefix": &f.prefix, "match": &f.match, "holder": &f.holder, "session": &f.session,
+		"after": &f.after}
 }
 
 // check refuses flags that do not fit, before anything is sent.
@@ -68,13 +68,28 @@ func (f *listFlags) check(cmd *cobra.Command) error {
 		return cli.UsageErrorf("--order name, or no --after", "--after goes with --order name only, not with %s",
 			f.order)
 	}
-	for name, value := range map[string]string{"prefix": f.prefix, "match": f.match, "holder": f.holder,
-		"session": f.session, "after": f.after} {
-		if value == "" && cmd.Flags().Changed(name) {
+	for name, value := range f.texts() {
+		if *value == "" && cmd.Flags().Changed(name) {
 			return cli.UsageErrorf("without --"+name, "--%s is empty: it must have at least 1 byte", name)
 		}
 	}
 	return nil
+}
+
+// draw draws a list, or says that it is empty: nothing, unless the flags may be why. last is the entry after which it
+// goes on.
+func (f *listFlags) draw(w *cli.Page, t cli.Table, what, nothing string, more bool, last string) {
+	switch {
+	case len(t.Rows) > 0:
+		t.Draw(w)
+	case f.filtered():
+		fmt.Fprintf(w, "no %s fits these flags\n", what)
+	default:
+		fmt.Fprintln(w, nothing)
+	}
+	if more {
+		f.more(w, len(t.Rows), last)
+	}
 }
 
 // more says that a list goes on, after its last entry.

@@ -2,7 +2,6 @@ package look
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -70,38 +69,22 @@ version, and PID is empty. Behind a pooler such as PgBouncer PID stays empty.`,
 }
 
 func drawSessions(w *cli.Page, view sessionsView, flags listFlags) {
-	if len(view.Sessions) == 0 {
-		if flags.filtered() {
-			fmt.Fprintln(w, "no session fits these flags")
-		} else {
-			fmt.Fprintln(w, "nobody holds a lock or waits for one")
-		}
-		return
-	}
 	t := cli.Table{
 		Titles: []string{"SESSION", "HOLDER", "VERSION", "STATE", "LEASES", "TICKETS", "HEARTBEAT", "PID", "CLIENT",
 			"APPLICATION"},
 		Right: []string{"LEASES", "TICKETS", "HEARTBEAT", "PID"},
 		Spare: []string{"APPLICATION", "CLIENT", "VERSION"}, // JSON has them
 	}
+	last := ""
 	for _, s := range view.Sessions {
-		pid := "-"
-		if s.PID != 0 {
-			pid = strconv.Itoa(s.PID)
-		}
 		t.Rows = append(t.Rows, []string{s.ID, shown.Text(s.Holder), orDash(s.Version), string(s.Life),
-			strconv.Itoa(s.Leases), strconv.Itoa(s.Tickets), shown.Age(s.Silent) + " ago", pid, orDash(s.Client),
-			orDash(s.Application)})
+			strconv.Itoa(s.Leases), strconv.Itoa(s.Tickets), shown.Age(s.Silent) + " ago", PidText(s.PID),
+			orDash(s.Client), orDash(s.Application)})
+		last = s.ID
 	}
-	t.Draw(w)
-	if view.More {
-		flags.more(w, len(view.Sessions), view.Sessions[len(view.Sessions)-1].ID)
-	}
+	flags.draw(w, t, "session", "nobody holds a lock or waits for one", view.More, last)
 }
 
 func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return shown.Text(s)
+	return shown.Either(s == "", "-", shown.Text(s))
 }

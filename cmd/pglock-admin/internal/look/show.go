@@ -27,7 +27,6 @@ type ShowView struct {
 	BackendsNote string `json:"backends_note,omitempty"` // why there are no backends
 }
 
-// fencesShown is how many fences of a lock are shown at most.
 const fencesShown = 1000
 
 func NewShow(o *cli.Options) *cobra.Command {
@@ -140,7 +139,8 @@ func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
 	drawQueue(w, o, v)
 	if len(v.Fences) > 0 {
 		fmt.Fprintln(w)
-		drawFenceRows(w, v.Fences)
+		t := fenceTable(v.Fences)
+		t.Draw(w)
 	}
 	if len(v.Events) > 0 {
 		fmt.Fprintln(w)
@@ -159,32 +159,20 @@ func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
 }
 
 func drawLease(w *cli.Page, i pglock.LockInfo) {
-	fields := [][2]string{{"lock", shown.Name(i.Name)}}
+	state, lease, ttl, holder := "FREE", "", shown.Duration(i.TTL), "last holder"
 	if i.Held {
-		fields = append(fields, [2]string{"state", "held for " + shown.Age(HeldFor(i))},
-			[2]string{"lease", fmt.Sprintf("%s %s of %s left", cli.LeaseCells(i.Remaining, i.TTL, 10),
-				shown.Age(i.Remaining), shown.Duration(i.TTL))})
-	} else {
-		fields = append(fields, [2]string{"state", "FREE"}, [2]string{"ttl", shown.Duration(i.TTL)})
+		state, lease, ttl, holder = "held for "+shown.Age(lists.HeldFor(i)), fmt.Sprintf("%s %s of %s left",
+			cli.LeaseCells(i.Remaining, i.TTL, 10), shown.Age(i.Remaining), ttl), "", "holder"
 	}
-	holder := "holder"
-	if !i.Held {
-		holder = "last holder"
+	metadata := string(i.Metadata)
+	if !shown.AllPrint(metadata) {
+		metadata = shown.Text(metadata)
 	}
-	metadata := ""
-	if len(i.Metadata) > 0 {
-		metadata = shown.Text(string(i.Metadata))
-		if shown.AllPrint(string(i.Metadata)) {
-			metadata = string(i.Metadata)
-		}
-	}
-	fields = append(fields, [2]string{holder, shown.Text(i.Holder)},
-		[2]string{"mode", ModeText(i.Mode, i.Limit, i.Subtree)},
-		[2]string{"session", i.Session},
-		[2]string{"token", strconv.FormatInt(int64(i.Token), 10)}, [2]string{"acquired", cli.Moment(i.AcquiredAt)},
-		[2]string{"renewed", cli.Moment(i.RenewedAt)}, [2]string{"expires", cli.Moment(i.ExpiresAt)},
-		[2]string{"ended", cli.Moment(i.EndedAt)}, [2]string{"metadata", metadata})
-	cli.DrawFields(w, fields)
+	cli.DrawFields(w, [][2]string{{"lock", shown.Name(i.Name)}, {"state", state}, {"lease", lease}, {"ttl", ttl},
+		{holder, shown.Text(i.Holder)}, {"mode", ModeText(i.Mode, i.Limit, i.Subtree)}, {"session", i.Session},
+		{"token", strconv.FormatInt(int64(i.Token), 10)}, {"acquired", cli.Moment(i.AcquiredAt)},
+		{"renewed", cli.Moment(i.RenewedAt)}, {"expires", cli.Moment(i.ExpiresAt)}, {"ended", cli.Moment(i.EndedAt)},
+		{"metadata", metadata}})
 }
 
 func drawHolders(w *cli.Page, holders []LockView) {
@@ -192,13 +180,12 @@ func drawHolders(w *cli.Page, holders []LockView) {
 		Right: []string{"SLOT", "TOKEN", "HELD-FOR", "EXPIRES-IN"}}
 	for _, h := range holders {
 		t.Rows = append(t.Rows, []string{strconv.Itoa(h.Slot), shown.Text(h.Holder),
-			strconv.FormatInt(int64(h.Token), 10), shown.Age(HeldFor(h.LockInfo)), shown.Age(h.LockInfo.Remaining),
-			cli.LeaseCells(h.LockInfo.Remaining, h.LockInfo.TTL, 10)})
+			strconv.FormatInt(int64(h.Token), 10), shown.Age(lists.HeldFor(h.LockInfo)),
+			shown.Age(h.LockInfo.Remaining), cli.LeaseCells(h.LockInfo.Remaining, h.LockInfo.TTL, 10)})
 	}
 	t.Draw(w)
 }
 
-// drawQueue draws the queue, from the holder of the lock to the last waiter.
 func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
 	if len(v.Waiters) == 0 {
 		return
@@ -223,13 +210,8 @@ func drawQueue(w *cli.Page, o *cli.Options, v ShowView) {
 		rows = append(rows, row)
 	}
 	for n, q := range v.Waiters {
-		arm, dead := "├─", ""
-		if n == len(v.Waiters)-1 && more <= 0 {
-			arm = "└─"
-		}
-		if !q.Alive {
-			dead = "  (" + passedOver(o) + ")"
-		}
+		arm := shown.Either(n == len(v.Waiters)-1 && more <= 0, "└─", "├─")
+		dead := shown.Either(q.Alive, "", "  ("+passedOver(o)+")")
 		r := rows[n]
 		fmt.Fprintf(w, "%s %*s. ticket %-*s  %-*s  %*s  %s%s\n", arm, width[0], r[0], width[1], r[1], width[2], r[2],
 			width[3], r[3],
@@ -252,39 +234,32 @@ func inTheWay(queue []lockadmin.Waiter) string {
 
 // Tell writes an event in words.
 func Tell(e lockadmin.HistoryEntry) string {
+	holder, actor, reason := shown.Text(e.Holder), shown.Text(e.Actor), shown.Text(e.Reason)
+	held := shown.Age(e.HeldFor())
+	lease := fmt.Sprintf("token %d of %s", e.Token, holder)
+	next := fmt.Sprintf("%s has token %d", actor, e.NewToken)
+	operator := fmt.Sprintf("%s (user %s)", actor, shown.Text(e.DBUser))
 	switch e.Kind {
 	case lockadmin.EventBreak:
-		return fmt.Sprintf("%s (user %s) broke the lease of %s with token %d: %s", shown.Text(e.Actor),
-			shown.Text(e.DBUser), shown.Text(e.Holder), e.Token, shown.Text(e.Reason))
+		return fmt.Sprintf("%s broke the lease of %s with token %d: %s", operator, holder, e.Token, reason)
 	case lockadmin.EventTakeover:
-		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, shown.Text(e.Holder),
-			shown.Text(e.Actor),
-			e.NewToken)
+		return lease + " expired; " + next
 	case lockadmin.EventExpired:
-		return fmt.Sprintf("token %d of %s expired; nobody asked for the lock until it was pruned", e.Token,
-			shown.Text(e.Holder))
+		return lease + " expired; nobody asked for the lock until it was pruned"
 	case lockadmin.EventRelease:
-		return fmt.Sprintf("token %d of %s released after %s", e.Token, shown.Text(e.Holder), shown.Age(e.HeldFor()))
+		return lease + " released after " + held
 	case lockadmin.EventHandover:
-		return fmt.Sprintf("token %d of %s handed over after %s; %s has token %d", e.Token, shown.Text(e.Holder),
-			shown.Age(e.HeldFor()), shown.Text(e.Actor), e.NewToken)
+		return lease + " handed over after " + held + "; " + next
 	case lockadmin.EventOverlap:
 		return fmt.Sprintf("token %d was granted to %s before the lease of %s with token %d was over, which must "+
-			"never happen", e.NewToken, shown.Text(e.Actor), shown.Text(e.Holder), e.Token)
+			"never happen", e.NewToken, actor, holder, e.Token)
 	case lockadmin.EventLevel:
-		return fmt.Sprintf("%s (user %s) set the history to %s", shown.Text(e.Actor), shown.Text(e.DBUser),
-			shown.Text(e.Reason))
+		return operator + " set the history to " + reason
 	case lockadmin.EventEpoch:
-		return fmt.Sprintf("%s (user %s) made every token from then on greater than %d: %s", shown.Text(e.Actor),
-			shown.Text(e.DBUser), e.Token, shown.Text(e.Reason))
+		return fmt.Sprintf("%s made every token from then on greater than %d: %s", operator, e.Token, reason)
 	case lockadmin.EventBypass:
-		tables := "no guarded table"
-		if e.Resource != "" {
-			tables = shown.Text(e.Resource)
-		}
-		return fmt.Sprintf("%s (user %s) wrote past the guards, to %s: %s", shown.Text(e.Actor),
-			shown.Text(e.DBUser),
-			tables, shown.Text(e.Reason))
+		tables := shown.Either(e.Resource == "", "no guarded table", shown.Text(e.Resource))
+		return operator + " wrote past the guards, to " + tables + ": " + reason
 	}
 	return fmt.Sprintf("token %d, new token %d", e.Token, e.NewToken)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/shown"
 )
 
@@ -87,7 +88,7 @@ func leafText(l listedLock) string {
 	switch {
 	case l.Held:
 		text += fmt.Sprintf("  %s, token %d, for %s", shown.Text(l.Holder), int64(l.Token),
-			shown.Age(HeldFor(l.LockInfo)))
+			shown.Age(lists.HeldFor(l.LockInfo)))
 	case l.Grants == 0:
 		text = cli.Mark(l.Verdict) + "  free, nobody has held it yet"
 	default:

@@ -73,38 +73,23 @@ gives no sign of life is marked; the queue will pass over it. --order age shows 
 }
 
 func drawWaiters(w *cli.Page, view WaitersView, name string, flags listFlags, silent string) {
-	if len(view.Waiters) == 0 {
-		switch {
-		case flags.filtered():
-			fmt.Fprintln(w, "no waiter fits these flags")
-		case name == "":
-			fmt.Fprintln(w, "nobody waits for a lock")
-		default:
-			fmt.Fprintf(w, "nobody waits for lock %s\n", shown.Name(name))
-		}
-		return
-	}
 	t := cli.Table{Titles: []string{"LOCK", "PLACE", "TICKET", "MODE", "HOLDER", "WAITING", "WAITS-FOR"},
 		Right: []string{"PLACE", "TICKET", "WAITING"}}
 	for _, q := range view.Waiters {
 		t.Rows = append(t.Rows, []string{shown.Name(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10),
 			ModeText(q.Mode, q.Limit, q.Subtree), shown.Text(q.Holder), shown.Age(q.Waiting), waitsFor(q, silent)})
 	}
+	nothing := "nobody waits for a lock"
 	if name != "" {
+		nothing = "nobody waits for lock " + shown.Name(name)
 		t.Without("LOCK")
 	}
-	t.Draw(w)
-	if view.More {
-		flags.more(w, len(view.Waiters), "") // it may end in the middle of a queue
-	}
+	flags.draw(w, t, "waiter", nothing, view.More, "") // it may end in the middle of a queue
 }
 
 // passedOver says of a waiter that its session gives no sign of life. A standby may not have the sign yet.
 func passedOver(o *cli.Options) string {
-	if o.Standby != nil {
-		return "unknown: no sign of life has arrived on this standby"
-	}
-	return PassedOver
+	return shown.Either(o.Standby != nil, "unknown: no sign of life has arrived on this standby", PassedOver)
 }
 
 // waitsFor tells what a waiter waits for, or silent.

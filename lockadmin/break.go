@@ -20,32 +20,6 @@ const MaxReasonBytes = 1024
 // announcing limits how long Break takes to notify the new holder, who finds out anyway within about a second.
 const announcing = time.Second
 
-// Get returns the state of one lock, held or free; if it has several holders, of the one with the lowest slot.
-// ErrNotFound if its name was never used. Other errors are those of Locks.
-func (a *Admin) Get(ctx context.Context, name string) (pglock.LockInfo, error) {
-	infos, err := a.Holders(ctx, name)
-	if err != nil {
-		return pglock.LockInfo{}, err
-	}
-	return infos[0], nil
-}
-
-// Holders returns every lease of one lock at one moment, by slot; for a free lock its last lease, with Held false.
-// ErrNotFound if its name was never used. Other errors are those of Locks.
-func (a *Admin) Holders(ctx context.Context, name string) ([]pglock.LockInfo, error) {
-	if err := refuse.Text("name", name, pglock.MaxNameBytes); err != nil {
-		return nil, err
-	}
-	infos, err := server.Rows(ctx, a.db, a.db.Queries.Get, []any{name}, scanLock)
-	if err != nil {
-		return nil, failed(ctx, err, "get lock %q", name)
-	}
-	if len(infos) == 0 {
-		return nil, fmt.Errorf("%w: %q", ErrNotFound, name)
-	}
-	return infos, nil
-}
-
 // Broken is the lease that Break ended; of BreakSession also a ticket, which has no tokens.
 type Broken struct {
 	Name      string       `json:"name"`
@@ -70,9 +44,8 @@ type breakRequest struct {
 // lock's only lease; a lock with several holders needs it.
 func WithToken(t pglock.Token) BreakOption {
 	return func(r *breakRequest) error {
-		v := int64(t)
-		r.token = &v
-		return refuse.If(t <= 0, "token", fmt.Sprint(v), "be greater than 0")
+		r.token = new(int64(t))
+		return refuse.If(t <= 0, "token", fmt.Sprint(int64(t)), "be greater than 0")
 	}
 }
 
@@ -116,7 +89,67 @@ func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOpt
 	return broken, nil
 }
 
-// newBreak reads the reason and the options of a break.
+const brokenAtOnce = 1000
+
+// BreakSession ends every lease and every ticket of the client with this session, as Break ends one lease, and returns
+// each of them, in byte order of the locks. It is for a client that is gone. One that is alive loses its leases, and
+// its waiting calls queue again, at the end; Sessions tells which it is.
+//
+// Up to a thousand locks are one transaction: all of it is done, or nothing. Of more locks an error ends it after the
+// last thousand; then the result is what was broken, and the same call again goes on. The database user needs the role
+// pglock_admin. WithToken does not apply.
+//
+// Errors: ErrNotHeld if the session has neither a lease nor a ticket; pglock.ErrInvalid, ErrPermission, ErrReadOnly.
+func (a *Admin) BreakSession(ctx context.Context, id, reason string, opts ...BreakOption) ([]Broken, error) {
+	if err := checkSession("session", id); err != nil {
+		return nil, err
+	}
+	r, err := newBreak(reason, opts)
+	if err != nil {
+		return nil, err
+	}
+	if r.token != nil {
+		return nil, refuse.Invalid("WithToken", "given", "not be given to BreakSession")
+	}
+	id = strings.ToLower(id)
+	var all []Broken
+	for after := ""; ; {
+		var news news
+		names := 0
+		rows, err := server.List(ctx, a.db, a.db.Queries.BreakSession, []any{id, reason, r.actor, brokenAtOnce, after},
+			func(rows pgx.Rows) (Broken, error) {
+				b, granted, watched, err := scanBroken(rows)
+				if b.Name != after {
+					names, after = names+1, b.Name
+				}
+				news.add(b.Name, granted, watched)
+				return b, err
+			})
+		if err != nil {
+			return all, failed(ctx, err, "break session %s", id)
+		}
+		a.tell(ctx, news)
+		for _, b := range rows {
+			if b.Token != 0 || b.Ticket != 0 {
+				all = append(all, b)
+			}
+		}
+		if names < brokenAtOnce {
+			break
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%w: session %s has neither a lease nor a ticket", ErrNotHeld, id)
+	}
+	return all, nil
+}
+
+func scanBroken(rows pgx.Rows) (b Broken, granted []int, watched bool, err error) {
+	err = rows.Scan(&b.Name, null(&b.Slot), null(&b.Ticket), null(&b.Holder), null(&b.Token), null(&b.NewToken),
+		moment(&b.ExpiresAt), &granted, null(&watched))
+	return b, granted, watched, err
+}
+
 func newBreak(reason string, opts []BreakOption) (breakRequest, error) {
 	r := breakRequest{actor: argument.Process(pglock.MaxHolderBytes)}
 	if err := refuse.Text("reason", reason, MaxReasonBytes); err != nil {
