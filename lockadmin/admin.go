@@ -54,7 +54,8 @@ func newConfig(pool *pgxpool.Pool, opts []Option) (config, error) {
 	if pool == nil {
 		return c, refuse.Nil("pool", "be a *pgxpool.Pool")
 	}
-	return c, refuse.Options(&c, opts)
+	err := refuse.Options(&c, opts)
+	return c, err
 }
 
 // New makes an Admin over a pool, which stays the caller's. It asks the server once whether the schema exists and
