@@ -383,3 +383,29 @@ func TestI8_TheEndOfWhatIsInTheWayIsAnnounced(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Two leases end in one statement, and the first serves a request for the subtree above the second. That looks below,
+// and marks the second lock's row. The second lock's next waiter is granted it all the same, and not only told so.
+func TestI1_AReleaseOfManyGrantsWhatItTells(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	upper, lower := p.mustAcquire(t, "t", time.Minute), p.mustAcquire(t, "t/a", time.Minute)
+	next := newPeer(t, db.URL()).party("next", "exclusive", time.Minute).mustQueue(t, "t/a")
+	above, id := newPeer(t, db.URL()), uuid.New()
+	for range 2 { // the second time it has waited out whoever may not have seen its ticket
+		if a := above.subtree(t, "t", id); a.granted || a.ticket == 0 {
+			t.Fatalf("the subtree: %+v", a)
+		}
+	}
+	if n := one[int](t, p, `SELECT count(*) FROM pglock.release_leases(ARRAY[$1, $2], ARRAY[$3, $4]::bigint[],
+		ARRAY[$5, $6]::uuid[], '{0,0}') WHERE released`, upper.name, lower.name, upper.token, lower.token,
+		upper.id.String(), lower.id.String()); n != 2 {
+		t.Fatalf("%d leases were released, want 2", n)
+	}
+	if holder := one[string](t, look, `SELECT coalesce(max(holder), 'nobody') FROM pglock.get_lock('t/a')
+		WHERE held`); holder != next.label {
+		t.Errorf("I1: after the release t/a is held by %s, want %s: its ticket is gone: %v", holder, next.label,
+			one[bool](t, look, `SELECT count(*) = 0 FROM pglock.waiters WHERE name = 't/a'`))
+	}
+}

@@ -1550,11 +1550,12 @@ BEGIN
 END $$;
 
 -- grant_head gives the head to a request. The caller has taken it, and it lies at that place; this is an update of the
--- key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is over, that
--- nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history has as a
--- takeover. p_served is the last ticket that counts no more; 0 if one is granted before its turn. p_handed: the holder
--- of the present lease ends it by this grant. Only then does ended_at change, by which note_tenure tells it from a
--- grant over somebody's lease.
+-- key whatever it changes, as in acquire_lease. It moves when somebody marks the head, also this transaction, as to
+-- watch it for a subtree above. The caller has also checked that the previous lease is over, that nothing else is in
+-- the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history has as a takeover. p_served
+-- is the last ticket that counts no more; 0 if one is granted before its turn. p_handed: the holder of the present
+-- lease ends it by this grant. Only then does ended_at change, by which note_tenure tells it from a grant over
+-- somebody's lease.
 CREATE FUNCTION grant_head(
   g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean DEFAULT false)
 RETURNS grants
@@ -1579,6 +1580,10 @@ BEGIN
     metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued = false, subtree = w.subtree,
     watched_until = CASE WHEN w.subtree THEN 'infinity' ELSE l.watched_until END
     WHERE l.ctid = p_at;
+  IF NOT FOUND THEN                                      -- nobody is told of a grant that is not there
+    RAISE EXCEPTION 'the row of lock % has moved: nothing was done', pg_catalog.quote_literal(w.name)
+      USING ERRCODE = 'serialization_failure', HINT = 'Try again.';
+  END IF;
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t];
   RETURN g;
@@ -1989,9 +1994,10 @@ BEGIN
   ok := bound_rest(p_alone);
 END $$;
 
--- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without p_at it ends
--- the lease itself, and may wait for its row. For an exclusive lease it locks only that row, which is the head; for
--- another it takes the head first.
+-- release_otherwise serves the queue after the end of an exclusive lease, whose row was at p_at: of many it may have
+-- moved, as the first one's end may mark the others' rows for a subtree. Without p_at it ends the lease itself, and
+-- may wait for its row. For an exclusive lease it locks only that row, which is the head; for another it takes the
+-- head first.
 CREATE FUNCTION release_otherwise(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean) RETURNS released
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
@@ -2023,7 +2029,7 @@ BEGIN
       AND l.slot = mine.slot;
   END IF;
   head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
-  g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);
+  g := serve(head, CASE WHEN NOT p_many THEN p_at END, NULL, coalesce(mine.session_id, head.session_id), NULL);
   RETURN ROW(true, CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL OR head.watched_until > clock_timestamp()
     THEN json_strip_nulls(pg_catalog.json_build_object('handed', handed_by(g),
                                             'watched', nullif(head.watched_until > clock_timestamp(), false))) END);

@@ -406,11 +406,12 @@ BEGIN
 END $$;
 
 -- grant_head gives the head to a request. The caller has taken it, and it lies at that place; this is an update of the
--- key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is over, that
--- nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history has as a
--- takeover. p_served is the last ticket that counts no more; 0 if one is granted before its turn. p_handed: the holder
--- of the present lease ends it by this grant. Only then does ended_at change, by which note_tenure tells it from a
--- grant over somebody's lease.
+-- key whatever it changes, as in acquire_lease. It moves when somebody marks the head, also this transaction, as to
+-- watch it for a subtree above. The caller has also checked that the previous lease is over, that nothing else is in
+-- the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history has as a takeover. p_served
+-- is the last ticket that counts no more; 0 if one is granted before its turn. p_handed: the holder of the present
+-- lease ends it by this grant. Only then does ended_at change, by which note_tenure tells it from a grant over
+-- somebody's lease.
 CREATE FUNCTION grant_head(
   g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean DEFAULT false)
 RETURNS grants
@@ -435,6 +436,10 @@ BEGIN
     metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued = false, subtree = w.subtree,
     watched_until = CASE WHEN w.subtree THEN 'infinity' ELSE l.watched_until END
     WHERE l.ctid = p_at;
+  IF NOT FOUND THEN                                      -- nobody is told of a grant that is not there
+    RAISE EXCEPTION 'the row of lock % has moved: nothing was done', quote_literal(w.name)
+      USING ERRCODE = 'serialization_failure', HINT = 'Try again.';
+  END IF;
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t];
   RETURN g;

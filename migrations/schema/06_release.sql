@@ -104,9 +104,10 @@ BEGIN
   ok := bound_rest(p_alone);
 END $$;
 
--- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without p_at it ends
--- the lease itself, and may wait for its row. For an exclusive lease it locks only that row, which is the head; for
--- another it takes the head first.
+-- release_otherwise serves the queue after the end of an exclusive lease, whose row was at p_at: of many it may have
+-- moved, as the first one's end may mark the others' rows for a subtree. Without p_at it ends the lease itself, and
+-- may wait for its row. For an exclusive lease it locks only that row, which is the head; for another it takes the
+-- head first.
 CREATE FUNCTION release_otherwise(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean) RETURNS released
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
@@ -138,7 +139,7 @@ BEGIN
       AND l.slot = mine.slot;
   END IF;
   head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
-  g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);
+  g := serve(head, CASE WHEN NOT p_many THEN p_at END, NULL, coalesce(mine.session_id, head.session_id), NULL);
   RETURN ROW(true, CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL OR head.watched_until > clock_timestamp()
     THEN json_strip_nulls(json_build_object('handed', handed_by(g),
                                             'watched', nullif(head.watched_until > clock_timestamp(), false))) END);

@@ -199,10 +199,13 @@ var ofReleases = []mutant{
 		{schema, "IF at IS NULL OR FOUND THEN", "IF at IS NULL THEN"},
 	}, integration, "^TestI8_Release|^TestI9_Tickets"},
 	{"I8 a release that has waited hands nothing on", []edit{
-		{schema, "  g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);\n",
-			"  IF p_at IS NOT NULL THEN\n    g := serve(head, p_at, NULL, coalesce(mine.session_id, " +
-				"head.session_id), NULL);\n  END IF;\n"},
+		{schema, "  g := serve(head, CASE WHEN NOT p_many THEN p_at END, NULL, coalesce(mine.session_id, " +
+			"head.session_id), NULL);\n", "  IF p_at IS NOT NULL THEN\n    g := serve(head, NULL, NULL, " +
+			"coalesce(mine.session_id, head.session_id), NULL);\n  END IF;\n"},
 	}, integration, "^TestI8_Release|^TestSharedLock|^TestLimitIs"},
+	{"I1 a release of many grants where the row was", []edit{
+		{schema, "serve(head, CASE WHEN NOT p_many THEN p_at END, ", "serve(head, p_at, "},
+	}, integration, "^TestI1_AReleaseOfMany"},
 	{"I13 a release waits for its row as long as it takes", []edit{
 		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 " +
 			"FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER " +
