@@ -13,8 +13,9 @@ import (
 
 // AcquireAll takes several locks: all of them or none. It waits in their queues one after another, in byte
 // order of the names where '/' comes before every other byte, whatever their order in the list; so calls of AcquireAll
-// never wait for each other in a circle, with subtrees (WithSubtree) or without. All leases have the same owner
-// (Leases.Context), and each has its own token. The options apply to each lock, WithMaxWait to all together.
+// that all take subtrees (WithSubtree), or all take none, never wait for each other in a circle. Otherwise one may get
+// ErrDeadlock: it holds a lock that another wants with the subtree, and wants a lock below it. All leases have the same
+// owner (Leases.Context), and each has its own token. The options apply to each lock, WithMaxWait to all together.
 //
 // Errors are those of Acquire, and ErrInvalid for an empty list or a repeated name. After an error nothing is
 // held: the locks that it has acquired are taken back as after a cancelled call, for which it waits at most a
