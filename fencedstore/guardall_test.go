@@ -180,7 +180,7 @@ func TestExplainBlamesTheFenceThatWasRefused(t *testing.T) {
 			for state, reason := range map[string]string{"LK001": "expired", "LK003": "unknown"} {
 				said := reason
 				if reason == "unknown" {
-					said = fmt.Sprintf("schema pglock of database token %d has no such grant", decoy.Token())
+					said = fmt.Sprintf("schema pglock of database token %d knows no such grant", decoy.Token())
 				}
 				var lost *pglock.LostError
 				err := fencedstore.Explained(&pgconn.PgError{Severity: "ERROR", Code: state, Detail: "reason=" +

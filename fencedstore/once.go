@@ -92,7 +92,7 @@ func (o opening) openOnce() (opening, error) {
 	var of, keep *string
 	if o.keep > 0 {
 		// PostgreSQL 14 reads no interval of more than 2^31 of any unit.
-		moment := o.of.UTC().Format("2006-01-02T15:04:05.999999Z")
+		moment := protocol.Timestamp(o.of)
 		seconds := fmt.Sprintf("%d.%06d", o.keep/time.Second, o.keep%time.Second/time.Microsecond)
 		of, keep = &moment, &seconds
 	}

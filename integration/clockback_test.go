@@ -91,3 +91,68 @@ func TestI1_I4_I6_AClockThatIsSetBackRevivesNoLeaseOverWhichAnotherWasGranted(t 
 		}
 	}
 }
+
+// A lease may last for longer than a timeout can be when the clock is set back by weeks. Its fence is passed all the
+// same, and the server's limits are what they can be.
+func TestTheFenceIsPassedWhereTheClockWasSetBackByAMonth(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for _, timeouts := range []string{"", "SET statement_timeout = '1min'"} {
+		p := newPeer(t, db.URL())
+		p.exec(t, timeouts)
+		name := "after " + timeouts
+		g := p.mustAcquire(t, name, time.Minute)
+		setBack(t, p, name, 30*24*time.Hour)
+		p.exec(t, `BEGIN`)
+		if err := p.fence(t.Context(), g, name); err != nil {
+			t.Errorf("%q: the fence says %v", timeouts, err)
+			continue
+		}
+		if _, err := p.Exec(t.Context(), `SELECT pglock.seal(ARRAY[$1])`, name); err != nil {
+			t.Errorf("%q: the seal says %v", timeouts, err)
+		}
+		p.exec(t, `COMMIT`)
+	}
+}
+
+// The clock is set back between BEGIN and the fence, or the bypass. What this transaction has passed still is its own,
+// for its guards and for the seal, and COMMIT checks it.
+func TestI3_I4_AClockThatIsSetBackAfterBeginDeniesNoFenceThatWasPassed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := newHastyPeer(t, db.URL())
+	p.exec(t, `CREATE TABLE vaults (id int)`)
+	p.exec(t, `SELECT pglock.guard_table('vaults')`)
+	g := p.mustAcquire(t, "x", time.Minute)
+	p.exec(t, `DO $do$ DECLARE f record; BEGIN
+		FOR f IN SELECT pg_get_functiondef(o.oid) AS text FROM pg_proc o WHERE o.pronamespace = 'pglock'::regnamespace
+			AND o.proname IN ('fence', 'pass_first', 'bypass_guards') LOOP
+			EXECUTE regexp_replace(f.text, '(pg_catalog\.)?(clock|statement)_timestamp\(\)',
+				'(pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.interval ''2 s'')', 'g');
+		END LOOP; END $do$`)
+	for _, begin := range []string{"BEGIN; -- a new row", "BEGIN; -- a row",
+		"BEGIN ISOLATION LEVEL SERIALIZABLE"} {
+		p.exec(t, begin)
+		for _, resource := range []string{"vaults", "another"} {
+			p.exec(t, `SELECT pglock.fence($1, $2, $3, $4, true)`, "x", g.token, g.id, resource)
+		}
+		for what, uses := range map[string]string{
+			"the guard": `INSERT INTO vaults VALUES (1)`, "the seal": `SELECT pglock.seal('{vaults}')`,
+			"the seal of both": `SELECT pglock.seal('{vaults, another}')`,
+		} {
+			p.exec(t, `SAVEPOINT s`)
+			if _, err := p.Exec(t.Context(), uses); err != nil {
+				t.Errorf("%s: %s says %v", begin, what, err)
+			}
+			p.exec(t, `ROLLBACK TO s`)
+		}
+		if _, err := p.Exec(t.Context(), `COMMIT`); err != nil {
+			t.Errorf("%s: COMMIT says %v", begin, err)
+		}
+	}
+	p.exec(t, `BEGIN; SELECT pglock.bypass_guards('because', 'alice')`)
+	if _, err := p.Exec(t.Context(), `INSERT INTO vaults VALUES (1)`); err != nil {
+		t.Errorf("after a bypass: %v", err)
+	}
+	p.exec(t, `ROLLBACK`)
+}

@@ -210,7 +210,7 @@ func (l *look) readHandOvers(r *reader, q *protocol.Queries) {
 	r.ifAllowed(func(r *reader) { // readEvents says so otherwise
 		var n int
 		var all bool
-		if r.row(q.HandOvers, []any{l.Lock, first.Since.Format(time.RFC3339Nano)}, &n, &all); all {
+		if r.row(q.HandOvers, []any{l.Lock, protocol.Timestamp(first.Since)}, &n, &all); all {
 			l.Queue.HandOvers = &n
 		}
 	})

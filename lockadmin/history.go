@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
@@ -105,7 +106,7 @@ func nullTime(t time.Time) *string {
 	if t.IsZero() {
 		return nil
 	}
-	return new(t.UTC().Format(time.RFC3339Nano))
+	return new(protocol.Timestamp(t))
 }
 
 func scanEntry(rows pgx.Rows) (e HistoryEntry, err error) {

@@ -180,7 +180,7 @@ func (p *pruner) call(ctx context.Context, statement string, args ...any) (n int
 func (a *Admin) inTime(ctx context.Context, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if deadline, bounded := ctx.Deadline(); bounded {
-			limit := fmt.Sprint(max(1, time.Until(deadline).Milliseconds()))
+			limit := fmt.Sprint(protocol.Milliseconds(time.Until(deadline)))
 			if _, err := tx.Exec(ctx, protocol.EndInTime, limit); err != nil {
 				return err
 			}

@@ -136,6 +136,7 @@ DROP FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_
 DROP FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[]);
 DROP FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval, p_lasting interval[], p_no_longer timestamptz[], p_alone boolean);
 DROP FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int);
+DROP FUNCTION noted_end(p_name text, p_token bigint);
 DROP FUNCTION raise_lost(p_name text, p_token bigint, p_reason text);
 DROP FUNCTION sweep_subtrees(p_limit int);
 DROP FUNCTION remove_ended(p_name text, p_limit int);
@@ -245,6 +246,7 @@ DROP FUNCTION microseconds_until(p_at timestamptz);
 DROP FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz);
 DROP FUNCTION is_running(p_expires_at timestamptz, p_ended_at timestamptz);
 DROP FUNCTION bound_timeout(p_setting text, p_ms bigint);
+DROP FUNCTION json_time(p_at timestamptz);
 DROP FUNCTION require_durable_commit();
 DROP FUNCTION require_warnings();
 DROP FUNCTION require_unrenewed();

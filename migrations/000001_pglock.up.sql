@@ -434,6 +434,12 @@ AS $$
     THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END AND require_warnings()
 $$;
 
+-- json_time is a time as JSON has it, in UTC. It names no time zone: the session's own TimeZone may give that name
+-- another meaning, and may be too far from UTC for those who read JSON.
+CREATE FUNCTION json_time(p_at timestamptz) RETURNS text
+LANGUAGE sql STABLE
+AS $$ SELECT to_char(p_at AT TIME ZONE interval '0', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') $$;
+
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 means no
 -- limit. transaction_timeout counts from its first value above 0, and a later value is as good as none. So it becomes 0
 -- before, and then counts from now.
@@ -685,6 +691,8 @@ AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 -- takes the same lock besides misleads nobody. It answers false and marks nothing where the connection ends at a
 -- pooler: p_backend_pid is the process that the client was told when it connected. With NULL it marks nothing, and
 -- answers whether the session's row names this process. While somebody else has locked the row it does nothing: NULL.
+-- The lock comes last, and the former one goes in the same expression, which nothing interrupts: otherwise the locks of
+-- calls that fail would pile up until the connection ends.
 --
 -- It is also a sign of life, for life_of. A client that holds gives one every ten seconds, unless it has given another;
 -- with p_version, that of its library, in p_holds how long it may go on holding: as long the row stays, and in p_names
@@ -703,8 +711,7 @@ DECLARE
   few  boolean := (pg_catalog.cardinality(p_names) > 20 OR octet_length(pg_catalog.array_to_string(p_names, '')) > 10240) IS NOT TRUE
     OR refuse('names', pg_catalog.cardinality(p_names)::text, 'be at most 20 names of 512 bytes');
   key  bigint := ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;
-  mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
-    AND pg_try_advisory_lock_shared(key);
+  mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid();
   own  boolean := false;
   was  record;
 BEGIN
@@ -716,18 +723,16 @@ BEGIN
           names = coalesce(p_names, s.names),
           pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
         WHERE s.session_id = me RETURNING s.pid IS NOT DISTINCT FROM pg_backend_pid() INTO own;
-      IF mine AND was.pid = pg_backend_pid() THEN         -- its former mark
-        mine := pg_advisory_unlock_shared(was.mark);
-      END IF;
     ELSE                                                  -- beside an update of the row ON CONFLICT would wait
       INSERT INTO sessions (session_id, holder, alive_until, version, holds_until, names, pid, mark)
         SELECT me, coalesce(p_holder, '-'), clock_timestamp(), p_version, clock_timestamp() + p_holds, p_names,
           CASE WHEN mine THEN p_backend_pid END, CASE WHEN mine THEN key END
         WHERE NOT EXISTS (SELECT FROM sessions o WHERE o.session_id = me) ON CONFLICT (session_id) DO NOTHING;
       own := CASE WHEN FOUND THEN mine END;
-      IF mine AND own IS NULL THEN
-        mine := NOT pg_advisory_unlock_shared(key);
-      END IF;
+    END IF;
+    IF mine AND own THEN
+      own := pg_try_advisory_lock_shared(key) AND (was.pid IS DISTINCT FROM p_backend_pid
+        OR coalesce(pg_advisory_unlock_shared(was.mark), true) IS NOT NULL);
     END IF;
   END IF;
   RETURN own;
@@ -1353,7 +1358,8 @@ BEGIN
   END IF;
   left_ := microseconds_until(free);
   RETURN ROW(false, token, json_strip_nulls(pg_catalog.json_build_object(
-    'holder', holder, 'expires_at', until, 'by', other, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
+    'holder', holder, 'expires_at', json_time(until), 'by', other, 'remaining_us', left_, 'ticket', p_ticket,
+    'place', p_place,
     'first', nullif(p_place = 1 OR left_ = 0 AND (next_waiter(w.name, p_head.served)).ticket >= p_ticket, false),
     'handed', p_handed, 'watched', nullif(p_head.watched_until > clock_timestamp()
       AND (p_handed IS NOT NULL OR p_head.watched_until < 'infinity'), false))));
@@ -1625,7 +1631,8 @@ BEGIN
 END $$;
 
 -- grant_slots gives each request of the batch a slot, the oldest the lowest, and notes its limit in the head: while
--- a lease stands, no other is noted. The caller has locked the slots with a row FOR UPDATE.
+-- a lease stands, no other is noted. The caller has locked the slots with a row FOR UPDATE. It needs the history only
+-- for leases that ran out: an INSERT of no rows waits for a table that is locked, too.
 CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1635,12 +1642,14 @@ DECLARE
 BEGIN
   g.slots := p_slots;
   g.tokens := ARRAY(SELECT draw_token(p_above) FROM pg_catalog.generate_subscripts(p_slots, 1));
-  INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
-      ended_at, number, subtree)
-    SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
-      l.capacity, l.acquired_at, l.expires_at, l.grants, l.subtree
-    FROM pg_catalog.generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
-    WHERE l.expires_at > '-infinity';
+  IF EXISTS (SELECT FROM locks l WHERE l.name = lock AND l.slot = ANY (p_slots) AND l.expires_at > '-infinity') THEN
+    INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
+        ended_at, number, subtree)
+      SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
+        l.capacity, l.acquired_at, l.expires_at, l.grants, l.subtree
+      FROM pg_catalog.generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
+      WHERE l.expires_at > '-infinity';
+  END IF;
   INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
     acquired_at, renewed_at, expires_at, metadata, grants, subtree)
     SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
@@ -1841,10 +1850,11 @@ BEGIN
   RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(p_grant_id)), 'hex') || ' ' || said;
 END $$;
 
--- watch_channel is the channel on which a lock's changes are announced.
+-- watch_channel is the channel on which a lock's changes are announced. It digests the name's bytes as they are stored:
+-- a name need not be UTF-8 where the database has no encoding, or there may be no such character.
 CREATE FUNCTION watch_channel(p_name text) RETURNS text
 LANGUAGE sql STABLE
-AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 40) $$;
+AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, getdatabaseencoding())), 'hex'), 40) $$;
 
 -- announce notifies the new holders of these slots, and the watchers of the locks; a NULL in p_slots means only the
 -- watchers. It returns how many sessions it notified. NOTIFY takes a lock of the whole cluster until its transaction
@@ -2189,8 +2199,8 @@ BEGIN
   SELECT l.token, l.holder, l.expires_at INTO r
     FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
   token := r.token;
-  more := json_strip_nulls(pg_catalog.json_build_object('holder', r.holder, 'expires_at', r.expires_at, 'handed', handed_by(g),
-                                             'watched', nullif(head.watched_until > clock_timestamp(), false)));
+  more := json_strip_nulls(pg_catalog.json_build_object('holder', r.holder, 'expires_at', json_time(r.expires_at),
+    'handed', handed_by(g), 'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
 -- await_row waits until a lease's row can be locked FOR UPDATE, and says whether it can. It locks nothing: what is
@@ -2967,7 +2977,7 @@ AS $$
 BEGIN
   -- Two of the error's fields are for programs: the constraint is the lock's name, the column is the token.
   RAISE EXCEPTION 'the lease of lock % with token % is lost: %', pg_catalog.quote_literal(p_name), p_token,
-      CASE p_reason WHEN 'unknown' THEN pg_catalog.format('schema %I of database %I has no such grant', current_schema(),
+      CASE p_reason WHEN 'unknown' THEN pg_catalog.format('schema %I of database %I knows no such grant', current_schema(),
         current_database())
                     ELSE p_reason END
     USING ERRCODE = CASE p_reason WHEN 'expired' THEN 'LK001' ELSE 'LK003' END,
@@ -2975,10 +2985,28 @@ BEGIN
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
+-- noted_end is how that lease ended, as the history says; NULL if it says nothing, 'unread' if it cannot be read.
+-- A lock must not hang because of its history: noted_end waits for a table that somebody has locked, as VACUUM FULL
+-- does, for a tenth of a second, and of all leases of a statement only once.
+CREATE FUNCTION noted_end(p_name text, p_token bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_custom_plan SET lock_timeout = '100ms'
+AS $$
+BEGIN
+  IF current_setting('pglock.history_locked', true) = statement_timestamp()::text THEN
+    RETURN 'unread';
+  END IF;
+  RETURN (SELECT o.kind FROM events o
+    WHERE o.lock_name = p_name AND o.token = p_token AND o.kind IN ('break', 'takeover', 'expired') LIMIT 1);
+EXCEPTION WHEN OTHERS THEN
+  PERFORM set_config('pglock.history_locked', statement_timestamp()::text, true) WHERE SQLSTATE = '55P03';
+  RETURN 'unread';
+END $$;
+
 -- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if known) is no longer held; NULL while it
 -- is. A grant over a lease that ran out leaves a takeover in the history, and a break leaves a break. A lease with
--- neither was released, whether the history says so or not. It is planned anew each time: a plan from before there was
--- a history would read all of it.
+-- neither was released, whether the history says so or not, if the same epoch has a later grant of the lock. A failover
+-- or a restore that loses a grant loses the later ones of its epoch, too: nobody knows what has become of it.
+-- Both functions are planned anew each time: a plan from before there was a history would read all of it.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS text
 LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_custom_plan
 AS $$
@@ -2993,12 +3021,11 @@ BEGIN
     RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN NOT is_running(r.expires_at, r.ended_at)
       THEN 'expired' END;
   END IF;
-  SELECT o.kind INTO e FROM events o
-    WHERE o.lock_name = p_name AND o.token = p_token AND o.kind IN ('break', 'takeover', 'expired') LIMIT 1;
-  IF FOUND THEN
-    RETURN CASE e WHEN 'break' THEN 'broken' WHEN 'takeover' THEN 'taken over' ELSE e END;
+  e := noted_end(p_name, p_token);
+  IF e IS NOT NULL THEN
+    RETURN CASE e WHEN 'break' THEN 'broken' WHEN 'takeover' THEN 'taken over' WHEN 'unread' THEN 'unknown' ELSE e END;
   END IF;
-  PERFORM FROM locks l WHERE l.name = p_name AND l.token > p_token;
+  PERFORM FROM locks l WHERE l.name = p_name AND l.token > p_token AND l.token >> 36 = p_token >> 36;
   RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
 END $$;
 
@@ -3294,8 +3321,9 @@ BEGIN
 END $$;
 
 -- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a hanging holder does not block the
--- next one at the fence for longer. A lower limit that the user has set stays. It is one expression, because each is
--- set up anew in every transaction, and leaves the rare case to a function of its own, so that it stays small.
+-- next one at the fence for longer. A lower limit that the user has set stays; p_ms is less than the greatest, 2^31.
+-- It is one expression, because each is set up anew in every transaction, and leaves the rare case to a function of
+-- its own, so that it stays small.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -3364,13 +3392,14 @@ BEGIN
     -- Refused in any case. One that was overtaken gets the stale token's error first, without waiting for anybody.
     PERFORM {{schema}}.refuse_fence(p_name, p_token, p_grant_id, p_resource, p_database_id, p_slot);
   END IF;
-  ms := GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8 OPERATOR(pg_catalog.+) 1;
+  ms := LEAST(GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000), 2147483000)::pg_catalog.int8 OPERATOR(pg_catalog.+) 1;
   ms := CASE WHEN p_time_limit IS NULL THEN ms ELSE {{schema}}.limited(ms, p_time_limit) END;
   ok := {{schema}}.bound_transaction(ms) AND {{schema}}.require_warnings()
     AND (NOT r.subtree OR {{schema}}.is_covered(r.resource, p_name, r.slot));
   UPDATE {{schema}}.fences f SET last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
       fenced_xact = pg_catalog.pg_current_xact_id(),
-      advanced_at = GREATEST(pg_catalog.clock_timestamp(), pg_catalog.statement_timestamp())   -- see fence_commit
+      advanced_at = GREATEST(pg_catalog.clock_timestamp(), pg_catalog.statement_timestamp(),  -- see fence_commit
+        pg_catalog.transaction_timestamp())               -- and seal: the clock may have been set back since BEGIN
     WHERE reads AND f.resource OPERATOR(pg_catalog.=) r.resource AND (f.last_token OPERATOR(pg_catalog.<) p_token
       OR p_allow_same_token AND f.last_token OPERATOR(pg_catalog.=) p_token
          AND f.grant_id OPERATOR(pg_catalog.=) p_grant_id);
@@ -3446,10 +3475,11 @@ DECLARE
 BEGIN
   INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
     VALUES (p_resource, p_token, p_name, p_slot, p_grant_id, pg_current_xact_id(),
-            GREATEST(clock_timestamp(), statement_timestamp()))
+            GREATEST(clock_timestamp(), statement_timestamp(), transaction_timestamp()))
     ON CONFLICT (resource) DO UPDATE SET
       last_token = p_token, lock_name = p_name, slot = p_slot, grant_id = p_grant_id,
-      fenced_xact = pg_current_xact_id(), advanced_at = GREATEST(clock_timestamp(), statement_timestamp())
+      fenced_xact = pg_current_xact_id(),
+      advanced_at = GREATEST(clock_timestamp(), statement_timestamp(), transaction_timestamp())
       WHERE f.last_token < p_token OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id;
   IF NOT FOUND THEN
     PERFORM raise_stale(p_resource, p_token, (SELECT f.last_token FROM fences f WHERE f.resource = p_resource));
@@ -4074,8 +4104,9 @@ AS $$
 DECLARE
   ok boolean := is_operator(p_reason, p_actor);
 BEGIN
-  INSERT INTO events (kind, lock_name, token, actor, reason, xact)
-    VALUES ('bypass', '', 0, p_actor, p_reason, pg_current_xact_id());
+  INSERT INTO events (kind, at, lock_name, token, actor, reason, xact)
+    VALUES ('bypass', GREATEST(clock_timestamp(), transaction_timestamp()), '', 0, p_actor, p_reason,
+            pg_current_xact_id());
   RETURN pg_current_xact_id();
 END $$;
 
@@ -4251,10 +4282,11 @@ AS $$
 $$;
 
 -- last_with is a text that no text of up to 512 bytes with this prefix comes after, in byte order; NULL where the
--- database's encoding has no such text.
+-- database's encoding has no such text. The planner computes a chr of a constant whatever the encoding is.
 CREATE FUNCTION last_with(p_prefix text) RETURNS text
 LANGUAGE sql STABLE
-AS $$ SELECT CASE getdatabaseencoding() WHEN 'UTF8' THEN p_prefix || repeat(chr(1114111), 128) END $$;
+AS $$ SELECT CASE getdatabaseencoding() WHEN 'UTF8' THEN p_prefix
+       || repeat(chr(CASE getdatabaseencoding() WHEN 'UTF8' THEN 1114111 ELSE 65 END), 128) END $$;
 
 -- walks_index lets the planner walk an index and nothing else, for a page in the order of names: a plan for a page of
 -- unknown size would read and sort the whole table. It holds until the end of the function that calls it, which has SET
@@ -5562,8 +5594,8 @@ END $$;
 -- a grant over a lease that was not over. A grant by which the holder hands its lease over has changed ended_at.
 --
 -- A lock must not hang because of its history. If the entry cannot be written, or the table of events is locked for
--- longer than a tenth of a second, note_tenure warns and the release goes on. The numbers of the row's tenures then
--- show the gap.
+-- longer than a tenth of a second, note_tenure warns and the release goes on. Of all releases of a statement only one
+-- waits. The numbers of the row's tenures then show the gap.
 CREATE FUNCTION note_tenure() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '100ms'
 AS $$
@@ -5571,6 +5603,9 @@ DECLARE
   granted boolean := NEW.grants <> OLD.grants;
   handed  boolean := granted AND NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at;
 BEGIN
+  IF current_setting('pglock.history_locked', true) = statement_timestamp()::text THEN
+    RAISE EXCEPTION 'the history is still locked';
+  END IF;
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity,
       granted_at, ended_at, number, subtree)
     VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
@@ -5581,6 +5616,7 @@ BEGIN
   RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
   RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, pg_catalog.quote_literal(OLD.name), SQLERRM;
+  PERFORM set_config('pglock.history_locked', statement_timestamp()::text, true) WHERE SQLSTATE = '55P03';
   RETURN NULL;
 END $$;
 

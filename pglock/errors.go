@@ -156,7 +156,9 @@ const (
 	ReasonBroken    Reason = "broken"     // an operator ended it
 	ReasonTakenOver Reason = "taken over" // it expired, and the lock was granted again
 	ReasonReleased  Reason = "released"   // somebody else who knows the grant ID released it
-	ReasonUnknown   Reason = "unknown"    // this database has no such grant: pruned, restored, or another database
+	// this database knows no such grant: it was pruned, restored, lost in a failover, or is of another database; or the
+	// history, which would say what ended it, cannot be read
+	ReasonUnknown Reason = "unknown"
 )
 
 // LostError says which lease was lost and why. It is an ErrLost and nothing else: Err is there for people to read, and

@@ -228,9 +228,10 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 		return func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = m }
 	}
 	both := func(a, b func(*pgxpool.Config)) func(*pgxpool.Config) { return func(c *pgxpool.Config) { a(c); b(c) } }
-	odd := params("datestyle", "SQL, DMY", "intervalstyle", "sql_standard", "timezone", "Asia/Kathmandu",
+	odd := params("datestyle", "SQL, DMY", "intervalstyle", "sql_standard", "timezone", "<z>150:00", // Z is not UTC
 		"extra_float_digits", "0")
 	hostilePath := params("search_path", "hostile, pg_catalog")
+	arrayNulls := params("array_nulls", "off")
 	replica := params("session_replication_role", "replica")
 	noStandard := both(params("standard_conforming_strings", "off", "backslash_quote", "on"),
 		mode(pgx.QueryExecModeExec))
@@ -269,10 +270,11 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 		"serializable":    params("default_transaction_isolation", "serializable"),
 		"serializable, simple": both(params("default_transaction_isolation", "serializable"),
 			mode(pgx.QueryExecModeSimpleProtocol)),
-		"odd styles":                odd,
-		"odd styles, exec":          both(odd, mode(pgx.QueryExecModeExec)),
-		"odd styles, simple":        both(odd, mode(pgx.QueryExecModeSimpleProtocol)),
-		"other styles":              params("datestyle", "German", "intervalstyle", "postgres_verbose"),
+		"odd styles":         odd,
+		"odd styles, exec":   both(odd, mode(pgx.QueryExecModeExec)),
+		"odd styles, simple": both(odd, mode(pgx.QueryExecModeSimpleProtocol)),
+		"other styles": params("datestyle", "German", "intervalstyle", "postgres_verbose",
+			"timezone", "Asia/Kathmandu"),
 		"ISO intervals":             params("intervalstyle", "iso_8601"),
 		"statement_timeout":         params("statement_timeout", "5s"),
 		"lock_timeout":              params("lock_timeout", "500ms"),
@@ -281,7 +283,11 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 		"session_replication_role":  replica,
 		"client_encoding SQL_ASCII": params("client_encoding", "SQL_ASCII"),
 		"standard strings off":      noStandard,
-		"array nulls off":           params("array_nulls", "off"),
+		"TimeZone with seconds":     both(params("timezone", "0.01"), mode(pgx.QueryExecModeExec)),
+		"TimeZone named as UTC":     params("timezone", "<utc>-5"),
+		"array nulls off":           arrayNulls,
+		"array nulls off, exec":     both(arrayNulls, mode(pgx.QueryExecModeExec)),
+		"array nulls off, simple":   both(arrayNulls, mode(pgx.QueryExecModeSimpleProtocol)),
 		"check_function_bodies off": params("check_function_bodies", "off", "row_security", "off"),
 	} {
 		if !pgtest.Among(name, "several at once", "temporary table named as ours", "one connection",

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,13 +37,16 @@ const limit = `SELECT pg_catalog.set_config('statement_timeout', '%[1]d', true)
 	WHERE pg_catalog.current_setting('statement_timeout') OPERATOR(pg_catalog.=) '0'
 		OR pg_catalog.current_setting('statement_timeout')::pg_catalog.interval OPERATOR(pg_catalog.>) '%[1]d ms'`
 
+// Milliseconds is d as a timeout of the server's, from one millisecond to the greatest that it knows, 24 days.
+func Milliseconds(d time.Duration) int64 { return min(max(1, d.Milliseconds()), math.MaxInt32) }
+
 // before are the statements that go before the step's own, in its transaction; none if it is a transaction by itself.
 func (s Step) before(explicit bool) (all []string) {
 	if explicit || s.Limit > 0 {
 		all = append(all, "begin isolation level read committed")
 	}
 	if s.Limit > 0 {
-		all = append(all, fmt.Sprintf(limit, max(1, s.Limit.Milliseconds())))
+		all = append(all, fmt.Sprintf(limit, Milliseconds(s.Limit)))
 	}
 	return all
 }

@@ -9,9 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
+}
 
 // text is a step that reads one text.
 func text(sql string, into *[]string, args ...any) Step {
@@ -124,6 +127,16 @@ func TestALimitOnlyLowersTheTimeoutOfTheSession(t *testing.T) {
 		if err != nil || !slices.Equal(got, []string{want}) {
 			t.Errorf("timeout %s: %v while the step ran, %v; want %s", was, got, err, want)
 		}
+	}
+	if _, err := conn.Exec(t.Context(), "SET statement_timeout = 0"); err != nil {
+		t.Fatal(err)
+	}
+	var e Executor
+	var got []string
+	year := text("SELECT setting FROM pg_settings WHERE name = 'statement_timeout'", &got)
+	year.Limit = 365 * 24 * time.Hour
+	if err := e.Run(t.Context(), conn, year); err != nil || !slices.Equal(got, []string{"2147483647"}) {
+		t.Errorf("with a limit of a year: %v while the step ran, %v; want the greatest timeout that there is", got, err)
 	}
 }
 

@@ -32,6 +32,12 @@ type Queries struct {
 // times finds {{at column}} in a query.
 var times = regexp.MustCompile(`\{\{at ([\w.()]+)\}\}`)
 
+// nulls is an array in which one value stands for NULL: a session with array_nulls off reads no NULL in the text of an
+// array, and unprepared statements send texts.
+func nulls(array, value string) string {
+	return "pg_catalog.array_replace(" + array + ", " + value + ", NULL)"
+}
+
 // NewQueries gives the statements for a schema.
 func NewQueries(schema string) *Queries {
 	in := func(q string) string {
@@ -60,8 +66,8 @@ func NewQueries(schema string) *Queries {
 				$12::pg_catalog.uuid, $13::pg_catalog.bool, true) OFFSET 0) f (a)`),
 		acquireMany: in(`SELECT n, granted, token, more::pg_catalog.text
 			FROM {{schema}}.acquire_leases($1::pg_catalog.text[], $2::pg_catalog.text[]::pg_catalog.uuid[], $3::pg_catalog.uuid,
-				$4::pg_catalog.text[], $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.jsonb[],
-				$7::pg_catalog.bool[], $8::pg_catalog.text[], $9::pg_catalog.int4[], $10::pg_catalog.bool[],
+				$4::pg_catalog.text[], $5::pg_catalog.text[]::pg_catalog.interval[], ` + nulls("$6::pg_catalog.text[]", "''") + `::pg_catalog.jsonb[],
+				$7::pg_catalog.bool[], $8::pg_catalog.text[], ` + nulls("$9::pg_catalog.int4[]", "0") + `, $10::pg_catalog.bool[],
 				$11::pg_catalog.interval, $12::pg_catalog.text[]::pg_catalog.uuid[], $13::pg_catalog.bool[], true)`),
 		acquireSubtree: in(`SELECT NULL::pg_catalog.int8, (a).granted, (a).token, (a).more::pg_catalog.text
 			FROM (SELECT {{schema}}.acquire_subtree($1::pg_catalog.text, $2::pg_catalog.uuid, $3::pg_catalog.uuid,
@@ -70,7 +76,8 @@ func NewQueries(schema string) *Queries {
 				$12::pg_catalog.uuid, $13::pg_catalog.bool, true) OFFSET 0) f (a)`),
 		renewAll: in(`SELECT n, outcome, {{at expires_at}}, remaining_us
 			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[],
-				NULL, $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.timestamptz[], true)`),
+				NULL, ` + nulls("$5::pg_catalog.text[]", "''") + `::pg_catalog.interval[],
+				` + nulls("$6::pg_catalog.text[]", "''") + `::pg_catalog.timestamptz[], true)`),
 		look: in(`SELECT ticket, ahead, remaining_us, circle, served, kept
 			FROM {{schema}}.look($1::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.interval, $4::pg_catalog.int8[])
 			WHERE ` + async + ` IS NOT NULL`),
@@ -78,7 +85,8 @@ func NewQueries(schema string) *Queries {
 		renew: in(`SELECT outcome, remaining_us, {{at expires_at}}
 			FROM {{schema}}.renew_leases(ARRAY[$1::pg_catalog.text], ARRAY[$2::pg_catalog.int8], ARRAY[$3::pg_catalog.uuid],
 				ARRAY[$4::pg_catalog.int4], $5::pg_catalog.interval,
-				$6::pg_catalog.text[]::pg_catalog.interval[], $7::pg_catalog.text[]::pg_catalog.timestamptz[], true)`),
+				` + nulls("$6::pg_catalog.text[]", "''") + `::pg_catalog.interval[],
+				` + nulls("$7::pg_catalog.text[]", "''") + `::pg_catalog.timestamptz[], true)`),
 		checkMany: in(`SELECT n, reason, remaining_us
 			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
 		timeline: in(`SELECT since_us FROM {{schema}}.timeline()`),
@@ -104,7 +112,7 @@ func NewQueries(schema string) *Queries {
 		// NOTIFY holds a lock of the whole cluster until its transaction ends, so that transaction must not wait for
 		// the disk.
 		announce: in(`SELECT a.told, ` + async + `
-			FROM {{schema}}.announce($1::pg_catalog.text[], $2::pg_catalog.int4[]) AS a (told)`),
+			FROM {{schema}}.announce($1::pg_catalog.text[], ` + nulls("$2::pg_catalog.int4[]", "-1") + `) AS a (told)`),
 		notify: in(`SELECT pg_catalog.pg_notify($1::pg_catalog.text, $2::pg_catalog.text)::pg_catalog.text, ` + async),
 		Watch: in(`SELECT {{info}}, w.channel, ` + async + `
 			FROM {{schema}}.watch($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.interval) w`),

@@ -28,12 +28,12 @@ func (q *Queries) Acquire(requests []Request, answers []Answer) Step {
 	n := len(requests)
 	names, grantIDs, holders, ttls, modes, owners := make([]string, n), make([]string, n), make([]string,
 		n), make([]string, n), make([]string, n), make([]string, n)
-	metadata, capacities := make([]*string, n), make([]*int, n)
+	metadata, capacities := make([]string, n), make([]int, n)
 	retries, waits, nested := make([]bool, n), make([]bool, n), make([]bool, n)
 	for i, a := range requests {
 		names[i], grantIDs[i], holders[i], ttls[i], modes[i] = a.Name, a.GrantID.String(), a.Holder, Interval(a.TTL+
 			a.Grace), a.Mode
-		owners[i], capacities[i], metadata[i] = a.Owner.String(), a.capacity(), a.metadata()
+		owners[i], capacities[i], metadata[i] = a.Owner.String(), a.Capacity, string(a.Metadata)
 		retries[i], waits[i], nested[i] = a.Retry, a.Wait, a.Nested
 	}
 	session := requests[0].Session
@@ -301,7 +301,14 @@ func (q *Queries) Timeline(us **int64) Step {
 
 // Announce notifies the new holders of a slot of these locks, and the watchers; told is the number of hints.
 func (q *Queries) Announce(names []string, slots []*int, told *int64) Step {
-	return Step{SQL: q.announce, Args: []any{names, slots}, Scan: func(rows pgx.Rows) error {
+	numbers := make([]int, len(slots))
+	for i, slot := range slots {
+		numbers[i] = -1
+		if slot != nil {
+			numbers[i] = *slot
+		}
+	}
+	return Step{SQL: q.announce, Args: []any{names, numbers}, Scan: func(rows pgx.Rows) error {
 		return rows.Scan(told, nil)
 	}}
 }
@@ -318,6 +325,9 @@ func Moment(us *int64) time.Time {
 	}
 	return time.UnixMicro(*us).UTC()
 }
+
+// Timestamp is t as PostgreSQL reads it in every session: a TimeZone may have the name Z, and another meaning for it.
+func Timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.999999-07:00") }
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
@@ -351,21 +361,19 @@ func columns(claims []Claim) []any {
 }
 
 // extensions are what the claims say of extensions, as the arguments of renew_leases; nil where they say nothing.
-func extensions(claims []Claim) (lasting, noLonger []*string) {
+func extensions(claims []Claim) (lasting, noLonger []string) {
 	for i, c := range claims {
 		if c.Lasting == 0 && c.NoLonger == 0 {
 			continue
 		}
 		if lasting == nil {
-			lasting, noLonger = make([]*string, len(claims)), make([]*string, len(claims))
+			lasting, noLonger = make([]string, len(claims)), make([]string, len(claims))
 		}
 		if c.Lasting > 0 {
-			text := Interval(c.Lasting)
-			lasting[i] = &text
+			lasting[i] = Interval(c.Lasting)
 		}
 		if c.NoLonger != 0 {
-			text := Moment(&c.NoLonger).Format("2006-01-02T15:04:05.999999Z")
-			noLonger[i] = &text
+			noLonger[i] = Timestamp(Moment(&c.NoLonger))
 		}
 	}
 	return lasting, noLonger

@@ -161,6 +161,12 @@ AS $$
     THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END AND require_warnings()
 $$;
 
+-- json_time is a time as JSON has it, in UTC. It names no time zone: the session's own TimeZone may give that name
+-- another meaning, and may be too far from UTC for those who read JSON.
+CREATE FUNCTION json_time(p_at timestamptz) RETURNS text
+LANGUAGE sql STABLE
+AS $$ SELECT to_char(p_at AT TIME ZONE interval '0', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') $$;
+
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 means no
 -- limit. transaction_timeout counts from its first value above 0, and a later value is as good as none. So it becomes 0
 -- before, and then counts from now.

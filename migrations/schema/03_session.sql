@@ -12,6 +12,8 @@ AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 -- takes the same lock besides misleads nobody. It answers false and marks nothing where the connection ends at a
 -- pooler: p_backend_pid is the process that the client was told when it connected. With NULL it marks nothing, and
 -- answers whether the session's row names this process. While somebody else has locked the row it does nothing: NULL.
+-- The lock comes last, and the former one goes in the same expression, which nothing interrupts: otherwise the locks of
+-- calls that fail would pile up until the connection ends.
 --
 -- It is also a sign of life, for life_of. A client that holds gives one every ten seconds, unless it has given another;
 -- with p_version, that of its library, in p_holds how long it may go on holding: as long the row stays, and in p_names
@@ -30,8 +32,7 @@ DECLARE
   few  boolean := (cardinality(p_names) > 20 OR octet_length(array_to_string(p_names, '')) > 10240) IS NOT TRUE
     OR refuse('names', cardinality(p_names)::text, 'be at most 20 names of 512 bytes');
   key  bigint := ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;
-  mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
-    AND pg_try_advisory_lock_shared(key);
+  mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid();
   own  boolean := false;
   was  record;
 BEGIN
@@ -43,18 +44,16 @@ BEGIN
           names = coalesce(p_names, s.names),
           pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
         WHERE s.session_id = me RETURNING s.pid IS NOT DISTINCT FROM pg_backend_pid() INTO own;
-      IF mine AND was.pid = pg_backend_pid() THEN         -- its former mark
-        mine := pg_advisory_unlock_shared(was.mark);
-      END IF;
     ELSE                                                  -- beside an update of the row ON CONFLICT would wait
       INSERT INTO sessions (session_id, holder, alive_until, version, holds_until, names, pid, mark)
         SELECT me, coalesce(p_holder, '-'), clock_timestamp(), p_version, clock_timestamp() + p_holds, p_names,
           CASE WHEN mine THEN p_backend_pid END, CASE WHEN mine THEN key END
         WHERE NOT EXISTS (SELECT FROM sessions o WHERE o.session_id = me) ON CONFLICT (session_id) DO NOTHING;
       own := CASE WHEN FOUND THEN mine END;
-      IF mine AND own IS NULL THEN
-        mine := NOT pg_advisory_unlock_shared(key);
-      END IF;
+    END IF;
+    IF mine AND own THEN
+      own := pg_try_advisory_lock_shared(key) AND (was.pid IS DISTINCT FROM p_backend_pid
+        OR coalesce(pg_advisory_unlock_shared(was.mark), true) IS NOT NULL);
     END IF;
   END IF;
   RETURN own;

@@ -209,7 +209,8 @@ BEGIN
   END IF;
   left_ := microseconds_until(free);
   RETURN ROW(false, token, json_strip_nulls(json_build_object(
-    'holder', holder, 'expires_at', until, 'by', other, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
+    'holder', holder, 'expires_at', json_time(until), 'by', other, 'remaining_us', left_, 'ticket', p_ticket,
+    'place', p_place,
     'first', nullif(p_place = 1 OR left_ = 0 AND (next_waiter(w.name, p_head.served)).ticket >= p_ticket, false),
     'handed', p_handed, 'watched', nullif(p_head.watched_until > clock_timestamp()
       AND (p_handed IS NOT NULL OR p_head.watched_until < 'infinity'), false))));
@@ -481,7 +482,8 @@ BEGIN
 END $$;
 
 -- grant_slots gives each request of the batch a slot, the oldest the lowest, and notes its limit in the head: while
--- a lease stands, no other is noted. The caller has locked the slots with a row FOR UPDATE.
+-- a lease stands, no other is noted. The caller has locked the slots with a row FOR UPDATE. It needs the history only
+-- for leases that ran out: an INSERT of no rows waits for a table that is locked, too.
 CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -491,12 +493,14 @@ DECLARE
 BEGIN
   g.slots := p_slots;
   g.tokens := ARRAY(SELECT draw_token(p_above) FROM generate_subscripts(p_slots, 1));
-  INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
-      ended_at, number, subtree)
-    SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
-      l.capacity, l.acquired_at, l.expires_at, l.grants, l.subtree
-    FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
-    WHERE l.expires_at > '-infinity';
+  IF EXISTS (SELECT FROM locks l WHERE l.name = lock AND l.slot = ANY (p_slots) AND l.expires_at > '-infinity') THEN
+    INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
+        ended_at, number, subtree)
+      SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
+        l.capacity, l.acquired_at, l.expires_at, l.grants, l.subtree
+      FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
+      WHERE l.expires_at > '-infinity';
+  END IF;
   INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
     acquired_at, renewed_at, expires_at, metadata, grants, subtree)
     SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
@@ -697,10 +701,11 @@ BEGIN
   RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(p_grant_id)), 'hex') || ' ' || said;
 END $$;
 
--- watch_channel is the channel on which a lock's changes are announced.
+-- watch_channel is the channel on which a lock's changes are announced. It digests the name's bytes as they are stored:
+-- a name need not be UTF-8 where the database has no encoding, or there may be no such character.
 CREATE FUNCTION watch_channel(p_name text) RETURNS text
 LANGUAGE sql STABLE
-AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 40) $$;
+AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, getdatabaseencoding())), 'hex'), 40) $$;
 
 -- announce notifies the new holders of these slots, and the watchers of the locks; a NULL in p_slots means only the
 -- watchers. It returns how many sessions it notified. NOTIFY takes a lock of the whole cluster until its transaction

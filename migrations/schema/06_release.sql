@@ -299,8 +299,8 @@ BEGIN
   SELECT l.token, l.holder, l.expires_at INTO r
     FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
   token := r.token;
-  more := json_strip_nulls(json_build_object('holder', r.holder, 'expires_at', r.expires_at, 'handed', handed_by(g),
-                                             'watched', nullif(head.watched_until > clock_timestamp(), false)));
+  more := json_strip_nulls(json_build_object('holder', r.holder, 'expires_at', json_time(r.expires_at),
+    'handed', handed_by(g), 'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
 -- await_row waits until a lease's row can be locked FOR UPDATE, and says whether it can. It locks nothing: what is

@@ -47,8 +47,9 @@ BEGIN
 END $$;
 
 -- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a hanging holder does not block the
--- next one at the fence for longer. A lower limit that the user has set stays. It is one expression, because each is
--- set up anew in every transaction, and leaves the rare case to a function of its own, so that it stays small.
+-- next one at the fence for longer. A lower limit that the user has set stays; p_ms is less than the greatest, 2^31.
+-- It is one expression, because each is set up anew in every transaction, and leaves the rare case to a function of
+-- its own, so that it stays small.
 CREATE FUNCTION bound_transaction(p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -108,13 +109,14 @@ BEGIN
     -- Refused in any case. One that was overtaken gets the stale token's error first, without waiting for anybody.
     PERFORM {{schema}}.refuse_fence(p_name, p_token, p_grant_id, p_resource, p_database_id, p_slot);
   END IF;
-  ms := GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8 OPERATOR(pg_catalog.+) 1;
+  ms := LEAST(GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000), 2147483000)::pg_catalog.int8 OPERATOR(pg_catalog.+) 1;
   ms := CASE WHEN p_time_limit IS NULL THEN ms ELSE {{schema}}.limited(ms, p_time_limit) END;
   ok := {{schema}}.bound_transaction(ms) AND {{schema}}.require_warnings()
     AND (NOT r.subtree OR {{schema}}.is_covered(r.resource, p_name, r.slot));
   UPDATE {{schema}}.fences f SET last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
       fenced_xact = pg_catalog.pg_current_xact_id(),
-      advanced_at = GREATEST(pg_catalog.clock_timestamp(), pg_catalog.statement_timestamp())   -- see fence_commit
+      advanced_at = GREATEST(pg_catalog.clock_timestamp(), pg_catalog.statement_timestamp(),  -- see fence_commit
+        pg_catalog.transaction_timestamp())               -- and seal: the clock may have been set back since BEGIN
     WHERE reads AND f.resource OPERATOR(pg_catalog.=) r.resource AND (f.last_token OPERATOR(pg_catalog.<) p_token
       OR p_allow_same_token AND f.last_token OPERATOR(pg_catalog.=) p_token
          AND f.grant_id OPERATOR(pg_catalog.=) p_grant_id);
@@ -187,10 +189,11 @@ DECLARE
 BEGIN
   INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
     VALUES (p_resource, p_token, p_name, p_slot, p_grant_id, pg_current_xact_id(),
-            GREATEST(clock_timestamp(), statement_timestamp()))
+            GREATEST(clock_timestamp(), statement_timestamp(), transaction_timestamp()))
     ON CONFLICT (resource) DO UPDATE SET
       last_token = p_token, lock_name = p_name, slot = p_slot, grant_id = p_grant_id,
-      fenced_xact = pg_current_xact_id(), advanced_at = GREATEST(clock_timestamp(), statement_timestamp())
+      fenced_xact = pg_current_xact_id(),
+      advanced_at = GREATEST(clock_timestamp(), statement_timestamp(), transaction_timestamp())
       WHERE f.last_token < p_token OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id;
   IF NOT FOUND THEN
     PERFORM raise_stale(p_resource, p_token, (SELECT f.last_token FROM fences f WHERE f.resource = p_resource));

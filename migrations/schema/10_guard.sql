@@ -364,7 +364,8 @@ AS $$
 DECLARE
   ok boolean := is_operator(p_reason, p_actor);
 BEGIN
-  INSERT INTO events (kind, lock_name, token, actor, reason, xact)
-    VALUES ('bypass', '', 0, p_actor, p_reason, pg_current_xact_id());
+  INSERT INTO events (kind, at, lock_name, token, actor, reason, xact)
+    VALUES ('bypass', GREATEST(clock_timestamp(), transaction_timestamp()), '', 0, p_actor, p_reason,
+            pg_current_xact_id());
   RETURN pg_current_xact_id();
 END $$;

@@ -28,10 +28,11 @@ AS $$
 $$;
 
 -- last_with is a text that no text of up to 512 bytes with this prefix comes after, in byte order; NULL where the
--- database's encoding has no such text.
+-- database's encoding has no such text. The planner computes a chr of a constant whatever the encoding is.
 CREATE FUNCTION last_with(p_prefix text) RETURNS text
 LANGUAGE sql STABLE
-AS $$ SELECT CASE getdatabaseencoding() WHEN 'UTF8' THEN p_prefix || repeat(chr(1114111), 128) END $$;
+AS $$ SELECT CASE getdatabaseencoding() WHEN 'UTF8' THEN p_prefix
+       || repeat(chr(CASE getdatabaseencoding() WHEN 'UTF8' THEN 1114111 ELSE 65 END), 128) END $$;
 
 -- walks_index lets the planner walk an index and nothing else, for a page in the order of names: a plan for a page of
 -- unknown size would read and sort the whole table. It holds until the end of the function that calls it, which has SET

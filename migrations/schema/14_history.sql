@@ -4,8 +4,8 @@
 -- a grant over a lease that was not over. A grant by which the holder hands its lease over has changed ended_at.
 --
 -- A lock must not hang because of its history. If the entry cannot be written, or the table of events is locked for
--- longer than a tenth of a second, note_tenure warns and the release goes on. The numbers of the row's tenures then
--- show the gap.
+-- longer than a tenth of a second, note_tenure warns and the release goes on. Of all releases of a statement only one
+-- waits. The numbers of the row's tenures then show the gap.
 CREATE FUNCTION note_tenure() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '100ms'
 AS $$
@@ -13,6 +13,9 @@ DECLARE
   granted boolean := NEW.grants <> OLD.grants;
   handed  boolean := granted AND NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at;
 BEGIN
+  IF current_setting('pglock.history_locked', true) = statement_timestamp()::text THEN
+    RAISE EXCEPTION 'the history is still locked';
+  END IF;
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity,
       granted_at, ended_at, number, subtree)
     VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
@@ -23,6 +26,7 @@ BEGIN
   RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
   RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, quote_literal(OLD.name), SQLERRM;
+  PERFORM set_config('pglock.history_locked', statement_timestamp()::text, true) WHERE SQLSTATE = '55P03';
   RETURN NULL;
 END $$;
 

@@ -23,6 +23,18 @@ var ofFences = []mutant{
 	{"I17 an advisory write is told as done that the standby may not have", []edit{
 		{"advisory/write.go", "\tif err == nil && protocol.Unconfirmed(h.session.conn) {", "\tif false {"},
 	}, integration, "^TestI17_CancelledStandbyWaitOfAn"},
+	{"I3 I4 a fence's first row is older than its transaction where the clock was set back", []edit{
+		{schema, "            GREATEST(clock_timestamp(), statement_timestamp(), transaction_timestamp()))",
+			"            GREATEST(clock_timestamp(), statement_timestamp()))"},
+	}, integration, "^TestI3_I4_AClockThatIsSetBack"},
+	{"I3 I4 a fence's row is older than its transaction where the clock was set back", []edit{
+		{schema, "pg_catalog.statement_timestamp(),  -- see fence_commit\n        " +
+			"pg_catalog.transaction_timestamp())", "pg_catalog.statement_timestamp())"},
+	}, integration, "^TestI3_I4_AClockThatIsSetBack"},
+	{"the fence asks for a timeout that the server does not know", []edit{
+		{schema, "LEAST(GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000), 2147483000)",
+			"GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000)"},
+	}, integration, "^TestTheFenceIsPassedWhere"},
 	{"a failed extension is a time limit of zero", []edit{
 		{"fencedstore/timelimit.go", "p.At.IsZero() || ", ""},
 	}, "./fencedstore", "^TestNoTimeLimitEnds"},

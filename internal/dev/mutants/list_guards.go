@@ -182,7 +182,7 @@ var ofGuards = []mutant{
 	{"I5 the ID of a session determines the mark of its heartbeat", []edit{
 		{schema, "left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;",
 			"left(replace(me::text, '-', ''), 16))::bit(64)::bigint;"},
-		{schema, "AND pg_try_advisory_lock_shared(key);", "AND pg_try_advisory_lock(key);"},
+		{schema, "own := pg_try_advisory_lock_shared(key)", "own := pg_try_advisory_lock(key)"},
 	}, administration, "^TestI5_NobodyPoses"},
 	{"I5 a circle shows owners", []edit{
 		{schema, "pg_catalog.jsonb_build_object('lock', e.lock, 'waiter',", "pg_catalog.to_jsonb(e) || " +

@@ -43,6 +43,25 @@ var ofHistory = []mutant{
 		{schema, "EXCEPTION WHEN OTHERS THEN\n  RAISE WARNING 'the history lacks", "EXCEPTION WHEN division_by_zero " +
 			"THEN\n  RAISE WARNING 'the history lacks"},
 	}, administration, "^TestAReleaseGoesOn"},
+	{"a grant that a failover has lost was released", []edit{
+		{schema, "l.token > p_token AND l.token >> 36 = p_token >> 36;", "l.token > p_token;"},
+	}, library, "^TestGrantThatAFailover"},
+	{"history: a lost lease waits for it as long as it is locked", []edit{
+		{schema, "SET plan_cache_mode = force_custom_plan SET lock_timeout = '100ms'\nAS $$",
+			"SET plan_cache_mode = force_custom_plan\nAS $$"},
+	}, library, "^TestLostLeaseWhoseEnd"},
+	{"history: each lost lease of a statement waits for it", []edit{
+		{schema, "  IF current_setting('pglock.history_locked', true) = statement_timestamp()::text THEN\n    RETURN " +
+			"'unread';\n  END IF;\n", ""},
+	}, library, "^TestStatementWaitsOnce"},
+	{"history: each release of a statement waits for it", []edit{
+		{schema, "  IF current_setting('pglock.history_locked', true) = statement_timestamp()::text THEN\n    RAISE " +
+			"EXCEPTION 'the history is still locked';\n  END IF;\n", ""},
+	}, library, "^TestReleasesAndGrants"},
+	{"history: a grant of slots waits for it without an entry", []edit{
+		{schema, "  IF EXISTS (SELECT FROM locks l WHERE l.name = lock AND l.slot = ANY (p_slots) AND l.expires_at > " +
+			"'-infinity') THEN\n", "  IF true THEN\n"},
+	}, library, "^TestReleasesAndGrants"},
 	{"history: a slot's grants are not counted", []edit{
 		{schema, "metadata = EXCLUDED.metadata, grants = l.grants + 1,", "metadata = EXCLUDED.metadata,"},
 	}, administration, "^TestAtLevelAll"},

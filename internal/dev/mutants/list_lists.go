@@ -6,6 +6,23 @@ var ofLists = []mutant{
 		{"internal/protocol/execute.go", "interval OPERATOR(pg_catalog.>) '%[1]d ms'",
 			"interval OPERATOR(pg_catalog.>) '0 ms'"},
 	}, "./internal/protocol", "^TestALimit"},
+	{"lists: the last text with a prefix needs a character of UTF-8", []edit{
+		{schema, "repeat(chr(CASE getdatabaseencoding() WHEN 'UTF8' THEN 1114111 ELSE 65 END), 128)",
+			"repeat(chr(1114111), 128)"},
+	}, library, "^TestEverythingWorksInADatabase"},
+	{"a lock's channel needs a name in UTF-8", []edit{
+		{schema, "convert_to(p_name, getdatabaseencoding())", "convert_to(p_name, 'UTF8')"},
+	}, library, "^TestNameThatIsNotUTF8"},
+	{"a refusal has its time in the session's TimeZone", []edit{
+		{schema, "'expires_at', json_time(until)", "'expires_at', until"},
+	}, library, "^TestEverythingWorksUnderOddSessionSettings"},
+	{"a caller with a month asks for a timeout that the server does not know", []edit{
+		{"internal/protocol/execute.go", "d.Milliseconds()), math.MaxInt32)", "d.Milliseconds()), math.MaxInt64)"},
+	}, "./lockadmin", "^TestACallMayHaveAMonth"},
+	{"what is missing in a list arrives as the word NULL", []edit{
+		{"internal/protocol/queries.go", "return \"pg_catalog.array_replace(\" + array + \", \" + value + \", NULL)\"",
+			"return array"},
+	}, "./internal/protocol", "^TestWhatIsMissing"},
 	{"lists: a page ends in the middle of a lock", []edit{
 		{schema, "FETCH FIRST p_limit ROWS WITH TIES;", "FETCH FIRST p_limit ROWS ONLY;"},
 	}, administration, "^TestFirstLocks|^TestLocksAre"},

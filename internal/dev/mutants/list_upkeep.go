@@ -77,6 +77,12 @@ var ofUpkeep = []mutant{
 	{"the client of Open leaves its pool open", []edit{
 		{"pglock/close.go", "\t\tc.pool.Close()\n", "\t\t_ = c.pool\n"},
 	}, library, "^TestOpenedClientGrants"},
+	{"a mark of a connection that fails leaves its lock", []edit{
+		{schema, "  mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid();\n",
+			"  mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()\n    AND " +
+				"pg_try_advisory_lock_shared(key);\n"},
+		{schema, "      own := pg_try_advisory_lock_shared(key) AND (", "      own := ("},
+	}, administration, "^TestMarkOfAConnectionThatFails"},
 	{"a connection is marked with each beat", []edit{
 		{"internal/server/own.go", "if e := earsOf(conn); !s.wasTold(e) {", "if e := earsOf(conn); e != nil {"},
 	}, "./lockadmin", "^TestConnectionIsMarked"},

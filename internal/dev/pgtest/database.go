@@ -60,6 +60,28 @@ func newDatabase(tb testing.TB, migrated bool) *DB {
 	return db
 }
 
+// EncodedDatabase is Database in another encoding than UTF-8, which its connections speak nevertheless.
+func EncodedDatabase(tb testing.TB, encoding string) *DB {
+	tb.Helper()
+	db := newDatabase(tb, false)
+	ctx, cancel := context.WithTimeout(tb.Context(), databaseTimeout)
+	defer cancel()
+	for _, sql := range []string{
+		"drop database " + quote(db.name),
+		"create database " + quote(db.name) + " template " + pristine + " encoding " + quote(encoding) +
+			" lc_collate 'C' lc_ctype 'C'",
+		"alter database " + quote(db.name) + " set client_encoding = 'UTF8'",
+	} {
+		if _, err := shared.admin.Exec(ctx, sql); err != nil {
+			tb.Fatalf("pgtest: make a database in %s: %v", encoding, err)
+		}
+	}
+	if err := shared.migrate(ctx, db.url); err != nil {
+		tb.Fatalf("pgtest: migrate a database in %s: %v", encoding, err)
+	}
+	return db
+}
+
 // URL returns the connection string of a new database, made as Database makes one, for an Example, which has no
 // testing.TB. Main drops it. URL panics if there is no server.
 func URL() string {
