@@ -12,6 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -74,7 +75,8 @@ func New(client *pglock.Client, opts ...Option) (*Bridge, error) {
 //
 // Errors: those of Client.Acquire; ErrHeld (HeldError) together with ctx's error if the time was up before the advisory
 // lock was free; ErrLost or ErrReleased if the lease ended meanwhile; ErrPooler; or the failure to connect. After an
-// error neither lock is held.
+// error neither lock is held; if ctx has ended and nobody answers at once, the client goes on giving the lease back in
+// the background.
 func (b *Bridge) Acquire(ctx context.Context, name string, key Key, opts ...pglock.AcquireOption) (*Held, error) {
 	return b.acquire(ctx, name, key, opts, true)
 }
@@ -135,10 +137,12 @@ func (b *Bridge) acquire(
 	}
 	s, err := b.session(ctx, lease, key, want.Shared, wait)
 	if err != nil {
-		also := lease.Release(ctx)
-		if also != nil && !failure.IsOneOf(also, pglock.ErrLost, pglock.ErrReleased) { // those the caller knows already
+		giving, cancel := pause.Afterwards(ctx, goodbye)
+		defer cancel()
+		also := lease.Release(giving)
+		if also != nil && ctx.Err() == nil && !failure.IsOneOf(also, pglock.ErrLost, pglock.ErrReleased) {
 			err = errors.Join(err, also)
-		}
+		} // else the client gives the lease back in the background
 		return nil, failure.At(ctx, err, "advisory: acquire lock %q", name)
 	}
 	return hold(lease, s), nil
@@ -148,7 +152,7 @@ func (b *Bridge) session(ctx context.Context, lease *pglock.Lease, key Key, shar
 	taking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(lease.Context(), func() { cancel(lease.Err()) })()
-	conn, err := b.connect(taking)
+	conn, err := b.client.ForSiblings(hooks.Key{}).Connect(taking, b.config.direct)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", causeOf(taking, ctx, err))
 	}
@@ -163,7 +167,7 @@ func (b *Bridge) session(ctx context.Context, lease *pglock.Lease, key Key, shar
 	if err == nil {
 		return s, nil
 	}
-	closing, end := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	closing, end := pause.Afterwards(ctx, goodbye)
 	defer end()
 	_ = conn.Close(closing)
 	return nil, causeOf(taking, ctx, err)
@@ -187,13 +191,6 @@ func (s *session) tryOnce(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", held, err)
 	}
 	return held
-}
-
-func (b *Bridge) connect(ctx context.Context) (*pgx.Conn, error) {
-	if b.config.direct != nil {
-		return pgx.ConnectConfig(ctx, b.config.direct.Copy())
-	}
-	return b.client.ForSiblings(hooks.Key{}).Connect(ctx)
 }
 
 // outlives is how long the server lets the session be idle. That is longer than the lease can last after the last ping,

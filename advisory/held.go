@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -61,9 +62,9 @@ func (h *Held) Err() error {
 // Release ends the Context, then the advisory lock, and then the lease. So an old program that waits gets the lock
 // before the next in pglock's queue. Release ends the context of a Write that is under way, and waits for it. The first
 // call returns nil if both locks were held until now, and otherwise an error that matches pglock.ErrLost. Later calls
-// return one that matches pglock.ErrReleased, or that loss again. ctx limits the talk with the server, as for
-// pglock.Lease.Release: if ctx has ended or has no deadline, the limit is five seconds. If the time is up, the session
-// ends in the background.
+// return one that matches pglock.ErrReleased, or that loss again. ctx limits the talk with the server about both locks
+// together: if ctx has ended or has no deadline, the limit is five seconds. A tenth of the time is for the lease. If
+// the time is up, the session ends and the lease is given back in the background.
 func (h *Held) Release(ctx context.Context) error {
 	h.mu.Lock()
 	first := !h.released
@@ -73,13 +74,16 @@ func (h *Held) Release(ctx context.Context) error {
 	h.cancel(pglock.ErrReleased)
 	telling, cancel := lastWords(ctx)
 	defer cancel()
+	deadline, _ := telling.Deadline()
+	ending, stop := context.WithDeadline(telling, deadline.Add(-time.Until(deadline)/10))
+	defer stop()
 	select {
 	case <-h.ended:
-	case <-telling.Done():
-		err := fmt.Errorf("the session of the advisory lock has not ended yet: %w", telling.Err())
-		return failure.Told(errors.Join(err, h.lease.Release(ctx)), "advisory: release lock %q", h.lease.Name())
+	case <-ending.Done():
+		err := fmt.Errorf("the session of the advisory lock has not ended yet: %w", ending.Err())
+		return failure.Told(errors.Join(err, h.releaseLease(telling)), "advisory: release lock %q", h.lease.Name())
 	}
-	err := h.lease.Release(ctx)
+	err := h.releaseLease(telling)
 	switch {
 	case h.ending != nil:
 		return h.ending
@@ -87,6 +91,17 @@ func (h *Held) Release(ctx context.Context) error {
 		return err
 	}
 	return before
+}
+
+// releaseLease releases the lease before ctx ends. It must not give the lease a ctx that has ended: that means five
+// seconds more. If no time is left, the client gives the lease back in the background.
+func (h *Held) releaseLease(ctx context.Context) error {
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), pause.Soon)
+		defer cancel()
+	}
+	return h.lease.Release(ctx)
 }
 
 func lastWords(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -178,6 +193,9 @@ func (h *Held) isWanted() bool {
 
 // borrow gives the session to the caller, who calls giveBack.
 func (h *Held) borrow(ctx context.Context) (giveBack func(), err error) {
+	if err := ctx.Err(); err != nil { // and the session goes on listening
+		return nil, err
+	}
 	h.mu.Lock()
 	h.wanted++
 	if h.interrupt != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
@@ -62,6 +63,7 @@ func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	}
 	invalid("another lease", h.Under(fencedstore.Fence{Lease: other}).Write(t.Context(), insert))
 	invalid("nil tx", h.Guard(t.Context(), nil))
+	invalid("nil *pgxpool.Tx", h.Guard(t.Context(), (*pgxpool.Tx)(nil)))
 	invalid("nil sql tx", h.GuardSQL(t.Context(), nil))
 	invalid("nil *sql.Tx", h.GuardSQL(t.Context(), (*sql.Tx)(nil)))
 }

@@ -2,7 +2,6 @@ package advisory
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
@@ -25,10 +25,11 @@ import (
 //
 // fn's context ends with ctx and with the lease. If the session ends, only the next statement notices, because nobody
 // else reads from the connection meanwhile. So do only what a rollback undoes, and nothing outside the database. Three
-// things end the session, and with it the advisory lock: in fn a context that ends while a statement runs, because pgx
-// then closes the connection; a pause between two statements that is longer than the lease had left at the beginning;
-// and a transaction that ends later than its time limit, because PostgreSQL may then end the next one
-// of the session (from version 17 on).
+// things end the session, and with it the advisory lock: a context that ends while a statement runs, of fn or of Write
+// itself, as while it waits at the fence, because pgx then closes the connection; a pause between two statements that
+// is longer than the lease had left at the beginning; and a transaction that ends later than its time limit, because
+// PostgreSQL may then end the next one of the session (from version 17 on). If ctx ends before Write has the session,
+// nothing is sent and both locks stay.
 //
 // Write calls fencedstore.Guard, fn, Held.Guard and fencedstore.Guarded.Seal, and then sends COMMIT. An error or a
 // panic of fn rolls back. Errors: those of these calls, ErrLost (LostError), and pglock.ErrOutcomeUnknown if COMMIT got
@@ -72,7 +73,7 @@ func (w Writer) Write(ctx context.Context, fn func(context.Context, pgx.Tx) erro
 	h.session.cut = h.session.conn.IsClosed() && errors.Is(err, context.Canceled) &&
 		context.Cause(working) == pglock.ErrReleased
 	if guarded != nil && guarded.ForSiblings(hooks.Key{}).Overran() && keepsLimits(h.session.conn) {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+		closing, cancel := pause.Afterwards(ctx, goodbye)
 		_ = h.session.conn.Close(closing) // the goroutine of h notices
 		cancel()
 	}
@@ -93,12 +94,15 @@ func (w Writer) write(
 	ctx context.Context, fn func(context.Context, pgx.Tx) error,
 ) (guarded *fencedstore.Guarded, err error) {
 	h := w.h
-	tx, err := h.session.conn.Begin(ctx)
+	var tx pgx.Tx
+	if err = ctx.Err(); err == nil { // else Begin would close the connection
+		tx, err = h.session.conn.Begin(ctx)
+	}
 	if err != nil {
 		return nil, failure.At(ctx, err, "advisory: write under lock %q", h.lease.Name())
 	}
 	defer func() { // does nothing after a commit. If pgx cannot roll back, it closes the connection, which rolls back
-		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		ending, cancel := pause.Afterwards(ctx, time.Second)
 		defer cancel()
 		_ = tx.Rollback(ending)
 	}()
@@ -139,7 +143,7 @@ func (w Writer) write(
 // of the advisory lock ends between Guard and the end of COMMIT, an old program may get the lock before the commit is
 // done. Write has no such gap. Guard passes no fence.
 func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
-	if tx == nil {
+	if refuse.IsNil(tx) {
 		return refuse.Nil("tx", "be a pgx.Tx")
 	}
 	return h.guard(ctx, func(sql string, args []any, holds *bool) error {
@@ -149,7 +153,7 @@ func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
 
 // GuardSQL is Guard for a transaction of database/sql.
 func (h *Held) GuardSQL(ctx context.Context, tx fencedstore.SQLTx) error {
-	if t, ok := tx.(*sql.Tx); tx == nil || ok && t == nil {
+	if refuse.IsNil(tx) {
 		return refuse.Nil("tx", "be a *sql.Tx, or what wraps one")
 	}
 	return h.guard(ctx, func(query string, args []any, holds *bool) error {

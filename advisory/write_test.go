@@ -335,3 +335,35 @@ func TestDoReleasesBoth(t *testing.T) {
 		t.Error("a lock is left")
 	}
 }
+
+// A Write whose context has ended sends nothing: pgx would close the session's connection, and both locks were lost.
+func TestAWriteWhoseContextHasEndedLosesNothing(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	fails := func(ctx context.Context) {
+		t.Helper()
+		err := h.Write(ctx, func(context.Context, pgx.Tx) error {
+			t.Error("fn was called")
+			return nil
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want context.Canceled", err)
+		}
+	}
+	for range 20 {
+		fails(ended)
+	}
+	// The same of one whose context ends while another Write has the session.
+	err := h.Write(t.Context(), func(context.Context, pgx.Tx) error {
+		waiting, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(50*time.Millisecond, cancel)
+		fails(waiting)
+		return nil
+	})
+	if err != nil || h.Err() != nil {
+		t.Errorf("a write after that: %v, and the locks: %v", err, h.Err())
+	}
+}

@@ -3,19 +3,27 @@ package fencedstore_test
 import (
 	"bytes"
 	"context"
+	"database/sql/driver"
+	"errors"
 	"io"
 	"net"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
-// crashing is the connection of a server that crashes when it has written the COMMIT: it says why instead of answering.
+// crashing is the connection of a server that crashes when it has written the COMMIT: instead of answering it says why,
+// or nothing if it has no severity.
 type crashing struct {
 	net.Conn
 	severity, state string
@@ -32,9 +40,21 @@ func (c *crashing) Read(b []byte) (int, error) {
 		return n, err
 	}
 	c.gone.Store(true)
+	if c.severity == "" {
+		return 0, &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+	}
 	last, err := (&pgproto3.ErrorResponse{Severity: c.severity, SeverityUnlocalized: c.severity, Code: c.state,
 		Message: "the end"}).Encode(nil)
 	return copy(b, last), err
+}
+
+// crashes makes connections of the configuration crash like that.
+func crashes(config *pgx.ConnConfig, like *crashing) {
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		return &crashing{Conn: conn, severity: like.severity, state: like.state, armed: like.armed}, err
+	}
 }
 
 // A server, or a pooler, that ends the connection with an error while it commits may have committed: it is asked what
@@ -52,11 +72,7 @@ func TestI17_AConnectionThatEndsWithAnErrorAtCommitIsNoRefusal(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			var armed atomic.Bool
 			pool := b.db.Pool(t, func(config *pgxpool.Config) {
-				dial := config.ConnConfig.DialFunc
-				config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-					conn, err := dial(ctx, network, address)
-					return &crashing{Conn: conn, severity: c.severity, state: c.state, armed: &armed}, err
-				}
+				crashes(config.ConnConfig, &crashing{severity: c.severity, state: c.state, armed: &armed})
 			})
 			lease := b.acquire(t, what)
 			err := fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
@@ -69,6 +85,94 @@ func TestI17_AConnectionThatEndsWithAnErrorAtCommitIsNoRefusal(t *testing.T) {
 				t.Errorf("I17: the write says %v, and %d rows are there; cut off: %v", err, n, !armed.Load())
 			}
 		})
+	}
+}
+
+// A transaction of Guard whose COMMIT gets no answer may be committed. Explain is called when the limit has passed,
+// and that makes it no transaction that the limit has ended.
+func TestI17_ExplainTakesNoLostAnswerForTheTimeLimit(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.exec(t, `CREATE TABLE ledger (of text)`)
+	config, err := pgx.ParseConfig(b.db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var armed atomic.Bool
+	crashes(config, &crashing{armed: &armed})
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+	pool := b.db.Pool(t, func(c *pgxpool.Config) { crashes(c.ConnConfig, &crashing{armed: &armed}) })
+	const limit = time.Second
+	options := []fencedstore.Option{fencedstore.WithTimeLimit(limit), fencedstore.WithReceipt()}
+	for what, commit := range map[string]func(*pglock.Lease) (*fencedstore.Guarded, error){
+		"pgx": func(l *pglock.Lease) (*fencedstore.Guarded, error) {
+			tx, err := pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, err := fencedstore.Guard(t.Context(), tx, l, options...)
+			if err == nil {
+				_, err = tx.Exec(t.Context(), `INSERT INTO ledger VALUES ('pgx')`)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			armed.Store(true)
+			return g, tx.Commit(t.Context())
+		},
+		"database/sql": func(l *pglock.Lease) (*fencedstore.Guarded, error) {
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, err := fencedstore.GuardSQL(t.Context(), tx, l, options...)
+			if err == nil {
+				_, err = tx.ExecContext(t.Context(), `INSERT INTO ledger VALUES ('database/sql')`)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			armed.Store(true)
+			return g, tx.Commit()
+		},
+	} {
+		g, lost := commit(b.acquire(t, what))
+		if lost == nil || armed.Load() {
+			t.Fatalf("%s: the answer to COMMIT was not cut off: %v", what, lost)
+		}
+		time.Sleep(limit + limit/10) // until the limit has passed
+		for _, err := range []error{lost, driver.ErrBadConn, context.DeadlineExceeded, net.ErrClosed} {
+			if got := g.Explain(err); got != err { //nolint:errorlint // as it is
+				t.Errorf("I17: %s: Explain(%v) = %v, want it as it is", what, err, got)
+			}
+		}
+		became, err := b.store.Outcome(t.Context(), g.Receipt())
+		if n := b.number(t, `SELECT count(*) FROM ledger WHERE of = $1`, what); err != nil || n != 1 ||
+			became != fencedstore.OutcomeCommitted {
+			t.Errorf("I17: %s: %d rows, and the receipt says %q, %v", what, n, became, err)
+		}
+		late := g.Explain(&pgconn.PgError{Severity: "FATAL", Code: "25P04"})
+		if !errors.Is(late, fencedstore.ErrTimeLimit) {
+			t.Errorf("%s: what the server says of the limit became %v", what, late)
+		}
+	}
+}
+
+// A connection that has ended before the last check has committed nothing: there the time that has passed tells.
+func TestSealTellsTheTimeLimitOfAConnectionThatHasEnded(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	const limit = time.Second
+	tx := b.begin(t)
+	g, err := fencedstore.Guard(t.Context(), tx, b.acquire(t, "a"), fencedstore.WithTimeLimit(limit))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = tx.Conn().PgConn().Conn().Close()
+	time.Sleep(limit + limit/10) // until the limit has passed
+	if err := g.Seal(t.Context()); !errors.Is(err, fencedstore.ErrTimeLimit) {
+		t.Errorf("%v, want ErrTimeLimit", err)
 	}
 }
 

@@ -93,8 +93,9 @@
 // more data comes: have all the data before. If the user has set a lower limit, it stays.
 //
 // If a limit ends the transaction, the error is a TimeLimitError, which names the setting and its length, also if a
-// driver of database/sql only says "driver: bad connection". For a transaction of Guard, Guarded.Explain finds it. If
-// the transaction waited for somebody else's lock, TimeLimitError.Wait says for what and for whom. After a
+// driver of database/sql only says "driver: bad connection". For a transaction of Guard, Guarded.Explain finds it if
+// the driver says what the server said: it cannot tell a COMMIT whose answer was lost from an earlier statement. If the
+// transaction waited for somebody else's lock, TimeLimitError.Wait says for what and for whom. After a
 // TimeLimitError of a transaction of Guard the application has to close the connection: with pgx by tx.Conn().Close;
 // with database/sql by returning driver.ErrBadConn from the function of sql.Conn.Raw. The stores do that themselves.
 //

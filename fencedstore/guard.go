@@ -15,6 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // Guarded is a transaction of the application's own that has passed its fences.
@@ -44,7 +45,7 @@ type Guarded struct {
 // (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission; with WithKey also ErrDone
 // (DoneError) and ErrKeyTooOld.
 func Guard(ctx context.Context, tx pgx.Tx, fenced Fenced, opts ...Option) (*Guarded, error) {
-	if tx == nil {
+	if refuse.IsNil(tx) {
 		return nil, refuse.Nil("tx", "be a pgx.Tx")
 	}
 	return guard(ctx, ownPgx{tx}, fenced, opts)
@@ -52,20 +53,26 @@ func Guard(ctx context.Context, tx pgx.Tx, fenced Fenced, opts ...Option) (*Guar
 
 // GuardSQL is Guard for a transaction of database/sql, with any driver whose errors have a method SQLState.
 func GuardSQL(ctx context.Context, tx SQLTx, fenced Fenced, opts ...Option) (*Guarded, error) {
-	if plain, is := tx.(*sql.Tx); tx == nil || is && plain == nil {
+	if refuse.IsNil(tx) {
 		return nil, refuse.Nil("tx", "be a *sql.Tx, or what wraps one")
 	}
 	return guard(ctx, ownSQL{tx}, fenced, opts)
 }
 
+// isZero says that the transaction was never given to Guard.
+func (g *Guarded) isZero() bool { return g == nil || len(g.o.fences) == 0 }
+
 // Receipt names the row that the transaction leaves if Guard was called WithReceipt. Otherwise it is zero.
-func (g *Guarded) Receipt() Receipt { return g.receipt }
+func (g *Guarded) Receipt() Receipt { return protocol.OrZero(g).receipt }
 
 // Seal protects a transaction whose code may have used SET CONSTRAINTS or ROLLBACK TO. Call it as the last statement.
 // It refuses a transaction that is no longer under the fence (ErrLeftFence), checks the lease, and holds the lock until
 // COMMIT, even if SET CONSTRAINTS ALL IMMEDIATE has used up the check inside COMMIT. It takes several leases in the
 // order of their names. Stores do this by themselves.
 func (g *Guarded) Seal(ctx context.Context) error {
+	if g.isZero() {
+		return refuse.Invalid("guarded", "nil or zero", "be made by Guard or GuardSQL")
+	}
 	err := g.o.lost()
 	if err == nil {
 		err = g.tx.seal(ctx, g.o)
@@ -75,31 +82,35 @@ func (g *Guarded) Seal(ctx context.Context) error {
 			"call Seal as its last statement: %w", err)
 	}
 	if err != nil {
-		err = g.explain(err)
+		err = g.explain(err, saysClosed(err)) // COMMIT was not sent
 	}
 	return failure.At(ctx, g.o.observeRefusal(ctx, err), "fencedstore: seal %s", g.o)
 }
 
 // Explain turns an error of the transaction, of its COMMIT or of one of its statements, into the errors of this package
-// and of pglock. If a time limit has ended the transaction, Explain finds that out even when the driver only says that
-// the connection is bad. It returns other errors as they are, and any error if Guard was not called.
+// and of pglock. It returns other errors as they are, and any error if Guard was not called.
+//
+// A TimeLimitError is what the server says was a time limit. If the driver only says that the connection has ended or
+// that a context has, the time limit may have been the reason. But such an error of COMMIT leaves open whether it was
+// committed, and Explain cannot know which statement failed: it returns the error as it is. Of a statement before
+// COMMIT that means that nothing was committed. Of COMMIT, ask Store.Outcome with the Receipt.
 //
 // The observer of the lease's client hears of a refusal that Explain explains (pglock.EventRefused). So call Explain
 // once for each error.
 func (g *Guarded) Explain(err error) error {
-	if err == nil || g == nil {
+	if err == nil || g.isZero() {
 		return err
 	}
-	explained := g.explain(err)
+	explained := g.explain(err, false)
 	if kindOf(err) == "" && !errors.Is(err, ErrStaleToken) { // else the observer has heard of it
 		_ = g.o.observeRefusal(g.o.fences[0].Lease.Context(), explained)
 	}
 	return explained
 }
 
-// explain is Explain without the observer.
-func (g *Guarded) explain(err error) error {
-	if late := g.pass.explain(err, saysClosed(err)); late != nil {
+// explain is Explain without the observer. isDead says that the connection has ended before COMMIT was sent.
+func (g *Guarded) explain(err error, isDead bool) error {
+	if late := g.pass.explain(err, isDead); late != nil {
 		return late
 	}
 	return g.o.explain(err)
@@ -159,7 +170,10 @@ func (g *Guarded) begin(ctx context.Context) (err error) {
 		g.pass, late.Wait = p, wait
 		return late
 	}
-	return o.explain(err)
+	if err = o.explain(err); errors.Is(err, pglock.ErrReadOnly) {
+		err = fmt.Errorf("%w (or the transaction itself is READ ONLY: begin it READ WRITE)", err)
+	}
+	return err
 }
 
 // SQLTx is a transaction of database/sql: a *sql.Tx, or a wrapper that passes statements and arguments on unchanged,

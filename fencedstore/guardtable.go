@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
@@ -107,9 +106,7 @@ func WithSchema(name string) TableOption {
 
 func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error) {
 	c := tableConfig{schema: "pglock"}
-	pool, isPool := db.(*pgxpool.Pool)
-	none := db == nil || isPool && pool == nil
-	err := cmp.Or(refuse.If(none, "db", "nil", "be a pool, a connection or a transaction"),
+	err := cmp.Or(refuse.If(refuse.IsNil(db), "db", "nil", "be a pool, a connection or a transaction"),
 		refuse.If(table == "", "table", `""`, "name a table, as in public.accounts"), refuse.Options(&c, opts))
 	return c, err
 }

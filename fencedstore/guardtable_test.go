@@ -35,6 +35,8 @@ func TestI11_GuardTableRefusesBadInputAndChangesNothing(t *testing.T) {
 	}{
 		"no db":              {nil, "accounts", resource("r"), pglock.ErrInvalid, "db is nil"},
 		"nil pool":           {none, "accounts", resource("r"), pglock.ErrInvalid, "db is nil"},
+		"nil connection":     {(*pgx.Conn)(nil), "accounts", resource("r"), pglock.ErrInvalid, "db is nil"},
+		"nil transaction":    {(*pgxpool.Tx)(nil), "accounts", resource("r"), pglock.ErrInvalid, "db is nil"},
 		"no table":           {b.pool, "", resource("r"), pglock.ErrInvalid, "table"},
 		"nil option":         {b.pool, "accounts", nil, pglock.ErrInvalid, "option is nil"},
 		"empty resource":     {b.pool, "accounts", resource(""), pglock.ErrInvalid, "resource is empty"},
@@ -96,7 +98,7 @@ func TestI11_GuardTableRefusesBadInputAndChangesNothing(t *testing.T) {
 		!strings.Contains(err.Error(), "resource is 512 bytes") {
 		t.Errorf("a resource that leaves no room for keys: %v", err)
 	}
-	if _, err := fencedstore.TableGuards(t.Context(), nil); !errors.Is(err, pglock.ErrInvalid) {
+	if _, err := fencedstore.TableGuards(t.Context(), (*pgx.Conn)(nil)); !errors.Is(err, pglock.ErrInvalid) {
 		t.Errorf("TableGuards without a db: %v", err)
 	}
 	if _, err := fencedstore.TableGuards(t.Context(), b.pool, schema("nosuch")); !errors.Is(err, pglock.ErrSchema) {

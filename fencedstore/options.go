@@ -2,6 +2,7 @@ package fencedstore
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -46,8 +47,10 @@ func WithTxOptions(o pgx.TxOptions) Option {
 		return cmp.Or(refuse.If(o.BeginQuery != "" || o.CommitQuery != "", "transaction options",
 			"with a BeginQuery or CommitQuery", "have neither"),
 			refuse.If(!known, "isolation level", string(o.IsoLevel), "be one of pgx's"),
-			refuse.If(o.AccessMode == pgx.ReadOnly, "access mode", string(o.AccessMode),
-				"be read write: passing a fence writes"))
+			refuse.If(o.AccessMode != "" && o.AccessMode != pgx.ReadWrite, "access mode", string(o.AccessMode),
+				"be read write: passing a fence writes"),
+			refuse.If(!slices.Contains([]pgx.TxDeferrableMode{"", pgx.Deferrable, pgx.NotDeferrable}, o.DeferrableMode),
+				"deferrable mode", string(o.DeferrableMode), "be one of pgx's"))
 	}
 }
 

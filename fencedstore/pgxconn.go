@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
@@ -105,15 +106,21 @@ func (c *pgxConn) commit(ctx context.Context, o opening) (sent bool, err error) 
 	return true, err
 }
 
-func (c *pgxConn) rollback(ctx context.Context) {
+func (c *pgxConn) rollback(ctx context.Context) (ended bool) {
 	if c.tx == nil {
-		return
+		return false
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
+	ended = !c.isDead() && c.tx.Conn().PgConn().TxStatus() == 'I'
+	ctx, cancel := pause.Afterwards(ctx, rollingBack)
 	defer cancel()
-	if err := c.tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+	err := c.tx.Rollback(ctx)
+	if errors.Is(err, pgx.ErrTxClosed) {
+		return true
+	}
+	if err != nil {
 		_ = c.tx.Conn().Close(ctx)
 	}
+	return ended
 }
 
 func (c *pgxConn) unconfirmed() bool { return protocol.Unconfirmed(c.conn.Conn()) }
@@ -122,7 +129,7 @@ func (c *pgxConn) isDead() bool { return c.conn.Conn().IsClosed() }
 
 func (c *pgxConn) giveBack(ctx context.Context, spoilt bool) {
 	if spoilt {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
+		ctx, cancel := pause.Afterwards(ctx, rollingBack)
 		defer cancel()
 		_ = c.conn.Conn().Close(ctx)
 	}

@@ -77,8 +77,10 @@ func TestExplainTranslatesTheServersRefusalsAlone(t *testing.T) {
 	if !errors.As(err, &stale) || stale.LastToken != 9 {
 		t.Errorf("%v does not tell the token", err)
 	}
-	if err := (*fencedstore.Guarded)(nil).Explain(unique); !errors.Is(err, unique) {
-		t.Errorf("without Guard: %v", err)
+	for _, none := range []*fencedstore.Guarded{nil, new(fencedstore.Guarded)} {
+		if err := none.Explain(unique); !errors.Is(err, unique) || none.Receipt() != (fencedstore.Receipt{}) {
+			t.Errorf("without Guard: %v, and a receipt %v", err, none.Receipt())
+		}
 	}
 }
 
@@ -185,11 +187,35 @@ func TestI11_OptionsThatDoNotApplyAreRefused(t *testing.T) {
 			l, nothing), "access mode"},
 		"no level": {store.With(fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: "nonsense; commit"})).Write(
 			t.Context(), l, nothing), "isolation level"},
+		"no access mode": {store.With(fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: "nonsense"})).Write(
+			t.Context(), l, nothing), "access mode"},
+		"no deferrable mode": {store.With(fencedstore.WithTxOptions(pgx.TxOptions{DeferrableMode: "nonsense"})).Write(
+			t.Context(), l, nothing), "deferrable mode"},
+		"nil transaction":     {refused(fencedstore.Guard(t.Context(), (*pgxpool.Tx)(nil), l)), "tx"},
+		"nil SQL transaction": {refused(fencedstore.GuardSQL(t.Context(), (*sql.Tx)(nil), l)), "tx"},
+		"Seal without Guard":  {new(fencedstore.Guarded).Seal(t.Context()), "guarded"},
+		"Seal of nil":         {(*fencedstore.Guarded)(nil).Seal(t.Context()), "guarded"},
 	} {
 		var bad *pglock.ArgumentError
 		if !errors.As(call.err, &bad) || !errors.Is(call.err, pglock.ErrInvalid) || bad.Field != call.field {
 			t.Errorf("%s: %v, want an ArgumentError for %s", what, call.err, call.field)
 		}
+	}
+}
+
+// A transaction that may only read is named as one possible reason: the server's refusal is the same as on a standby.
+func TestGuardOfAReadOnlyTransactionNamesTheTransaction(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	l := b.acquire(t, "report")
+	tx, err := b.pool.BeginTx(t.Context(), pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing to keep
+	err = refused(fencedstore.Guard(t.Context(), tx, l))
+	if !errors.Is(err, pglock.ErrReadOnly) || !strings.Contains(err.Error(), "the transaction itself is READ ONLY") {
+		t.Errorf("%v, want an ErrReadOnly that names the transaction", err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -43,7 +44,7 @@ func (d sqlDatabase) lookBy(lease *pglock.Lease) look {
 			return false, err
 		}
 		defer func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
+			ctx, cancel := pause.Afterwards(ctx, rollingBack)
 			defer cancel()
 			_ = conn.Close(ctx)
 		}()
@@ -158,17 +159,21 @@ func (c *sqlConn) commit(ctx context.Context, o opening) (sent bool, err error) 
 	return true, err
 }
 
-func (c *sqlConn) rollback(ctx context.Context) {
+func (c *sqlConn) rollback(ctx context.Context) (ended bool) {
 	defer c.end()
 	if c.tx == nil {
-		return
+		return false
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
+	ctx, cancel := pause.Afterwards(ctx, rollingBack)
 	defer cancel()
-	if err := c.within(ctx, c.tx.Rollback); err != nil && !errors.Is(err, sql.ErrTxDone) {
-		c.dead = true
-	}
+	err := c.within(ctx, c.tx.Rollback)
+	ended = errors.Is(err, sql.ErrTxDone)
+	c.dead = c.dead || err != nil && !ended
+	return ended
 }
+
+// heeding is how long a driver may take to heed the end of a context.
+const heeding = 50 * time.Millisecond
 
 // within calls f, which returns soon after ctx has ended: first the end of the transaction's context makes drivers give
 // up. Under a driver that does not heed contexts, as lib/pq where nobody answers, the connection is then closed.
@@ -177,7 +182,7 @@ func (c *sqlConn) within(ctx context.Context, f func() error) error {
 	stop := context.AfterFunc(ctx, func() {
 		defer close(watched)
 		c.end()
-		timer := time.NewTimer(rollingBack)
+		timer := time.NewTimer(heeding)
 		defer timer.Stop()
 		select {
 		case <-returned:

@@ -38,7 +38,8 @@ func (s *Store) With(opts ...Option) *Store { return &Store{s.of().with(opts)} }
 // with the lease.
 //
 // An error or a panic of fn, and the end of ctx, roll the transaction back. Write returns fn's error as it is; if the
-// lease is lost by then, the error tells the loss first, and matches both. A nil return means committed.
+// lease is lost by then, or fn has ended the transaction by itself (ErrLeftFence), the error tells that first, and
+// matches both. A nil return means committed.
 //
 // Errors: ErrStaleToken (StaleTokenError), ErrLeftFence, ErrTimeLimit (TimeLimitError), pglock.ErrLost, ErrReleased,
 // ErrInvalid, ErrWrongDatabase, ErrPermission, and pglock.ErrOutcomeUnknown (OutcomeUnknownError) if the answer to
@@ -77,8 +78,8 @@ func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 // pgx's stdlib have. Promises and errors are those of Store, with these differences. The fence follows BEGIN, and
 // COMMIT follows the last check, each in its own round trip. If a callback commits by itself, COMMIT still checks the
 // lease, but ErrLeftFence comes without the last check. If a statement of the store's own hangs because the network was
-// cut, under a driver that does not heed contexts, such as lib/pq, the store closes the connection a second after ctx
-// has ended. What became of an unanswered COMMIT it asks over a connection of the lease's client.
+// cut, under a driver that does not heed contexts, such as lib/pq, the store closes the connection when ctx has ended.
+// What became of an unanswered COMMIT it asks over a connection of the lease's client.
 type SQLStore struct{ w writer }
 
 // NewSQL makes a store. Its db must lead to the database that grants the locks. The store's calls refuse a nil db.

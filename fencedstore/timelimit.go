@@ -35,8 +35,8 @@ var ErrTimeLimit = errors.New("fencedstore: the transaction took too long")
 // 25P02 instead.
 type TimeLimitError struct {
 	// Setting is PostgreSQL's name of the limit: lock_timeout, statement_timeout, idle_in_transaction_session_timeout
-	// or transaction_timeout. It is "" if the connection was closed and the driver did not say why, or if the
-	// callback's context ended first.
+	// or transaction_timeout. It is "" if the connection was closed before COMMIT and the driver did not say why, or
+	// if the callback's context ended first.
 	Setting string
 	// Limit is how long the transaction was allowed to take: what WithTimeLimit said or, without it, about as long as
 	// the lease had left when the transaction passed the fence. A wait for a lock may take up to a quarter less, at
@@ -180,6 +180,10 @@ func (p passage) lockLimit() time.Duration {
 
 // explain returns a TimeLimitError if one of the fence's limits ended the transaction. Otherwise it returns nil: a
 // lower limit of the user, or somebody who cancels a statement, ends a transaction sooner.
+//
+// isDead says that the connection has ended without a word of a limit, and that nothing was committed: a COMMIT whose
+// answer is lost may have been. The server's own words are proof, because it looks at no limit between the commit and
+// the answer to a COMMIT in the simple protocol, as drivers send it.
 func (p passage) explain(err error, isDead bool) *TimeLimitError {
 	setting, least := limitOf(err), p.Limit
 	if setting == "lock_timeout" {

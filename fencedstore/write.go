@@ -15,7 +15,7 @@ import (
 const (
 	// resolving bounds how long a write whose COMMIT was not answered asks what became of it.
 	resolving = 5 * time.Second
-	// rollingBack bounds a ROLLBACK.
+	// rollingBack bounds a ROLLBACK while ctx lasts.
 	rollingBack = time.Second
 	// openingAgain is how often a write takes another connection when one was dead.
 	openingAgain = 3
@@ -43,7 +43,8 @@ type connection interface {
 	// open.
 	commit(ctx context.Context, o opening) (sent bool, err error)
 	// rollback ends the transaction, also when ctx has ended. A connection that cannot roll back is closed, which does.
-	rollback(ctx context.Context)
+	// It reports whether the callback had ended the transaction by itself.
+	rollback(ctx context.Context) (ended bool)
 	// unconfirmed reports whether a COMMIT since the last call was answered without the synchronous standby's
 	// confirmation.
 	unconfirmed() bool
@@ -95,6 +96,8 @@ func writeOnce(ctx context.Context, db database, o opening, fn work) error {
 			return ofCallback{err}
 		}
 		return err // what became of the lease is ours to say
+	} else if errors.Is(err, errEnded) {
+		return err
 	} else if err != nil {
 		return w.explainFailure(err)
 	}
@@ -260,12 +263,19 @@ func (w *writing) giveBack(ctx context.Context) {
 
 // call runs fn and rolls back unless it returned nil, also when it panics. fn's context ends with ctx, with each of the
 // leases and, with a time limit, shortly after that limit.
-func (w *writing) call(ctx context.Context, fn work) error {
+func (w *writing) call(ctx context.Context, fn work) (err error) {
 	done := false
 	defer func() {
-		if !done {
-			w.conn.rollback(ctx)
+		if done || !w.conn.rollback(ctx) || err == nil {
+			return
 		}
+		switch e := err.(type) { //nolint:errorlint // not what is inside
+		case ofCallback:
+			err = e.error
+		case *TimeLimitError: // but it may be committed
+			err = failure.OfOurs(e.Err)
+		}
+		err = fmt.Errorf("%w: %w", errEnded, w.explainRefusal(err))
 	}()
 	fnCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -279,7 +289,7 @@ func (w *writing) call(ctx context.Context, fn work) error {
 		fnCtx, stop = context.WithDeadlineCause(fnCtx, w.pass.At.Add(w.limit+lateBy), late)
 		defer stop()
 	}
-	err := fn(fnCtx, w.conn)
+	err = fn(fnCtx, w.conn)
 	if err != nil && errors.Is(context.Cause(fnCtx), ErrTimeLimit) && !errors.Is(err, ErrTimeLimit) {
 		return w.tooLate(err)
 	}
@@ -302,7 +312,13 @@ func (w *writing) call(ctx context.Context, fn work) error {
 func (w *writing) explainFailure(err error) error {
 	if late := w.explainLimit(err, w.conn.isDead()); late != nil {
 		err = late
-	} else if strings.HasPrefix(protocol.State(err), "LK") || protocol.NameLost(err) {
+	}
+	return w.explainRefusal(err)
+}
+
+// explainRefusal is explainFailure without the time limits.
+func (w *writing) explainRefusal(err error) error {
+	if !errors.Is(err, ErrTimeLimit) && (strings.HasPrefix(protocol.State(err), "LK") || protocol.NameLost(err)) {
 		err = w.explain(err)
 	}
 	if lost := w.lost(); lost != nil && !tellsTheEnd(err) {

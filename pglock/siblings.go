@@ -41,12 +41,12 @@ func (c ofClient) Want(name string, opts []AcquireOption) (hooks.Wanted, error) 
 	return hooks.Wanted{Exclusive: mode == ModeExclusive, Shared: mode == ModeShared, MaxWait: r.maxWait}, err
 }
 
-func (c ofClient) Connect(ctx context.Context) (*pgx.Conn, error) {
+func (c ofClient) Connect(ctx context.Context, direct *pgx.ConnConfig) (*pgx.Conn, error) {
 	pg, ok := c.backend.(database)
 	if !ok {
 		return nil, errNoDatabase
 	}
-	return pg.Connect(ctx)
+	return pg.Connect(ctx, direct)
 }
 
 type ofLease struct{ l *Lease }
@@ -63,7 +63,7 @@ func (s ofLease) Home() hooks.Grant {
 }
 
 func (s ofLease) Connect(ctx context.Context) (*pgx.Conn, error) {
-	return ofClient{s.l.client}.Connect(ctx)
+	return ofClient{s.l.client}.Connect(ctx, nil)
 }
 
 func (s ofLease) Blockers(ctx context.Context, pid int, resources []string) (all []protocol.Blocker, err error) {

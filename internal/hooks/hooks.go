@@ -72,8 +72,9 @@ type Client[Option any] interface {
 	// Want reads the arguments of a call of Acquire, and refuses them as that does.
 	Want(name string, opts []Option) (Wanted, error)
 
-	// Connect opens a connection as the client opens those that it has besides the pool. It is the caller's to close.
-	Connect(ctx context.Context) (*pgx.Conn, error)
+	// Connect opens a connection as the client opens those that it has besides the pool, of another configuration if
+	// direct is not nil. It is the caller's to close.
+	Connect(ctx context.Context, direct *pgx.ConnConfig) (*pgx.Conn, error)
 }
 
 // Of gives a *pglock.Lease as its siblings see it.
@@ -87,7 +88,7 @@ type Lease interface {
 	// Home is Export without the ID and the grace: where the lease is from.
 	Home() Grant
 
-	// Connect is that of its client.
+	// Connect is that of its client, of the client's configuration.
 	Connect(ctx context.Context) (*pgx.Conn, error)
 
 	// Blockers asks whom a server process waits for, and whose transactions have passed these fences. It answers

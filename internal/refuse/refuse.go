@@ -3,6 +3,7 @@ package refuse
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/pglock"
@@ -27,6 +28,12 @@ func Nil(field, rule string) error { return Invalid(field, "nil", rule) }
 // Lease refuses a lease that no client was granted.
 func Lease(l *pglock.Lease) error {
 	return If(l == nil || l.Token() == 0, "lease", "nil or zero", "be a *pglock.Lease that a Client was granted")
+}
+
+// IsNil reports whether an argument of an interface type is nil, or holds a nil pointer.
+func IsNil(argument any) bool {
+	v := reflect.ValueOf(argument)
+	return argument == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // Text refuses a text that is empty, longer than most bytes, not UTF-8, or that PostgreSQL cannot store.

@@ -71,7 +71,7 @@ func TestASilentServerHoldsUpNoOther(t *testing.T) {
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			conn, err := s.Connect(ctx)
+			conn, err := s.Connect(ctx, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestServersThatAllRefuseAreNotAskedAgain(t *testing.T) {
 		asked.Add(1)
 		return refuses
 	})
-	_, err := s.Connect(t.Context())
+	_, err := s.Connect(t.Context(), nil)
 	if !errors.Is(err, refuses) || !strings.Contains(err.Error(), "127.0.0.1:1") || asked.Load() != 1 ||
 		!NeverSent(err) {
 		t.Errorf("%v after %d attempts, want what both have answered", err, asked.Load())
@@ -114,7 +114,7 @@ func TestHostsKeepTheirOrderWhereAnyServerWillDo(t *testing.T) {
 	s := clientOf(t, strings.Replace(db.URL(), own, silence(t)+","+own, 1), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*hostAlone)
 	defer cancel()
-	if conn, err := s.Connect(ctx); err == nil {
+	if conn, err := s.Connect(ctx, nil); err == nil {
 		t.Errorf("connected to %s while the first server may still answer", conn.PgConn().Conn().RemoteAddr())
 		_ = conn.Close(t.Context())
 	}

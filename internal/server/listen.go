@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 
 	"github.com/pglock-dev/pglock/internal/lending"
 	"github.com/pglock-dev/pglock/internal/listener"
@@ -33,14 +32,11 @@ type ears struct {
 const earsKey = "pglock.ears"
 
 // giveEars prepares the configuration of an own connection. Whatever the application has set there, notifications come
-// to us, and the end of a context that interrupts our waiting for them is nothing to tell the server.
+// to us.
 func giveEars(config *pgx.ConnConfig, note func(error)) *ears {
 	e := &ears{note: note, news: make(chan struct{}, 1)}
 	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
 		e.change(func() { e.heard = append(e.heard, n) })
-	}
-	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
 	}
 	return e
 }

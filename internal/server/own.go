@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/build"
@@ -39,9 +41,8 @@ func newDirect(s *Server, direct *pgx.ConnConfig) *lending.Lender[*pgx.Conn] {
 		Life: s.life, Limit: protocol.Patience, Usable: usable, Hang: s.hang, Attend: s.attend,
 		Dial: func(ctx context.Context) (*pgx.Conn, error) {
 			config := direct.Copy()
-			argument.NameApplication(config.RuntimeParams)
 			ears := giveEars(config, func(error) {}) // the listener says what it costs
-			conn, err := s.connectAny(ctx, config)
+			conn, err := s.open(ctx, config)
 			if err == nil {
 				conn.PgConn().CustomData()[earsKey] = ears
 			}
@@ -152,9 +153,28 @@ func (s *Server) dial(ctx context.Context) (conn *pgx.Conn, err error) {
 	return conn, err
 }
 
-// Connect opens a connection outside the pool, made as the pool would make it. It is the caller's.
-func (s *Server) Connect(ctx context.Context) (*pgx.Conn, error) {
-	return s.connect(ctx, func(*pgx.ConnConfig) {})
+// Connect opens a connection outside the pool: of the configuration, or made as the pool would make it if that is nil.
+// It is the caller's. A handler of the application's hears none of its notifications: it would run in our goroutines.
+func (s *Server) Connect(ctx context.Context, direct *pgx.ConnConfig) (*pgx.Conn, error) {
+	deafen := func(c *pgx.ConnConfig) { c.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {} }
+	if direct == nil {
+		return s.connect(ctx, deafen)
+	}
+	config := direct.Copy()
+	deafen(config)
+	return s.open(ctx, config)
+}
+
+// open opens a connection that the library uses by itself. Whatever the application has set there, the end of a context
+// interrupts our waiting at once: often it is nothing to tell the server, and nothing that its answer must be awaited
+// for.
+func (s *Server) open(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
+	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
+	}
+	protocol.ObserveCommits(config)
+	argument.NameApplication(config.RuntimeParams)
+	return s.connectAny(ctx, config)
 }
 
 func (s *Server) connect(ctx context.Context, prepare func(*pgx.ConnConfig)) (*pgx.Conn, error) {
@@ -166,9 +186,7 @@ func (s *Server) connect(ctx context.Context, prepare func(*pgx.ConnConfig)) (*p
 		}
 	}
 	prepare(config)
-	protocol.ObserveCommits(config)
-	argument.NameApplication(config.RuntimeParams)
-	conn, err := s.connectAny(ctx, config)
+	conn, err := s.open(ctx, config)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ var ofAdvisory = []mutant{
 		{"advisory/session.go", "round = 500 * time.Millisecond", "round = time.Minute"},
 	}, bridging, "^TestAWaitingBridge"},
 	{"advisory: a failed wait keeps the lease", []edit{
-		{"advisory/bridge.go", "also := lease.Release(ctx)", "var also error"},
+		{"advisory/bridge.go", "also := lease.Release(giving)", "also := giving.Err()"},
 	}, bridging, "^TestAWaitThatEnds"},
 	{"advisory: a wait outlives its lease", []edit{
 		{"advisory/bridge.go", "defer context.AfterFunc(lease.Context(), func() { cancel(lease.Err()) })()",

@@ -101,7 +101,7 @@ var ofConnections = []mutant{
 		{"internal/server/listen.go", "\tconfig.OnNotification = func(", "\tconfig.OnNotice, _ = nil, func("},
 	}, integration, "^TestNotificationsComeBetween"},
 	{"whoever takes the connection has its waiting cancelled by the server", []edit{
-		{"internal/server/listen.go", "\tconfig.BuildContextWatcherHandler = func(", "\t_ = func("},
+		{"internal/server/own.go", "\tconfig.BuildContextWatcherHandler = func(", "\t_ = func("},
 	}, integration, "^TestNotificationsComeBetween"},
 	{"nobody reads what comes over a connection that nobody uses", []edit{
 		{"internal/server/own.go", "Usable: usable, Hang: s.hang, Attend: s.attend,\n\t})\n}\n\n// newDirect",
