@@ -5246,7 +5246,7 @@ $$;
 CREATE FUNCTION diagnose_tokens() RETURNS TABLE (item text, ok boolean, value text, meaning text)
 LANGUAGE sql VOLATILE AS $$
   WITH f AS MATERIALIZED (
-    SELECT i.epoch, i.timeline_since AT TIME ZONE 'UTC' AS since, current_timeline() AS line,
+    SELECT i.epoch, i.timeline_since AT TIME ZONE interval '0' AS since, current_timeline() AS line,
       pg_is_in_recovery() AS standby, s.seqcache, s.seqincrement, s.seqmax,
       CASE WHEN s.seqcycle THEN 'cycles' ELSE 'no cycle' END AS cycles,
       q.last_value AS number, (i.epoch << 36) + q.last_value AS drawn,
