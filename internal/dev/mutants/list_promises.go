@@ -414,13 +414,8 @@ var ofDeadlines = []mutant{
 		},
 	}, integration, "^TestNothingIsPlanned"},
 	{"I14 why a lease was lost is read by an old plan", []edit{
-<<<<<<< ours
-		{schema, "VOLATILE SET plan_cache_mode = force_custom_plan SET lock_timeout = '100ms'",
-			"VOLATILE SET lock_timeout = '100ms'"},
-=======
 		{schema, "p_slot int) RETURNS text LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_custom_plan",
 			"p_slot int) RETURNS text LANGUAGE plpgsql VOLATILE"},
->>>>>>> theirs
 	}, integration, "^TestThePlanOfTheFirst"},
 	{"watch: who hears nothing looks once a minute", []edit{
 		{"pglock/watch.go", "watchLook = time.Second", "watchLook = time.Minute"},
