@@ -78,13 +78,16 @@ func write(ctx context.Context, db database, o opening, fn work) error {
 type ofCallback struct{ error }
 
 // writeOnce is write without the observer.
-func writeOnce(ctx context.Context, db database, o opening, fn work) error {
+func writeOnce(ctx context.Context, db database, o opening, fn work) (err error) {
 	receipt, err := rows.take(o.home())
 	if err != nil {
 		return err
 	}
 	w := &writing{opening: o, db: db, receipt: receipt}
-	defer w.end(ctx)
+	defer func() {
+		w.doubt = w.doubt || errors.Is(err, ErrLeftFence) // it may be prepared, and keeps the row
+		w.end(ctx)
+	}()
 	if err := w.open(ctx); errors.Is(err, ErrDone) {
 		return confirmDone(ctx, db, receipt, err)
 	} else if err != nil {

@@ -209,6 +209,12 @@ func callbackPrepares(t *testing.T, server *pgserver.Server) {
 	if g, err := look.acquire(t.Context(), "x", uuid.New(), time.Minute, false); err != nil || g.granted {
 		t.Errorf("I4: the lock was granted while the transaction is prepared: %+v, %v", g, err)
 	}
+	// It keeps the row of its receipt, too. Writes under other locks use others.
+	err = fencedstore.New(pool).With(fencedstore.WithTimeLimit(5*time.Second)).Write(t.Context(), mustTry(t, c, "y"),
+		func(context.Context, pgx.Tx) error { return nil })
+	if err != nil {
+		t.Errorf("a write under another lock: %v", err)
+	}
 	look.exec(t, `ROLLBACK PREPARED 'mine'`)
 	look.mustAcquire(t, "x", time.Minute)
 }
