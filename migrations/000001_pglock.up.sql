@@ -4894,7 +4894,7 @@ AS $$
          b.transaction_us
   FROM (SELECT u FROM pg_catalog.unnest(p_resources) u LIMIT 100) r (resource)
     CROSS JOIN LATERAL list_backends(r.resource) b
-  WHERE b.use = 'write' AND b.resource = r.resource AND b.pid IS DISTINCT FROM p_pid
+  WHERE b.use = 'write' AND b.resource = r.resource
 $$;
 
 -- list_waits tells what the sessions that hold a lock wait for, who holds that, or what is in the way of it above or
