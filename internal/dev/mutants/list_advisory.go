@@ -19,6 +19,16 @@ var ofAdvisory = []mutant{
 	{"advisory: a failed wait keeps the lease", []edit{
 		{"advisory/bridge.go", "also := lease.Release(giving)", "also := giving.Err()"},
 	}, bridging, "^TestAWaitThatEnds"},
+	{"advisory: a write whose context has ended closes the session", []edit{
+		{"advisory/held.go", "if err := ctx.Err(); err != nil { // and", "if err := h.Err(); err != nil { // and"},
+		{"advisory/write.go", "if err = ctx.Err(); err == nil { //", "if err == nil { //"},
+	}, bridging, "^TestAWriteWhoseContextHasEnded"},
+	{"advisory: a release has the limit twice", []edit{
+		{"advisory/held.go", "\terr := h.releaseLease(telling)\n",
+			"\terr := h.lease.Release(context.WithoutCancel(ctx))\n"},
+		{"advisory/held.go", "errors.Join(err, h.releaseLease(telling))", "errors.Join(err, " +
+			"h.lease.Release(context.WithoutCancel(ctx)))"},
+	}, bridging, "^TestAReleaseInSilence"},
 	{"advisory: a wait outlives its lease", []edit{
 		{"advisory/bridge.go", "defer context.AfterFunc(lease.Context(), func() { cancel(lease.Err()) })()",
 			"_ = cancel"},
