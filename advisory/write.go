@@ -126,7 +126,7 @@ func (w Writer) write(
 	if err == nil && protocol.Unconfirmed(h.session.conn) {
 		err = protocol.ErrUnconfirmed
 	}
-	if protocol.ConnectionLost(err) || protocol.Fatal(err) {
+	if protocol.ConnectionLost(err) {
 		if r := guarded.Receipt(); r != (fencedstore.Receipt{}) {
 			err = &fencedstore.OutcomeUnknownError{Receipt: r, Err: err}
 		} else {

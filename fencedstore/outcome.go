@@ -19,7 +19,7 @@ import (
 // answered reports whether the server itself refused the COMMIT, which was then rolled back. A server that ends the
 // connection instead, for an administrator or in a crash, may have committed before that, whatever its last words.
 func answered(err error) bool {
-	return errors.Is(err, pgx.ErrTxCommitRollback) || !protocol.ConnectionLost(err) && !protocol.Fatal(err)
+	return errors.Is(err, pgx.ErrTxCommitRollback) || !protocol.ConnectionLost(err)
 }
 
 // resolve asks what became of a write whose COMMIT was not answered.

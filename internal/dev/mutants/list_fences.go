@@ -18,12 +18,11 @@ var ofFences = []mutant{
 			"as fence_commit", ", l.expires_at"},
 	}, integration, "^TestI1_I4_I6_AClock"},
 	{"I17 a COMMIT that ended the connection counts as refused", []edit{
-		{"fencedstore/outcome.go", " && !protocol.Fatal(err)", ""},
+		{"internal/protocol/failures.go", "\t\treturn Fatal(err)\n", "\t\treturn false\n"},
 	}, "./fencedstore", "^TestI17_AConnectionThatEnds"},
 	{"I17 an advisory write is told as done that the standby may not have", []edit{
 		{"advisory/write.go", "\tif err == nil && protocol.Unconfirmed(h.session.conn) {", "\tif false {"},
 	}, integration, "^TestI17_CancelledStandbyWaitOfAn"},
-<<<<<<< ours
 	{"I3 I4 a fence's first row is older than its transaction where the clock was set back", []edit{
 		{schema, "            GREATEST(clock_timestamp(), statement_timestamp(), transaction_timestamp()))",
 			"            GREATEST(clock_timestamp(), statement_timestamp()))"},
@@ -36,7 +35,6 @@ var ofFences = []mutant{
 		{schema, "LEAST(GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000), 2147483000)",
 			"GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000)"},
 	}, integration, "^TestTheFenceIsPassedWhere"},
-=======
 	{"I17 a COMMIT whose answer is lost late counts as ended by the time limit", []edit{
 		{"fencedstore/guard.go", "explained := g.explain(err, false)", "explained := g.explain(err, saysClosed(err))"},
 	}, "./fencedstore", "^TestI17_Explain"},
@@ -47,7 +45,6 @@ var ofFences = []mutant{
 		{"fencedstore/write.go", "if done || !w.conn.rollback(ctx) || err == nil {",
 			"if done || !w.conn.rollback(ctx) || err != nil {"},
 	}, "./fencedstore", "^TestWhateverTheCallbackReturns"},
->>>>>>> theirs
 	{"a failed extension is a time limit of zero", []edit{
 		{"fencedstore/timelimit.go", "p.At.IsZero() || ", ""},
 	}, "./fencedstore", "^TestNoTimeLimitEnds"},
