@@ -219,6 +219,27 @@ func TestWriteThatWaitsAtItsFenceSaysForWhom(t *testing.T) {
 	}
 }
 
+// A write that has passed its fence, and waits for whoever does the same key, is not told that it holds itself up.
+func TestOnceBehindTheSameKeySaysWhoHasIt(t *testing.T) {
+	t.Parallel()
+	b := newWideBench(t)
+	before, lease := b.acquire(t, "before"), b.acquire(t, "lease")
+	if err := b.write(t, lease, "", `SELECT 1`); err != nil { // so that the fence's row is there to see
+		t.Fatal(err)
+	}
+	tx := b.begin(t)
+	if _, err := fencedstore.Guard(t.Context(), tx, before, fencedstore.WithKey("job")); err != nil {
+		t.Fatal(err)
+	}
+	late := toldWho(t, func() error {
+		return b.store.With(fencedstore.WithTimeLimit(2*time.Second)).Once(t.Context(),
+			fencedstore.Fence{Lease: lease, SameToken: true}, "job", func(context.Context, pgx.Tx) error { return nil })
+	})
+	if pid := int(tx.Conn().PgConn().PID()); len(late.Wait.By) != 1 || late.Wait.By[0].PID != pid {
+		t.Errorf("%+v, want process %d", late.Wait, pid)
+	}
+}
+
 // Where nobody can be asked, the error says so, with what the server itself has said, and how to look.
 func TestWriteBehindALockThatNobodyCanSeeSaysSo(t *testing.T) {
 	t.Parallel()

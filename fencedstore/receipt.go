@@ -22,7 +22,8 @@ type Receipt struct {
 func (r Receipt) String() string { return fmt.Sprintf("%s/%s/%s", r.Schema, r.ID, r.Write) }
 
 // rows are the rows of receipts that the writes of this process may use again. Of each database there are as many as
-// there ever were writes at once. A row is free when it is known what became of the write that used it last.
+// there ever were writes at once, and those of writes in doubt. A row is free when it is known what became of the write
+// that used it last.
 var rows = freeRows{free: make(map[hooks.Grant][]uuid.UUID)}
 
 type freeRows struct {

@@ -127,10 +127,10 @@ func (c *sqlConn) beginTx(ctx context.Context, options pgx.TxOptions) error {
 func (c *sqlConn) begin(ctx context.Context, o opening, r Receipt) (p passed, err error) {
 	err = c.beginTx(ctx, o.transactionOp)
 	if err == nil {
-		err = c.within(ctx, func() (err error) {
+		err = cmp.Or(c.within(ctx, func() (err error) {
 			p, err = o.read(c.tx.QueryRowContext(ctx, o.sql, o.arguments(&r)...))
 			return err
-		})
+		}), ctx.Err())
 	}
 	if err != nil {
 		c.dead = c.dead || saysClosed(err)

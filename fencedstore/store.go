@@ -94,7 +94,8 @@ func NewSQL(db *sql.DB) *SQLStore {
 func (s *SQLStore) With(opts ...Option) *SQLStore { return &SQLStore{s.of().with(opts)} }
 
 // Write is Store.Write. fn may give the *sql.Tx to whatever takes one; it must neither commit nor roll back, and must
-// not keep it.
+// not keep it. If fn sends COMMIT as SQL and then returns an error, nobody tells: Write returns that error, though the
+// work is committed. Store.Write notices, unless fn has begun another transaction.
 func (s *SQLStore) Write(ctx context.Context, fenced Fenced, fn func(context.Context, *sql.Tx) error) error {
 	return s.of().write(ctx, fenced, inSQL(fn))
 }

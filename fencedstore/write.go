@@ -54,7 +54,7 @@ type connection interface {
 	giveBack(ctx context.Context, spoilt bool)
 }
 
-// errEnded is what commit answers when the callback has ended the transaction by itself.
+// errEnded says that the callback has ended the transaction by itself.
 var errEnded = fmt.Errorf("%w: the callback ended its transaction by itself", ErrLeftFence)
 
 // write runs fn in a transaction under the fences of the opening, and tells the observer what became of it.

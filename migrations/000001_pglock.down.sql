@@ -245,6 +245,7 @@ DROP FUNCTION is_plain(p_name text, p_grant_id uuid, p_holder text, p_ttl interv
 DROP FUNCTION microseconds_until(p_at timestamptz);
 DROP FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz);
 DROP FUNCTION is_running(p_expires_at timestamptz, p_ended_at timestamptz);
+DROP FUNCTION bound_transaction_timeout(p_ms bigint);
 DROP FUNCTION bound_timeout(p_setting text, p_ms bigint);
 DROP FUNCTION json_time(p_at timestamptz);
 DROP FUNCTION require_durable_commit();

@@ -441,16 +441,34 @@ LANGUAGE sql STABLE
 AS $$ SELECT to_char(p_at AT TIME ZONE interval '0', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') $$;
 
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 means no
--- limit. transaction_timeout counts from its first value above 0, and a later value is as good as none. So it becomes 0
--- before, and then counts from now.
+-- limit.
 CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT CASE WHEN current_setting(p_setting) <> '0'
-      AND extract(epoch FROM current_setting(p_setting)::interval) * 1000 <= p_ms THEN true
-    WHEN set_config(p_setting, '0', true) IS NOT NULL
-    THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL END
+  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch
+    FROM current_setting(p_setting)::interval) * 1000 > p_ms
+    THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
 $$;
+
+-- bound_transaction_timeout is bound_timeout for transaction_timeout, which PostgreSQL has from version 17 on. Its
+-- clock starts with the first value above 0, and no later value moves that. So it becomes 0 before, and then counts
+-- from now, but not beyond what the user's has left. pglock.bounded says that it is ours already. ROLLBACK TO takes
+-- back the setting, and not the clock.
+CREATE FUNCTION bound_transaction_timeout(p_ms bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  old float8 := extract(epoch FROM current_setting('transaction_timeout', true)::interval) * 1000;
+BEGIN
+  IF old IS NULL OR old > 0 AND old <= p_ms THEN
+    RETURN true;
+  ELSIF old > 0 AND current_setting('pglock.bounded', true) IS DISTINCT FROM 'true' THEN
+    p_ms := LEAST(p_ms, old - extract(epoch FROM clock_timestamp() - transaction_timestamp()) * 1000);
+  END IF;
+  RETURN set_config('transaction_timeout', '0', true) IS NOT NULL
+    AND set_config('transaction_timeout', GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL
+    AND set_config('pglock.bounded', 'true', true) IS NOT NULL;
+END $$;
 
 -- is_running says that a lease is held. An expiry that is settled stays over, even if the clock is set back to before
 -- it: another lease may have been granted since, in another row of the lock.
@@ -1164,8 +1182,7 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 BEGIN
   RETURN bound_timeout('idle_in_transaction_session_timeout', 1000)
-    AND (p_idle OR bound_timeout('statement_timeout', 1000)
-      AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)));
+    AND (p_idle OR bound_timeout('statement_timeout', 1000) AND bound_transaction_timeout(1000));
 END $$;
 
 -- PostgreSQL lets those who join pass whoever waits to take: as long as others have joined, one more may. So with many
@@ -3317,7 +3334,7 @@ BEGIN
   RETURN bound_timeout('lock_timeout', p_ms - sooner(p_ms)) AND bound_timeout('statement_timeout', p_ms)
     AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
     AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
-    AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', p_ms + 100));
+    AND bound_transaction_timeout(p_ms + 100);
 END $$;
 
 -- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a hanging holder does not block the
@@ -3346,7 +3363,7 @@ AS $$
            OR pg_catalog.set_config('client_connection_check_interval', '1000', true) IS NOT NULL)
          AND (pg_catalog.current_setting('transaction_timeout', true) IS NULL
            OR pg_catalog.set_config('transaction_timeout', (p_ms OPERATOR(pg_catalog.+) 100)::pg_catalog.text, true)
-              IS NOT NULL)
+              IS NOT NULL AND pg_catalog.set_config('pglock.bounded', 'true', true) IS NOT NULL)
     ELSE {{schema}}.lower_timeouts(p_ms) END
 $$;
 $create$, '{{schema}}', quote_ident(current_schema())),
@@ -4859,18 +4876,24 @@ END $$;
 
 -- list_blockers tells whom server process p_pid waits for, and where: those at the end of the chain, who wait for none.
 -- It also tells whose open transactions have passed the fence of one of these resources, of a hundred at most: a
--- transaction that waits there waits for one of them. It runs with the caller's rights, as list_backends does, and
--- hides the same.
+-- transaction that waits there waits for one of them, or is one of them itself. Of those who wait it tells the end of
+-- the chain. It runs with the caller's rights, as list_backends does, and hides the same.
 CREATE FUNCTION list_blockers(p_pid int, p_resources text[] DEFAULT '{}')
 RETURNS TABLE (blocked_at text, pid int, gid text, db_user text, application_name text, state text,
                transaction_us bigint)
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT
 AS $$
-  WITH RECURSIVE chain AS (
-      SELECT p_pid AS pid, pg_blocking_pids(p_pid) AS by
+  WITH RECURSIVE past AS MATERIALIZED (
+      SELECT b.* FROM (SELECT u FROM pg_catalog.unnest(p_resources) u LIMIT 100) r (resource)
+        CROSS JOIN LATERAL list_backends(r.resource) b WHERE b.use = 'write' AND b.resource = r.resource),
+    chain AS (
+      SELECT s.pid AS root, s.pid, pg_blocking_pids(s.pid) AS by
+      FROM (SELECT p_pid UNION SELECT w.pid FROM past w WHERE w.pid IS NOT NULL) s (pid)
       UNION
-      SELECT b.pid, pg_blocking_pids(b.pid) FROM chain c CROSS JOIN LATERAL pg_catalog.unnest(c.by) b (pid) WHERE b.pid > 0),
-    k AS MATERIALIZED (SELECT * FROM pg_locks o WHERE EXISTS (SELECT FROM chain c WHERE pg_catalog.cardinality(c.by) > 0)),
+      SELECT c.root, b.pid, pg_blocking_pids(b.pid) FROM chain c CROSS JOIN LATERAL pg_catalog.unnest(c.by) b (pid)
+      WHERE b.pid > 0),
+    k AS MATERIALIZED (
+      SELECT * FROM pg_locks o WHERE EXISTS (SELECT FROM chain c WHERE c.root = p_pid AND pg_catalog.cardinality(c.by) > 0)),
     at AS MATERIALIZED (   -- of a wait for a transaction, the lock on the row says where
       SELECT w.transactionid, CASE
           WHEN w.locktype = 'advisory' THEN 'an advisory lock'
@@ -4883,18 +4906,20 @@ AS $$
       WHERE w.pid = p_pid AND NOT w.granted ORDER BY r.relation LIMIT 1)
   SELECT at.place, c.pid, NULL, a.usename::text, a.application_name, a.state,
          (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
-  FROM at CROSS JOIN (SELECT DISTINCT o.pid FROM chain o WHERE o.by = '{}' AND o.pid <> p_pid) c
+  FROM at CROSS JOIN (SELECT o.pid FROM chain o WHERE o.root = p_pid AND o.by = '{}' AND o.pid <> p_pid) c
     JOIN pg_stat_activity a ON a.pid = c.pid
   UNION ALL
   SELECT at.place, NULL, p.gid, p.owner::text, NULL, 'prepared',
          (extract(epoch FROM clock_timestamp() - p.prepared) * 1000000)::bigint
   FROM at JOIN pg_prepared_xacts p ON p.transaction = at.transactionid
   UNION ALL
-  SELECT 'the fence of ' || pg_catalog.quote_literal(b.resource), b.pid, b.gid, b.db_user, b.application_name, b.state,
-         b.transaction_us
-  FROM (SELECT u FROM pg_catalog.unnest(p_resources) u LIMIT 100) r (resource)
-    CROSS JOIN LATERAL list_backends(r.resource) b
-  WHERE b.use = 'write' AND b.resource = r.resource
+  SELECT 'the fence of ' || pg_catalog.quote_literal(w.resource), w.pid, w.gid, w.db_user, w.application_name, w.state,
+         w.transaction_us
+  FROM past w WHERE w.pid IS NULL OR EXISTS (SELECT FROM chain c WHERE c.root = w.pid AND c.pid = w.pid AND c.by = '{}')
+  UNION ALL
+  SELECT 'the fence of ' || pg_catalog.quote_literal(w.resource), a.pid, NULL, a.usename::text, a.application_name, a.state,
+         (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
+  FROM past w JOIN chain c ON c.root = w.pid AND c.pid <> w.pid AND c.by = '{}' JOIN pg_stat_activity a ON a.pid = c.pid
 $$;
 
 -- list_waits tells what the sessions that hold a lock wait for, who holds that, or what is in the way of it above or

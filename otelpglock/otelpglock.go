@@ -60,7 +60,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -86,7 +85,10 @@ type config struct {
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		c.meters = p
-		return refuse.If(p == nil, "meter provider", "nil", "be a metric.MeterProvider")
+		if p == nil {
+			return &pglock.ArgumentError{Field: "meter provider", Value: "nil", Rule: "be a metric.MeterProvider"}
+		}
+		return nil
 	}
 }
 
@@ -94,7 +96,10 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) error {
 		c.tracers = p
-		return refuse.If(p == nil, "tracer provider", "nil", "be a trace.TracerProvider")
+		if p == nil {
+			return &pglock.ArgumentError{Field: "tracer provider", Value: "nil", Rule: "be a trace.TracerProvider"}
+		}
+		return nil
 	}
 }
 
@@ -105,7 +110,10 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 func WithLockLabel(f func(lock string) string) Option {
 	return func(c *config) error {
 		c.label = f
-		return refuse.If(f == nil, "lock label", "nil", "be a function")
+		if f == nil {
+			return &pglock.ArgumentError{Field: "lock label", Value: "nil", Rule: "be a function"}
+		}
+		return nil
 	}
 }
 
@@ -115,8 +123,13 @@ func WithLockLabel(f func(lock string) string) Option {
 // Errors: pglock.ErrInvalid, or the meter's error about an instrument.
 func New(opts ...Option) (pglock.Observer, error) {
 	c := config{meters: otel.GetMeterProvider(), tracers: otel.GetTracerProvider()}
-	if err := refuse.Options(&c, opts); err != nil {
-		return nil, err
+	for _, o := range opts {
+		if o == nil {
+			return nil, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
+		}
+		if err := o(&c); err != nil {
+			return nil, err
+		}
 	}
 	meters, err := newMeters(c.meters.Meter(Name, metric.WithSchemaURL(schemaURL)))
 	if err != nil {

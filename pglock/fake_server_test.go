@@ -222,7 +222,7 @@ func (s *fakeServer) HandOver(ctx context.Context, c protocol.Claim, to string, 
 		i := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.Holder == to })
 		switch {
 		case !r.is(c):
-			next.Outcome = string(ReasonReleased)
+			next.Outcome = string(cmp.Or(s.ended[c.GrantID], ReasonReleased))
 		case i < 0:
 			next.Outcome = protocol.Nobody
 		case look:

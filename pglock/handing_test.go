@@ -122,6 +122,34 @@ func TestI6_HandOverThatARenewalTellsSpendsWhatMayBeUnderWay(t *testing.T) {
 	})
 }
 
+// The answer is lost in a failover. The new leader knows nothing of the lease any more: it may be our own doing.
+func TestI17_AnEndWhoseAnswerAFailoverLostIsOfUnknownOutcome(t *testing.T) {
+	for what, end := range map[string]func(*Lease, context.Context) error{
+		"release":  (*Lease).Release,
+		"handOver": func(l *Lease, ctx context.Context) error { return l.HandOver(ctx, "c") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, held, _, _ := handing(t)
+				first := true
+				s.set(func() {
+					s.fault = func(did string, after bool) error {
+						if did != what || !after || !first {
+							return nil
+						}
+						first = false
+						s.locked(func() { s.ended[held.grantID] = ReasonUnknown })
+						return errReset
+					}
+				})
+				if err := end(held, t.Context()); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrLost) {
+					t.Errorf("%v, want ErrOutcomeUnknown, as a loss", err)
+				}
+			})
+		})
+	}
+}
+
 // Whoever releases before that is told finds the lease gone, and asks until the server says why.
 func TestReleaseAfterAHandOverOfUnknownOutcomeIsNoLoss(t *testing.T) {
 	t.Parallel()

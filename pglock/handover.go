@@ -59,7 +59,12 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 			return nil
 		case err == nil:
 			l.setHanding(false)
-			return l.notHandedOver(to, next.Outcome)
+			if err = l.notHandedOver(to, next.Outcome); repeated && next.Outcome == string(ReasonUnknown) {
+				// as after a failover: perhaps by our own attempt
+				err = failure.Told(fmt.Errorf("%w: %w", ErrOutcomeUnknown, l.howEnded()),
+					"pglock: hand over lock %q to %q", l.name, to)
+			}
+			return err
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 		passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)

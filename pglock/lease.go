@@ -305,6 +305,9 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	l.mu.Lock()
 	l.lost = lost
 	l.mu.Unlock()
+	if reason == ReasonUnknown && own { // as after a failover: perhaps by our own attempt
+		return failure.Told(fmt.Errorf("%w: %w", ErrOutcomeUnknown, lost), "pglock: release lock %q", l.name)
+	}
 	return lost
 }
 

@@ -100,9 +100,9 @@ func ConnectionLost(err error) bool {
 		return true
 	case strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "08"), state == stateNoSlot:
 		return true // terminated by an administrator, a crash, a starting server, a broken protocol, no free slot
-	case !errors.As(err, &connect):
-		return Fatal(err)
-	default: // poolers have many ways to say that they are full
+	case !errors.As(err, &connect) && !fatal(err):
+		return false
+	default: // poolers have many ways to say that they are full, and drivers to say that a login was refused
 		refused := func(class string) bool { return strings.HasPrefix(state, class) }
 		return !slices.ContainsFunc(loginRefusals, refused)
 	}
@@ -114,9 +114,9 @@ func ReadOnly(err error) bool {
 	return state == stateReadOnly || state == "0A000" && slices.Contains(standbyRefuses, Field(err, FieldRoutine))
 }
 
-// Fatal reports whether the server, or a pooler before it, has ended the connection with this error, or crashed: what
+// fatal reports whether the server, or a pooler before it, has ended the connection with this error, or crashed: what
 // it was doing may be done.
-func Fatal(err error) bool {
+func fatal(err error) bool {
 	severity := Field(err, FieldSeverity)
 	return severity == "FATAL" || severity == "PANIC"
 }

@@ -21,6 +21,7 @@ func TestWhatPassesIsNotLasting(t *testing.T) {
 		{"no memory", &pgconn.PgError{Code: "53200"}, false},
 		{"no right", &pgconn.PgError{Code: "42501"}, true},
 		{"a crash", &pgconn.PgError{Code: "XX000", SeverityUnlocalized: "PANIC"}, false},
+		{"a refused login, by another driver", &pgconn.PgError{Code: "3D000", SeverityUnlocalized: "FATAL"}, true},
 		{"a reset line", errors.New("reset"), false},
 		{"a closed pool", puddle.ErrClosedPool, true},
 	} {

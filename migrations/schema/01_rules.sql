@@ -168,16 +168,34 @@ LANGUAGE sql STABLE
 AS $$ SELECT to_char(p_at AT TIME ZONE interval '0', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') $$;
 
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 means no
--- limit. transaction_timeout counts from its first value above 0, and a later value is as good as none. So it becomes 0
--- before, and then counts from now.
+-- limit.
 CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT CASE WHEN current_setting(p_setting) <> '0'
-      AND extract(epoch FROM current_setting(p_setting)::interval) * 1000 <= p_ms THEN true
-    WHEN set_config(p_setting, '0', true) IS NOT NULL
-    THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL END
+  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch
+    FROM current_setting(p_setting)::interval) * 1000 > p_ms
+    THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
 $$;
+
+-- bound_transaction_timeout is bound_timeout for transaction_timeout, which PostgreSQL has from version 17 on. Its
+-- clock starts with the first value above 0, and no later value moves that. So it becomes 0 before, and then counts
+-- from now, but not beyond what the user's has left. pglock.bounded says that it is ours already. ROLLBACK TO takes
+-- back the setting, and not the clock.
+CREATE FUNCTION bound_transaction_timeout(p_ms bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  old float8 := extract(epoch FROM current_setting('transaction_timeout', true)::interval) * 1000;
+BEGIN
+  IF old IS NULL OR old > 0 AND old <= p_ms THEN
+    RETURN true;
+  ELSIF old > 0 AND current_setting('pglock.bounded', true) IS DISTINCT FROM 'true' THEN
+    p_ms := LEAST(p_ms, old - extract(epoch FROM clock_timestamp() - transaction_timestamp()) * 1000);
+  END IF;
+  RETURN set_config('transaction_timeout', '0', true) IS NOT NULL
+    AND set_config('transaction_timeout', GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL
+    AND set_config('pglock.bounded', 'true', true) IS NOT NULL;
+END $$;
 
 -- is_running says that a lease is held. An expiry that is settled stays over, even if the clock is set back to before
 -- it: another lease may have been granted since, in another row of the lock.

@@ -15,8 +15,7 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 BEGIN
   RETURN bound_timeout('idle_in_transaction_session_timeout', 1000)
-    AND (p_idle OR bound_timeout('statement_timeout', 1000)
-      AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)));
+    AND (p_idle OR bound_timeout('statement_timeout', 1000) AND bound_transaction_timeout(1000));
 END $$;
 
 -- PostgreSQL lets those who join pass whoever waits to take: as long as others have joined, one more may. So with many

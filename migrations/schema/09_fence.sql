@@ -43,7 +43,7 @@ BEGIN
   RETURN bound_timeout('lock_timeout', p_ms - sooner(p_ms)) AND bound_timeout('statement_timeout', p_ms)
     AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
     AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
-    AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', p_ms + 100));
+    AND bound_transaction_timeout(p_ms + 100);
 END $$;
 
 -- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a hanging holder does not block the
@@ -69,7 +69,7 @@ AS $$
            OR pg_catalog.set_config('client_connection_check_interval', '1000', true) IS NOT NULL)
          AND (pg_catalog.current_setting('transaction_timeout', true) IS NULL
            OR pg_catalog.set_config('transaction_timeout', (p_ms OPERATOR(pg_catalog.+) 100)::pg_catalog.text, true)
-              IS NOT NULL)
+              IS NOT NULL AND pg_catalog.set_config('pglock.bounded', 'true', true) IS NOT NULL)
     ELSE {{schema}}.lower_timeouts(p_ms) END
 $$;
 

@@ -162,18 +162,24 @@ END $$;
 
 -- list_blockers tells whom server process p_pid waits for, and where: those at the end of the chain, who wait for none.
 -- It also tells whose open transactions have passed the fence of one of these resources, of a hundred at most: a
--- transaction that waits there waits for one of them. It runs with the caller's rights, as list_backends does, and
--- hides the same.
+-- transaction that waits there waits for one of them, or is one of them itself. Of those who wait it tells the end of
+-- the chain. It runs with the caller's rights, as list_backends does, and hides the same.
 CREATE FUNCTION list_blockers(p_pid int, p_resources text[] DEFAULT '{}')
 RETURNS TABLE (blocked_at text, pid int, gid text, db_user text, application_name text, state text,
                transaction_us bigint)
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT
 AS $$
-  WITH RECURSIVE chain AS (
-      SELECT p_pid AS pid, pg_blocking_pids(p_pid) AS by
+  WITH RECURSIVE past AS MATERIALIZED (
+      SELECT b.* FROM (SELECT u FROM unnest(p_resources) u LIMIT 100) r (resource)
+        CROSS JOIN LATERAL list_backends(r.resource) b WHERE b.use = 'write' AND b.resource = r.resource),
+    chain AS (
+      SELECT s.pid AS root, s.pid, pg_blocking_pids(s.pid) AS by
+      FROM (SELECT p_pid UNION SELECT w.pid FROM past w WHERE w.pid IS NOT NULL) s (pid)
       UNION
-      SELECT b.pid, pg_blocking_pids(b.pid) FROM chain c CROSS JOIN LATERAL unnest(c.by) b (pid) WHERE b.pid > 0),
-    k AS MATERIALIZED (SELECT * FROM pg_locks o WHERE EXISTS (SELECT FROM chain c WHERE cardinality(c.by) > 0)),
+      SELECT c.root, b.pid, pg_blocking_pids(b.pid) FROM chain c CROSS JOIN LATERAL unnest(c.by) b (pid)
+      WHERE b.pid > 0),
+    k AS MATERIALIZED (
+      SELECT * FROM pg_locks o WHERE EXISTS (SELECT FROM chain c WHERE c.root = p_pid AND cardinality(c.by) > 0)),
     at AS MATERIALIZED (   -- of a wait for a transaction, the lock on the row says where
       SELECT w.transactionid, CASE
           WHEN w.locktype = 'advisory' THEN 'an advisory lock'
@@ -186,18 +192,20 @@ AS $$
       WHERE w.pid = p_pid AND NOT w.granted ORDER BY r.relation LIMIT 1)
   SELECT at.place, c.pid, NULL, a.usename::text, a.application_name, a.state,
          (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
-  FROM at CROSS JOIN (SELECT DISTINCT o.pid FROM chain o WHERE o.by = '{}' AND o.pid <> p_pid) c
+  FROM at CROSS JOIN (SELECT o.pid FROM chain o WHERE o.root = p_pid AND o.by = '{}' AND o.pid <> p_pid) c
     JOIN pg_stat_activity a ON a.pid = c.pid
   UNION ALL
   SELECT at.place, NULL, p.gid, p.owner::text, NULL, 'prepared',
          (extract(epoch FROM clock_timestamp() - p.prepared) * 1000000)::bigint
   FROM at JOIN pg_prepared_xacts p ON p.transaction = at.transactionid
   UNION ALL
-  SELECT 'the fence of ' || quote_literal(b.resource), b.pid, b.gid, b.db_user, b.application_name, b.state,
-         b.transaction_us
-  FROM (SELECT u FROM unnest(p_resources) u LIMIT 100) r (resource)
-    CROSS JOIN LATERAL list_backends(r.resource) b
-  WHERE b.use = 'write' AND b.resource = r.resource
+  SELECT 'the fence of ' || quote_literal(w.resource), w.pid, w.gid, w.db_user, w.application_name, w.state,
+         w.transaction_us
+  FROM past w WHERE w.pid IS NULL OR EXISTS (SELECT FROM chain c WHERE c.root = w.pid AND c.pid = w.pid AND c.by = '{}')
+  UNION ALL
+  SELECT 'the fence of ' || quote_literal(w.resource), a.pid, NULL, a.usename::text, a.application_name, a.state,
+         (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
+  FROM past w JOIN chain c ON c.root = w.pid AND c.pid <> w.pid AND c.by = '{}' JOIN pg_stat_activity a ON a.pid = c.pid
 $$;
 
 -- list_waits tells what the sessions that hold a lock wait for, who holds that, or what is in the way of it above or

@@ -39,7 +39,8 @@ var ofErrors = []mutant{
 			"0::bigint"},
 	}, store, "^TestWaitForALock"},
 	{"a write in line is told of the one before it", []edit{
-		{schema, "WHERE o.by = '{}' AND o.pid <> p_pid) c", "WHERE o.pid = ANY (pg_blocking_pids(p_pid))) c"},
+		{schema, "WHERE o.root = p_pid AND o.by = '{}' AND o.pid <> p_pid) c", "WHERE o.root = p_pid AND " +
+			"o.pid = ANY (pg_blocking_pids(p_pid))) c"},
 	}, store, "^TestEveryWriteInLine"},
 	{"a write at its fence is not told for whom it waits", []edit{
 		{"fencedstore/lookout.go", "lease: o.fences[0].Lease, resources: o.resources()}", "lease: o.fences[0].Lease}"},

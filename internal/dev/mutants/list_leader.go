@@ -33,8 +33,8 @@ var ofLeaders = []mutant{
 			"l.handing && false"},
 	}, library, "^TestHandOverThatARenewal"},
 	{"a loss after a hand-over to nobody is hidden", []edit{
-		{"pglock/handover.go", "\t\t\tl.setHanding(false)\n\t\t\treturn l.notHandedOver(to, next.Outcome)",
-			"\t\t\treturn l.notHandedOver(to, next.Outcome)"},
+		{"pglock/handover.go", "\t\t\tl.setHanding(false)\n\t\t\tif err = l.notHandedOver(",
+			"\t\t\tif err = l.notHandedOver("},
 	}, library, "^TestHandOverToNobodyHides"},
 	{"I17 a hand-over whose answer is lost is a loss", []edit{
 		{"pglock/handover.go", "repeated && next.Outcome == string(ReasonReleased)", "false"},

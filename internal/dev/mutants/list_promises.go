@@ -270,8 +270,7 @@ var ofDeadlines = []mutant{
 		{schema, "LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$ BEGIN RETURN " +
 			"bound_timeout('idle_in_transaction_session_timeout', 1000)", "LANGUAGE sql VOLATILE SET search_path " +
 			"FROM CURRENT AS $$ SELECT bound_timeout('idle_in_transaction_session_timeout', 1000)"},
-		{schema, "OR bound_timeout('transaction_timeout', 1000))); END $$;",
-			"OR bound_timeout('transaction_timeout', 1000))); $$;"},
+		{schema, "AND bound_transaction_timeout(1000)); END $$;", "AND bound_transaction_timeout(1000)); $$;"},
 	}, integration, "^TestNothingIsPlanned"},
 	{"a connection that takes no deadlines is waited for without end", []edit{
 		{"internal/server/listen.go", "_ = conn.PgConn().Conn().Close()", ""},
