@@ -50,7 +50,7 @@ func patientTransactions(t *testing.T, p *peer) {
 	t.Helper()
 	p.exec(t, `DO $$ BEGIN
 		PERFORM set_config('search_path', 'pglock', true);
-		EXECUTE replace(pg_get_functiondef('bound_rest'::regproc), ', 1000)', ', 60000)');
+		EXECUTE regexp_replace(pg_get_functiondef('bound_rest'::regproc), '\y1000\)', '60000)', 'g');
 	END $$`)
 }
 

@@ -109,3 +109,32 @@ func TestTheOwnerOfASubtreeQueuesBehindNobodyBelow(t *testing.T) {
 	}
 	mustRelease(t, outer)
 }
+
+// A line of work queues below a subtree that another of its goroutines waits for. When it has the subtree it is granted
+// what lies below without its ticket. The ticket goes: nobody else would take it back or serve it any more.
+func TestAGrantBelowItsOwnSubtreeLeavesNoTicket(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
+	line, outer, inner := uuid.New(), uuid.New(), uuid.New()
+	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true", line)
+	before := other.mustSubtree(t, "t")
+	if a := owner.request(t, "acquire_lease", "t/b", inner, owned+", p_wait => true"); a.granted || a.ticket == 0 {
+		t.Fatalf("below another's subtree: %+v", a)
+	}
+	for range 2 {
+		owner.request(t, "acquire_subtree", "t", outer, owned)
+	}
+	other.mustEnd(t, before.grant)
+	if a := owner.request(t, "acquire_subtree", "t", outer, owned); !a.granted {
+		t.Fatalf("the subtree: %+v", a)
+	}
+	a := owner.request(t, "acquire_lease", "t/b", inner, owned+", p_wait => true")
+	if tickets := one[int](t, other, `SELECT count(*) FROM pglock.waiters`); !a.granted || tickets != 0 {
+		t.Errorf("below its own subtree: %+v, and %d tickets", a, tickets)
+	}
+	owner.mustEnd(t, a.grant)
+	if held := one[bool](t, other, `SELECT coalesce(bool_or(held), false) FROM pglock.get_lock('t/b')`); held {
+		t.Error("after its end the lease runs again")
+	}
+}

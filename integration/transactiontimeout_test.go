@@ -38,6 +38,23 @@ func TestI16_AHigherTransactionTimeoutLiftsNoLimit(t *testing.T) {
 			passes(t, p, time.Minute)
 			passes(t, p, 2*time.Second)
 		}, slack},
+		{"fences of a short lease and of a longer one", "1min", func(t *testing.T, p *peer) {
+			passes(t, p, 4*time.Second)
+			p.exec(t, `SELECT pg_sleep(2.8)`)
+			passes(t, p, 3*time.Second)
+		}, 5 * time.Second},
+		{"a fence that was rolled back, and another", "0", func(t *testing.T, p *peer) {
+			p.exec(t, `SAVEPOINT s`)
+			passes(t, p, time.Minute)
+			p.exec(t, `ROLLBACK TO s`)
+			passes(t, p, 2*time.Second)
+		}, slack},
+		{"a fence after a limit of the user's own for what is left", "0", func(t *testing.T, p *peer) {
+			p.exec(t, `SELECT pg_sleep(1.5)`)
+			p.exec(t, `SET LOCAL transaction_timeout = '1400ms'`)
+			passes(t, p, time.Second)
+			p.exec(t, `SELECT 1`)
+		}, slack},
 		{"a fence beyond the higher limit", "5s", func(t *testing.T, p *peer) {
 			p.exec(t, `SELECT pg_sleep(3)`)
 			passes(t, p, 4*time.Second)

@@ -452,22 +452,27 @@ $$;
 
 -- bound_transaction_timeout is bound_timeout for transaction_timeout, which PostgreSQL has from version 17 on. Its
 -- clock starts with the first value above 0, and no later value moves that. So it becomes 0 before, and then counts
--- from now, but not beyond what the user's has left. pglock.bounded says that it is ours already. ROLLBACK TO takes
--- back the setting, and not the clock.
+-- from now, but not beyond the end of an earlier limit: of ours, which pglock.ends has in milliseconds, or of the
+-- user's, which ends this long after BEGIN, if that is still to come; else the user has set it later. ROLLBACK TO
+-- takes back the setting, and not the clock.
 CREATE FUNCTION bound_transaction_timeout(p_ms bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
-  old float8 := extract(epoch FROM current_setting('transaction_timeout', true)::interval) * 1000;
+  old  float8 := extract(epoch FROM current_setting('transaction_timeout', true)::interval) * 1000;
+  at   float8 := extract(epoch FROM clock_timestamp()) * 1000;
+  ends float8 := coalesce(nullif(current_setting('pglock.ends', true), '')::float8,
+    extract(epoch FROM transaction_timestamp()) * 1000 + old);
 BEGIN
   IF old IS NULL OR old > 0 AND old <= p_ms THEN
     RETURN true;
-  ELSIF old > 0 AND current_setting('pglock.bounded', true) IS DISTINCT FROM 'true' THEN
-    p_ms := LEAST(p_ms, old - extract(epoch FROM clock_timestamp() - transaction_timestamp()) * 1000);
+  ELSIF old > 0 AND ends > at THEN
+    p_ms := LEAST(p_ms, ends - at);
   END IF;
+  p_ms := GREATEST(1, LEAST(p_ms, 2147483647));
   RETURN set_config('transaction_timeout', '0', true) IS NOT NULL
-    AND set_config('transaction_timeout', GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL
-    AND set_config('pglock.bounded', 'true', true) IS NOT NULL;
+    AND set_config('transaction_timeout', p_ms::text, true) IS NOT NULL
+    AND set_config('pglock.ends', (at + p_ms)::text, true) IS NOT NULL;
 END $$;
 
 -- is_running says that a lease is held. An expiry that is settled stays over, even if the clock is set back to before
@@ -1752,6 +1757,9 @@ BEGIN
       g := serve(p_head, NULL, CASE WHEN NOT is_own(w) AND (
         SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served THEN NULL ELSE w END,
         w.session_id, w.grant_id);                        -- who has a ticket is served by it, and once
+      IF g.token IS NOT NULL AND is_own(w) THEN          -- it may have queued before its owner held the subtree
+        DELETE FROM waiters q WHERE q.grant_id = w.grant_id;
+      END IF;
       ok := NOT w.subtree OR g.token IS NULL OR note_granted(w, p_head.served);
       p_head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot = 0);
     END IF;
@@ -3362,8 +3370,7 @@ AS $$
          AND (NOT {{schema}}.can_check_connection()
            OR pg_catalog.set_config('client_connection_check_interval', '1000', true) IS NOT NULL)
          AND (pg_catalog.current_setting('transaction_timeout', true) IS NULL
-           OR pg_catalog.set_config('transaction_timeout', (p_ms OPERATOR(pg_catalog.+) 100)::pg_catalog.text, true)
-              IS NOT NULL AND pg_catalog.set_config('pglock.bounded', 'true', true) IS NOT NULL)
+           OR {{schema}}.bound_transaction_timeout(p_ms OPERATOR(pg_catalog.+) 100))
     ELSE {{schema}}.lower_timeouts(p_ms) END
 $$;
 $create$, '{{schema}}', quote_ident(current_schema())),
@@ -4906,7 +4913,7 @@ AS $$
       WHERE w.pid = p_pid AND NOT w.granted ORDER BY r.relation LIMIT 1)
   SELECT at.place, c.pid, NULL, a.usename::text, a.application_name, a.state,
          (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
-  FROM at CROSS JOIN (SELECT o.pid FROM chain o WHERE o.root = p_pid AND o.by = '{}' AND o.pid <> p_pid) c
+  FROM at CROSS JOIN (SELECT o.pid FROM chain o WHERE o.root = p_pid AND o.by <@ '{0}' AND o.pid <> p_pid) c
     JOIN pg_stat_activity a ON a.pid = c.pid
   UNION ALL
   SELECT at.place, NULL, p.gid, p.owner::text, NULL, 'prepared',
@@ -4915,11 +4922,13 @@ AS $$
   UNION ALL
   SELECT 'the fence of ' || pg_catalog.quote_literal(w.resource), w.pid, w.gid, w.db_user, w.application_name, w.state,
          w.transaction_us
-  FROM past w WHERE w.pid IS NULL OR EXISTS (SELECT FROM chain c WHERE c.root = w.pid AND c.pid = w.pid AND c.by = '{}')
+  FROM past w
+  WHERE w.pid IS NULL OR EXISTS (SELECT FROM chain c WHERE c.root = w.pid AND c.pid = w.pid AND c.by <@ '{0}')
   UNION ALL
   SELECT 'the fence of ' || pg_catalog.quote_literal(w.resource), a.pid, NULL, a.usename::text, a.application_name, a.state,
          (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
-  FROM past w JOIN chain c ON c.root = w.pid AND c.pid <> w.pid AND c.by = '{}' JOIN pg_stat_activity a ON a.pid = c.pid
+  FROM past w JOIN chain c ON c.root = w.pid AND c.pid <> w.pid AND c.by <@ '{0}'
+    JOIN pg_stat_activity a ON a.pid = c.pid
 $$;
 
 -- list_waits tells what the sessions that hold a lock wait for, who holds that, or what is in the way of it above or

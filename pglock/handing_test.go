@@ -150,6 +150,31 @@ func TestI17_AnEndWhoseAnswerAFailoverLostIsOfUnknownOutcome(t *testing.T) {
 	}
 }
 
+// An attempt that got no answer may still be on its way when the next one finds nobody: somebody may queue before it.
+func TestI17_HandOverThatFindsNobodyAfterAnAttemptWithoutAnAnswerIsUnknown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, held, _, _ := handing(t)
+		first := true
+		s.set(func() {
+			s.fault = func(what string, after bool) error {
+				if what == "handOver" && !after && first {
+					first = false
+					return errReset
+				}
+				return nil
+			}
+		})
+		err := held.HandOver(t.Context(), "nobody")
+		if !errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNoWaiter) {
+			t.Errorf("%v, want ErrOutcomeUnknown", err)
+		}
+		if !held.Valid() {
+			t.Error(held.Err())
+		}
+	})
+}
+
 // Whoever releases before that is told finds the lease gone, and asks until the server says why.
 func TestReleaseAfterAHandOverOfUnknownOutcomeIsNoLoss(t *testing.T) {
 	t.Parallel()

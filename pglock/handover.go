@@ -57,6 +57,9 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 			l.released(ctx, nil)
 			l.client.tell(ctx, l.name, next.Handed, sent)
 			return nil
+		case err == nil && repeated && next.Outcome == protocol.Nobody: // an earlier attempt may still be on its way
+			err = fmt.Errorf("%w: nobody waits now, but an earlier attempt may still arrive", ErrOutcomeUnknown)
+			return failure.Told(err, "pglock: hand over lock %q to %q", l.name, to)
 		case err == nil:
 			l.setHanding(false)
 			if err = l.notHandedOver(to, next.Outcome); repeated && next.Outcome == string(ReasonUnknown) {

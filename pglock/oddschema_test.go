@@ -72,7 +72,7 @@ func TestEveryFunctionWorksInASchemaWhoseNameNeedsQuotes(t *testing.T) {
 		switch name {
 		case "bound_timeout":
 			arguments = []string{`'lock_timeout'`, `3600000`}
-		case "bound_transaction":
+		case "bound_transaction", "bound_transaction_timeout":
 			arguments = []string{`3600000`}
 		}
 		for _, n := range []int{required, len(arguments)} {

@@ -100,7 +100,9 @@ func ConnectionLost(err error) bool {
 		return true
 	case strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "08"), state == stateNoSlot:
 		return true // terminated by an administrator, a crash, a starting server, a broken protocol, no free slot
-	case !errors.As(err, &connect) && !fatal(err):
+	case severity(err) == "PANIC": // a crash, whatever was refused
+		return true
+	case !errors.As(err, &connect) && severity(err) != "FATAL": // the server, or a pooler, goes on
 		return false
 	default: // poolers have many ways to say that they are full, and drivers to say that a login was refused
 		refused := func(class string) bool { return strings.HasPrefix(state, class) }
@@ -114,12 +116,9 @@ func ReadOnly(err error) bool {
 	return state == stateReadOnly || state == "0A000" && slices.Contains(standbyRefuses, Field(err, FieldRoutine))
 }
 
-// fatal reports whether the server, or a pooler before it, has ended the connection with this error, or crashed: what
-// it was doing may be done.
-func fatal(err error) bool {
-	severity := Field(err, FieldSeverity)
-	return severity == "FATAL" || severity == "PANIC"
-}
+// severity is FATAL if the server, or a pooler before it, has ended the connection with this error, and PANIC if it has
+// crashed: what it was doing may be done.
+func severity(err error) string { return Field(err, FieldSeverity) }
 
 // stateNoSlot is the refusal of a connection because of max_connections, or of the limit of a role or a database.
 const stateNoSlot = "53300"

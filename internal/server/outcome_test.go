@@ -22,6 +22,7 @@ func TestWhatPassesIsNotLasting(t *testing.T) {
 		{"no right", &pgconn.PgError{Code: "42501"}, true},
 		{"a crash", &pgconn.PgError{Code: "XX000", SeverityUnlocalized: "PANIC"}, false},
 		{"a refused login, by another driver", &pgconn.PgError{Code: "3D000", SeverityUnlocalized: "FATAL"}, true},
+		{"a crash by what would be refused", &pgconn.PgError{Code: "22023", SeverityUnlocalized: "PANIC"}, false},
 		{"a reset line", errors.New("reset"), false},
 		{"a closed pool", puddle.ErrClosedPool, true},
 	} {

@@ -179,22 +179,27 @@ $$;
 
 -- bound_transaction_timeout is bound_timeout for transaction_timeout, which PostgreSQL has from version 17 on. Its
 -- clock starts with the first value above 0, and no later value moves that. So it becomes 0 before, and then counts
--- from now, but not beyond what the user's has left. pglock.bounded says that it is ours already. ROLLBACK TO takes
--- back the setting, and not the clock.
+-- from now, but not beyond the end of an earlier limit: of ours, which pglock.ends has in milliseconds, or of the
+-- user's, which ends this long after BEGIN, if that is still to come; else the user has set it later. ROLLBACK TO
+-- takes back the setting, and not the clock.
 CREATE FUNCTION bound_transaction_timeout(p_ms bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
-  old float8 := extract(epoch FROM current_setting('transaction_timeout', true)::interval) * 1000;
+  old  float8 := extract(epoch FROM current_setting('transaction_timeout', true)::interval) * 1000;
+  at   float8 := extract(epoch FROM clock_timestamp()) * 1000;
+  ends float8 := coalesce(nullif(current_setting('pglock.ends', true), '')::float8,
+    extract(epoch FROM transaction_timestamp()) * 1000 + old);
 BEGIN
   IF old IS NULL OR old > 0 AND old <= p_ms THEN
     RETURN true;
-  ELSIF old > 0 AND current_setting('pglock.bounded', true) IS DISTINCT FROM 'true' THEN
-    p_ms := LEAST(p_ms, old - extract(epoch FROM clock_timestamp() - transaction_timestamp()) * 1000);
+  ELSIF old > 0 AND ends > at THEN
+    p_ms := LEAST(p_ms, ends - at);
   END IF;
+  p_ms := GREATEST(1, LEAST(p_ms, 2147483647));
   RETURN set_config('transaction_timeout', '0', true) IS NOT NULL
-    AND set_config('transaction_timeout', GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL
-    AND set_config('pglock.bounded', 'true', true) IS NOT NULL;
+    AND set_config('transaction_timeout', p_ms::text, true) IS NOT NULL
+    AND set_config('pglock.ends', (at + p_ms)::text, true) IS NOT NULL;
 END $$;
 
 -- is_running says that a lease is held. An expiry that is settled stays over, even if the clock is set back to before

@@ -585,6 +585,9 @@ BEGIN
       g := serve(p_head, NULL, CASE WHEN NOT is_own(w) AND (
         SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served THEN NULL ELSE w END,
         w.session_id, w.grant_id);                        -- who has a ticket is served by it, and once
+      IF g.token IS NOT NULL AND is_own(w) THEN          -- it may have queued before its owner held the subtree
+        DELETE FROM waiters q WHERE q.grant_id = w.grant_id;
+      END IF;
       ok := NOT w.subtree OR g.token IS NULL OR note_granted(w, p_head.served);
       p_head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot = 0);
     END IF;

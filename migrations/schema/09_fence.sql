@@ -68,8 +68,7 @@ AS $$
          AND (NOT {{schema}}.can_check_connection()
            OR pg_catalog.set_config('client_connection_check_interval', '1000', true) IS NOT NULL)
          AND (pg_catalog.current_setting('transaction_timeout', true) IS NULL
-           OR pg_catalog.set_config('transaction_timeout', (p_ms OPERATOR(pg_catalog.+) 100)::pg_catalog.text, true)
-              IS NOT NULL AND pg_catalog.set_config('pglock.bounded', 'true', true) IS NOT NULL)
+           OR {{schema}}.bound_transaction_timeout(p_ms OPERATOR(pg_catalog.+) 100))
     ELSE {{schema}}.lower_timeouts(p_ms) END
 $$;
 

@@ -192,7 +192,7 @@ AS $$
       WHERE w.pid = p_pid AND NOT w.granted ORDER BY r.relation LIMIT 1)
   SELECT at.place, c.pid, NULL, a.usename::text, a.application_name, a.state,
          (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
-  FROM at CROSS JOIN (SELECT o.pid FROM chain o WHERE o.root = p_pid AND o.by = '{}' AND o.pid <> p_pid) c
+  FROM at CROSS JOIN (SELECT o.pid FROM chain o WHERE o.root = p_pid AND o.by <@ '{0}' AND o.pid <> p_pid) c
     JOIN pg_stat_activity a ON a.pid = c.pid
   UNION ALL
   SELECT at.place, NULL, p.gid, p.owner::text, NULL, 'prepared',
@@ -201,11 +201,13 @@ AS $$
   UNION ALL
   SELECT 'the fence of ' || quote_literal(w.resource), w.pid, w.gid, w.db_user, w.application_name, w.state,
          w.transaction_us
-  FROM past w WHERE w.pid IS NULL OR EXISTS (SELECT FROM chain c WHERE c.root = w.pid AND c.pid = w.pid AND c.by = '{}')
+  FROM past w
+  WHERE w.pid IS NULL OR EXISTS (SELECT FROM chain c WHERE c.root = w.pid AND c.pid = w.pid AND c.by <@ '{0}')
   UNION ALL
   SELECT 'the fence of ' || quote_literal(w.resource), a.pid, NULL, a.usename::text, a.application_name, a.state,
          (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
-  FROM past w JOIN chain c ON c.root = w.pid AND c.pid <> w.pid AND c.by = '{}' JOIN pg_stat_activity a ON a.pid = c.pid
+  FROM past w JOIN chain c ON c.root = w.pid AND c.pid <> w.pid AND c.by <@ '{0}'
+    JOIN pg_stat_activity a ON a.pid = c.pid
 $$;
 
 -- list_waits tells what the sessions that hold a lock wait for, who holds that, or what is in the way of it above or

@@ -272,7 +272,7 @@ var ofClose = []mutant{
 			"false {"},
 	}, library, "^TestI1_AConnectionOfAnother"},
 	{"I6 what a server did that ends a connection counts as undone", []edit{
-		{"internal/protocol/failures.go", " && !fatal(err):", ":"},
+		{"internal/protocol/failures.go", "severity(err) == \"PANIC\":", "false:"},
 	}, library, "^TestTrap9_GrantOfACancelled"},
 	{"I17 a session silences the warning of a COMMIT without its standby", []edit{
 		{schema, "(pg_catalog.=) 'error' THEN", "(pg_catalog.=) 'none' THEN"},

@@ -23,8 +23,8 @@ var ofErrors = []mutant{
 		{"fencedstore/outcome.go", "errors.Join(cause, failure.OfOurs(err))", "errors.Join(cause, err)"},
 	}, drivers, "^TestI17_Outcome"},
 	{"I17 a crash is told by pgx alone", []edit{
-		{"internal/protocol/failures.go", "\tseverity := Field(err, FieldSeverity)\n", "\tseverity := \"\"\n\tif e " +
-			":= (*pgconn.PgError)(nil); errors.As(err, &e) {\n\t\tseverity = e.SeverityUnlocalized\n\t}\n"},
+		{"internal/protocol/failures.go", "{ return Field(err, FieldSeverity) }", "{\n\tif e := " +
+			"(*pgconn.PgError)(nil); errors.As(err, &e) {\n\t\treturn e.SeverityUnlocalized\n\t}\n\treturn \"\"\n}"},
 	}, drivers, "^TestI17_APanic"},
 
 	{"a connection that overran its limits goes back to the pool", []edit{
@@ -39,7 +39,7 @@ var ofErrors = []mutant{
 			"0::bigint"},
 	}, store, "^TestWaitForALock"},
 	{"a write in line is told of the one before it", []edit{
-		{schema, "WHERE o.root = p_pid AND o.by = '{}' AND o.pid <> p_pid) c", "WHERE o.root = p_pid AND " +
+		{schema, "WHERE o.root = p_pid AND o.by <@ '{0}' AND o.pid <> p_pid) c", "WHERE o.root = p_pid AND " +
 			"o.pid = ANY (pg_blocking_pids(p_pid))) c"},
 	}, store, "^TestEveryWriteInLine"},
 	{"a write at its fence is not told for whom it waits", []edit{

@@ -18,7 +18,7 @@ var ofFences = []mutant{
 			"as fence_commit", ", l.expires_at"},
 	}, integration, "^TestI1_I4_I6_AClock"},
 	{"I17 a COMMIT that ended the connection counts as refused", []edit{
-		{"internal/protocol/failures.go", " && !fatal(err):", ":"},
+		{"internal/protocol/failures.go", " && severity(err) != \"FATAL\":", ":"},
 	}, "./fencedstore", "^TestI17_AConnectionThatEnds"},
 	{"I17 an advisory write is told as done that the standby may not have", []edit{
 		{"advisory/write.go", "\tif err == nil && protocol.Unconfirmed(h.session.conn) {", "\tif false {"},

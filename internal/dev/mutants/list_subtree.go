@@ -109,6 +109,9 @@ var ofSubtrees = []mutant{
 	{"subtree: each request leaves its row to the sweep", []edit{
 		{schema, "PERFORM remove_ended(w.name, 100);", ""},
 	}, integration, "^TestASubtreeLeavesNoTrail"},
+	{"subtree: whoever is granted a lock below its own keeps its ticket", []edit{
+		{schema, "IF g.token IS NOT NULL AND is_own(w) THEN", "IF false THEN"},
+	}, integration, "^TestAGrantBelowItsOwn"},
 	{"subtree: its owner queues behind those who wait for it", []edit{
 		{schema, "take_head(w.name, own AND stays, true)", "take_head(w.name, false, true)"},
 		{schema, "IF p_wait AND is_own(w) THEN RAISE", "IF false THEN RAISE"},
