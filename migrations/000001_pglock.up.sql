@@ -1032,6 +1032,7 @@ BEGIN
       FROM unnest(given.ns, given.tokens, given.watched) AS g (n, token, watched);
     ok := ok AND NOT FOUND;
     EXIT WHEN given.ns IS NOT NULL;
+    LOCK TABLE locks IN ROW EXCLUSIVE MODE;              -- grant_set has undone its own. Before a ticket: see wait_out
     free := CASE WHEN round = 1 THEN given.free ELSE free END;
     FOR a IN
       SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities,
@@ -1993,6 +1994,7 @@ DECLARE
   a     record;
   most  text;                                            -- the last name that it may have locked
 BEGIN
+  ok := ok AND set_config('pglock.ends_many', 'true', true) IS NOT NULL;        -- see fits_below
   FOR round IN 1..2 LOOP
     done := end_set(p_names, p_tokens, p_grant_ids, p_slots, held);
     FOR a IN
@@ -2152,7 +2154,8 @@ BEGIN
   IF p_session_key IS NULL OR p_spend IS NULL OR (SELECT bool_or(g IS NULL) FROM pg_catalog.unnest(p_grant_ids) g) THEN
     ok := refuse('session_key, grant_id or spend', NULL, 'not be NULL');
   END IF;
-  ok := pg_catalog.cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
+  ok := pg_catalog.cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true) IS NOT NULL    -- until the function ends
+    AND set_config('pglock.ends_many', 'true', true) IS NOT NULL;
   FOR a IN
     SELECT g.name COLLATE "C" AS name, pg_catalog.array_agg(g.grant_id ORDER BY g.n) AS grant_ids, pg_catalog.array_agg(g.n
       ORDER BY g.n) AS ns
@@ -2717,7 +2720,8 @@ END $$;
 -- fits_below says that nothing below a subtree is in the way of a request. Otherwise it keeps the names that still may
 -- be, and marks one of them as watched, the one whose lease would last longest: its end is announced. If it cannot be
 -- sure of that, the request waits for grants under way once more, and so asks again soon. It locks no ticket: whoever
--- serves the queue would pass it over.
+-- serves the queue would pass it over. A mark leaves its lock on the new version of the row, as a renewal does: what
+-- ends many leases marks none, or the end of one that it has marked would be no change of the key (I4).
 CREATE FUNCTION fits_below(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -2747,7 +2751,10 @@ BEGIN
   END IF;
   UPDATE locks l
     SET watched_until = GREATEST(l.watched_until, GREATEST(first.until, clock_timestamp()) + interval '1 minute')
-    WHERE l.ctid = (SELECT h.ctid FROM locks h WHERE h.name = first.name AND h.slot = 0 FOR NO KEY UPDATE SKIP LOCKED);
+    WHERE l.ctid = (
+      SELECT h.ctid FROM locks h
+      WHERE h.name = first.name AND h.slot = 0 AND current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true'
+      FOR NO KEY UPDATE SKIP LOCKED);
   marked := FOUND;
   PERFORM FROM locks l WHERE l.name = first.name AND l.token = first.token AND NOT is_over(l.expires_at, l.ended_at);
   UPDATE subtrees o SET below = names, waited = first.token IS NULL OR marked AND FOUND WHERE o.ticket = w.ticket;
@@ -5585,6 +5592,7 @@ DECLARE
   r    record;
   left_queue boolean;
 BEGIN
+  ok := set_config('pglock.ends_many', 'true', true) IS NOT NULL;               -- see fits_below
   DELETE FROM sessions s WHERE s.ctid = ANY (ARRAY(
     SELECT o.ctid FROM sessions o WHERE o.session_id = p_session_id FOR UPDATE SKIP LOCKED));
   FOR n IN

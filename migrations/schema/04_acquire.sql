@@ -117,6 +117,7 @@ BEGIN
       FROM unnest(given.ns, given.tokens, given.watched) AS g (n, token, watched);
     ok := ok AND NOT FOUND;
     EXIT WHEN given.ns IS NOT NULL;
+    LOCK TABLE locks IN ROW EXCLUSIVE MODE;              -- grant_set has undone its own. Before a ticket: see wait_out
     free := CASE WHEN round = 1 THEN given.free ELSE free END;
     FOR a IN
       SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities,

@@ -68,6 +68,7 @@ DECLARE
   a     record;
   most  text;                                            -- the last name that it may have locked
 BEGIN
+  ok := ok AND set_config('pglock.ends_many', 'true', true) IS NOT NULL;        -- see fits_below
   FOR round IN 1..2 LOOP
     done := end_set(p_names, p_tokens, p_grant_ids, p_slots, held);
     FOR a IN
@@ -227,7 +228,8 @@ BEGIN
   IF p_session_key IS NULL OR p_spend IS NULL OR (SELECT bool_or(g IS NULL) FROM unnest(p_grant_ids) g) THEN
     ok := refuse('session_key, grant_id or spend', NULL, 'not be NULL');
   END IF;
-  ok := cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
+  ok := cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true) IS NOT NULL    -- until the function ends
+    AND set_config('pglock.ends_many', 'true', true) IS NOT NULL;
   FOR a IN
     SELECT g.name COLLATE "C" AS name, array_agg(g.grant_id ORDER BY g.n) AS grant_ids, array_agg(g.n
       ORDER BY g.n) AS ns

@@ -217,7 +217,8 @@ END $$;
 -- fits_below says that nothing below a subtree is in the way of a request. Otherwise it keeps the names that still may
 -- be, and marks one of them as watched, the one whose lease would last longest: its end is announced. If it cannot be
 -- sure of that, the request waits for grants under way once more, and so asks again soon. It locks no ticket: whoever
--- serves the queue would pass it over.
+-- serves the queue would pass it over. A mark leaves its lock on the new version of the row, as a renewal does: what
+-- ends many leases marks none, or the end of one that it has marked would be no change of the key (I4).
 CREATE FUNCTION fits_below(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -247,7 +248,10 @@ BEGIN
   END IF;
   UPDATE locks l
     SET watched_until = GREATEST(l.watched_until, GREATEST(first.until, clock_timestamp()) + interval '1 minute')
-    WHERE l.ctid = (SELECT h.ctid FROM locks h WHERE h.name = first.name AND h.slot = 0 FOR NO KEY UPDATE SKIP LOCKED);
+    WHERE l.ctid = (
+      SELECT h.ctid FROM locks h
+      WHERE h.name = first.name AND h.slot = 0 AND current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true'
+      FOR NO KEY UPDATE SKIP LOCKED);
   marked := FOUND;
   PERFORM FROM locks l WHERE l.name = first.name AND l.token = first.token AND NOT is_over(l.expires_at, l.ended_at);
   UPDATE subtrees o SET below = names, waited = first.token IS NULL OR marked AND FOUND WHERE o.ticket = w.ticket;

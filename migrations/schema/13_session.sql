@@ -22,6 +22,7 @@ DECLARE
   r    record;
   left_queue boolean;
 BEGIN
+  ok := set_config('pglock.ends_many', 'true', true) IS NOT NULL;               -- see fits_below
   DELETE FROM sessions s WHERE s.ctid = ANY (ARRAY(
     SELECT o.ctid FROM sessions o WHERE o.session_id = p_session_id FOR UPDATE SKIP LOCKED));
   FOR n IN

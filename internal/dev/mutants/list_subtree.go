@@ -109,6 +109,12 @@ var ofSubtrees = []mutant{
 	{"subtree: each request leaves its row to the sweep", []edit{
 		{schema, "PERFORM remove_ended(w.name, 100);", ""},
 	}, integration, "^TestASubtreeLeavesNoTrail"},
+	{"I1 subtree: a statement for many draws tickets unseen", []edit{
+		{schema, "LOCK TABLE locks IN ROW EXCLUSIVE MODE; -- grant_set has undone its own.", "--"},
+	}, integration, "^TestI1_ASubtreeWaitsForAStatement"},
+	{"I4 subtree: what ends many leases marks one of them", []edit{
+		{schema, " AND current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true' FOR", " FOR"},
+	}, integration, "^TestI4_AWriteDoesNotOutlive"},
 	{"subtree: whoever is granted a lock below its own keeps its ticket", []edit{
 		{schema, "IF g.token IS NOT NULL AND is_own(w) THEN", "IF false THEN"},
 	}, integration, "^TestAGrantBelowItsOwn"},

@@ -1,0 +1,98 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+)
+
+// A subtree and a lock below it end in one statement, while somebody waits for the subtree. What was written under the
+// lower one at REPEATABLE READ is not committed any more: the end is a change of the key, whatever the statement did to
+// that row before.
+func TestI4_AWriteDoesNotOutliveLeasesThatEndTogether(t *testing.T) {
+	t.Parallel()
+	for how, end := range map[string]func(t *testing.T, p *peer, upper, lower reply){
+		"release_leases": func(t *testing.T, p *peer, upper, lower reply) {
+			p.exec(t, `SELECT FROM pglock.release_leases(ARRAY[$1, $2], ARRAY[$3, $4]::bigint[], ARRAY[$5, $6]::uuid[],
+				'{1,0}')`, upper.name, lower.name, upper.token, lower.token, upper.id.String(), lower.id.String())
+		},
+		"break_session": func(t *testing.T, p *peer, _, _ reply) {
+			p.exec(t, `SELECT FROM pglock.break_session(pglock.session_of($1), 'a test', 'test')`, p.key.String())
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			owner, writer, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			mode := map[string]string{"release_leases": "shared", "break_session": "exclusive"}[how]
+			line, outer, inner, next := uuid.New(), uuid.New(), uuid.New(), uuid.New()
+			owned := fmt.Sprintf(", p_owner_id => '%s'", line)
+			var upper reply
+			for range 2 {
+				upper = owner.request(t, "acquire_subtree", "t", outer, owned+", p_mode => '"+mode+"'")
+			}
+			lower := owner.request(t, "acquire_lease", "t/b", inner, owned+", p_nested => true")
+			for range 2 {
+				other.subtree(t, "t", next)
+			}
+			if !upper.granted || !lower.granted {
+				t.Fatalf("%+v, %+v", upper, lower)
+			}
+			writer.exec(t, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
+			if err := writer.fence(t.Context(), lower.grant, lower.name); err != nil {
+				t.Fatal(err)
+			}
+			writer.exec(t, `CREATE TABLE written AS SELECT 1 AS n`)
+			end(t, owner, upper, lower)
+			if a := other.subtree(t, "t", next); !a.granted {
+				t.Errorf("whoever waits for the subtree: %+v", a)
+			}
+			if _, err := writer.Exec(t.Context(), `COMMIT`); state(err) != "40001" {
+				t.Errorf("I4: the COMMIT of a write under the lease that has ended: %v, want 40001", err)
+			}
+		})
+	}
+}
+
+// A statement for many has drawn a ticket below a subtree, and waits for another lock. A later request for the subtree
+// waits for it, though it has tried before, in vain, to be granted everything at once.
+func TestI1_ASubtreeWaitsForAStatementForManyThatHasDrawnATicket(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	newly := func() *peer { return newPeer(t, db.URL()) }
+	look, joined, knocking, many, above := newly(), newly(), newly(), newly(), newly()
+	old := look.party("old", "shared", time.Minute).mustGet(t, "t/b") // so that its head has slots
+	waysToEnd["release_lease"](t, old)
+	look.mustAcquire(t, "tz", time.Minute)
+	knocking.exec(t, `BEGIN; SET LOCAL search_path = pglock, pg_temp;
+		SELECT pg_advisory_xact_lock_shared(knock_key('tz'))`)
+	joined.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 't/b' AND slot = 0 FOR KEY SHARE`)
+	done := make(chan error, 1)
+	go func() {
+		_, err := many.Exec(t.Context(), `SELECT FROM pglock.acquire_leases('{tz,t/b}', ARRAY[gen_random_uuid(),
+			gen_random_uuid()], $1, '{m,m}', '{1 min,1 min}', '{NULL,NULL}', '{f,f}', '{exclusive,exclusive}', '{NULL,NULL}',
+			'{t,t}', '1 min', ARRAY[NULL, NULL]::uuid[], '{f,f}')`, many.key)
+		done <- err
+	}()
+	pgtest.Eventually(t, "the statement for many to wait for whoever knocks", func() bool {
+		return len(done) > 0 || one[bool](t, look,
+			`SELECT coalesce(wait_event, '') = 'PgSleep' FROM pg_stat_activity WHERE pid = $1`, many.PgConn().PID())
+	})
+	id := uuid.New()
+	above.subtree(t, "t", id)
+	joined.exec(t, `COMMIT`)
+	if a := above.subtree(t, "t", id); a.granted {
+		t.Errorf("I1: the subtree is granted over a ticket below it: %+v", a)
+	}
+	knocking.exec(t, `COMMIT`)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if a := above.subtree(t, "t", id); a.granted {
+		t.Errorf("I1: the subtree is granted before whoever came earlier: %+v", a)
+	}
+}
