@@ -3,6 +3,7 @@ package fencedstore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -118,6 +119,11 @@ func (l *lookout) look(ctx context.Context, p passage) {
 			resources = nil
 		}
 		if all, err := hooks.Of(l.lease).Blockers(ctx, pid, resources); err == nil {
+			if age := time.Since(p.At); pid == 0 { // a transaction that is no older may be this one, at its end
+				all = slices.DeleteFunc(all, func(b protocol.Blocker) bool {
+					return 0 < b.Transaction && b.Transaction < age
+				})
+			}
 			l.note(waitOf(all))
 		}
 		left := time.Until(p.At.Add(p.lockLimit()))
