@@ -90,9 +90,11 @@ func startProcess(t *testing.T, role, url string, env ...string) *process {
 }
 
 // await returns the next report with the event.
-func (p *process) await(event string) report {
+func (p *process) await(event string) report { return p.awaitWithin(event, patience) }
+
+func (p *process) awaitWithin(event string, limit time.Duration) report {
 	p.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(limit)
 	for {
 		select {
 		case r, open := <-p.reports:

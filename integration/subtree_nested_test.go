@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -136,5 +137,104 @@ func TestAGrantBelowItsOwnSubtreeLeavesNoTicket(t *testing.T) {
 	owner.mustEnd(t, a.grant)
 	if held := one[bool](t, other, `SELECT coalesce(bool_or(held), false) FROM pglock.get_lock('t/b')`); held {
 		t.Error("after its end the lease runs again")
+	}
+}
+
+// A line of work queues below a subtree that another of its goroutines waits for, behind somebody else. When it has the
+// subtree, everybody in that queue waits for it. Its next look says that it is the first: nobody else would tell it.
+func TestATicketBelowItsOwnSubtreeIsToldToAsk(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
+	outer := uuid.New()
+	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true", uuid.New())
+	before := other.mustSubtree(t, "t")
+	owner.request(t, "acquire_subtree", "t", outer, owned)
+	other.request(t, "acquire_lease", "t/b", uuid.New(), ", p_owner_id => gen_random_uuid(), p_wait => true")
+	inner := owner.request(t, "acquire_lease", "t/b", uuid.New(), owned+", p_wait => true")
+	other.mustEnd(t, before.grant)
+	if a := owner.request(t, "acquire_subtree", "t", outer, owned); !a.granted {
+		t.Fatalf("the subtree: %+v", a)
+	}
+	var ahead int
+	var circle *string
+	if err := owner.QueryRow(t.Context(), `SELECT ahead, circle FROM pglock.look($1, 'peer', '30 s', ARRAY[$2::bigint])
+		WHERE ticket = $2`, owner.key.String(), inner.ticket).Scan(&ahead, &circle); err != nil {
+		t.Fatal(err)
+	}
+	if ahead != 0 || circle != nil {
+		t.Errorf("%d are ahead of a ticket below its owner's subtree, and the circle is %v; want none", ahead, circle)
+	}
+	if a := owner.request(t, "acquire_lease", "t/b", inner.id, owned+", p_wait => true"); !a.granted {
+		t.Errorf("below its own subtree: %+v", a)
+	}
+}
+
+// Whoever holds a shared subtree and asks for an exclusive lease below it may come behind somebody who waits for just
+// that subtree, and holds nothing else. The two wait for each other.
+func TestCircleBehindAWaiterForOnesOwnSubtreeIsFound(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	owner, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
+	outer := mustTry(t, owner, "t/a", pglock.WithSubtree(), pglock.WithShared())
+	got := make(chan fetched, 1)
+	acquireInBackground(t.Context(), other, 0, "t/a/b", got)
+	awaitQueue(t, look, "t/a/b", 1)
+	if _, err := owner.Acquire(outer.Context(), "t/a/b"); !errors.Is(err, pglock.ErrDeadlock) {
+		t.Fatalf("%v, want ErrDeadlock", err)
+	}
+	mustRelease(t, outer)
+	f := await(t, got)
+	if f.err != nil {
+		t.Fatal(f.err)
+	}
+	mustRelease(t, f.lease)
+}
+
+// The same is no circle where whoever waits comes after a subtree that is still to be granted to the one who asks.
+func TestAWaiterBehindOnesOwnTicketAboveIsNoCircle(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner, other, holder := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	held := holder.mustAcquire(t, "t/held", time.Minute)
+	outer := uuid.New()
+	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true, p_mode => ", uuid.New())
+	for range 2 {
+		owner.request(t, "acquire_subtree", "t", outer, owned+"'shared'")
+	}
+	other.request(t, "acquire_lease", "t/b", uuid.New(), ", p_owner_id => gen_random_uuid(), p_wait => true")
+	inner := owner.request(t, "acquire_lease", "t/b", uuid.New(), owned+"'exclusive', p_wait => true")
+	circle := func() bool {
+		return one[bool](t, owner, `SELECT circle IS NOT NULL FROM pglock.look($1, 'peer', '30 s', ARRAY[$2::bigint])
+			WHERE ticket = $2`, owner.key.String(), inner.ticket)
+	}
+	if circle() {
+		t.Error("a circle, while the subtree is still to be granted")
+	}
+	holder.mustEnd(t, held)
+	if a := owner.request(t, "acquire_subtree", "t", outer, owned+"'shared'"); !a.granted || !circle() {
+		t.Errorf("no circle when the subtree was granted: %+v", a)
+	}
+}
+
+// Whoever waits below the ticket of a subtree is told when that is given up, also where the subtree's own name is held.
+func TestASubtreesTicketThatIsGivenUpIsAnnouncedBesideAHolder(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	holder, waits := newPeer(t, db.URL()), newPeer(t, db.URL())
+	holder.mustAcquire(t, "t", time.Minute)
+	for name, want := range map[string]bool{"t": true, "u": false} {
+		id := uuid.New()
+		if name == "t" {
+			waits.subtree(t, name, id)
+		} else {
+			holder.mustAcquire(t, name, time.Minute)
+			waits.queue(t, name, id)
+		}
+		if watched := one[bool](t, waits, `SELECT coalesce((more ->> 'watched')::boolean, false)
+			FROM pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid])`, waits.key.String(), name, id.String()); watched != want {
+			t.Errorf("%s: watched is %v, want %v", name, watched, want)
+		}
 	}
 }

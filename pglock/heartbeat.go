@@ -20,7 +20,8 @@ const (
 	cutOff = 2 * time.Second
 	// lookPatience is how long one look at the queue may take, or one sign of life. The next look goes beside it, on
 	// another connection, if it has not been answered after lookAgain, or after so many times as long as the last one
-	// took.
+	// took. When looks have failed for patience or for as long as the session lives, they do not hurry any more: one at
+	// a time may take patience, because each that is given up costs a server or pooler that hangs a connection.
 	lookPatience = 5 * time.Second
 	lookAgain    = time.Second
 	slowLook     = 4
@@ -156,8 +157,12 @@ func (h *heart) start(now trust.Instant, a agenda) {
 	case looking:
 		if look, _ := h.queue.DueLook(now); look != nil {
 			limit := min(lookPatience, h.config.sessionTTL/3) // before the session counts as dead
+			beside := min(limit, max(lookAgain, slowLook*look.Took))
+			if look.Failing > min(patience, h.config.sessionTTL) {
+				limit, beside = patience, patience
+			}
 			h.fly(now, looking, limit, func(ctx context.Context) { h.lookAtQueue(ctx, look, limit) })
-			h.last.until = now.Mono + min(limit, max(lookAgain, slowLook*look.Took)) // its connection may be dead
+			h.last.until = now.Mono + beside // its connection may be dead
 		}
 	case takingBack:
 		if batch := h.takebacks.Due(now.Mono, max(1, int(a.hold/backCost))); len(batch) > 0 {

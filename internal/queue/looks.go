@@ -19,6 +19,7 @@ type Look struct {
 	Nested  []int64           // those whose owners hold locks
 	Alive   time.Duration     // for how long the session counts as alive after it
 	Took    time.Duration     // what the last one took
+	Failing time.Duration     // for how long looks have failed
 	again   trust.Instant     // the next look, if this one has no answer
 	next    trust.Instant     // the next look if it has one, and nothing that came meanwhile wants more looks
 	rest    time.Duration     // from look to look when this one was due
@@ -46,6 +47,9 @@ func (q *Queue) DueLook(now trust.Instant) (*Look, time.Duration) {
 		return nil, wait
 	}
 	l := &Look{tickets: maps.Clone(q.tickets), Nested: []int64{}, Took: q.took}
+	if q.fails {
+		l.Failing = now.Mono - q.failing.Mono
+	}
 	q.rest = restLook
 	for number, t := range l.tickets {
 		q.rest = min(q.rest, q.restOf(t))

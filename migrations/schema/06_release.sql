@@ -302,7 +302,9 @@ BEGIN
     FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
   token := r.token;
   more := json_strip_nulls(json_build_object('holder', r.holder, 'expires_at', json_time(r.expires_at),
-    'handed', handed_by(g), 'watched', nullif(head.watched_until > clock_timestamp(), false)));
+    'handed', handed_by(g), 'watched', nullif((       -- of a held lock it concerns those above and below a subtree
+      SELECT l.watched_until > clock_timestamp() AND (head.name IS NOT NULL OR l.watched_until = 'infinity')
+      FROM locks l WHERE l.name = p_name AND l.slot = 0), false)));
 END $$;
 
 -- await_row waits until a lease's row can be locked FOR UPDATE, and says whether it can. It locks nothing: what is

@@ -32,7 +32,9 @@ BEGIN
       FROM (SELECT m.name, m.upto, min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n)
     SELECT m.ticket, coalesce(f.ahead, 8)::int, CASE WHEN f.ahead = 0 THEN microseconds_until(l.free_at) END,
            CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END, m.upto, alive
-    FROM mine m LEFT JOIN own_firsts f ON f.ticket = m.ticket
+    FROM mine m CROSS JOIN LATERAL (      -- those before it wait for its owner, if that holds a subtree above
+        SELECT CASE WHEN is_own(m.w) THEN 0 ELSE (
+          SELECT o.ahead FROM own_firsts o WHERE o.ticket = m.ticket) END AS ahead OFFSET 0) f
       CROSS JOIN LATERAL (                -- once, and so apart from the rule, which the server inlines
         SELECT CASE WHEN f.ahead = 0 THEN free_at(m.w) END OFFSET 0) l (free_at);
 END $$;
@@ -57,8 +59,9 @@ CREATE VIEW few_tickets AS
     CROSS JOIN LATERAL (SELECT l.served FROM locks l WHERE l.name = q.name AND l.slot = 0 OFFSET 0) h
   WHERE q.ticket > h.served;
 
--- Who keeps a waiter waiting, and how: the holders of the lock, waiters before it that hold locks themselves or want a
--- subtree, and what is in its way above and below.
+-- Who keeps a waiter waiting, and how: the holders of the lock, waiters before it that hold locks themselves, want a
+-- subtree or wait for one above, and what is in its way above and below. A waiter before it that waits for the same
+-- owner's ticket above is not: that ticket comes first.
 -- any_of says that it can continue when one of several does, as with a semaphore. A waiter behind one of another mode
 -- waits for all holders, because that one does.
 CREATE VIEW waits AS
@@ -75,10 +78,12 @@ CREATE VIEW waits AS
     UNION ALL
     SELECT o.owner_id, o.holder, false, o.queued FROM obstacles(q.w) o WHERE in_tree(q.w)
     UNION ALL
-    SELECT w.owner_id, w.holder, false, true FROM waiters w
-    WHERE w.name = q.name AND w.ticket > q.served AND w.ticket < q.ticket AND (w.nested OR w.subtree)
-      AND NOT (q.mode = 'shared' AND w.mode = 'shared')
-      AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = w.session_id)) k
+    SELECT e.owner_id, e.holder, false, true FROM waiters e
+    WHERE e.name = q.name AND e.ticket > q.served AND e.ticket < q.ticket AND NOT is_own(q.w)
+      AND (e.nested OR e.subtree OR in_tree(e) AND (SELECT i.subtrees FROM installation i) AND EXISTS (
+        SELECT FROM above(e) a WHERE a.alive AND (a.token IS NOT NULL OR a.owner_id IS DISTINCT FROM q.owner_id)))
+      AND NOT (q.mode = 'shared' AND e.mode = 'shared')
+      AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = e.session_id)) k
   WHERE (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id);
 
 -- find_circle returns the circle of owners that wait for each other in which this ticket is the newest, as JSON: its

@@ -164,8 +164,7 @@ var ofConnections = []mutant{
 	}, integration, "^TestAConnectionThatBringsNothing"},
 	{"I8 looks go over the connection that listens", []edit{
 		{"internal/server/own.go", "if s.lender.Listens() {", "if false {"},
-		{"pglock/heartbeat.go", "\t\t\th.last.until = now.Mono + min(limit, max(lookAgain, slowLook*look.Took)) // " +
-			"its connection may be dead\n", ""},
+		{"pglock/heartbeat.go", "\t\t\th.last.until = now.Mono + beside // its connection may be dead\n", ""},
 	}, integration, "^TestI8_AConnectionThatDies"},
 	{"I8 whoever asks again waits for the pool", []edit{
 		{"internal/server/server.go", "s.again = gathering(s, waitsWide, errClosed, s.lend,",
@@ -176,7 +175,10 @@ var ofConnections = []mutant{
 	}, integration, "^TestI8_AConnectionThatDies"},
 	{"a silent server is looked at again and again", []edit{
 		{"pglock/heartbeat.go", "n == 0 && (late < 2 || kind >= 0)", "n == 0"},
-	}, library, "^TestASilentServer"},
+	}, library, "^TestASilentServerIsNotFlooded"},
+	{"looks hurry however long a server is silent", []edit{
+		{"pglock/heartbeat.go", "limit, beside = patience, patience", "_ = 0"},
+	}, library, "^TestASilentServerIsLooked"},
 	{"who has dialled for another dials no more", []edit{
 		{"internal/lending/lender.go", "\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t}\n\t\tended <- err\n",
 			"\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t\treturn\n\t\t}\n\t\tended <- err\n"},

@@ -122,4 +122,19 @@ var ofSubtrees = []mutant{
 		{schema, "take_head(w.name, own AND stays, true)", "take_head(w.name, false, true)"},
 		{schema, "IF p_wait AND is_own(w) THEN RAISE", "IF false THEN RAISE"},
 	}, integration, "^TestTheOwnerOfASubtreeQueues"},
+	{"I8 subtree: a ticket below its owner's own is not told to ask", []edit{
+		{schema, "CASE WHEN is_own(m.w) THEN 0 ELSE", "CASE WHEN false THEN 0 ELSE"},
+	}, integration, "^TestATicketBelowItsOwn"},
+	{"subtree: a waiter for one's own closes a circle", []edit{
+		{schema, "e.ticket < q.ticket AND NOT is_own(q.w)", "e.ticket < q.ticket"},
+	}, integration, "^TestATicketBelowItsOwn"},
+	{"subtree: circles behind a waiter for one's own are not found", []edit{
+		{schema, "OR in_tree(e) AND (SELECT i.subtrees FROM installation i) AND EXISTS", "OR false AND EXISTS"},
+	}, integration, "^TestCircleBehindAWaiter"},
+	{"subtree: a waiter behind one's own ticket above closes a circle", []edit{
+		{schema, "(a.token IS NOT NULL OR a.owner_id IS DISTINCT FROM q.owner_id)", "true"},
+	}, integration, "^TestAWaiterBehindOnesOwn"},
+	{"I8 subtree: a ticket that is given up beside a holder is not announced", []edit{
+		{schema, "AND (head.name IS NOT NULL OR l.watched_until = 'infinity')", "AND head.name IS NOT NULL"},
+	}, integration, "^TestASubtreesTicket"},
 }
