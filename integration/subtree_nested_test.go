@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -181,7 +182,9 @@ func TestCircleBehindAWaiterForOnesOwnSubtreeIsFound(t *testing.T) {
 	got := make(chan fetched, 1)
 	acquireInBackground(t.Context(), other, 0, "t/a/b", got)
 	awaitQueue(t, look, "t/a/b", 1)
-	if _, err := owner.Acquire(outer.Context(), "t/a/b"); !errors.Is(err, pglock.ErrDeadlock) {
+	ctx, cancel := context.WithTimeout(outer.Context(), patience)
+	defer cancel()
+	if _, err := owner.Acquire(ctx, "t/a/b"); !errors.Is(err, pglock.ErrDeadlock) {
 		t.Fatalf("%v, want ErrDeadlock", err)
 	}
 	mustRelease(t, outer)
