@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -94,5 +95,85 @@ func TestI1_ASubtreeWaitsForAStatementForManyThatHasDrawnATicket(t *testing.T) {
 	}
 	if a := above.subtree(t, "t", id); a.granted {
 		t.Errorf("I1: the subtree is granted before whoever came earlier: %+v", a)
+	}
+}
+
+// A line of work has a subtree and a lock below it, and has queued for that lock once more. It ends both in one
+// statement: the lower one later, because somebody is writing its row, and its end serves the second ticket. A write
+// under the subtree at REPEATABLE READ is not committed any more, though that grant was decided while the subtree ran.
+func TestI4_AWriteDoesNotOutliveASubtreeThatEndsAfterALeaseBelow(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner, writer, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	busy, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientCalls(t, look)
+	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true", uuid.New())
+	first, second, outer, next := uuid.New(), uuid.New(), uuid.New(), uuid.New()
+	before := other.mustAcquire(t, "t/b", time.Minute)
+	for _, id := range []uuid.UUID{first, second} {
+		owner.request(t, "acquire_lease", "t/b", id, owned+", p_wait => true")
+	}
+	owner.request(t, "acquire_subtree", "t", outer, owned)
+	other.mustEnd(t, before)
+	lower := owner.request(t, "acquire_lease", "t/b", first, owned+", p_wait => true")
+	upper := owner.request(t, "acquire_subtree", "t", outer, owned)
+	if !lower.granted || !upper.granted {
+		t.Fatalf("%+v, %+v", lower, upper)
+	}
+	other.queue(t, "t", next)
+	writer.exec(t, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
+	if err := writer.fence(t.Context(), upper.grant, upper.name); err != nil {
+		t.Fatal(err)
+	}
+	writer.exec(t, `CREATE TABLE written AS SELECT 1 AS n`)
+	owner.mustRenew(t, upper.grant)
+	busy.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 't/b' FOR UPDATE`)
+	done := make(chan error, 1)
+	go func() {
+		_, err := owner.Exec(t.Context(), `SELECT FROM pglock.release_leases('{t,t/b}', ARRAY[$1, $2]::bigint[],
+			ARRAY[$3, $4]::uuid[], '{0,0}')`, upper.token, lower.token, outer.String(), first.String())
+		done <- err
+	}()
+	owner.awaitBlocked(t, look)
+	busy.exec(t, `COMMIT`)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for name, id := range map[string]uuid.UUID{"t": next, "t/b": second} {
+		if !one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1 AND grant_id = $2)`, name,
+			id.String()) {
+			t.Errorf("the release has not granted %q to the next", name)
+		}
+	}
+	if _, err := writer.Exec(t.Context(), `COMMIT`); state(err) != "40001" {
+		t.Errorf("I4: the COMMIT of a write under the subtree that has ended: %v, want 40001", err)
+	}
+}
+
+// The end of a subtree is told to the first of each queue below whose session is alive: those before it are dead, and
+// would not ask.
+func TestI8_TheEndOfASubtreeIsToldToTheLiving(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	above, dead, alive := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	held := above.mustSubtree(t, "t")
+	dead.queue(t, "t/b", uuid.New())
+	waits := alive.queue(t, "t/b", uuid.New())
+	above.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() - interval '1 ms' WHERE session_id = $1`,
+		dead.session().String())
+	alive.exec(t, `LISTEN "`+alive.channel()+`"`)
+	above.mustEnd(t, held.grant)
+	above.exec(t, `SELECT pglock.announce('{t}', '{NULL}')`)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	n, err := alive.WaitForNotification(ctx)
+	if err != nil {
+		t.Fatalf("nobody told the first who is alive: %v", err)
+	}
+	if n.Payload != one[string](t, alive, `SELECT pglock.hint($1, 0, 0, 0, $2)`, waits.ticket, waits.id.String()) {
+		t.Errorf("it was told %q", n.Payload)
+	}
+	if a := alive.queue(t, "t/b", waits.id); !a.granted {
+		t.Errorf("%+v", a)
 	}
 }

@@ -141,6 +141,50 @@ func TestAGrantBelowItsOwnSubtreeLeavesNoTicket(t *testing.T) {
 	}
 }
 
+// The same where the subtree runs out while the lock below is being granted: the grant was decided before.
+func TestAGrantBelowItsOwnSubtreeLeavesNoTicketWhenThatRunsOut(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
+	outer, inner := uuid.New(), uuid.New()
+	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true", uuid.New())
+	before := other.mustSubtree(t, "t")
+	owner.request(t, "acquire_lease", "t/b", inner, owned+", p_wait => true")
+	owner.request(t, "acquire_subtree", "t", outer, owned)
+	other.mustEnd(t, before.grant)
+	if a := owner.request(t, "acquire_subtree", "t", outer, owned); !a.granted {
+		t.Fatalf("the subtree: %+v", a)
+	}
+	grantPaused(t, owner, "t/b", func() error {
+		_, err := owner.Exec(t.Context(), `SELECT FROM pglock.acquire_lease('t/b', $1, $2, 'peer', '30 s', p_retry => true,
+			p_wait => true`+owned+`)`, inner.String(), owner.key.String())
+		return err
+	}, func() {
+		other.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 ms' WHERE name = 't'`)
+	})
+	if tickets := one[int](t, other, `SELECT count(*) FROM pglock.waiters`); tickets != 0 {
+		t.Errorf("%d tickets are left beside the grant", tickets)
+	}
+}
+
+// A try whose answer was lost is repeated, and its owner holds the lock by that very grant: it is no one that another
+// goroutine of the owner holds. A subtree is granted at the second question, so also the first is a try like that.
+func TestI6_ARepeatedTryOfAnOwnerGetsItsOwnGrant(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner := newPeer(t, db.URL())
+	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true, p_wait => false", uuid.New())
+	owner.request(t, "acquire_lease", "outer", uuid.New(), owned)
+	for function, name := range map[string]string{"acquire_lease": "a", "acquire_subtree": "t"} {
+		id := uuid.New()
+		owner.request(t, function, name, id, owned)
+		first := owner.request(t, function, name, id, owned)
+		if again := owner.request(t, function, name, id, owned); !again.granted || again.token != first.token {
+			t.Errorf("%s: %+v, want the grant of before, %+v", function, again, first)
+		}
+	}
+}
+
 // A line of work queues below a subtree that another of its goroutines waits for, behind somebody else. When it has the
 // subtree, everybody in that queue waits for it. Its next look says that it is the first: nobody else would tell it.
 func TestATicketBelowItsOwnSubtreeIsToldToAsk(t *testing.T) {

@@ -168,7 +168,7 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   held boolean := is_running(p_head.expires_at, p_head.ended_at);
-  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose lease may be in any slot
+  ok   boolean := NOT w.nested OR refuse_own(w);                        -- whose lease may be in any slot
 BEGIN
   IF held AND p_head.grant_id <> w.grant_id THEN
     RETURN true;
@@ -215,17 +215,19 @@ BEGIN
       AND (p_handed IS NOT NULL OR p_head.watched_until < 'infinity'), false))));
 END $$;
 
--- refuse_own raises when the owner of a request holds the lock itself.
-CREATE FUNCTION refuse_own(p_name text, p_owner_id uuid) RETURNS boolean
+-- refuse_own raises when the owner of a request holds the lock itself, but for the very grant that is asked for: an
+-- answer may have been lost.
+CREATE FUNCTION refuse_own(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   t bigint;
 BEGIN
   SELECT l.token INTO t FROM locks l
-    WHERE l.name = p_name AND l.owner_id = p_owner_id AND is_running(l.expires_at, l.ended_at) LIMIT 1;
+    WHERE l.name = w.name AND l.owner_id = w.owner_id AND l.grant_id <> w.grant_id
+      AND is_running(l.expires_at, l.ended_at) LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'lock % is held by the one who asks for it, with token %', quote_literal(p_name), t
+    RAISE EXCEPTION 'lock % is held by the one who asks for it, with token %', quote_literal(w.name), t
       USING ERRCODE = 'LK004', DETAIL = 'circle=self', HINT = 'Use the lease that is held, or release it first.';
   END IF;
   RETURN true;
@@ -310,13 +312,13 @@ CREATE TYPE grants AS (token bigint, slot int, hints text[], handed int[], slots
 -- serve grants the lock to the next in the queue, for as long as the modes allow: one writer, or readers, or as many
 -- as a limit leaves room for (I9). After the queue comes w, which has no ticket yet and may be NULL. The caller has
 -- taken the head; p_at is its place, if it knows it. The answer itself informs the waiters of p_session_id; p_grant_id
--- is the request that is being answered.
+-- is the request that is being answered. p_own: w is_own, and so comes before the queue, which waits for its owner.
 --
 -- Every ticket up to the last one that was served counts no more: it was granted, its session is dead, or somebody is
 -- taking it back, or it names another limit than the leases that stand: of two that join at once with two limits
 -- neither sees the other, so the later one is refused when it asks again. serve never waits for a ticket's row.
-CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
-RETURNS grants
+CREATE FUNCTION serve(
+  p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid, p_own boolean DEFAULT false) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -332,8 +334,8 @@ BEGIN
   END IF;
   WHILE exclusive = 0 LOOP
     nxt := next_waiter(p_head.name, upto);
-    IF is_own(w) THEN                                    -- those in the queue wait for its owner
-      nxt := w; w := NULL;
+    IF p_own THEN
+      nxt := w; w := NULL; p_own := false;
     ELSIF nxt.ticket IS NULL THEN
       upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE (            -- nobody is drawing one
         SELECT q.ticket FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto ORDER BY 1 LIMIT 1) > 0));
@@ -563,6 +565,7 @@ DECLARE
   ticket bigint;
   place  int;
   ok     boolean;
+  own    boolean;
 BEGIN
   IF p_head.name IS NULL THEN
     RETURN NULL;
@@ -577,15 +580,16 @@ BEGIN
       RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING
         ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
     END IF;
-    ok := NOT w.nested OR refuse_own(w.name, w.owner_id);
+    ok := NOT w.nested OR refuse_own(w);
     IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity THEN
       PERFORM name_limit(w);
     END IF;
+    own := is_own(w);                                    -- once: that may end meanwhile
     IF p_taken AND NOT is_running(p_head.expires_at, p_head.ended_at) THEN
-      g := serve(p_head, NULL, CASE WHEN NOT is_own(w) AND (
+      g := serve(p_head, NULL, CASE WHEN NOT own AND (
         SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > p_head.served THEN NULL ELSE w END,
-        w.session_id, w.grant_id);                        -- who has a ticket is served by it, and once
-      IF g.token IS NOT NULL AND is_own(w) THEN          -- it may have queued before its owner held the subtree
+        w.session_id, w.grant_id, own);                   -- who has a ticket is served by it, and once
+      IF g.token IS NOT NULL AND own THEN                -- it may have queued before its owner held the subtree
         DELETE FROM waiters q WHERE q.grant_id = w.grant_id;
       END IF;
       ok := NOT w.subtree OR g.token IS NULL OR note_granted(w, p_head.served);
@@ -593,7 +597,7 @@ BEGIN
     END IF;
   END IF;
   IF g.token IS NULL THEN
-    IF p_wait AND is_own(w) THEN
+    IF p_wait AND own THEN
       RAISE EXCEPTION 'the subtree above lock % is locked by another transaction', quote_literal(w.name)
         USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
     END IF;

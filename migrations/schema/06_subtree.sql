@@ -172,7 +172,9 @@ LANGUAGE sql STABLE
 AS $$ SELECT (w).nested IS TRUE AND in_tree(w) AND holds_above(w) $$;
 
 -- fits_tree says that nothing above a request is in its way, nor anything below one for a subtree. The caller has taken
--- the head of its lock. It waits for nobody: what somebody has locked is in the way.
+-- the head of its lock. It waits for nobody: what somebody has locked is in the way. Below a subtree of its owner it
+-- locks that one's row. What ends many leases does not, for it may end that one next (I4): there the request waits
+-- for its turn as everybody does.
 CREATE FUNCTION fits_tree(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -182,7 +184,8 @@ BEGIN
   LOCK TABLE locks IN ROW EXCLUSIVE MODE;                -- before any look: see wait_out
   IF NOT (SELECT i.subtrees FROM installation i) THEN
     RETURN NOT w.subtree;
-  ELSIF is_own(w) THEN   -- nobody is granted it before this transaction has ended
+  ELSIF current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true' AND is_own(w) THEN
+    -- Nobody is granted it before this transaction has ended.
     PERFORM FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared')
       FOR KEY SHARE SKIP LOCKED;
@@ -418,7 +421,8 @@ BEGIN
 END $$;
 
 -- wake_tree tells those to ask again for whom a change of this lock may matter: requests for subtrees that cover it,
--- and if it was a subtree, and is no exclusive one now, the first of each queue below, and of its own.
+-- and if it was a subtree, and is no exclusive one now, the first of each queue below, and of its own: the first whose
+-- session is alive.
 CREATE FUNCTION wake_tree(p_name text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
@@ -431,10 +435,11 @@ BEGIN
   IF EXISTS (SELECT FROM subtrees s WHERE s.name = p_name) AND NOT EXISTS (
       SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.subtree
         AND is_running(l.expires_at, l.ended_at)) THEN
-    PERFORM ask_again(f.q) FROM (
-      SELECT DISTINCT ON (q.name) q, q.name FROM waiters q
-      WHERE q.name = p_name OR q.name >= p_name || '/' AND q.name < p_name || '0'
-      ORDER BY q.name, q.ticket) f;
+    PERFORM ask_again(w) FROM (
+        SELECT DISTINCT q.name FROM waiters q
+        WHERE q.name = p_name OR q.name >= p_name || '/' AND q.name < p_name || '0') n
+      JOIN locks h ON h.name = n.name AND h.slot = 0 CROSS JOIN next_waiter(h.name, h.served) w
+    WHERE w.ticket IS NOT NULL;
   END IF;
 END $$;
 

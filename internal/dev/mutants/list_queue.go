@@ -120,7 +120,7 @@ var ofTheQueue = []mutant{
 	{"I9 a newcomer overtakes the queue", []edit{
 		{
 			schema,
-			"nxt := next_waiter(p_head.name, upto); IF is_own(w)",
+			"nxt := next_waiter(p_head.name, upto); IF p_own",
 			"nxt := next_waiter(p_head.name, upto); IF w.ticket IS NOT NULL",
 		},
 	}, integration, "^TestI9_NoWay|^TestI9_Newcomer"},
@@ -142,7 +142,7 @@ var ofTheQueue = []mutant{
 	{"I9 who has a ticket is served twice", []edit{
 		{
 			schema,
-			"CASE WHEN NOT is_own(w) AND ( SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > " +
+			"CASE WHEN NOT own AND ( SELECT q.ticket FROM waiters q WHERE q.grant_id = w.grant_id) > " +
 				"p_head.served THEN NULL ELSE w END,",
 			"w,",
 		},
@@ -410,15 +410,16 @@ var ofTheQueue = []mutant{
 			"'UTF8')"},
 	}, library, "Digests"},
 	{"circles: an owner may wait for itself", []edit{
-		{schema, "AND l.owner_id = p_owner_id AND is_running(l.expires_at, l.ended_at) LIMIT 1;", "AND false LIMIT 1;"},
+		{schema, "AND l.owner_id = w.owner_id AND l.grant_id <> w.grant_id AND is_running(l.expires_at, l.ended_at) " +
+			"LIMIT 1;", "AND false LIMIT 1;"},
 	}, integration, "^TestSelfDeadlock"},
 	{"circles: a refused try of an owner that holds the lock does not say so", []edit{
-		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose lease may be in " +
+		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w);                        -- whose lease may be in " +
 			"any slot", "  ok   boolean := true;"},
 	}, integration, "^TestSelfDeadlock"},
 	{"circles: only the exclusive holder is told that it holds the lock", []edit{
-		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose",
-			"  ok   boolean := NOT (held AND w.nested) OR refuse_own(w.name, w.owner_id);       -- whose"},
+		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w);                        -- whose",
+			"  ok   boolean := NOT (held AND w.nested) OR refuse_own(w);                        -- whose"},
 	}, integration, "^TestAnOwnerIsTold"},
 	{"I8 a waiter stays far from the front for ever", []edit{
 		{"internal/queue/looks.go", "\t\t\tq.restless(q.restOf(t), now)\n", ""},
@@ -568,7 +569,7 @@ var ofModes = []mutant{
 		},
 		{
 			schema,
-			"nxt := next_waiter(p_head.name, upto); IF is_own(w)",
+			"nxt := next_waiter(p_head.name, upto); IF p_own",
 			"nxt := next_waiter(p_head.name, upto); IF w.mode = 'shared'",
 		},
 	}, integration, "^TestShared"},

@@ -116,11 +116,11 @@ var ofSubtrees = []mutant{
 		{schema, " AND current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true' FOR", " FOR"},
 	}, integration, "^TestI4_AWriteDoesNotOutlive"},
 	{"subtree: whoever is granted a lock below its own keeps its ticket", []edit{
-		{schema, "IF g.token IS NOT NULL AND is_own(w) THEN", "IF false THEN"},
+		{schema, "IF g.token IS NOT NULL AND own THEN", "IF false THEN"},
 	}, integration, "^TestAGrantBelowItsOwn"},
 	{"subtree: its owner queues behind those who wait for it", []edit{
 		{schema, "take_head(w.name, own AND stays, true)", "take_head(w.name, false, true)"},
-		{schema, "IF p_wait AND is_own(w) THEN RAISE", "IF false THEN RAISE"},
+		{schema, "IF p_wait AND own THEN RAISE", "IF false THEN RAISE"},
 	}, integration, "^TestTheOwnerOfASubtreeQueues"},
 	{"I8 subtree: a ticket below its owner's own is not told to ask", []edit{
 		{schema, "CASE WHEN is_own(m.w) THEN 0 ELSE", "CASE WHEN false THEN 0 ELSE"},
@@ -137,4 +137,18 @@ var ofSubtrees = []mutant{
 	{"I8 subtree: a ticket that is given up beside a holder is not announced", []edit{
 		{schema, "AND (head.name IS NOT NULL OR l.watched_until = 'infinity')", "AND head.name IS NOT NULL"},
 	}, integration, "^TestASubtreesTicket"},
+	{"I4 subtree: what ends many leases locks the row of one above", []edit{
+		{schema, "current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true' AND is_own(w) THEN",
+			"is_own(w) THEN"},
+	}, integration, "^TestI4_AWriteDoesNotOutliveASubtree"},
+	{"I8 subtree: its end is told to the dead", []edit{
+		{schema, "CROSS JOIN next_waiter(h.name, h.served) w",
+			"JOIN waiters w ON w.ticket = (SELECT min(o.ticket) FROM waiters o WHERE o.name = h.name)"},
+	}, integration, "^TestI8_TheEndOfASubtree"},
+	{"subtree: one that runs out meanwhile keeps the ticket of a grant below", []edit{
+		{schema, "IF g.token IS NOT NULL AND own THEN", "IF g.token IS NOT NULL AND is_own(w) THEN"},
+	}, integration, "^TestAGrantBelowItsOwn"},
+	{"I6 subtree: an owner that repeats a try is told that it holds the lock", []edit{
+		{schema, "AND l.owner_id = w.owner_id AND l.grant_id <> w.grant_id", "AND l.owner_id = w.owner_id"},
+	}, integration, "^TestI6_ARepeatedTry"},
 }
