@@ -177,3 +177,37 @@ func TestI8_TheEndOfASubtreeIsToldToTheLiving(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 }
+
+// A look at a hand-over in a tree says what a hand-over would do, and changes nothing: none goes out of a subtree, nor
+// to a request for a subtree that has not waited for grants under way, or has a lease below in its way.
+func TestALookAtAHandOverInATreeSaysWhatItWouldDo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner, above, below := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => ", uuid.New())
+	outer := owner.request(t, "acquire_subtree", "t", uuid.New(), owned+"false")
+	outer = owner.request(t, "acquire_subtree", "t", outer.id, owned+"false")
+	inner := owner.request(t, "acquire_lease", "t/x", uuid.New(), owned+"true")
+	if !outer.granted || !inner.granted {
+		t.Fatalf("%+v, %+v", outer, inner)
+	}
+	says := func(when string, held reply, want string) {
+		t.Helper()
+		for _, look := range []bool{true, false} {
+			if outcome := one[string](t, owner, `SELECT outcome FROM pglock.hand_over($1, $2, $3, 'peer', $4)`, held.name,
+				held.token, held.id.String(), look); outcome != want {
+				t.Errorf("%s, look %v: %s, want %s", when, look, outcome, want)
+			}
+		}
+	}
+	next := above.subtree(t, "t", uuid.New())
+	below.queue(t, "t/x", uuid.New())
+	says("out of the owner's subtree", inner, "nobody")
+	owner.mustEnd(t, inner.grant)
+	says("to a request that has not waited yet", outer, "nobody")
+	inner = owner.request(t, "acquire_lease", "t/x", uuid.New(), owned+"true")
+	above.subtree(t, "t", next.id)
+	says("while a lease below goes on", outer, "nobody")
+	owner.mustEnd(t, inner.grant)
+	says("when nothing is in the way", outer, "handed over")
+}

@@ -2080,7 +2080,7 @@ END $$;
 -- under the label p_to: of several to the first in the queue whose session is alive. Those before it keep their places.
 -- So a holder may choose its successor; this is the only exception to the order of tickets (I9). outcome is
 --   handed over   more has handed and watched, as in acquire_lease
---   nobody        nobody waits for the exclusive lock under that label; nothing has changed
+--   nobody        nobody waits for the exclusive lock under that label, or none of them may_follow; nothing has changed
 --   or why the lease is lost, as in renew_leases; nothing has changed.
 -- p_look returns the outcome and changes nothing. It waits for a COMMIT under way that has checked the lease, at most a
 -- second: 55P03.
@@ -2111,7 +2111,8 @@ BEGIN
       WHERE q.name = p_name AND q.ticket > coalesce(w.ticket, head.served) AND q.holder = p_to
         AND q.mode = 'exclusive' AND session_alive(q.session_id)
       ORDER BY q.ticket LIMIT 1;
-    EXIT WHEN w.ticket IS NULL OR p_look OR may_follow(w, head.owner_id) AND claim(ARRAY[w], w.ticket - 1) IS NOT NULL;
+    EXIT WHEN w.ticket IS NULL OR CASE WHEN p_look AND w.subtree THEN would_fit(w)
+      ELSE may_follow(w, head.owner_id) AND (p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL) END;
   END LOOP;
   hand_over.outcome := CASE WHEN w.ticket IS NULL THEN 'nobody' ELSE 'handed over' END;
   IF p_look OR hand_over.outcome = 'nobody' THEN
@@ -2715,6 +2716,15 @@ BEGIN
   END LOOP;
   RETURN NOT w.subtree OR fits_below(w);
 END $$;
+
+-- would_fit says what fits_tree would, about the ticket of a subtree, and writes nothing.
+CREATE FUNCTION would_fit(w waiters) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT is_own(w) OR (SELECT s.waited FROM subtrees s WHERE s.ticket = w.ticket) IS TRUE
+    AND NOT EXISTS (SELECT FROM above(w) a WHERE a.alive)
+    AND NOT EXISTS (SELECT FROM below(w, NULL) b WHERE b.until > clock_timestamp())
+$$;
 
 -- settled says that a lease which has run out is over, and settles it if it can.
 CREATE FUNCTION settled(p_name text, p_slot int, p_token bigint) RETURNS boolean

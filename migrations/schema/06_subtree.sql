@@ -207,6 +207,15 @@ BEGIN
   RETURN NOT w.subtree OR fits_below(w);
 END $$;
 
+-- would_fit says what fits_tree would, about the ticket of a subtree, and writes nothing.
+CREATE FUNCTION would_fit(w waiters) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT is_own(w) OR (SELECT s.waited FROM subtrees s WHERE s.ticket = w.ticket) IS TRUE
+    AND NOT EXISTS (SELECT FROM above(w) a WHERE a.alive)
+    AND NOT EXISTS (SELECT FROM below(w, NULL) b WHERE b.until > clock_timestamp())
+$$;
+
 -- settled says that a lease which has run out is over, and settles it if it can.
 CREATE FUNCTION settled(p_name text, p_slot int, p_token bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE

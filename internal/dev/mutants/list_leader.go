@@ -22,8 +22,8 @@ var ofLeaders = []mutant{
 		{schema, "  IF p_look OR hand_over.outcome = 'nobody' THEN", "  IF hand_over.outcome = 'nobody' THEN"},
 	}, library, "^TestHandOverGrants"},
 	{"a named waiter keeps its ticket", []edit{
-		{schema, "EXIT WHEN w.ticket IS NULL OR p_look OR may_follow(w, head.owner_id) AND claim(ARRAY[w], " +
-			"w.ticket - 1) IS NOT NULL;", "EXIT;"},
+		{schema, "EXIT WHEN w.ticket IS NULL OR CASE WHEN p_look AND w.subtree THEN would_fit(w) ELSE " +
+			"may_follow(w, head.owner_id) AND (p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL) END;", "EXIT;"},
 	}, library, "^TestHandOverGrants"},
 	{"I5 whoever knows no grant ID hands over", []edit{
 		{schema, "  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);\n", ""},
