@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/lists"
@@ -163,16 +164,6 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "SELECT FROM pglock.locks WHERE name = 'c' FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
-	blocked := func() bool {
-		var waiting int
-		// Not wait_event_type: a signal, as of any DROP DATABASE, wakes a waiter, which for that moment shows no event.
-		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`).Scan(&waiting)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return waiting > 0
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	id, done := idOf(t, db, key), make(chan struct{})
@@ -182,11 +173,11 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 			t.Errorf("%v, %v; want an error", broken, err)
 		}
 	})
-	pgtest.Eventually(t, "the wait for the row", blocked)
+	pgtest.Eventually(t, "the wait for the row", func() bool { return blocked(t, pool) })
 	cancel()
 	<-done
 	// What its caller has left would go on when the row is free.
-	pgtest.Eventually(t, "the end of the statement", func() bool { return !blocked() })
+	pgtest.Eventually(t, "the end of the statement", func() bool { return !blocked(t, pool) })
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -194,6 +185,57 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 		return l.Name
 	}); len(held) != 3 {
 		t.Errorf("%q are held, want all", held)
+	}
+}
+
+// blocked says that somebody waits for a lock of the database.
+func blocked(t *testing.T, pool *pgxpool.Pool) bool {
+	t.Helper()
+	var waiting int
+	// Not wait_event_type: a signal, as of any DROP DATABASE, wakes a waiter, which for that moment shows no event.
+	err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`).Scan(&waiting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return waiting > 0
+}
+
+// A lease may run out while its break waits for its row, as for a COMMIT of its holder. Then there is nothing to break
+// of it, and what else the session has is broken all the same.
+func TestBreakSessionPassesOverALeaseThatEndsMeanwhile(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	pool := db.Pool(t)
+	admin := newAdmin(t, pool)
+	key := uuid.NewString()
+	for name, mode := range map[string]string{"a": "shared", "b": "exclusive"} {
+		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, 'h', '1 h', p_mode => $3)`,
+			name, key, mode)
+	}
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 ms'
+		WHERE name = 'a' AND slot = 1`); err != nil {
+		t.Fatal(err)
+	}
+	id := idOf(t, db, key)
+	var broken []lockadmin.Broken
+	ended := make(chan error, 1)
+	pgtest.Group(t).Go(func() {
+		var err error
+		broken, err = admin.BreakSession(t.Context(), id, "gone")
+		ended <- err
+	})
+	pgtest.Eventually(t, "the wait for the row", func() bool { return blocked(t, pool) })
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil || len(broken) != 1 || broken[0].Name != "b" {
+		t.Errorf("%+v, %v; want a break of b alone", broken, err)
 	}
 }
 

@@ -168,6 +168,7 @@ DROP FUNCTION chosen_of(p_ns bigint[], p_many int);
 DROP FUNCTION in_order(p_name text, p_locked text);
 DROP FUNCTION end_set(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_chosen boolean[], OUT ns bigint[], OUT places tid[], OUT watched boolean[], OUT queued boolean[], OUT held boolean[]);
 DROP FUNCTION grant_set(p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[], p_modes text[], p_capacities int[], p_session_ttl interval, p_owner_ids uuid[], p_nested boolean[], p_chosen boolean[], OUT ns bigint[], OUT tokens bigint[], OUT watched boolean[], OUT free boolean[]);
+DROP FUNCTION break_row(r locks, p_reason text, p_actor text, OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[], OUT watched boolean);
 DROP FUNCTION break_lock(p_name text, p_reason text, p_actor text, p_token bigint, OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[], OUT watched boolean);
 DROP FUNCTION take_to_break(p_name text, p_slot int);
 DROP FUNCTION end_grant(p_head locks, p_grant_id uuid);

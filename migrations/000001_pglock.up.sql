@@ -2326,12 +2326,10 @@ AS $$
 DECLARE
   ok boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit()
                 AND has_bytes('name', p_name, 512) AND is_operator(p_reason, p_actor);
-  head   locks;
   r      locks;
   tokens bigint[];
-  over   timestamptz;
 BEGIN
-  head := take_to_break(p_name, NULL);
+  ok := (take_to_break(p_name, NULL)).name IS NOT NULL;
   SELECT pg_catalog.array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
     AND is_running(l.expires_at, l.ended_at);
   IF pg_catalog.cardinality(tokens) > 1 AND p_token IS NULL THEN
@@ -2350,18 +2348,33 @@ BEGIN
     RAISE EXCEPTION 'lock % is held with token %, not %: nothing was broken', pg_catalog.quote_literal(p_name),
         pg_catalog.array_to_string(tokens, ', '), p_token USING ERRCODE = 'LK006';
   END IF;
-  new_token := draw_token((SELECT pg_catalog.max(l.token) FROM locks l WHERE l.name = p_name));
-  UPDATE locks l SET token = break_lock.new_token, expires_at = '-infinity', ended_at = clock_timestamp()
-    WHERE l.name = p_name AND l.slot = r.slot RETURNING l.ended_at INTO over;
+  SELECT b.* INTO holder, token, new_token, expires_at, handed, watched FROM break_row(r, p_reason, p_actor) b;
+END $$;
+
+-- break_row is break_lock for a row whose lease runs. The caller has taken the head, and locked the row.
+CREATE FUNCTION break_row(
+  r locks, p_reason text, p_actor text,
+  OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[],
+    OUT watched boolean)
+LANGUAGE plpgsql VOLATILE
+AS $$
+#variable_conflict use_column
+DECLARE
+  head locks;
+  over timestamptz;
+BEGIN
+  new_token := draw_token((SELECT pg_catalog.max(l.token) FROM locks l WHERE l.name = r.name));
+  UPDATE locks l SET token = break_row.new_token, expires_at = '-infinity', ended_at = clock_timestamp()
+    WHERE l.name = r.name AND l.slot = r.slot RETURNING l.ended_at INTO over;
   holder := r.holder;
   token := r.token;
   expires_at := r.expires_at;
-  watched := head.watched_until > clock_timestamp();
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, reason, session_id, slot, mode,
       capacity, granted_at, ended_at, number, subtree)
-    VALUES ('break', p_name, r.token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
+    VALUES ('break', r.name, r.token, break_row.new_token, r.holder, p_actor, p_reason, r.session_id,
       r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants, r.subtree);
-  head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot = 0);
+  head := (SELECT l FROM locks l WHERE l.name = r.name AND l.slot = 0);
+  watched := head.watched_until > clock_timestamp();
   handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
 END $$;
 
@@ -5600,7 +5613,7 @@ END $$;
 -- as break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
 -- session's row goes first (I25), so that its other tickets do not count any more; unless the session itself is writing
 -- it. A client that is still alive loses its leases, and its waiting calls queue again, at the end. All of it is one
--- transaction. It waits for each lock as break_lock does.
+-- transaction. It waits for each lock as break_lock does, and passes over a lease that ends meanwhile.
 CREATE FUNCTION break_session(
   p_session_id uuid, p_reason text, p_actor text, p_limit int DEFAULT 1000, p_after text DEFAULT '')
 RETURNS TABLE (name text, slot int, ticket bigint, holder text, token bigint, new_token bigint,
@@ -5613,9 +5626,10 @@ DECLARE
     AND is_operator(p_reason, p_actor)
     AND (p_session_id IS NOT NULL OR refuse('session_id', NULL, 'be a UUID'))
     AND is_count('limit', p_limit, 1, 10000);
-  head locks;
-  n    text;
-  r    record;
+  head  locks;
+  lease locks;
+  n     text;
+  r     record;
   left_queue boolean;
 BEGIN
   ok := set_config('pglock.ends_many', 'true', true) IS NOT NULL;               -- see fits_below
@@ -5639,10 +5653,10 @@ BEGIN
       SELECT l.slot, l.token FROM locks l
       WHERE l.name = n AND l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot
     LOOP
-      CONTINUE WHEN NOT EXISTS (SELECT FROM locks l                 -- it has just ended by itself
-        WHERE l.name = n AND l.slot = r.slot AND l.token = r.token AND is_running(l.expires_at, l.ended_at));
+      lease := take_to_break(n, r.slot);
+      CONTINUE WHEN lease.token <> r.token OR NOT is_running(lease.expires_at, lease.ended_at);     -- it has just ended
       RETURN QUERY                                                  -- in no subtransaction: see await_row
-        SELECT n, r.slot, NULL::bigint, b.* FROM break_lock(n, p_reason, p_actor, r.token) b;
+        SELECT n, r.slot, NULL::bigint, b.* FROM break_row(lease, p_reason, p_actor) b;
       left_queue := false;
     END LOOP;
     IF left_queue THEN                                          -- those behind it may have their turn

@@ -396,12 +396,10 @@ AS $$
 DECLARE
   ok boolean := require_read_committed() AND require_unrenewed() AND require_durable_commit()
                 AND has_bytes('name', p_name, 512) AND is_operator(p_reason, p_actor);
-  head   locks;
   r      locks;
   tokens bigint[];
-  over   timestamptz;
 BEGIN
-  head := take_to_break(p_name, NULL);
+  ok := (take_to_break(p_name, NULL)).name IS NOT NULL;
   SELECT array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
     AND is_running(l.expires_at, l.ended_at);
   IF cardinality(tokens) > 1 AND p_token IS NULL THEN
@@ -420,17 +418,32 @@ BEGIN
     RAISE EXCEPTION 'lock % is held with token %, not %: nothing was broken', quote_literal(p_name),
         array_to_string(tokens, ', '), p_token USING ERRCODE = 'LK006';
   END IF;
-  new_token := draw_token((SELECT max(l.token) FROM locks l WHERE l.name = p_name));
-  UPDATE locks l SET token = break_lock.new_token, expires_at = '-infinity', ended_at = clock_timestamp()
-    WHERE l.name = p_name AND l.slot = r.slot RETURNING l.ended_at INTO over;
+  SELECT b.* INTO holder, token, new_token, expires_at, handed, watched FROM break_row(r, p_reason, p_actor) b;
+END $$;
+
+-- break_row is break_lock for a row whose lease runs. The caller has taken the head, and locked the row.
+CREATE FUNCTION break_row(
+  r locks, p_reason text, p_actor text,
+  OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[],
+    OUT watched boolean)
+LANGUAGE plpgsql VOLATILE
+AS $$
+#variable_conflict use_column
+DECLARE
+  head locks;
+  over timestamptz;
+BEGIN
+  new_token := draw_token((SELECT max(l.token) FROM locks l WHERE l.name = r.name));
+  UPDATE locks l SET token = break_row.new_token, expires_at = '-infinity', ended_at = clock_timestamp()
+    WHERE l.name = r.name AND l.slot = r.slot RETURNING l.ended_at INTO over;
   holder := r.holder;
   token := r.token;
   expires_at := r.expires_at;
-  watched := head.watched_until > clock_timestamp();
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, reason, session_id, slot, mode,
       capacity, granted_at, ended_at, number, subtree)
-    VALUES ('break', p_name, r.token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
+    VALUES ('break', r.name, r.token, break_row.new_token, r.holder, p_actor, p_reason, r.session_id,
       r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants, r.subtree);
-  head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot = 0);
+  head := (SELECT l FROM locks l WHERE l.name = r.name AND l.slot = 0);
+  watched := head.watched_until > clock_timestamp();
   handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
 END $$;

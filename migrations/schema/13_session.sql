@@ -4,7 +4,7 @@
 -- as break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
 -- session's row goes first (I25), so that its other tickets do not count any more; unless the session itself is writing
 -- it. A client that is still alive loses its leases, and its waiting calls queue again, at the end. All of it is one
--- transaction. It waits for each lock as break_lock does.
+-- transaction. It waits for each lock as break_lock does, and passes over a lease that ends meanwhile.
 CREATE FUNCTION break_session(
   p_session_id uuid, p_reason text, p_actor text, p_limit int DEFAULT 1000, p_after text DEFAULT '')
 RETURNS TABLE (name text, slot int, ticket bigint, holder text, token bigint, new_token bigint,
@@ -17,9 +17,10 @@ DECLARE
     AND is_operator(p_reason, p_actor)
     AND (p_session_id IS NOT NULL OR refuse('session_id', NULL, 'be a UUID'))
     AND is_count('limit', p_limit, 1, 10000);
-  head locks;
-  n    text;
-  r    record;
+  head  locks;
+  lease locks;
+  n     text;
+  r     record;
   left_queue boolean;
 BEGIN
   ok := set_config('pglock.ends_many', 'true', true) IS NOT NULL;               -- see fits_below
@@ -43,10 +44,10 @@ BEGIN
       SELECT l.slot, l.token FROM locks l
       WHERE l.name = n AND l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot
     LOOP
-      CONTINUE WHEN NOT EXISTS (SELECT FROM locks l                 -- it has just ended by itself
-        WHERE l.name = n AND l.slot = r.slot AND l.token = r.token AND is_running(l.expires_at, l.ended_at));
+      lease := take_to_break(n, r.slot);
+      CONTINUE WHEN lease.token <> r.token OR NOT is_running(lease.expires_at, lease.ended_at);     -- it has just ended
       RETURN QUERY                                                  -- in no subtransaction: see await_row
-        SELECT n, r.slot, NULL::bigint, b.* FROM break_lock(n, p_reason, p_actor, r.token) b;
+        SELECT n, r.slot, NULL::bigint, b.* FROM break_row(lease, p_reason, p_actor) b;
       left_queue := false;
     END LOOP;
     IF left_queue THEN                                          -- those behind it may have their turn

@@ -108,7 +108,7 @@ var ofEnds = []mutant{
 			"`pg_catalog.set_config('synchronous_commit', 'off', false)`"},
 	}, integration, "^TestI24_ReleaseLeaves"},
 	{"I10 I18 a break draws no token", []edit{
-		{schema, "  UPDATE locks l SET token = break_lock.new_token, expires_at", "  UPDATE locks l SET expires_at"},
+		{schema, "  UPDATE locks l SET token = break_row.new_token, expires_at", "  UPDATE locks l SET expires_at"},
 	}, integration, "^TestI10_"},
 	{"I10 a break ends a lease that was not named", []edit{
 		{
@@ -117,6 +117,16 @@ var ofEnds = []mutant{
 			"; IF r.slot > 0",
 		},
 	}, integration, "^TestI10_"},
+	{"a break of a session ends with a lease that has run out meanwhile", []edit{
+		{schema, "lease := take_to_break(n, r.slot);", "lease := (SELECT l FROM locks l WHERE l.name = n AND " +
+			"l.slot = r.slot);"},
+		{schema, "FROM break_row(lease, p_reason, p_actor) b; left_queue", "FROM break_lock(n, p_reason, p_actor, " +
+			"r.token) b; left_queue"},
+	}, administration, "^TestBreakSessionPasses"},
+	{"a break of a session breaks what has run out meanwhile", []edit{
+		{schema, "WHEN lease.token <> r.token OR NOT is_running(lease.expires_at, lease.ended_at);",
+			"WHEN lease.token <> r.token;"},
+	}, administration, "^TestBreakSessionPasses"},
 	{"a break waits for ever", []edit{
 		{
 			schema,

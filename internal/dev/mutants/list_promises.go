@@ -159,8 +159,8 @@ var ofSuccession = []mutant{
 		{schema, "mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket", "mode = EXCLUDED.mode, ticket"},
 	}, integration, "^TestALockIsUsed"},
 	{"circles: an owner is told of a lease that has run out", []edit{
-		{schema, "WHERE l.name = p_name AND l.owner_id = p_owner_id AND is_running(l.expires_at, l.ended_at) LIMIT 1;",
-			"WHERE l.name = p_name AND l.owner_id = p_owner_id LIMIT 1;"},
+		{schema, "AND l.grant_id <> w.grant_id AND is_running(l.expires_at, l.ended_at) LIMIT 1;",
+			"AND l.grant_id <> w.grant_id LIMIT 1;"},
 	}, integration, "^TestAnOwnerIsTold"},
 	{"I6 a request that is repeated after the expiry revives its lease", []edit{
 		{
@@ -457,7 +457,7 @@ var ofWhatIsSaid = []mutant{
 			"\tif false {\n\t\tfmt.Fprintln(w)\n"},
 	}, looking, "^TestNameOfAnApplication"},
 	{"a break is noted and ends nothing", []edit{
-		{schema, "  UPDATE locks l SET token = break_lock.new_token, expires_at = '-infinity',\n    ended_at = " +
+		{schema, "  UPDATE locks l SET token = break_row.new_token, expires_at = '-infinity',\n    ended_at = " +
 			"clock_timestamp()", "  UPDATE locks l SET ended_at = l.ended_at"},
 	}, library, "^TestOperatorBreaks"},
 	{"I6 a request that is repeated does not renew its lease", []edit{

@@ -212,8 +212,8 @@ var ofTheQueue = []mutant{
 	{"I9 the lock is handed over to whoever is leaving", []edit{
 		{
 			schema,
-			"AND claim(ARRAY[w], w.ticket - 1) IS NOT NULL;",
-			"AND coalesce(claim(ARRAY[w], w.ticket - 1), ARRAY[w]) IS NOT NULL;",
+			"(p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL)",
+			"(p_look OR coalesce(claim(ARRAY[w], w.ticket - 1), ARRAY[w]) IS NOT NULL)",
 		},
 	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
 	{"I9 the lock is handed over to whoever was passed over", []edit{
