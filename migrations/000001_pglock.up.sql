@@ -1656,8 +1656,9 @@ BEGIN
 END $$;
 
 -- grant_slots gives each request of the batch a slot, the oldest the lowest, and notes its limit in the head: while
--- a lease stands, no other is noted. The caller has locked the slots with a row FOR UPDATE. It needs the history only
--- for leases that ran out: an INSERT of no rows waits for a table that is locked, too.
+-- a lease stands, no other is noted. The head of a subtree is watched, as in grant_head. The caller has locked the slots
+-- with a row FOR UPDATE. It needs the history only for leases that ran out: an INSERT of no rows waits for a table that
+-- is locked, too.
 CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1689,9 +1690,11 @@ BEGIN
       expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
       slowest = NULL, subtree = EXCLUDED.subtree;
   UPDATE locks l SET top_slot = GREATEST(l.top_slot, p_slots[pg_catalog.cardinality(p_slots)]),
-    limit_named = coalesce(p_batch[1].capacity, l.limit_named)
+    limit_named = coalesce(p_batch[1].capacity, l.limit_named),
+    watched_until = CASE WHEN p_batch[1].subtree THEN 'infinity' ELSE l.watched_until END
     WHERE l.name = lock AND l.slot = 0
-      AND (l.top_slot < p_slots[pg_catalog.cardinality(p_slots)] OR l.limit_named <> p_batch[1].capacity);
+      AND (l.top_slot < p_slots[pg_catalog.cardinality(p_slots)] OR l.limit_named <> p_batch[1].capacity
+           OR p_batch[1].subtree AND l.watched_until IS DISTINCT FROM 'infinity');
   RETURN g;
 END $$;
 
@@ -3003,21 +3006,26 @@ BEGIN
   RETURN gone;
 END $$;
 
--- sweep_subtrees is remove_ended for all names, and returns how many. When no row is left it notes that. It waits for
--- nobody.
+-- sweep_subtrees is remove_ended for all names, and returns how many. The heads of names that have no row any more are
+-- watched for a day after that, the most that anybody else may have asked for: watch writes nothing where a subtree's
+-- mark is. It looks for rows once more when it has locked the heads, so that it sees each that was granted before. When
+-- no row is left it notes that. It waits for nobody.
 CREATE FUNCTION sweep_subtrees(p_limit int) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
-  gone text[];
+  gone  text[];
+  heads text[];
 BEGIN
   IF NOT (SELECT i.subtrees FROM installation i) THEN
     RETURN 0;
   END IF;
   gone := remove_ended(NULL, p_limit);
-  UPDATE locks l SET watched_until = clock_timestamp() + interval '1 minute' WHERE l.ctid = ANY (ARRAY(
-    SELECT h.ctid FROM locks h WHERE h.name = ANY (gone) AND h.slot = 0 AND h.watched_until = 'infinity'
-      AND NOT EXISTS (SELECT FROM subtrees s WHERE s.name = h.name) FOR NO KEY UPDATE SKIP LOCKED));
+  heads := ARRAY(
+    SELECT h.name FROM locks h WHERE h.name = ANY (gone) AND h.slot = 0 AND h.watched_until = 'infinity'
+    FOR NO KEY UPDATE SKIP LOCKED);
+  UPDATE locks l SET watched_until = clock_timestamp() + interval '24 hours'
+    WHERE l.name = ANY (heads) AND l.slot = 0 AND NOT EXISTS (SELECT FROM subtrees s WHERE s.name = l.name);
   IF NOT EXISTS (SELECT FROM subtrees) THEN
     BEGIN
       LOCK TABLE subtrees IN SHARE MODE NOWAIT;          -- nobody writes one now
@@ -5554,7 +5562,8 @@ $$;
 -- waiting for nobody: what has run out and has a renewal or a COMMIT under way stays. That keeps tokens in order
 -- (I21): an INSERT locks the table before it draws a token, so no token is drawn before the row went and used after.
 -- If the sequence does not know the greatest token of the rows, the epoch takes it over. The history gets the leases
--- that have run out.
+-- that have run out. The mark of a subtree counts while there is a request for one: a sweep may have found the head
+-- locked.
 CREATE FUNCTION prune_locks(
   p_idle interval DEFAULT '1 day', p_limit int DEFAULT 1000, p_after text DEFAULT '', OUT removed bigint, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -5585,7 +5594,8 @@ BEGIN
       SELECT m.name FROM (SELECT u.name, pg_catalog.count(*) AS n FROM pg_catalog.unnest(mine) AS u (name) GROUP BY u.name) m
         CROSS JOIN LATERAL (
           SELECT pg_catalog.count(*) AS n, pg_catalog.max(GREATEST(o.ended_at, o.expires_at)) AS ended,
-                 pg_catalog.max(GREATEST(o.spent_until, o.watched_until)) AS needed
+                 pg_catalog.max(GREATEST(o.spent_until, CASE WHEN o.watched_until < 'infinity' OR EXISTS (
+                   SELECT FROM subtrees s WHERE s.name = o.name) THEN o.watched_until END)) AS needed
           FROM locks o WHERE o.name = m.name) l
       WHERE (SELECT q.name FROM waiters q WHERE q.name = m.name LIMIT 1) IS NULL
         AND l.n = m.n AND l.ended <= since AND (l.needed <= clock_timestamp()) IS NOT FALSE),

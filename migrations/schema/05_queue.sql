@@ -483,8 +483,9 @@ BEGIN
 END $$;
 
 -- grant_slots gives each request of the batch a slot, the oldest the lowest, and notes its limit in the head: while
--- a lease stands, no other is noted. The caller has locked the slots with a row FOR UPDATE. It needs the history only
--- for leases that ran out: an INSERT of no rows waits for a table that is locked, too.
+-- a lease stands, no other is noted. The head of a subtree is watched, as in grant_head. The caller has locked the slots
+-- with a row FOR UPDATE. It needs the history only for leases that ran out: an INSERT of no rows waits for a table that
+-- is locked, too.
 CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -516,9 +517,11 @@ BEGIN
       expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
       slowest = NULL, subtree = EXCLUDED.subtree;
   UPDATE locks l SET top_slot = GREATEST(l.top_slot, p_slots[cardinality(p_slots)]),
-    limit_named = coalesce(p_batch[1].capacity, l.limit_named)
+    limit_named = coalesce(p_batch[1].capacity, l.limit_named),
+    watched_until = CASE WHEN p_batch[1].subtree THEN 'infinity' ELSE l.watched_until END
     WHERE l.name = lock AND l.slot = 0
-      AND (l.top_slot < p_slots[cardinality(p_slots)] OR l.limit_named <> p_batch[1].capacity);
+      AND (l.top_slot < p_slots[cardinality(p_slots)] OR l.limit_named <> p_batch[1].capacity
+           OR p_batch[1].subtree AND l.watched_until IS DISTINCT FROM 'infinity');
   RETURN g;
 END $$;
 

@@ -232,7 +232,8 @@ $$;
 -- waiting for nobody: what has run out and has a renewal or a COMMIT under way stays. That keeps tokens in order
 -- (I21): an INSERT locks the table before it draws a token, so no token is drawn before the row went and used after.
 -- If the sequence does not know the greatest token of the rows, the epoch takes it over. The history gets the leases
--- that have run out.
+-- that have run out. The mark of a subtree counts while there is a request for one: a sweep may have found the head
+-- locked.
 CREATE FUNCTION prune_locks(
   p_idle interval DEFAULT '1 day', p_limit int DEFAULT 1000, p_after text DEFAULT '', OUT removed bigint, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -263,7 +264,8 @@ BEGIN
       SELECT m.name FROM (SELECT u.name, count(*) AS n FROM unnest(mine) AS u (name) GROUP BY u.name) m
         CROSS JOIN LATERAL (
           SELECT count(*) AS n, max(GREATEST(o.ended_at, o.expires_at)) AS ended,
-                 max(GREATEST(o.spent_until, o.watched_until)) AS needed
+                 max(GREATEST(o.spent_until, CASE WHEN o.watched_until < 'infinity' OR EXISTS (
+                   SELECT FROM subtrees s WHERE s.name = o.name) THEN o.watched_until END)) AS needed
           FROM locks o WHERE o.name = m.name) l
       WHERE (SELECT q.name FROM waiters q WHERE q.name = m.name LIMIT 1) IS NULL
         AND l.n = m.n AND l.ended <= since AND (l.needed <= clock_timestamp()) IS NOT FALSE),

@@ -160,4 +160,15 @@ var ofSubtrees = []mutant{
 	{"subtree: a look hands over what somebody has below", []edit{
 		{schema, "AND NOT EXISTS (SELECT FROM below(w, NULL) b WHERE b.until > clock_timestamp()) $$;", "$$;"},
 	}, integration, "^TestALookAtAHandOver"},
+	{"subtree: its sweep ends a watch that somebody has asked for", []edit{
+		{schema, "clock_timestamp() + interval '24 hours' WHERE l.name = ANY (heads)",
+			"clock_timestamp() + interval '1 minute' WHERE l.name = ANY (heads)"},
+	}, integration, "^TestTheSweepOfASubtreeEndsNoWatch"},
+	{"subtree: its mark keeps a lock for ever", []edit{
+		{schema, "CASE WHEN o.watched_until < 'infinity' OR EXISTS (", "CASE WHEN true OR EXISTS ("},
+	}, integration, "^TestTheMarkOfASubtree"},
+	{"subtree: a shared one is watched no longer than a sweep says", []edit{
+		{schema, "watched_until = CASE WHEN p_batch[1].subtree THEN 'infinity' ELSE l.watched_until END",
+			"watched_until = l.watched_until"},
+	}, integration, "^TestASharedSubtreeIsWatched"},
 }
