@@ -1656,9 +1656,9 @@ BEGIN
 END $$;
 
 -- grant_slots gives each request of the batch a slot, the oldest the lowest, and notes its limit in the head: while
--- a lease stands, no other is noted. The head of a subtree is watched, as in grant_head. The caller has locked the slots
--- with a row FOR UPDATE. It needs the history only for leases that ran out: an INSERT of no rows waits for a table that
--- is locked, too.
+-- a lease stands, no other is noted. The head of a subtree is watched, as in grant_head. The caller has locked the
+-- slots with a row FOR UPDATE. It needs the history only for leases that ran out: an INSERT of no rows waits for a
+-- table that is locked, too.
 CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
