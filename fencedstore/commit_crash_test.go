@@ -27,6 +27,7 @@ import (
 type crashing struct {
 	net.Conn
 	severity, state string
+	alone           bool // no severity that is never translated goes with it, as from old servers and pgpool-II
 	armed           *atomic.Bool
 	gone            atomic.Bool
 }
@@ -43,8 +44,12 @@ func (c *crashing) Read(b []byte) (int, error) {
 	if c.severity == "" {
 		return 0, &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
 	}
-	last, err := (&pgproto3.ErrorResponse{Severity: c.severity, SeverityUnlocalized: c.severity, Code: c.state,
-		Message: "the end"}).Encode(nil)
+	end := &pgproto3.ErrorResponse{Severity: c.severity, SeverityUnlocalized: c.severity, Code: c.state,
+		Message: "the end"}
+	if c.alone {
+		end.SeverityUnlocalized = ""
+	}
+	last, err := end.Encode(nil)
 	return copy(b, last), err
 }
 
@@ -53,7 +58,8 @@ func crashes(config *pgx.ConnConfig, like *crashing) {
 	dial := config.DialFunc
 	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
-		return &crashing{Conn: conn, severity: like.severity, state: like.state, armed: like.armed}, err
+		return &crashing{Conn: conn, severity: like.severity, state: like.state, alone: like.alone,
+			armed: like.armed}, err
 	}
 }
 
@@ -63,16 +69,21 @@ func TestI17_AConnectionThatEndsWithAnErrorAtCommitIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE ledger (of text)`)
-	for what, c := range map[string]struct{ severity, state string }{
-		"a disk that fails":         {"PANIC", "58030"},
-		"a disk that is full":       {"PANIC", "53100"},
-		"a pooler without a server": {"FATAL", "XX000"},
-		"a late time limit":         {"FATAL", "25P04"},
+	for what, c := range map[string]struct {
+		severity, state string
+		alone           bool
+	}{
+		"a disk that fails":         {"PANIC", "58030", false},
+		"a disk that is full":       {"PANIC", "53100", false},
+		"a pooler without a server": {"FATAL", "XX000", false},
+		"another pooler":            {"FATAL", "XX000", true},
+		"a late time limit":         {"FATAL", "25P04", false},
 	} {
 		t.Run(what, func(t *testing.T) {
 			var armed atomic.Bool
 			pool := b.db.Pool(t, func(config *pgxpool.Config) {
-				crashes(config.ConnConfig, &crashing{severity: c.severity, state: c.state, armed: &armed})
+				crashes(config.ConnConfig, &crashing{severity: c.severity, state: c.state, alone: c.alone,
+					armed: &armed})
 			})
 			lease := b.acquire(t, what)
 			err := fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {

@@ -26,11 +26,15 @@ var (
 type StaleTokenError struct {
 	Resource  string
 	Token     pglock.Token
-	LastToken pglock.Token
+	LastToken pglock.Token // 0 if the driver does not tell
 }
 
 func (e *StaleTokenError) Error() string {
-	if e.Token == e.LastToken {
+	switch e.LastToken {
+	case 0:
+		return fmt.Sprintf("fencedstore: stale fencing token %d: it, or a greater token, has written to resource %q",
+			e.Token, e.Resource)
+	case e.Token:
 		return fmt.Sprintf("fencedstore: token %d has already written to resource %q: "+
 			"a grant writes once, unless its Fence has SameToken", e.Token, e.Resource)
 	}
@@ -67,12 +71,19 @@ func (o opening) explain(err error) error {
 	if failure.IsOneOf(err, translated...) {
 		return err
 	}
-	f := o.blamed(err)
+	f, known := o.blamed(err)
 	lease := f.Lease
 	switch protocol.State(err) {
 	case protocol.StateStaleToken:
+		if !known {
+			return fmt.Errorf("%w: %w", ErrStaleToken, err)
+		}
 		last, _ := strconv.ParseInt(protocol.Detail(err, "last_token"), 10, 64)
 		return &StaleTokenError{Resource: f.Resource, Token: lease.Token(), LastToken: pglock.Token(last)}
+	case protocol.StateExpired, protocol.StateNotHolder:
+		if !known {
+			return fmt.Errorf("%w: %w", pglock.ErrLost, err)
+		}
 	case protocol.StateUnfenced:
 		table := protocol.Field(err, protocol.FieldSchema) + "." + protocol.Field(err, protocol.FieldTable)
 		return &UnfencedError{Table: table, Resource: protocol.Detail(err, "resource"), Passed: o.resources(), Err: err}

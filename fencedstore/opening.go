@@ -102,17 +102,19 @@ func (o opening) longest() time.Duration {
 	return longest
 }
 
-// blamed finds the fence that the server has refused: the error names the token, and the lock or the resource.
-func (o opening) blamed(err error) Fence {
+// blamed finds the fence that the server has refused: the error names the token, and the lock or the resource. It is
+// unknown if the error names another lock's fence, as one that the callback has passed by itself, or if there are
+// several and the driver has no such fields.
+func (o opening) blamed(err error) (refused Fence, known bool) {
+	name, token := protocol.Field(err, protocol.FieldConstraint), protocol.Field(err, protocol.FieldColumn)
 	for _, f := range o.fences {
-		name, token := protocol.Field(err, protocol.FieldConstraint), protocol.Field(err, protocol.FieldColumn)
 		isStale := protocol.State(err) == protocol.StateStaleToken
 		if token == strconv.FormatInt(int64(f.Lease.Token()), 10) &&
 			(name == f.Resource || name == f.Lease.Name() && !isStale) {
-			return f
+			return f, true
 		}
 	}
-	return o.fences[0]
+	return o.fences[0], name == "" && len(o.fences) == 1
 }
 
 // open is the opening of a transaction, for Guard or for a store. It refuses what is wrong in any database.

@@ -16,10 +16,11 @@ import (
 	"github.com/pglock-dev/pglock/internal/server"
 )
 
-// answered reports whether the server itself refused the COMMIT, which was then rolled back. A server that ends the
-// connection instead, for an administrator or in a crash, may have committed before that, whatever its last words.
+// answered reports whether the server itself is known to have refused the COMMIT, which was then rolled back. A server
+// that ends the connection instead, for an administrator or in a crash, may have committed before that, whatever its
+// last words.
 func answered(err error) bool {
-	return errors.Is(err, pgx.ErrTxCommitRollback) || !protocol.ConnectionLost(err)
+	return errors.Is(err, pgx.ErrTxCommitRollback) || protocol.Refused(err)
 }
 
 // resolve asks what became of a write whose COMMIT was not answered.

@@ -79,7 +79,12 @@ func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 // COMMIT follows the last check, each in its own round trip. If a callback commits by itself, COMMIT still checks the
 // lease, but ErrLeftFence comes without the last check. If a statement of the store's own hangs because the network was
 // cut, under a driver that does not heed contexts, such as lib/pq, the store closes the connection when ctx has ended.
-// What became of an unanswered COMMIT it asks over a connection of the lease's client.
+// What became of an unanswered COMMIT it asks over a connection of the lease's client; also of one that was answered
+// with an error whose severity the driver does not tell.
+//
+// Errors name what was refused if the driver's errors have a method Get, as those of lib/pq, or fields with pgx's names.
+// Otherwise a StaleTokenError does not tell the last token, nor a LostError the reason; and under several fences there
+// are ErrStaleToken and pglock.ErrLost, which do not say which.
 type SQLStore struct{ w writer }
 
 // NewSQL makes a store. Its db must lead to the database that grants the locks. The store's calls refuse a nil db.

@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -157,7 +158,7 @@ const (
 	ReasonTakenOver Reason = "taken over" // it expired, and the lock was granted again
 	ReasonReleased  Reason = "released"   // somebody else who knows the grant ID released it
 	// this database knows no such grant: it was pruned, restored, lost in a failover, or is of another database; or the
-	// history, which would say what ended it, cannot be read
+	// history, which would say what ended it, cannot be read; or the driver does not tell
 	ReasonUnknown Reason = "unknown"
 )
 
@@ -239,7 +240,8 @@ func errorFromSQL(err error, name string, token Token) error {
 	case protocol.StateExpired:
 		return &LostError{Lock: name, Token: token, Reason: ReasonExpired}
 	case protocol.StateNotHolder:
-		return &LostError{Lock: name, Token: token, Reason: Reason(protocol.Detail(err, "reason"))}
+		reason := cmp.Or(Reason(protocol.Detail(err, "reason")), ReasonUnknown)
+		return &LostError{Lock: name, Token: token, Reason: reason}
 	case protocol.StateDeadlock:
 		return fmt.Errorf("%w: %w: %s; if this is other work, as in a goroutine of its own, ask WithNewOwner",
 			ErrSelfDeadlock, ErrHeld, protocol.Message(err))

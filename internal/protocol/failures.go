@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -35,7 +36,7 @@ func State(err error) string {
 
 // The fields of a server's error that the protocol uses.
 const (
-	FieldSeverity   = 'S' // of pgx in English, whatever lc_messages says
+	FieldSeverity   = 'S' // in English where a driver has that, else as lc_messages says
 	FieldDetail     = 'D'
 	FieldMessage    = 'M'
 	FieldSchema     = 's'
@@ -46,20 +47,32 @@ const (
 	FieldRoutine    = 'R' // of the server's source
 )
 
-// Field returns a field of a server's error, from pgx or from lib/pq, or "".
+// Field returns a field of a server's error, from lib/pq, or from any driver whose errors have a method SQLState and
+// fields with pgx's names, as in each version of pgx; or "".
 func Field(err error, name byte) string {
-	var e *pgconn.PgError
-	var legacy interface{ Get(byte) string } // lib/pq
-	switch {
-	case errors.As(err, &e):
-		return map[byte]string{FieldSeverity: e.SeverityUnlocalized, FieldDetail: e.Detail, FieldMessage: e.Message,
-			FieldSchema: e.SchemaName, FieldTable: e.TableName, FieldColumn: e.ColumnName,
-			FieldConstraint: e.ConstraintName, FieldWhere: e.Where, FieldRoutine: e.Routine}[name]
-	case errors.As(err, &legacy):
-		return legacy.Get(name)
+	var e interface{ SQLState() string }
+	if !errors.As(err, &e) {
+		return ""
+	}
+	if pq, is := e.(interface{ Get(byte) string }); is {
+		return pq.Get(name)
+	}
+	v := reflect.Indirect(reflect.ValueOf(e))
+	if v.Kind() != reflect.Struct {
+		return ""
+	}
+	for _, field := range fieldNames[name] {
+		if f := v.FieldByName(field); f.Kind() == reflect.String && f.String() != "" {
+			return f.String()
+		}
 	}
 	return ""
 }
+
+// fieldNames are pgx's names. Older versions of pgx, and poolers such as pgpool-II, give no SeverityUnlocalized.
+var fieldNames = map[byte][]string{FieldSeverity: {"SeverityUnlocalized", "Severity"}, FieldDetail: {"Detail"},
+	FieldMessage: {"Message"}, FieldSchema: {"SchemaName"}, FieldTable: {"TableName"}, FieldColumn: {"ColumnName"},
+	FieldConstraint: {"ConstraintName"}, FieldWhere: {"Where"}, FieldRoutine: {"Routine"}}
 
 // Detail returns the value of key=value in the DETAIL of a server's error.
 func Detail(err error, key string) string {
@@ -108,6 +121,12 @@ func ConnectionLost(err error) bool {
 		refused := func(class string) bool { return strings.HasPrefix(state, class) }
 		return !slices.ContainsFunc(loginRefusals, refused)
 	}
+}
+
+// Refused reports whether the server has refused what it was asked to do, has done none of it, and goes on. An error
+// whose driver tells no severity, or has it in another language, is a refusal only if it is one of the protocol's own.
+func Refused(err error) bool {
+	return !ConnectionLost(err) && (severity(err) == "ERROR" || strings.HasPrefix(State(err), "LK"))
 }
 
 // ReadOnly reports whether a standby has refused, or a session that may only read. Nothing was changed.

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"testing"
 
@@ -57,6 +58,7 @@ func TestALackOfSlotsIsALostConnectionAndARefusedLoginIsNot(t *testing.T) {
 		{"no memory for a statement", refused("53200"), false},
 		{"a statement that fails", refused("XX000"), false},
 		{"a statement that ends the connection", &pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "XX000"}, true},
+		{"a pooler that gives one severity", &pgconn.PgError{Severity: "FATAL", Code: "XX000"}, true},
 		{"no room for the log", &pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "53100"}, true},
 		{"the password is wrong", refusal(t, "28P01"), false},
 		{"the database is missing", refusal(t, "3D000"), false},
@@ -65,6 +67,77 @@ func TestALackOfSlotsIsALostConnectionAndARefusedLoginIsNot(t *testing.T) {
 	} {
 		if got := ConnectionLost(tc.err); got != tc.lost {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.lost)
+		}
+	}
+}
+
+// pgx4 is what errors of pgx are in version 4.
+type pgx4 struct{ Severity, Code, Detail, ColumnName, ConstraintName string }
+
+func (e *pgx4) Error() string    { return e.Code }
+func (e *pgx4) SQLState() string { return e.Code }
+
+// libpq is what errors of lib/pq are.
+type libpq map[byte]string
+
+func (e libpq) Error() string        { return e['C'] }
+func (e libpq) SQLState() string     { return e['C'] }
+func (e libpq) Get(name byte) string { return e[name] }
+
+// bare is an error that has no more than its SQLSTATE.
+type bare string
+
+func (e bare) Error() string    { return string(e) }
+func (e bare) SQLState() string { return string(e) }
+
+// The fields of an error are known of each driver that has them.
+func TestFieldsAreReadFromTheErrorsOfAnyDriver(t *testing.T) {
+	for what, err := range map[string]error{
+		"pgx": &pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: "ERROR", Code: "LK002", Detail: "last_token=7",
+			ColumnName: "6", ConstraintName: "x"},
+		"pgx 4":  &pgx4{Severity: "ERROR", Code: "LK002", Detail: "last_token=7", ColumnName: "6", ConstraintName: "x"},
+		"lib/pq": libpq{'S': "ERROR", 'C': "LK002", 'D': "last_token=7", 'c': "6", 'n': "x"},
+	} {
+		err = fmt.Errorf("commit: %w", err)
+		for name, want := range map[byte]string{FieldSeverity: "ERROR", FieldDetail: "last_token=7", FieldColumn: "6",
+			FieldConstraint: "x", FieldTable: "", 'X': ""} {
+			if got := Field(err, name); got != want {
+				t.Errorf("%s: field %c is %q, want %q", what, name, got, want)
+			}
+		}
+		if got := Detail(err, "last_token"); got != "7" {
+			t.Errorf("%s: the last token is %q", what, got)
+		}
+	}
+	for what, err := range map[string]error{"an SQLSTATE alone": bare("LK002"), "none": errors.New("reset"),
+		"nil": nil} {
+		if got := Field(err, FieldDetail); got != "" {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+}
+
+// A COMMIT was refused only where that is known: a driver may tell no severity, or one that the server has translated.
+func TestOnlyWhatTheServerIsKnownToHaveRefusedIsRefused(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		err     error
+		refused bool
+	}{
+		{"nil", nil, false},
+		{"a reset line", errors.New("reset"), false},
+		{"a constraint", &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "23505"}, true},
+		{"a constraint, by an old server", &pgconn.PgError{Severity: "ERROR", Code: "23505"}, true},
+		{"a constraint, by pgx 4", &pgx4{Severity: "ERROR", Code: "23505"}, true},
+		{"a constraint, by lib/pq", libpq{'S': "ERROR", 'C': "23505"}, true},
+		{"a lost server, by pgx 4", &pgx4{Severity: "FATAL", Code: "XX000"}, false},
+		{"a lost server, by lib/pq", libpq{'S': "FATAL", 'C': "XX000"}, false},
+		{"a lost server, by lib/pq in Russian", libpq{'S': "ВАЖНО", 'C': "XX000"}, false},
+		{"who knows what", bare("XX000"), false},
+		{"a lost lease", bare(StateNotHolder), true},
+	} {
+		if got := Refused(tc.err); got != tc.refused {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.refused)
 		}
 	}
 }

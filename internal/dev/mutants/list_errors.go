@@ -26,6 +26,22 @@ var ofErrors = []mutant{
 		{"internal/protocol/failures.go", "{ return Field(err, FieldSeverity) }", "{\n\tif e := " +
 			"(*pgconn.PgError)(nil); errors.As(err, &e) {\n\t\treturn e.SeverityUnlocalized\n\t}\n\treturn \"\"\n}"},
 	}, drivers, "^TestI17_APanic"},
+	{"I17 the one severity of a pooler is not read", []edit{
+		{"internal/protocol/failures.go", `{"SeverityUnlocalized", "Severity"}`, `{"SeverityUnlocalized"}`},
+	}, protocol, "^TestALackOfSlots"},
+	{"I17 an error whose severity nobody knows is a refusal", []edit{
+		{"internal/protocol/failures.go", `(severity(err) == "ERROR" || strings.HasPrefix(State(err), "LK"))`, "true"},
+	}, store, "^TestI17_AnErrorAtCommit"},
+	{"the fields of other drivers' errors are not read", []edit{
+		{"internal/protocol/failures.go", "\tv := reflect.Indirect(reflect.ValueOf(e))\n", "\tpgx, _ := " +
+			"errors.AsType[*pgconn.PgError](err)\n\tv := reflect.Indirect(reflect.ValueOf(pgx))\n"},
+	}, store, "^TestNoLeaseIsBlamed"},
+	{"the first of several fences is blamed", []edit{
+		{"fencedstore/opening.go", `return o.fences[0], name == "" && len(o.fences) == 1`, "return o.fences[0], true"},
+	}, store, "^TestNoLeaseIsBlamed"},
+	{"a write's lease is blamed for another's loss", []edit{
+		{"fencedstore/opening.go", `name == "" && len(o.fences) == 1`, "len(o.fences) == 1"},
+	}, store, "^TestAWriteDoesNotCall"},
 
 	{"a connection that overran its limits goes back to the pool", []edit{
 		{"fencedstore/write.go", "w.conn.giveBack(ctx, w.late || w.pass.overran())", "w.conn.giveBack(ctx, false)"},
