@@ -169,3 +169,75 @@ func TestI4_ALeaseIsNotTakenOverWhereOneWasRenewed(t *testing.T) {
 		t.Errorf("I2: token %d after %d", next.token, f.g.token)
 	}
 }
+
+// I4: a hand-over that found nobody, or only looked, has locked the row. It keeps no lock: else an end in another
+// subtransaction would be no change of the key. One that hands the lock over is a change of the key.
+func TestI4_AHandOverHidesNoEnd(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
+	for what, heir := range map[string]struct {
+		label    string
+		looks    bool
+		outcome  string
+		releases bool
+	}{
+		"to nobody":   {"nobody", false, "nobody", true},
+		"a look":      {"peer", true, "handed over", true},
+		"to a waiter": {"peer", false, "handed over", false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			f := newFencedTxOn(t, p, look, time.Minute)
+			p.mustEnqueue(t, f.g.name, "exclusive", nil)
+			f.begin(t, pgx.RepeatableRead)
+			f.renew(t)
+			look.exec(t, `BEGIN; SAVEPOINT one`)
+			const sql = `SELECT outcome FROM pglock.hand_over($1, $2, $3, $4, $5)`
+			if got := one[string](t, look, sql, f.g.name, f.g.token, f.g.id.String(), heir.label,
+				heir.looks); got != heir.outcome {
+				t.Fatalf("the hand-over answers %q, want %q", got, heir.outcome)
+			}
+			look.exec(t, `RELEASE one; SAVEPOINT two`)
+			if released, err := look.release(t.Context(), f.g); err != nil || released != heir.releases {
+				t.Fatal(released, err)
+			}
+			look.exec(t, `COMMIT`)
+			if _, err := f.Exec(t.Context(), `COMMIT`); state(err) != "40001" {
+				t.Errorf("I4: COMMIT after the next grant answers %v, want 40001", err)
+			}
+		})
+	}
+}
+
+// I4: nor does a hand-over that comes too late hide a takeover. The snapshot of the fenced transaction shows an
+// extension that was taken back.
+func TestI4_AHandOverThatIsTooLateHidesNoTakeover(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientTransactions(t, look)
+	f := newFencedTxOn(t, p, look, time.Second)
+	const renew = `SELECT expires_at FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}',
+		NULL, $4::text[]::interval[], $5::timestamptz[])`
+	args := []any{f.g.name, f.g.token, f.g.id.String()}
+	until := one[time.Time](t, look, renew, append(args, []string{"1 min"}, nil)...)
+	f.begin(t, pgx.RepeatableRead)
+	one[time.Time](t, look, renew, append(args, nil, []time.Time{until})...)
+	awaitExpiry(t, look, f.g.name)
+	look.exec(t, `BEGIN; SAVEPOINT one`)
+	const late = `SELECT outcome FROM pglock.hand_over($1, $2, $3, 'somebody')`
+	if outcome := one[string](t, look, late, args...); outcome != "expired" {
+		t.Fatalf("the hand-over answers %q, want expired", outcome)
+	}
+	look.exec(t, `RELEASE one; SAVEPOINT two`)
+	const take = `SELECT granted FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'next', '1 min')`
+	if !one[bool](t, look, take, f.g.name) {
+		t.Fatal("the lease was not taken over")
+	}
+	look.exec(t, `COMMIT`)
+	if _, err := f.Exec(t.Context(), `COMMIT`); state(err) != "40001" {
+		t.Errorf("I4: COMMIT after the next grant answers %v, want 40001", err)
+	}
+}

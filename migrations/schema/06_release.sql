@@ -153,7 +153,8 @@ END $$;
 --   nobody        nobody waits for the exclusive lock under that label, or none of them may_follow; nothing has changed
 --   or why the lease is lost, as in renew_leases; nothing has changed.
 -- p_look returns the outcome and changes nothing. It waits for a COMMIT under way that has checked the lease, at most a
--- second: 55P03.
+-- second: 55P03. Where nothing changes it keeps no lock either: a lock in one subtransaction, and the end of the lease
+-- in another, is no change of the key for a COMMIT that follows the row's versions (I4).
 CREATE FUNCTION hand_over(
   p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text,
     OUT more json)
@@ -173,7 +174,7 @@ BEGIN
   ok := bound_rest(false);
   hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
   IF hand_over.outcome IS NOT NULL THEN
-    RETURN;
+    RAISE SQLSTATE 'LK000';
   END IF;
   head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   LOOP
@@ -186,11 +187,13 @@ BEGIN
   END LOOP;
   hand_over.outcome := CASE WHEN w.ticket IS NULL THEN 'nobody' ELSE 'handed over' END;
   IF p_look OR hand_over.outcome = 'nobody' THEN
-    RETURN;
+    RAISE SQLSTATE 'LK000';
   END IF;
   g := tell(grant_head(g, w, place_of(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
   more := json_strip_nulls(json_build_object('handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
+EXCEPTION
+  WHEN SQLSTATE 'LK000' THEN RETURN;                     -- with the outcome, and with nothing locked
 END $$;
 
 -- may_follow says that a holder may hand its lock over to a request: no subtree that somebody holds covers it, nor one
