@@ -82,9 +82,9 @@ func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 // What became of an unanswered COMMIT it asks over a connection of the lease's client; also of one that was answered
 // with an error whose severity the driver does not tell.
 //
-// Errors name what was refused if the driver's errors have a method Get, as those of lib/pq, or fields with pgx's names.
-// Otherwise a StaleTokenError does not tell the last token, nor a LostError the reason; and under several fences there
-// are ErrStaleToken and pglock.ErrLost, which do not say which.
+// Errors name what was refused if the driver's errors have a method Get, as those of lib/pq have, or fields with pgx's
+// names. Otherwise a StaleTokenError does not tell the last token, nor a LostError the reason; and under several fences
+// there are ErrStaleToken and pglock.ErrLost, which do not say which.
 type SQLStore struct{ w writer }
 
 // NewSQL makes a store. Its db must lead to the database that grants the locks. The store's calls refuse a nil db.

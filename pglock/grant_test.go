@@ -303,6 +303,8 @@ func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 			"unconfirmed": {protocol.Answer{}, protocol.ErrUnconfirmed, true, true},
 			"crashed": {protocol.Answer{}, &pgconn.PgError{SeverityUnlocalized: "PANIC", Code: "53100"},
 				true, true},
+			"a pooler has lost the server": {protocol.Answer{}, &pgconn.PgError{Severity: "FATAL", Code: "XX000"},
+				true, true},
 			"held":    {protocol.Answer{Holder: "b", Token: 7}, nil, false, false},
 			"refused": {protocol.Answer{}, sqlError("42501"), false, false},
 		} {

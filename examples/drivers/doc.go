@@ -9,9 +9,9 @@
 // depends on; write; seal; commit. The commit checks the lease once more, inside the server, so its error is as much a
 // refusal as the fence's and goes through Guarded.Explain.
 //
-// An error of such a COMMIT that tells of a lost connection, with no SQLSTATE or with one of class 08 or 57P, leaves
-// open whether the write was committed. Writing again with the same lease is safe, because a grant that has written is
-// refused as stale, unless its Fence has SameToken.
+// An error of such a COMMIT that tells of a lost connection, with no SQLSTATE, with one of class 08 or 57P, or with
+// severity FATAL or PANIC, leaves open whether the write was committed. Writing again with the same lease is safe,
+// because a grant that has written is refused as stale, unless its Fence has SameToken.
 //
 // Grant, in plainsql.go, uses none of pglock's Go code, as a program in another language would not.
 //

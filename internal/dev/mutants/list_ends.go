@@ -232,11 +232,12 @@ var ofReleases = []mutant{
 		},
 	}, integration, "^TestI4_ALeaseDoesNotEnd"},
 	{"I4 a hand-over to nobody keeps its lock", []edit{
-		{schema, "hand_over.outcome = 'nobody' THEN RAISE SQLSTATE 'LK000';", "hand_over.outcome = 'nobody' THEN RETURN;"},
+		{schema, "hand_over.outcome = 'nobody' THEN RAISE SQLSTATE 'LK000';", "hand_over.outcome = 'nobody' THEN " +
+			"RETURN;"},
 	}, integration, "^TestI4_AHandOver"},
 	{"I4 a hand-over that is too late keeps its lock", []edit{
-		{schema, "IF hand_over.outcome IS NOT NULL THEN RAISE SQLSTATE 'LK000';", "IF hand_over.outcome IS NOT NULL THEN " +
-			"RETURN;"},
+		{schema, "IF hand_over.outcome IS NOT NULL THEN RAISE SQLSTATE 'LK000';", "IF hand_over.outcome IS NOT NULL " +
+			"THEN RETURN;"},
 	}, integration, "^TestI4_AHandOver"},
 	{"I4 I18 a release does not lock its row first", []edit{
 		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 " +
