@@ -170,8 +170,8 @@ func TestI4_ALeaseIsNotTakenOverWhereOneWasRenewed(t *testing.T) {
 	}
 }
 
-// I4: a hand-over that found nobody, or only looked, has locked the row. It keeps no lock: else an end in another
-// subtransaction would be no change of the key. One that hands the lock over is a change of the key.
+// I4: a hand-over that finds nobody, or only looks, locks no row: else an end in another subtransaction would be no
+// change of the key. One that hands the lock over is a change of the key.
 func TestI4_AHandOverHidesNoEnd(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -239,5 +239,38 @@ func TestI4_AHandOverThatIsTooLateHidesNoTakeover(t *testing.T) {
 	look.exec(t, `COMMIT`)
 	if _, err := f.Exec(t.Context(), `COMMIT`); state(err) != "40001" {
 		t.Errorf("I4: COMMIT after the next grant answers %v, want 40001", err)
+	}
+}
+
+// I4: a hand-over that finds its waiter gone when it has locked the row keeps that lock. Nothing ends after it in the same
+// transaction.
+func TestI4_NothingEndsAfterAHandOverThatHasLockedInVain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, waits, stop, ends := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	held := p.mustAcquire(t, "report", time.Minute)
+	id := waits.queue(t, "report", uuid.New()).id
+	stop.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'report' FOR UPDATE`)
+	ends.exec(t, `BEGIN; SAVEPOINT one`)
+	type answer struct {
+		outcome string
+		err     error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.err = ends.QueryRow(t.Context(), `SELECT outcome FROM pglock.hand_over('report', $1, $2, 'peer')`, held.token,
+			held.id.String()).Scan(&a.outcome)
+		answered <- a
+	}()
+	ends.awaitBlocked(t, p)
+	waits.exec(t, `SELECT FROM pglock.give_up($1, '{report}', ARRAY[$2::uuid])`, waits.key.String(), id.String())
+	stop.exec(t, `COMMIT`)
+	if a := <-answered; a.err != nil || a.outcome != "nobody" {
+		t.Fatalf("the hand-over answers %q, %v, want nobody", a.outcome, a.err)
+	}
+	ends.exec(t, `RELEASE one; SAVEPOINT two`)
+	if _, err := ends.release(t.Context(), held); state(err) != "55000" {
+		t.Errorf("I4: a release after a lock of the row in another subtransaction: %v, want 55000", err)
 	}
 }

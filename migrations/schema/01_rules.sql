@@ -128,9 +128,10 @@ AS $$
     ELSE refuse_isolation() END
 $$;
 
--- require_unrenewed refuses to end leases in a transaction that has renewed any. A renewal leaves its lock on the new
--- version of the row. So an end in a subtransaction, or after a renewal in one, would be no change of the key for a
--- COMMIT that follows the row's versions from before the renewal (I4).
+-- require_unrenewed refuses to end leases in a transaction that has renewed any, or has locked one for a hand-over that
+-- then found nobody. A renewal leaves its lock on the new version of the row. So an end in a subtransaction, or after a
+-- renewal in one, would be no change of the key for a COMMIT that follows the row's versions from before the renewal
+-- (I4).
 CREATE FUNCTION require_unrenewed() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$

@@ -152,9 +152,10 @@ END $$;
 --   handed over   more has handed and watched, as in acquire_lease
 --   nobody        nobody waits for the exclusive lock under that label, or none of them may_follow; nothing has changed
 --   or why the lease is lost, as in renew_leases; nothing has changed.
--- p_look returns the outcome and changes nothing. It waits for a COMMIT under way that has checked the lease, at most a
--- second: 55P03. Where nothing changes it keeps no lock either: a lock in one subtransaction, and the end of the lease
--- in another, is no change of the key for a COMMIT that follows the row's versions (I4).
+-- p_look returns the outcome and changes nothing. Otherwise it looks, too, before it locks the row: a lock that is kept
+-- where nothing changes would hide an end in another subtransaction from a COMMIT that follows the row's versions (I4).
+-- If what it has found has gone when it has the lock, this transaction ends no lease any more. It waits for a COMMIT
+-- under way that has checked the lease, at most a second: 55P03.
 CREATE FUNCTION hand_over(
   p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text,
     OUT more json)
@@ -163,37 +164,40 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  head locks;
-  w    waiters;
-  g    grants;
-  ok   boolean := require_read_committed() AND require_unrenewed() AND has_bytes('to', p_to, 256)
-                  AND (p_look IS NOT NULL OR refuse('look', NULL, 'be true or false'));
+  head   locks;
+  w      waiters;
+  g      grants;
+  locked boolean;
+  ok     boolean := require_read_committed() AND require_unrenewed() AND has_bytes('to', p_to, 256)
+                    AND (p_look IS NOT NULL OR refuse('look', NULL, 'be true or false'));
 BEGIN
-  PERFORM knock(p_name);
-  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
-  ok := bound_rest(false);
-  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
-  IF hand_over.outcome IS NOT NULL THEN
-    RAISE SQLSTATE 'LK000';
-  END IF;
-  head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
-  LOOP
-    SELECT * INTO w FROM waiters q
-      WHERE q.name = p_name AND q.ticket > coalesce(w.ticket, head.served) AND q.holder = p_to
-        AND q.mode = 'exclusive' AND session_alive(q.session_id)
-      ORDER BY q.ticket LIMIT 1;
-    EXIT WHEN w.ticket IS NULL OR CASE WHEN p_look AND w.subtree THEN would_fit(w)
-      ELSE may_follow(w, head.owner_id) AND (p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL) END;
+  FOREACH locked IN ARRAY ARRAY[false, true] LOOP
+    IF locked THEN
+      PERFORM knock(p_name);
+      PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
+      ok := bound_rest(false);
+    END IF;
+    head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
+    w := NULL;
+    hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
+    WHILE hand_over.outcome IS NULL LOOP
+      SELECT * INTO w FROM waiters q
+        WHERE q.name = p_name AND q.ticket > coalesce(w.ticket, head.served) AND q.holder = p_to
+          AND q.mode = 'exclusive' AND session_alive(q.session_id)
+        ORDER BY q.ticket LIMIT 1;
+      hand_over.outcome := CASE WHEN w.ticket IS NULL THEN 'nobody'
+        WHEN NOT locked AND w.subtree THEN CASE WHEN would_fit(w) THEN 'handed over' END
+        WHEN may_follow(w, head.owner_id) AND (NOT locked OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL)
+          THEN 'handed over' END;
+    END LOOP;
+    IF p_look OR hand_over.outcome <> 'handed over' THEN
+      ok := NOT locked OR set_config('pglock.renewed', 'true', true) IS NOT NULL;     -- see require_unrenewed
+      RETURN;
+    END IF;
   END LOOP;
-  hand_over.outcome := CASE WHEN w.ticket IS NULL THEN 'nobody' ELSE 'handed over' END;
-  IF p_look OR hand_over.outcome = 'nobody' THEN
-    RAISE SQLSTATE 'LK000';
-  END IF;
   g := tell(grant_head(g, w, place_of(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
   more := json_strip_nulls(json_build_object('handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
-EXCEPTION
-  WHEN SQLSTATE 'LK000' THEN RETURN;                     -- with the outcome, and with nothing locked
 END $$;
 
 -- may_follow says that a holder may hand its lock over to a request: no subtree that somebody holds covers it, nor one
