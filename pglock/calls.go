@@ -14,7 +14,7 @@ type calls struct {
 	asks   sync.WaitGroup // calls that ask for a lock; they return at once when the client is closed
 	ends   sync.WaitGroup // calls that end a lease
 	tasks  sync.WaitGroup
-	// unanswered holds the calls that do not know their ticket yet, and since when.
+	// unanswered holds the calls that do not know their ticket, and since when.
 	unanswered map[*pending]trust.Instant
 }
 
@@ -33,6 +33,15 @@ func (c *calls) begin(q *pending, now trust.Instant) bool {
 	return true
 }
 
+// asksAgain notes that a call does not know its ticket any more: the answer may bring another one.
+func (c *calls) asksAgain(q *pending, now trust.Instant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, asks := c.unanswered[q]; !asks {
+		c.unanswered[q] = now
+	}
+}
+
 func (c *calls) end(q *pending) {
 	c.answered(q)
 	c.asks.Done()
@@ -45,7 +54,7 @@ func (c *calls) answered(q *pending) {
 	delete(c.unanswered, q)
 }
 
-// answeredUntil is a time on the monotonic clock: all calls that began before it know their tickets.
+// answeredUntil is a time on the monotonic clock: all calls that asked before it know their tickets.
 func (c *calls) answeredUntil() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -59,3 +59,33 @@ func TestTrap9_TicketThatNobodyWaitsForIsTakenBack(t *testing.T) {
 		})
 	}
 }
+
+// A call whose ticket the server has lost asks again, and the server writes another one. However late the answer comes,
+// that ticket is the call's, and no stray: to take it back would lose the call's place, or end its lease.
+func TestTrap9_TicketOfACallThatAsksAgainIsNotTakenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		c := startClient(t, s, trust.SystemClock())
+		id, waits := waiting(t.Context(), t, c, "report")
+		s.set(func() {
+			s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
+				a, err := q.acquire(ctx, asked)
+				time.Sleep(20 * lastLook)
+				return a, err
+			}
+		})
+		q.mu.Lock()
+		delete(q.tickets, id)
+		q.mu.Unlock()
+		time.Sleep(30 * lastLook)
+		if asked, gone := len(s.of("acquire")), len(s.of("giveUp")); asked != 2 || gone != 0 {
+			t.Errorf("%d requests, and the ticket was taken back %d times; want a request and its repetition", asked, gone)
+		}
+		c.queue.Hear(q.grant(id, DefaultTTL), nil)
+		if l := mustGet(t, waits); !l.Valid() || !q.holds(id) {
+			t.Errorf("%v, granted: %v", l, q.holds(id))
+		}
+	})
+}

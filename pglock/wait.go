@@ -43,6 +43,7 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer)
 		}
 		last := a
 		if err == nil {
+			c.calls.asksAgain(q, c.now())
 			a, err = c.ask(ctx, q)
 		}
 		switch {

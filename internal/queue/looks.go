@@ -83,8 +83,8 @@ func (q *Queue) LookFailed(l *Look, err error, sent, now trust.Instant) {
 }
 
 // Looked tells every waiting call what a look has found about its ticket. It returns the strays: tickets without a
-// call. A ticket is stray only if an earlier look also found it without a call, and every call that began before that
-// look has had its answer since.
+// call. A ticket is stray only if an earlier look also found it without a call, and every call that had asked before
+// that look has had its answer since.
 //
 // When its turn came, a stray would be granted to nobody, for as long as the session is alive. Strays exist only
 // after the server has lost what it had answered: a crash may lose the last requests that were taken back, since

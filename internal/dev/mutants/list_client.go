@@ -110,6 +110,9 @@ var ofRequests = []mutant{
 	{"trap 9: a ticket of a call that is about to hear of it is taken back", []edit{
 		{"internal/queue/looks.go", "\t\tif again && since.Mono < answered {\n", "\t\tif again || !again {\n"},
 	}, library, "^TestTrap9_TicketThat"},
+	{"trap 9: a ticket of a call that asks again is taken back", []edit{
+		{"pglock/wait.go", "\t\t\tc.calls.asksAgain(q, c.now())\n", ""},
+	}, library, "^TestTrap9_TicketOfACall"},
 	{"trap 9: a ticket that nobody waits for stays", []edit{
 		{"pglock/heartbeat.go", "\tc.takeBackStrays(ctx, c.queue.Looked(look, sightings, sent, c.now(), answered))\n",
 			"\tc.queue.Looked(look, sightings, sent, c.now(), answered)\n"},
