@@ -117,7 +117,10 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 				return a, err
 			}
 			return a, c.endOfWait(ctx)
-		case protocol.State(err) == protocol.StateSpentGrantID: // its grant ID is spent: begin anew
+		case protocol.State(err) == protocol.StateSpentGrantID: // its grant has ended: begin anew
+			if q.lost { // an attempt may arrive after others have had the lock: the server must still refuse it then
+				c.takeBack(q.RequestID, true, q.TTL)
+			}
 			if q.GrantID, err = newGrantID(); err != nil {
 				return a, err
 			}

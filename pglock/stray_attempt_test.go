@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // An attempt whose answer was lost may still be under way when the lease that a later attempt got has ended, and when
@@ -72,4 +74,43 @@ func TestI6_TheEndOfALeaseWithALostAttemptSpendsItsGrantID(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The grant of the first attempt has run out, so the call begins anew with another grant ID. Its second attempt has the
+// old one, and arrives when the call's lease has ended: the server refuses it.
+func TestI6_AGrantIDThatIsReplacedAfterALostAnswerIsSpent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		c := s.client(t)
+		s.set(func() {
+			s.fault = func(what string, done bool) error {
+				switch n := len(s.of("acquire")); {
+				case what != "acquire":
+				case n == 1 && done: // granted
+					return errReset
+				case n == 2 && !done: // it goes on in the network
+					time.Sleep(2 * time.Second)
+					return errReset
+				}
+				return nil
+			}
+		})
+		l, err := c.Acquire(t.Context(), "report", WithTTL(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := s.of("acquire")
+		if len(asked) != 4 || asked[2].grantID != asked[0].grantID || asked[3].grantID == asked[0].grantID {
+			t.Fatalf("%d requests, want three with one grant ID and then one with another", len(asked))
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if _, err := s.acquired(t.Context(), asked[1].request); protocol.State(err) != protocol.StateSpentGrantID {
+			t.Errorf("the attempt that arrives late: %v, want %s", err, protocol.StateSpentGrantID)
+		}
+		s.wantEmpty(t, "report", c)
+	})
 }

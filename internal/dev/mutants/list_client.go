@@ -49,6 +49,9 @@ var ofRequests = []mutant{
 		{"pglock/acquire.go", "\tif q.lost {\n\t\tc.takeBack(q", "\tif err != nil && !errors.Is(err, ErrHeld) && " +
 			"q.lost {\n\t\tc.takeBack(q"},
 	}, library, "^TestI6_"},
+	{"I6 a grant ID that is replaced is not spent", []edit{
+		{"pglock/request.go", "\t\t\t\tc.takeBack(q.RequestID, true, q.TTL)\n", ""},
+	}, library, "^TestI6_AGrantIDThatIsReplaced"},
 	{"I11 the client does not check the name", []edit{
 		{"pglock/request.go", "\tif err := checkText(\"name\", name, MaxNameBytes); err != nil {\n\t\treturn " +
 			"request{}, err\n\t}\n", ""},
