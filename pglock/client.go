@@ -56,7 +56,8 @@ type Client struct {
 	// the same, and sends the announcement in the same round trip.
 	othersWait atomic.Bool
 
-	// mayBeKnown says that the server may know the session: a request that waits, a look or a mark makes it known.
+	// mayBeKnown says that the server may know the session: a request that waits or is for a subtree, a look or a mark
+	// makes it known.
 	mayBeKnown atomic.Bool
 
 	flights    sync.WaitGroup  // the heartbeat's statements under way; begun by the heartbeat only

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/puddle/v2"
@@ -98,7 +99,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 	for delay := firstAgain; ; delay = min(2*delay, lastAgain) {
 		q.Asked = c.now()
 		q.Nested = q.owner.Nested()
-		if q.Wait {
+		if q.Wait || q.Subtree {
 			c.mayBeKnown.Store(true)
 		}
 		a, err = c.backend.Acquire(asking, q.Request)
@@ -112,7 +113,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			q.told = c.now()
 			c.tellSoon(q.Name, a.Handed, q.Asked)
 			return a, nil
-		case asking.Err() != nil || errors.Is(err, ErrClosed):
+		case asking.Err() != nil || c.isClosed():
 			if server.NeverSent(err) && !c.isClosed() && errors.Is(err, ctx.Err()) {
 				return a, err
 			}
@@ -137,7 +138,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 		case q.queued && protocol.ReadOnly(err): // its place survives: a primary will know it
 		case server.NeverSent(err) && !q.Retry &&
 			(!q.Wait || errors.Is(err, puddle.ErrClosedPool)), !protocol.ConnectionLost(err) && !locked:
-			return a, errorFromSQL(err, q.Name, 0)
+			return a, q.refused(err)
 		}
 		if patience == nil {
 			patience = time.After(q.bears())
@@ -147,12 +148,19 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 		case <-asking.Done():
 			return a, c.endOfWait(ctx)
 		case <-patience:
-			if err = errorFromSQL(err, q.Name, 0); !q.lost {
-				return a, err
-			}
-			return a, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+			return a, q.refused(err)
 		}
 	}
+}
+
+// refused is the error of a request that is not sent again. What the server says of the lock, it says of an attempt
+// whose answer was lost too; after any other error nobody knows what became of that.
+func (q *pending) refused(err error) error {
+	decided := strings.HasPrefix(protocol.State(err), "LK")
+	if err = errorFromSQL(err, q.Name, 0); q.lost && !decided {
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	return err
 }
 
 // bears is how long the request tolerates an unreachable server.

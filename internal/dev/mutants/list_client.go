@@ -52,6 +52,12 @@ var ofRequests = []mutant{
 	{"I6 a grant ID that is replaced is not spent", []edit{
 		{"pglock/request.go", "\t\t\t\tc.takeBack(q.RequestID, true, q.TTL)\n", ""},
 	}, library, "^TestI6_AGrantIDThatIsReplaced"},
+	{"I11 a retry that is refused hides the attempt before", []edit{
+		{"pglock/request.go", "q.lost && !decided {", "q.lost && !decided && protocol.ConnectionLost(err) {"},
+	}, library, "^TestI11_ARetryThatIsRefused"},
+	{"a call takes the end of another client for that of its own", []edit{
+		{"pglock/request.go", "asking.Err() != nil || c.isClosed():", "asking.Err() != nil || errors.Is(err, ErrClosed):"},
+	}, library, "^TestAnotherClientsErrClosed"},
 	{"I11 the client does not check the name", []edit{
 		{"pglock/request.go", "\tif err := checkText(\"name\", name, MaxNameBytes); err != nil {\n\t\treturn " +
 			"request{}, err\n\t}\n", ""},

@@ -190,7 +190,10 @@ var ofConnections = []mutant{
 		{"pglock/close.go", "\tif c.mayBeKnown.Load() {\n", "\tif c.mayBeKnown.Load() && false {\n"},
 	}, library, "^TestCloseLeavesNoSession"},
 	{"Close does not know that a wait makes a session", []edit{
-		{"pglock/request.go", "\t\tif q.Wait {\n\t\t\tc.mayBeKnown.Store(true)\n", "\t\tif q.Wait {\n"},
+		{"pglock/request.go", "if q.Wait || q.Subtree {\n", "if q.Subtree {\n"},
+	}, library, "^TestCloseLeavesNoSession"},
+	{"Close does not know that a try for a subtree makes a session", []edit{
+		{"pglock/request.go", "if q.Wait || q.Subtree {\n", "if q.Wait {\n"},
 	}, library, "^TestCloseLeavesNoSession"},
 	{"Close ends a session that a look then brings back", []edit{
 		{"pglock/close.go", "\tc.land(ctx)\n", "\tdefer c.land(ctx)\n"},
