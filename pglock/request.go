@@ -66,6 +66,7 @@ type pending struct {
 	request
 	queued bool          // it has a ticket
 	lost   bool          // the answer of an attempt was lost; that attempt may still be under way
+	taken  bool          // the server has said that the lock is not free, without a ticket
 	told   trust.Instant // when the latest answer came
 }
 
@@ -131,6 +132,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			return a, &ArgumentError{"metadata", argument.Shorten(string(q.Metadata)), "be a value that jsonb can " +
 				"hold: " + protocol.Message(err)}
 		case locked && q.Wait: // for as long as ctx; no connection is held meanwhile
+			q.taken, q.told = true, c.now()
 			pause.For(asking, lockedOutPause)
 			continue
 		case locked && !q.Retry: // for a second somebody has been deciding about the lock

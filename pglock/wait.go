@@ -28,6 +28,7 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer)
 		var hinted bool
 		var err error
 		if a.Ticket == 0 { // the lock had become free when the request joined: no ticket, and it may be granted now
+			q.taken = true
 			c.sleep(ctx, busy, nil)
 		} else {
 			q.Retry, q.queued = true, true
@@ -110,7 +111,7 @@ func circleOf(links []protocol.Link) []DeadlockLink {
 func (c *Client) leaveQueue(q *pending, last protocol.Answer, err error) error {
 	answered := last.Ticket != 0
 	if !answered && !q.lost {
-		return err
+		return c.notGranted(q, last, 0, err)
 	}
 	u, age := c.takeBack(q.RequestID, q.lost, q.TTL), -c.now().Until(q.told)
 	select {
@@ -122,7 +123,13 @@ func (c *Client) leaveQueue(q *pending, last protocol.Answer, err error) error {
 	case <-time.After(leavePatience):
 	case <-c.ctx.Done():
 	}
-	if last.Holder == "" && !answered {
+	return c.notGranted(q, last, age, err)
+}
+
+// notGranted adds the lock's holder, as of so long ago, to the error of a wait, if the server has said that the lock is
+// not free.
+func (c *Client) notGranted(q *pending, last protocol.Answer, age time.Duration, err error) error {
+	if last.Holder == "" && last.Ticket == 0 && !q.taken {
 		return err
 	}
 	held := c.heldError(last, q.Name)

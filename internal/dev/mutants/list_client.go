@@ -58,6 +58,9 @@ var ofRequests = []mutant{
 	{"a call takes the end of another client for that of its own", []edit{
 		{"pglock/request.go", "asking.Err() != nil || c.isClosed():", "asking.Err() != nil || errors.Is(err, ErrClosed):"},
 	}, library, "^TestAnotherClientsErrClosed"},
+	{"a wait for a row that is locked for long is not called held", []edit{
+		{"pglock/request.go", "\t\t\tq.taken, q.told = true, c.now()\n", ""},
+	}, library, "^TestWaitingCallBearsARow"},
 	{"I11 the client does not check the name", []edit{
 		{"pglock/request.go", "\tif err := checkText(\"name\", name, MaxNameBytes); err != nil {\n\t\treturn " +
 			"request{}, err\n\t}\n", ""},
