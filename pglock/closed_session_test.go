@@ -57,7 +57,7 @@ func TestCloseLeavesNoSessionWhateverTheClientDid(t *testing.T) {
 		"a lease that it released": {do: func(ctx context.Context, c *pglock.Client) error {
 			return c.Do(ctx, "done", func(context.Context, *pglock.Lease) error { return nil })
 		}},
-		"a subtree without a wait": {do: func(ctx context.Context, c *pglock.Client) error { // which has a ticket at first
+		"a subtree without a wait": {do: func(ctx context.Context, c *pglock.Client) error {
 			_, err := c.TryAcquire(ctx, "subtree", pglock.WithSubtree())
 			return err
 		}},

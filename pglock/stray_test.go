@@ -81,7 +81,7 @@ func TestTrap9_TicketOfACallThatAsksAgainIsNotTakenBack(t *testing.T) {
 		q.mu.Unlock()
 		time.Sleep(30 * lastLook)
 		if asked, gone := len(s.of("acquire")), len(s.of("giveUp")); asked != 2 || gone != 0 {
-			t.Errorf("%d requests, and the ticket was taken back %d times; want a request and its repetition", asked, gone)
+			t.Errorf("%d requests, and the ticket was taken back %d times; want two requests", asked, gone)
 		}
 		c.queue.Hear(q.grant(id, DefaultTTL), nil)
 		if l := mustGet(t, waits); !l.Valid() || !q.holds(id) {

@@ -56,7 +56,8 @@ var ofRequests = []mutant{
 		{"pglock/request.go", "q.lost && !decided {", "q.lost && !decided && protocol.ConnectionLost(err) {"},
 	}, library, "^TestI11_ARetryThatIsRefused"},
 	{"a call takes the end of another client for that of its own", []edit{
-		{"pglock/request.go", "asking.Err() != nil || c.isClosed():", "asking.Err() != nil || errors.Is(err, ErrClosed):"},
+		{"pglock/request.go", "asking.Err() != nil || c.isClosed():",
+			"asking.Err() != nil || errors.Is(err, ErrClosed):"},
 	}, library, "^TestAnotherClientsErrClosed"},
 	{"a wait for a row that is locked for long is not called held", []edit{
 		{"pglock/request.go", "\t\t\tq.taken, q.told = true, c.now()\n", ""},
