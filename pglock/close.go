@@ -136,8 +136,11 @@ func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error
 	var failure error
 	left := 0
 	for batch := range slices.Chunk(claims, takeback.Most) {
-		err := lastly(ctx, func(ctx context.Context) (err error) {
-			batch, err = inHalves(ctx, batch, func(batch []protocol.Claim) error { return c.releaseAll(ctx, batch) })
+		err := lastly(ctx, func(ctx context.Context) error {
+			rest, refused, err := inHalves(ctx, batch, func(batch []protocol.Claim) error {
+				return c.releaseAll(ctx, batch)
+			})
+			batch = slices.Concat(rest, refused)
 			return err
 		})
 		if err != nil {
@@ -170,8 +173,9 @@ func (c *Client) takeBackLast(ctx context.Context) error {
 	var failure error
 	left := 0
 	for _, batch := range c.takebacks.All() {
-		err := lastly(ctx, func(ctx context.Context) (err error) {
-			batch, err = c.takeBackAll(ctx, batch)
+		err := lastly(ctx, func(ctx context.Context) error {
+			rest, refused, err := c.takeBackAll(ctx, batch)
+			batch = slices.Concat(rest, refused)
 			return err
 		})
 		if err != nil {
@@ -186,14 +190,15 @@ func (c *Client) takeBackLast(ctx context.Context) error {
 }
 
 // lastly says something to the server until the server has done it or ctx ends: like Release it also waits for whoever
-// has locked a row. At first it gives up soon: the connection may have died since its last use.
+// has locked a row, and repeats what the server undid for a passing reason. At first it gives up soon: the connection
+// may have died since its last use.
 func lastly(ctx context.Context, say func(context.Context) error) error {
 	deadline, _ := ctx.Deadline()
 	for limit := min(parting, time.Until(deadline)) / 4; ; limit *= 2 {
 		attempt, cancel := context.WithTimeout(ctx, limit)
 		err := say(attempt)
 		cancel()
-		passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)
+		passes := protocol.ConnectionLost(err) || protocol.Transient(err)
 		if !passes || !pause.For(ctx, sayAgain) {
 			return triedUntilItEnded(ctx, err)
 		}

@@ -49,15 +49,17 @@ func (c *Client) takeBackStrays(ctx context.Context, tickets []int64) {
 
 // takeBackDue sends a batch.
 func (c *Client) takeBackDue(ctx context.Context, batch []*takeback.Request) {
-	if failed, err := c.takeBackAll(ctx, batch); err != nil {
-		c.takebacks.Failed(failed, len(batch), err, c.now().Mono)
+	if rest, refused, err := c.takeBackAll(ctx, batch); err != nil {
+		c.takebacks.Failed(rest, refused, len(batch), err, c.now().Mono)
 	} else {
 		c.takebacks.Succeeded()
 	}
 }
 
-// takeBackAll takes back requests of one kind and passes on the resulting grants to others.
-func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (failed []*takeback.Request, err error) {
+// takeBackAll takes back requests of one kind and passes on the resulting grants to others. It returns what inHalves
+// returns.
+func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (rest, refused []*takeback.Request,
+	err error) {
 	return inHalves(ctx, batch, func(batch []*takeback.Request) error {
 		requests := make([]protocol.RequestID, len(batch))
 		for i, u := range batch {
@@ -79,15 +81,19 @@ func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (fa
 }
 
 // inHalves does something for all requests at once. If the server refuses, because it would have to wait too
-// long for a row, it tries each half, so that in the end only those fail that the server refuses alone.
-func inHalves[T any](ctx context.Context, all []T, do func([]T) error) (failed []T, err error) {
-	if err = do(all); err == nil {
-		return nil, nil
+// long for a row, it tries each half, so that in the end only those fail that the server has refused alone, and the
+// rest, for which ctx or the connection did not last. The next attempt begins with the rest: each row that somebody has
+// locked may cost a second.
+func inHalves[T any](ctx context.Context, all []T, do func([]T) error) (rest, refused []T, err error) {
+	switch err = do(all); {
+	case err == nil:
+		return nil, nil, nil
+	case protocol.ConnectionLost(err) || ctx.Err() != nil:
+		return all, nil, err
+	case len(all) == 1:
+		return nil, all, err
 	}
-	if len(all) == 1 || protocol.ConnectionLost(err) || ctx.Err() != nil {
-		return all, err
-	}
-	first, err1 := inHalves(ctx, all[:len(all)/2], do)
-	second, err2 := inHalves(ctx, all[len(all)/2:], do)
-	return append(slices.Clip(first), second...), cmp.Or(err1, err2)
+	rest1, refused1, err1 := inHalves(ctx, all[:len(all)/2], do)
+	rest2, refused2, err2 := inHalves(ctx, all[len(all)/2:], do)
+	return slices.Concat(rest1, rest2), slices.Concat(refused1, refused2), cmp.Or(err1, err2)
 }

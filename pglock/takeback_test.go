@@ -145,6 +145,93 @@ func TestOneRequestThatCannotBeTakenBackLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
+// locked is a server on which somebody has locked these rows: it refuses a statement for several of them soon, and one
+// for such a row alone after a second.
+func locked(names ...string) func(ctx context.Context, asked []string) error {
+	return func(ctx context.Context, asked []string) error {
+		if !slices.ContainsFunc(asked, func(name string) bool { return slices.Contains(names, name) }) {
+			return ctx.Err()
+		}
+		within := 50 * time.Millisecond
+		if len(asked) == 1 {
+			within = time.Second
+		}
+		if !wait(ctx, within) {
+			return ctx.Err()
+		}
+		return sqlError("55P03")
+	}
+}
+
+// Rows that stay locked take up all the time of an attempt. The others get their turn, whenever they have come.
+func TestRequestsWhoseRowsStayLockedKeepNoOthersFromBeingTakenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		rows := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+		refuse := locked(rows...)
+		s.onGiveUp = func(ctx context.Context, r protocol.RequestID) (protocol.TakenBack, error) {
+			asked := s.of("giveUp")
+			return protocol.TakenBack{}, refuse(ctx, asked[len(asked)-1].names)
+		}
+		c := startClient(t, s, trust.SystemClock())
+		var stuck []*takeback.Request
+		for _, name := range rows {
+			stuck = append(stuck, leaves(c, name, false))
+		}
+		free := []*takeback.Request{leaves(c, "first", false)}
+		time.Sleep(10 * (cutOff + lastTakeBack))
+		for range 10 { // during an attempt, and between two
+			time.Sleep((cutOff + lastTakeBack) / 10)
+			free = append(free, leaves(c, "later", false))
+		}
+		time.Sleep(2 * (cutOff + lastTakeBack))
+		for i, u := range free {
+			if len(u.Done) == 0 {
+				t.Errorf("%s (%d) was not taken back, after %d attempts", u.Name, i, len(s.of("giveUp")))
+			}
+		}
+		s.set(func() { s.onGiveUp = nil })
+		time.Sleep(2 * (cutOff + lastTakeBack))
+		for _, u := range stuck {
+			if len(u.Done) == 0 {
+				t.Errorf("%s was not taken back when its row was free", u.Name)
+			}
+		}
+	})
+}
+
+// Close has little time, and begins each attempt with what the one before had no time for.
+func TestCloseReleasesWhatItCanBesideRowsThatStayLocked(t *testing.T) {
+	t.Parallel()
+	for range 20 { // the order of the leases is by chance
+		synctest.Test(t, func(t *testing.T) {
+			s := newFakeStore()
+			refuse := locked("a", "b", "c")
+			released := make(map[string]bool)
+			s.onReleaseAll = func(ctx context.Context, claims []protocol.Claim) error {
+				err := refuse(ctx, namesOf(claims))
+				for _, claim := range claims {
+					released[claim.Name] = err == nil
+				}
+				return err
+			}
+			c := startClient(t, s, trust.SystemClock())
+			for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+				mustAcquire(t, c, name)
+			}
+			if err := c.Close(t.Context()); err == nil || !strings.Contains(err.Error(), "3 leases") {
+				t.Errorf("Close: %v, want an error about the 3 leases whose rows are locked", err)
+			}
+			for _, name := range []string{"d", "e", "f"} {
+				if !released[name] {
+					t.Errorf("%s was not released", name)
+				}
+			}
+		})
+	}
+}
+
 // When a request is taken back, others are told what they were granted by that, and our own at once.
 func TestGrantsThatATakingBackMakesPossibleAreTold(t *testing.T) {
 	t.Parallel()
@@ -249,6 +336,26 @@ func TestCloseTriesAgainOnANewConnection(t *testing.T) {
 				}
 				if took := time.Since(s.began); took >= 5*time.Second {
 					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// What the server undoes for a passing reason, as a deadlock, it does the next time.
+func TestCloseTriesAgainWhatTheServerHasUndone(t *testing.T) {
+	for _, code := range []string{"40001", "40P01", "55P03", "57014"} {
+		t.Run(code, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onReleaseAll = func(context.Context, []protocol.Claim) error {
+					s.set(func() { s.onReleaseAll = nil })
+					return sqlError(code)
+				}
+				c := startClient(t, s, trust.SystemClock())
+				mustAcquire(t, c, "report")
+				if err := c.Close(t.Context()); err != nil || len(s.of("releaseAll")) != 2 {
+					t.Errorf("Close: %v after %d attempts", err, len(s.of("releaseAll")))
 				}
 			})
 		})

@@ -25,10 +25,11 @@ const (
 // Request is one request to take back.
 type Request struct {
 	protocol.RequestID
-	Spend bool                    // an attempt may still be under way, and the server is to refuse it
-	Done  chan protocol.TakenBack // 1-buffered: receives the result
-	since time.Duration           // it has been on the list
-	until time.Duration           // it is repeated after refusals until then
+	Spend   bool                    // an attempt may still be under way, and the server is to refuse it
+	Done    chan protocol.TakenBack // 1-buffered: receives the result
+	since   time.Duration           // it has been on the list
+	until   time.Duration           // it is repeated after refusals until then
+	refused bool                    // alone: it goes behind the others
 }
 
 // List holds what has to be taken back. It is safe for concurrent use. Times are of the monotonic clock.
@@ -99,14 +100,18 @@ func (l *List) All() (batches [][]*Request) {
 	return batches
 }
 
+// take takes requests of one kind. What the server has refused alone comes last: each such request may cost a batch
+// half of its time, and those behind it would never get their turn.
 func (l *List) take(spend bool, most int) (batch []*Request) {
-	l.waiting = slices.DeleteFunc(l.waiting, func(r *Request) bool {
-		if r.Spend != spend || len(batch) == most {
-			return false
-		}
-		batch = append(batch, r)
-		return true
-	})
+	for _, refused := range []bool{false, true} {
+		l.waiting = slices.DeleteFunc(l.waiting, func(r *Request) bool {
+			if r.Spend != spend || r.refused != refused || len(batch) == most {
+				return false
+			}
+			batch = append(batch, r)
+			return true
+		})
+	}
 	return batch
 }
 
@@ -118,8 +123,9 @@ func (l *List) Succeeded() {
 	l.most, l.pause = min(2*l.most, Most), 0
 }
 
-// Failed puts back the rest of a batch that could not be taken back. It gives up what the server keeps refusing.
-func (l *List) Failed(failed []*Request, batch int, err error, now time.Duration) {
+// Failed puts back the rest of a batch that could not be taken back, and what of it the server has refused alone. It
+// gives up what the server keeps refusing.
+func (l *List) Failed(rest, refused []*Request, batch int, err error, now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flying--
@@ -128,7 +134,10 @@ func (l *List) Failed(failed []*Request, batch int, err error, now time.Duration
 	}
 	l.pause = min(max(2*l.pause, firstPause), lastPause)
 	l.next = now + l.pause
-	for _, r := range failed {
+	for _, r := range refused {
+		r.refused = true
+	}
+	for _, r := range slices.Concat(rest, refused) {
 		if protocol.ConnectionLost(err) || protocol.Transient(err) || now < r.until {
 			l.waiting = append(l.waiting, r)
 		}

@@ -2,6 +2,7 @@ package takeback
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -56,7 +57,7 @@ func TestFailureIsTriedAgainLaterWithLess(t *testing.T) {
 		if wait != 0 || len(batch) != max(1, 100>>i) {
 			t.Fatalf("attempt %d: %d requests after %v", i, len(batch), wait)
 		}
-		l.Failed(batch, len(batch), errors.New("connection lost"), now)
+		l.Failed(batch, nil, len(batch), errors.New("connection lost"), now)
 		if wait := l.Until(now); wait != want*time.Millisecond || l.Due(now, Most) != nil {
 			t.Errorf("after failure %d it waits %v, want %d ms", i, wait, want)
 		}
@@ -71,18 +72,35 @@ func TestFailureIsTriedAgainLaterWithLess(t *testing.T) {
 	}
 }
 
+// What the server has refused alone goes behind all others, also behind those that have come since.
+func TestWhatWasRefusedAloneGoesBehindTheOthers(t *testing.T) {
+	l := New()
+	add(l, 3, false)
+	batch := l.Due(0, Most)
+	rest, refused := batch[2:], batch[:2]
+	l.Failed(rest, refused, 3, &pgconn.PgError{Code: "55P03"}, 0)
+	later := l.Add(protocol.RequestID{Name: "report", GrantID: uuid.New()}, false, time.Second, 0)
+	if batch := l.Due(time.Second, 2); !slices.Equal(batch, []*Request{rest[0], later}) {
+		t.Errorf("%v, want what was not refused alone: %v and %v", batch, rest[0], later)
+	}
+	l.Succeeded()
+	if batch := l.Due(time.Second, Most); !slices.Equal(batch, refused) {
+		t.Errorf("%v, want the refused %v", batch, refused)
+	}
+}
+
 // A refusal that will not pass is repeated for a minute; with an absent server, for ever.
 func TestRefusalIsGivenUpInTheEnd(t *testing.T) {
 	for code, kept := range map[string]bool{"42501": false, "40P01": true, "57P01": true} {
 		l := New()
 		add(l, 1, false)
 		batch := l.Due(0, Most)
-		l.Failed(batch, 1, &pgconn.PgError{Code: code}, refusedFor-1)
+		l.Failed(nil, batch, 1, &pgconn.PgError{Code: code}, refusedFor-1)
 		if l.Empty() {
 			t.Errorf("%s: given up too soon", code)
 		}
 		batch = l.Due(refusedFor+time.Second, Most)
-		l.Failed(batch, 1, &pgconn.PgError{Code: code}, refusedFor+time.Second)
+		l.Failed(nil, batch, 1, &pgconn.PgError{Code: code}, refusedFor+time.Second)
 		if l.Empty() == kept {
 			t.Errorf("%s: kept after a minute: %v", code, !kept)
 		}

@@ -111,9 +111,14 @@ var ofRequests = []mutant{
 		{"internal/takeback/takeback.go", "\t\t\tl.waiting = append(l.waiting, r)\n", "\t\t\t_ = r\n"},
 	}, library, "^TestWhatCannot"},
 	{"one request that cannot be taken back keeps the others", []edit{
-		{"pglock/takeback.go", "\tif len(all) == 1 || protocol.ConnectionLost(err) || ctx.Err() != nil {\n",
-			"\tif true {\n"},
+		{"pglock/takeback.go", "\tcase protocol.ConnectionLost(err) || ctx.Err() != nil:\n", "\tdefault:\n"},
 	}, library, "^TestOneRequestThat"},
+	{"each attempt begins with the rows that somebody has locked", []edit{
+		{"pglock/takeback.go", "\t\treturn nil, all, err\n", "\t\treturn all, nil, err\n"},
+	}, library, "^TestRequestsWhoseRows|^TestCloseReleasesWhat"},
+	{"a request waits for those before it whose rows are locked", []edit{
+		{"internal/takeback/takeback.go", "\t\tr.refused = true\n", "\t\tr.refused = false\n"},
+	}, library, "^TestRequestsWhoseRows"},
 	{"grants that a taking back makes possible are not told", []edit{
 		{"pglock/takeback.go", "\t\tc.send(ctx, others, c.backend.AnnounceOwn)\n", ""},
 	}, library, "^TestGrantsThat"},
@@ -262,9 +267,13 @@ var ofClose = []mutant{
 			"pause.For(ctx, sayAgain) {\n"},
 	}, library, "^TestCloseTriesAgain"},
 	{"Close waits for no row", []edit{
-		{"pglock/close.go", "passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)\n\t\tif !passes || " +
-			"!pause", "passes := protocol.ConnectionLost(err)\n\t\tif !passes || !pause"},
+		{"pglock/close.go", "passes := protocol.ConnectionLost(err) || protocol.Transient(err)\n",
+			"passes := protocol.ConnectionLost(err) || protocol.Transient(err) && !protocol.LockedOut(err)\n"},
 	}, library, "^TestCloseWaitsForWhoever"},
+	{"Close repeats nothing that the server has undone", []edit{
+		{"pglock/close.go", "passes := protocol.ConnectionLost(err) || protocol.Transient(err)\n",
+			"passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)\n"},
+	}, library, "^TestCloseTriesAgain"},
 	{"I6 the release of a lease with a lost attempt leaves its grant ID to that", []edit{
 		{"pglock/lease.go", "\tif l.strays {\n\t\tbacks, err :=", "\tif l.strays && false {\n\t\tbacks, err :="},
 	}, library, "^TestI6_TheEnd"},
