@@ -175,6 +175,86 @@ func TestI17_HandOverThatFindsNobodyAfterAnAttemptWithoutAnAnswerIsUnknown(t *te
 	})
 }
 
+// An attempt got no answer, and the next one finds that the lease was released: perhaps by Release or Close, which came
+// in between, so that the lock has gone to the first in the queue.
+func TestI17_HandOverBesideAnotherEndOfTheLeaseIsUnknown(t *testing.T) {
+	for what, end := range map[string]func(*Lease, context.Context) error{
+		"Release": (*Lease).Release,
+		"Close":   func(l *Lease, ctx context.Context) error { return l.client.Close(ctx) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, held, b, c := handing(t)
+				ended := make(chan error, 1)
+				first := true
+				s.set(func() {
+					s.fault = func(what string, after bool) error {
+						if what == "handOver" && !after && first {
+							first = false
+							go func() { ended <- end(held, t.Context()) }()
+							return errReset
+						}
+						return nil
+					}
+				})
+				if err := held.HandOver(t.Context(), "c"); !errors.Is(err, ErrOutcomeUnknown) {
+					t.Errorf("%v, want ErrOutcomeUnknown", err)
+				}
+				served(t, b)
+				still(t, c)
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// The request of an earlier call may still arrive when a later one finds nobody, or may have ended the lease.
+func TestI17_HandOverAfterOneOfUnknownOutcomeKnowsOfIt(t *testing.T) {
+	for name, done := range map[string]bool{"its request is on its way": false, "its request has arrived": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, held, b, c := handing(t)
+				first := true
+				s.set(func() {
+					s.fault = func(what string, after bool) error {
+						if what == "handOver" && after == done && first {
+							first = false
+							return errReset
+						}
+						return nil
+					}
+				})
+				brief, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				if err := held.HandOver(brief, "c"); !errors.Is(err, ErrOutcomeUnknown) {
+					t.Fatal(err)
+				}
+				err := held.HandOver(t.Context(), "nobody")
+				if done && (!errors.Is(err, ErrReleased) || errors.Is(err, ErrLost)) {
+					t.Errorf("%v, want ErrReleased", err)
+				} else if !done && (!errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNoWaiter)) {
+					t.Errorf("%v, want ErrOutcomeUnknown", err)
+				}
+				if !done {
+					if _, err := s.HandOver(t.Context(), held.claim(), "c", false); err != nil { // it arrives
+						t.Fatal(err)
+					}
+				}
+				<-held.Context().Done()
+				if err := held.Err(); err != ErrReleased {
+					t.Errorf("the lease that was handed over: %v", err)
+				}
+				still(t, b)
+				if done {
+					served(t, c)
+				}
+			})
+		})
+	}
+}
+
 // Whoever releases before that is told finds the lease gone, and asks until the server says why.
 func TestReleaseAfterAHandOverOfUnknownOutcomeIsNoLoss(t *testing.T) {
 	t.Parallel()

@@ -30,8 +30,9 @@ import (
 //
 // Errors: ErrNoWaiter if nobody waits under that label: nothing has changed, and the lease goes on. ErrInvalid.
 // ErrLost or ErrReleased if the lease had already ended. ErrOutcomeUnknown if no answer came after the request was
-// sent: the server may have handed the lock over, and the lease ends here as soon as the heartbeat learns that. After
-// any other error the server could not be reached, and the lease goes on.
+// sent: the server may have handed the lock over, and the lease ends here as soon as the heartbeat learns that. So it
+// is if a later HandOver finds nobody, because the request may still arrive; or if Release or Close has ended the lease
+// by the time of the next attempt. After any other error the server could not be reached, and the lease goes on.
 func (l *Lease) HandOver(ctx context.Context, to string) error {
 	if err := l.checkHandOver(to); err != nil {
 		return err
@@ -44,7 +45,7 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 	if err := l.Err(); err != nil {
 		return failure.Told(err, "pglock: hand over lock %q to %q", l.name, to)
 	}
-	l.setHanding(true)
+	earlier := l.beginHanding()
 	ctx, cancel := lastWords(ctx, l.ttl)
 	defer cancel()
 	for repeated := false; ; {
@@ -52,16 +53,20 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 		next, err := l.client.backend.HandOver(ctx, l.claim(), to, false)
 		switch {
 		case err == nil && (next.Outcome == protocol.HandedOver || repeated && next.Outcome == string(ReasonReleased)):
-			l.end(ErrReleased)
+			first := l.end(ErrReleased)
 			l.spend()
 			l.released(ctx, nil)
 			l.client.tell(ctx, l.name, next.Handed, sent)
+			if next.Outcome != protocol.HandedOver && (earlier || !first && l.endedByCall()) {
+				err = fmt.Errorf("%w: another call may have ended the lease", ErrOutcomeUnknown)
+				return failure.Told(err, "pglock: hand over lock %q to %q", l.name, to)
+			}
 			return nil
-		case err == nil && repeated && next.Outcome == protocol.Nobody: // an earlier attempt may still be on its way
+		case err == nil && (repeated || earlier) && next.Outcome == protocol.Nobody: // an attempt may be on its way
 			err = fmt.Errorf("%w: nobody waits now, but an earlier attempt may still arrive", ErrOutcomeUnknown)
 			return failure.Told(err, "pglock: hand over lock %q to %q", l.name, to)
 		case err == nil:
-			l.setHanding(false)
+			l.endHanding()
 			if err = l.notHandedOver(to, next.Outcome); repeated && next.Outcome == string(ReasonUnknown) {
 				// as after a failover: perhaps by our own attempt
 				err = failure.Told(fmt.Errorf("%w: %w", ErrOutcomeUnknown, l.howEnded()),
@@ -76,7 +81,7 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 			if repeated {
 				err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 			} else {
-				l.setHanding(false)
+				l.endHanding()
 			}
 			return failure.Told(err, "pglock: hand over lock %q to %q", l.name, to) // as in Release
 		}
@@ -119,10 +124,25 @@ func (l *Lease) notHandedOver(to, outcome string) error {
 	return failure.Told(l.howEnded(), "pglock: hand over lock %q to %q", l.name, to)
 }
 
-// setHanding notes whether a hand-over is under way. Then a renewal may find the lease gone, because it was handed
-// over.
-func (l *Lease) setHanding(handing bool) {
+// beginHanding notes that a hand-over is under way. Then a renewal may find the lease gone, because it was handed over.
+// It reports whether an earlier call's may be, too.
+func (l *Lease) beginHanding() (earlier bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.handing = handing
+	l.handing++
+	return l.handing > 1
+}
+
+// endHanding notes that a hand-over has changed nothing, and is not under way any more.
+func (l *Lease) endHanding() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.handing--
+}
+
+// endedByCall reports whether a call has ended the lease as released, and not the heartbeat, which has found that.
+func (l *Lease) endedByCall() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended == ErrReleased && !l.handed
 }

@@ -53,7 +53,8 @@ type Lease struct {
 	tooLong   bool          // on the server it must be shortened
 	ended     error         // ErrReleased or *LostError; final
 	lost      error         // found by a release
-	handing   bool          // HandOver has asked the server, and its answer is not here
+	handing   int           // calls of HandOver that have asked the server, and have no answer
+	handed    bool          // by one of these, as the heartbeat has found
 }
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
@@ -285,7 +286,7 @@ func (l *Lease) howEnded() error {
 // released, not lost.
 func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	l.mu.Lock()
-	own := repeated || l.handing
+	own := repeated || l.handing > 0
 	l.mu.Unlock()
 	r, err := l.client.backend.Check(ctx, l.claim())
 	for protocol.ConnectionLost(err) && !errors.Is(err, ErrClosed) && pause.For(ctx, sayAgain) {
@@ -352,9 +353,8 @@ func (l *Lease) end(cause error) bool {
 	first, elsewhere := l.ended == nil, false // on the server, before we knew
 	if first {
 		l.owner.held.Add(-1)
-		handed := false
-		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing {
-			cause, handed = ErrReleased, true // by our own HandOver, whose answer is on its way
+		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing > 0 {
+			cause, l.handed = ErrReleased, true // by our own HandOver, whose answer is on its way
 		}
 		if late := cause == ErrReleased && now.Reached(l.deadline); late || cause == errExpired {
 			cause, first = &LostError{Lock: l.name, Token: l.token, Reason: ReasonExpired}, !late
@@ -363,8 +363,8 @@ func (l *Lease) end(cause error) bool {
 			(lost.Reason == ReasonExpired || lost.Reason == ReasonTakenOver) {
 			lost.Err = l.whyExpired(paused)
 		}
-		l.ended, elsewhere = cause, cause != ErrReleased || handed
-		l.noteEnd(now, cause, handed)
+		l.ended, elsewhere = cause, cause != ErrReleased || l.handed
+		l.noteEnd(now, cause, l.handed)
 	}
 	ended := l.ended
 	l.mu.Unlock()

@@ -32,7 +32,7 @@ var ofTrust = []mutant{
 		{"pglock/lease.go", "\tcase reason == ReasonReleased && own:\n", "\tcase own:\n"},
 	}, library, "^TestRelease"},
 	{"a release after a hand-over of unknown outcome is a loss", []edit{
-		{"pglock/lease.go", "own := repeated || l.handing", "own := repeated"},
+		{"pglock/lease.go", "own := repeated || l.handing > 0", "own := repeated"},
 	}, library, "^TestReleaseAfter"},
 	{"a release guesses why the lease was gone", []edit{
 		{"pglock/lease.go", "\tfor protocol.ConnectionLost(err) && ", "\tfor false && "},
@@ -287,7 +287,7 @@ var ofClose = []mutant{
 		{"pglock/lease.go", "\tif elsewhere {\n\t\tl.spend()\n", "\tif elsewhere && false {\n\t\tl.spend()\n"},
 	}, library, "^TestI6_TheEnd"},
 	{"I6 a hand-over that a renewal tells leaves the grant ID to a lost attempt", []edit{
-		{"pglock/lease.go", "cause != ErrReleased || handed\n", "cause != ErrReleased\n"},
+		{"pglock/lease.go", "cause != ErrReleased || l.handed\n", "cause != ErrReleased\n"},
 	}, library, "^TestI6_HandOverThatARenewal"},
 	{"I6 what AcquireAll takes back leaves its grant ID to a lost attempt", []edit{
 		{"pglock/acquireall.go", "l.requestID(), l.strays, l.ttl", "l.requestID(), false, l.ttl"},

@@ -29,16 +29,22 @@ var ofLeaders = []mutant{
 		{schema, "  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);\n", ""},
 	}, library, "^TestHandOverByWhoever"},
 	{"a renewal that a hand-over overtakes is a loss", []edit{
-		{"pglock/lease.go", "lost.Reason == ReasonReleased && l.handing", "lost.Reason == ReasonReleased && " +
-			"l.handing && false"},
+		{"pglock/lease.go", "lost.Reason == ReasonReleased && l.handing > 0", "lost.Reason == " +
+			"ReasonReleased && false"},
 	}, library, "^TestHandOverThatARenewal"},
 	{"a loss after a hand-over to nobody is hidden", []edit{
-		{"pglock/handover.go", "\t\t\tl.setHanding(false)\n\t\t\tif err = l.notHandedOver(",
+		{"pglock/handover.go", "\t\t\tl.endHanding()\n\t\t\tif err = l.notHandedOver(",
 			"\t\t\tif err = l.notHandedOver("},
 	}, library, "^TestHandOverToNobodyHides"},
 	{"I17 a hand-over whose answer is lost is a loss", []edit{
 		{"pglock/handover.go", "repeated && next.Outcome == string(ReasonReleased)", "false"},
 	}, integration, "MeetsAFault/^HandOver/lost"},
+	{"I17 a hand-over takes another call's release for its own", []edit{
+		{"pglock/handover.go", "(earlier || !first && l.endedByCall())", "first && false"},
+	}, library, "^TestI17_HandOverBeside"},
+	{"I17 a hand-over that finds nobody forgets the one before", []edit{
+		{"pglock/handover.go", "return l.handing > 1", "return false"},
+	}, library, "^TestI17_HandOverAfter"},
 	{"I17 a hand-over of unknown outcome is called a failure", []edit{
 		{"pglock/handover.go", "\t\t\tif repeated {\n", "\t\t\tif repeated && false {\n"},
 	}, library, "^TestHandOverOfUnknown"},
