@@ -33,7 +33,8 @@ func (g Grant) LogValue() slog.Value { return slog.StringValue(g.String()) }
 
 // Export returns the grant for code that fences, renews or releases through the SQL functions, in its own
 // transaction or in another process. Package fencedstore needs no Export. It asks nobody: the grant of a lease that
-// has ended is refused by the server.
+// has ended is refused by the server. Extend the lease with Extend, not through SQL: the client's next renewal ends an
+// extension that it does not know.
 func (l *Lease) Export() Grant {
 	return Grant{Lock: l.name, Token: l.token, ID: l.grantID, Slot: l.slot, Resource: l.Resource(),
 		Schema: l.client.config.schema, DatabaseID: l.client.databaseID}

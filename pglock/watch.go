@@ -28,8 +28,8 @@ const (
 	ChangeState    ChangeKind = "state"    // nothing: the state when the watch began
 	ChangeGranted  ChangeKind = "granted"  // also when the lock went directly from one holder to the next
 	ChangeReleased ChangeKind = "released" // by its holder
-	ChangeExpired  ChangeKind = "expired"
-	ChangeBroken   ChangeKind = "broken" // by an operator
+	ChangeExpired  ChangeKind = "expired"  // or lost by a failover or a restore
+	ChangeBroken   ChangeKind = "broken"   // by an operator
 )
 
 // Change is one change of a watched lock: what happened, to which lease, and who holds the lock now. Times are
@@ -203,6 +203,7 @@ func compare(before, after []LockInfo) (Change, bool) {
 	var of LockInfo
 	for _, i := range after {
 		old, known := was[i.Slot]
+		delete(was, i.Slot)
 		switch {
 		case i.Held && (!known || i.Token != old.Token || !old.Held): // the last cannot happen
 			if kind != ChangeGranted || i.Token > of.Token {
@@ -220,6 +221,12 @@ func compare(before, after []LockInfo) (Change, bool) {
 				kind = ChangeExpired
 			}
 			of = i
+		}
+	}
+	for _, i := range before {
+		if _, gone := was[i.Slot]; gone && i.Held && kind == "" { // a failover or a restore has lost it
+			i.Held, i.Remaining = false, 0
+			kind, of = ChangeExpired, i
 		}
 	}
 	return change(kind, []LockInfo{of}, after), kind != ""

@@ -83,6 +83,12 @@ func TestWatchTellsWhatHasChangedFromOneLookToTheNext(t *testing.T) {
 			ChangeGranted, 8, []Token{8}},
 		"one granted, one released": {[]LockInfo{released(a5), s8}, []LockInfo{released(a5), held(1, 10, "t"),
 			released(s8)}, ChangeGranted, 10, []Token{10}},
+		"gone": {[]LockInfo{a5}, nil, ChangeExpired, 5, nil}, // as after a failover
+		"a slot gone": {[]LockInfo{released(a5), r7, s8}, []LockInfo{released(a5), r7}, ChangeExpired, 8,
+			[]Token{7}},
+		"one gone, one granted": {[]LockInfo{released(a5), r7}, []LockInfo{released(a5), s8}, ChangeGranted, 8,
+			[]Token{8}},
+		"a free slot gone":                 {[]LockInfo{a5, released(r7)}, []LockInfo{a5}, "", 0, nil},
 		"a free slot that was used before": {[]LockInfo{a5}, []LockInfo{a5, released(r7)}, "", 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,6 +102,9 @@ func TestWatchTellsWhatHasChangedFromOneLookToTheNext(t *testing.T) {
 			var holders []Token
 			for _, h := range got.Holders {
 				holders = append(holders, h.Token)
+			}
+			if ended := tc.kind != ChangeGranted; got.Lease.Held == ended {
+				t.Errorf("%s: the lease is said to be held: %v", got.Kind, got.Lease.Held)
 			}
 			if got.Kind != tc.kind || got.Lease.Token != tc.token || !slices.Equal(holders, tc.holders) {
 				t.Errorf("%s of token %d, held by %v; want %s of %d, held by %v", got.Kind, got.Lease.Token, holders,

@@ -49,6 +49,10 @@ var ofLeaders = []mutant{
 		{"pglock/handover.go", "\t\t\tif repeated {\n", "\t\t\tif repeated && false {\n"},
 	}, library, "^TestHandOverOfUnknown"},
 
+	{"a watch does not tell that a held lock is gone", []edit{
+		{"pglock/watch.go", "gone && i.Held && kind == \"\" {", "gone && i.Held && kind != \"\" {"},
+	}, library, "^TestWatchTellsWhat"},
+
 	{"a leader releases the lock before its work has stopped", []edit{
 		{"leader/candidate.go", "func() { stop(context.Cause(ctx)) }", "func() { stop(context.Cause(ctx)); _ = " +
 			"lease.Release(ctx) }"},
