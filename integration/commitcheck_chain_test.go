@@ -243,8 +243,8 @@ func TestI4_AHandOverThatIsTooLateHidesNoTakeover(t *testing.T) {
 	}
 }
 
-// I4: a hand-over that finds its waiter gone when it has locked the row keeps that lock. Nothing ends after it in the same
-// transaction.
+// I4: a hand-over that finds its waiter gone when it has locked the row keeps that lock. Nothing ends after it in the
+// same transaction.
 func TestI4_NothingEndsAfterAHandOverThatHasLockedInVain(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

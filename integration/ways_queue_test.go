@@ -502,12 +502,13 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 func TestI13_CallsForOneWaitForASecondAtMost(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	other, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	other, p, waits := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Hour)
+	waits.queue(t, "x", uuid.New())
 	other.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'x' FOR UPDATE`)
 	for what, call := range map[string]string{
 		"release_lease": `SELECT pglock.release_lease('x', $1, $2)`,
-		"hand_over":     `SELECT pglock.hand_over('x', $1, $2, 'somebody')`,
+		"hand_over":     `SELECT pglock.hand_over('x', $1, $2, 'peer')`,
 		"give_up": `SELECT pglock.give_up('` + p.key.String() + `', '{x}', ARRAY[$2::text::uuid])
 			WHERE $1::bigint > 0`,
 	} {

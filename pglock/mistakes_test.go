@@ -203,7 +203,7 @@ func TestACallWithoutAConnectionSaysThatThePoolIsInUse(t *testing.T) {
 			}
 		})
 	}
-	_, err := c.Acquire(t.Context(), "held", pglock.WithMaxWait(100*time.Millisecond))
+	_, err := c.Acquire(t.Context(), "held", pglock.WithMaxWait(time.Second))
 	if !errors.Is(err, pglock.ErrHeld) || strings.Contains(err.Error(), "no connection") {
 		t.Errorf("with a connection: %v, want that the lock is held", err)
 	}

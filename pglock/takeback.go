@@ -21,16 +21,12 @@ func (c *Client) takeBack(r protocol.RequestID, spend bool, ttl time.Duration) *
 
 // abandoned takes back what the server granted to a call that had already left.
 func (c *Client) abandoned(q protocol.Request, a protocol.Answer, err error) {
-	switch {
-	case err == nil:
-		c.tell(context.WithoutCancel(c.ctx), q.Name, a.Handed, q.Asked.Add(a.Waited))
-		if !a.Granted && a.Ticket == 0 {
-			return
-		}
-	case !server.AnswerLost(err):
-		return // nothing was done
+	if err == nil && (a.Granted || a.Ticket != 0) || server.AnswerLost(err) { // else nothing was done
+		c.takeBack(q.RequestID, err != nil || q.Retry, q.TTL)
 	}
-	c.takeBack(q.RequestID, err != nil || q.Retry, q.TTL)
+	if err == nil {
+		c.tell(context.WithoutCancel(c.ctx), q.Name, a.Handed, q.Asked.Add(a.Waited))
+	}
 }
 
 // takeBackStrays takes back tickets that nobody waits for. If it fails, later looks find them again.

@@ -171,11 +171,14 @@ DECLARE
   ok     boolean := require_read_committed() AND require_unrenewed() AND has_bytes('to', p_to, 256)
                     AND (p_look IS NOT NULL OR refuse('look', NULL, 'be true or false'));
 BEGIN
+  IF current_setting('transaction_read_only')::boolean THEN
+    RAISE EXCEPTION 'this transaction may only read: it cannot tell who may be handed a lock'
+      USING ERRCODE = 'read_only_sql_transaction';
+  END IF;
   FOREACH locked IN ARRAY ARRAY[false, true] LOOP
     IF locked THEN
       PERFORM knock(p_name);
       PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
-      ok := bound_rest(false);
     END IF;
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
     w := NULL;
@@ -191,10 +194,12 @@ BEGIN
           THEN 'handed over' END;
     END LOOP;
     IF p_look OR hand_over.outcome <> 'handed over' THEN
-      ok := NOT locked OR set_config('pglock.renewed', 'true', true) IS NOT NULL;     -- see require_unrenewed
+      ok := bound_rest(false)
+        AND (NOT locked OR set_config('pglock.renewed', 'true', true) IS NOT NULL);   -- see require_unrenewed
       RETURN;
     END IF;
   END LOOP;
+  ok := bound_rest(false);
   g := tell(grant_head(g, w, place_of(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
   more := json_strip_nulls(json_build_object('handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));

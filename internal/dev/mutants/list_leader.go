@@ -8,8 +8,8 @@ var ofLeaders = []mutant{
 	{"I9 the last of a label is named instead of the first", []edit{
 		{
 			schema,
-			"AND session_alive(q.session_id) ORDER BY q.ticket LIMIT 1; EXIT WHEN",
-			"AND session_alive(q.session_id) ORDER BY q.ticket DESC LIMIT 1; EXIT WHEN",
+			"AND session_alive(q.session_id) ORDER BY q.ticket LIMIT 1; hand_over.outcome",
+			"AND session_alive(q.session_id) ORDER BY q.ticket DESC LIMIT 1; hand_over.outcome",
 		},
 	}, library, "^TestHandOverMeans"},
 	{"a dead waiter is named", []edit{
@@ -19,14 +19,13 @@ var ofLeaders = []mutant{
 		{schema, "AND q.holder = p_to AND q.mode = 'exclusive'", "AND q.holder = p_to"},
 	}, library, "^TestHandOverToNobody"},
 	{"asking whether somebody waits hands over", []edit{
-		{schema, "  IF p_look OR hand_over.outcome = 'nobody' THEN", "  IF hand_over.outcome = 'nobody' THEN"},
+		{schema, "IF p_look OR hand_over.outcome <> 'handed over' THEN", "IF hand_over.outcome <> 'handed over' THEN"},
 	}, library, "^TestHandOverGrants"},
 	{"a named waiter keeps its ticket", []edit{
-		{schema, "EXIT WHEN w.ticket IS NULL OR CASE WHEN p_look AND w.subtree THEN would_fit(w) ELSE " +
-			"may_follow(w, head.owner_id) AND (p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL) END;", "EXIT;"},
+		{schema, "AND (NOT locked OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL) THEN", "THEN"},
 	}, library, "^TestHandOverGrants"},
 	{"I5 whoever knows no grant ID hands over", []edit{
-		{schema, "  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);\n", ""},
+		{schema, "hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);", "hand_over.outcome := NULL;"},
 	}, library, "^TestHandOverByWhoever"},
 	{"a renewal that a hand-over overtakes is a loss", []edit{
 		{"pglock/lease.go", "lost.Reason == ReasonReleased && l.handing > 0", "lost.Reason == " +

@@ -212,8 +212,8 @@ var ofTheQueue = []mutant{
 	{"I9 the lock is handed over to whoever is leaving", []edit{
 		{
 			schema,
-			"(p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL)",
-			"(p_look OR coalesce(claim(ARRAY[w], w.ticket - 1), ARRAY[w]) IS NOT NULL)",
+			"(NOT locked OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL)",
+			"(NOT locked OR coalesce(claim(ARRAY[w], w.ticket - 1), ARRAY[w]) IS NOT NULL)",
 		},
 	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
 	{"I9 the lock is handed over to whoever was passed over", []edit{
@@ -348,7 +348,7 @@ var ofTheQueue = []mutant{
 		{schema, "ok := bound_rest(p_alone); END $$; -- release_otherwise", "END $$; -- release_otherwise"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a hand-over may be idle for ever afterwards", []edit{
-		{schema, "ok := bound_rest(false); hand_over.outcome := lost_reason", "hand_over.outcome := lost_reason"},
+		{schema, "ok := bound_rest(false); g := tell(", "g := tell("},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 whoever leaves the queue may be idle for ever afterwards", []edit{
 		{schema, "ok := bound_rest(p_alone); END $$; -- give_up_all", "END $$; -- give_up_all"},

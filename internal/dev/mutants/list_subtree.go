@@ -76,7 +76,7 @@ var ofSubtrees = []mutant{
 		{schema, "AND l.subtree AND l.grant_id = f.grant_id) THEN", "AND l.grant_id = f.grant_id) THEN"},
 	}, integration, "^TestGuardsAcceptTheSubtree"},
 	{"subtree: a lock below is handed out of it", []edit{
-		{schema, "ELSE may_follow(w, head.owner_id) AND (p_look OR claim", "ELSE (p_look OR claim"},
+		{schema, "WHEN may_follow(w, head.owner_id) AND (NOT locked OR claim", "WHEN (NOT locked OR claim"},
 	}, integration, "^TestHandOversInATree"},
 	{"subtree: several are taken in the order of their bytes", []edit{
 		{"pglock/subtree.go", `slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))`, "strings.Compare(a, b)"},
@@ -152,7 +152,7 @@ var ofSubtrees = []mutant{
 		{schema, "AND l.owner_id = w.owner_id AND l.grant_id <> w.grant_id", "AND l.owner_id = w.owner_id"},
 	}, integration, "^TestI6_ARepeatedTry"},
 	{"subtree: a look at a hand-over does not look at what is in the way", []edit{
-		{schema, "CASE WHEN p_look AND w.subtree THEN would_fit(w) ELSE", "CASE WHEN p_look THEN true ELSE"},
+		{schema, "CASE WHEN would_fit(w) THEN 'handed over' END", "'handed over'"},
 	}, integration, "^TestALookAtAHandOver"},
 	{"subtree: a look hands over to a request that has not waited for grants under way", []edit{
 		{schema, "OR (SELECT s.waited FROM subtrees s WHERE s.ticket = w.ticket) IS TRUE AND", "OR"},
