@@ -2057,12 +2057,12 @@ BEGIN
   IF p_at IS NULL THEN
     PERFORM knock(p_name);
     mine := (SELECT l FROM locks l
-      WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
-        AND l.token = p_token AND coalesce(p_slot, 0) = 0
+      WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id AND l.token = p_token
+        AND coalesce(p_slot, 0) = 0 AND is_running(l.expires_at, l.ended_at)
       ORDER BY l.slot DESC LIMIT 1 FOR UPDATE);
     IF mine.name IS NULL AND p_slot IS DISTINCT FROM 0 AND EXISTS (  -- whoever has no lease locks nothing
-         SELECT FROM locks l
-         WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN
+         SELECT FROM locks l WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token
+           AND is_running(l.expires_at, l.ended_at)) THEN
       head := take_head(p_name, true, false);
       mine := (SELECT l FROM locks l
         WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE);

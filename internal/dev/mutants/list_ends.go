@@ -24,8 +24,8 @@ var ofEnds = []mutant{
 		{schema, "        AND l.token = p_token AND coalesce(p_slot, 0) = 0", "        AND coalesce(p_slot, 0) = 0"},
 	}, integration, "^TestI5_"},
 	{"I5 a release of a slot needs no grant ID", []edit{
-		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN",
-			"AND l.slot > 0 AND l.token = p_token) THEN"},
+		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token AND is_running",
+			"AND l.slot > 0 AND l.token = p_token AND is_running"},
 		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE);",
 			"AND l.slot > 0 AND l.token = p_token FOR UPDATE);"},
 	}, integration, "^TestI5_"},
@@ -197,8 +197,8 @@ var ofReleases = []mutant{
 			"      AND h.expires_at"},
 	}, library, "^TestI11_RefusedSQL"},
 	{"I5 a release of a slot needs no token", []edit{
-		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN", "l.slot > 0 AND l.grant_id = " +
-			"p_grant_id) THEN"},
+		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token AND is_running",
+			"l.slot > 0 AND l.grant_id = p_grant_id AND is_running"},
 		{schema, "l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE);",
 			"l.slot > 0 AND l.grant_id = p_grant_id FOR UPDATE);"},
 	}, integration, "^TestI5_"},
@@ -237,14 +237,19 @@ var ofReleases = []mutant{
 	{"I4 a lease ends after a hand-over that has locked it in vain", []edit{
 		{schema, "AND (NOT locked OR set_config('pglock.renewed', 'true', true) IS NOT NULL);", ";"},
 	}, integration, "^TestI4_NothingEndsAfterAHandOver"},
+	{"I4 a release that is too late keeps its lock", []edit{
+		{schema, "AND coalesce(p_slot, 0) = 0 AND is_running(l.expires_at, l.ended_at) ORDER BY",
+			"AND coalesce(p_slot, 0) = 0 ORDER BY"},
+	}, integration, "^TestI4_AnEndThatIsTooLate"},
 	{"I4 I18 a release does not lock its row first", []edit{
 		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 " +
 			"FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER " +
 			"BY h.slot DESC LIMIT 1)"},
 	}, integration, "^TestI4_I18_"},
 	{"I4 I18 a release that has waited changes no key", []edit{
-		{schema, "AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE);",
-			"AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR NO KEY UPDATE);"},
+		{schema, "AND coalesce(p_slot, 0) = 0 AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot DESC LIMIT 1 " +
+			"FOR UPDATE);", "AND coalesce(p_slot, 0) = 0 AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot DESC " +
+			"LIMIT 1 FOR NO KEY UPDATE);"},
 	}, integration, "^TestI4_"},
 	{"I19 a release works on a frozen snapshot", []edit{
 		{schema, "h.expires_at) IS NOT TRUE\n      AND pg_catalog.current_setting('transaction_isolation') " +

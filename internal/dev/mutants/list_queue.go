@@ -626,8 +626,8 @@ var ofModes = []mutant{
 		{"pglock/announce.go", "\tfor _, s := range h.Slots {\n", "\tfor _, s := range h.Slots[:0] {\n"},
 	}, integration, "^TestI9_Readers"},
 	{"I13 a release without a lease takes the head", []edit{
-		{schema, "WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token) THEN",
-			"WHERE l.name = p_name) THEN"},
+		{schema, "WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token AND " +
+			"is_running(l.expires_at, l.ended_at)) THEN", "WHERE l.name = p_name) THEN"},
 	}, integration, "^TestI13_NobodyHolds"},
 	{"what a waiting call learned long ago is told as new", []edit{
 		{"pglock/wait.go", "\theld.Age = age\n", "\theld.Age = 0 * age\n"},
