@@ -211,8 +211,8 @@ func TestI4_AHandOverHidesNoEnd(t *testing.T) {
 	}
 }
 
-// I4: nor does an end that comes too late hide a takeover: whoever has no lease locks nothing. The snapshot of the fenced
-// transaction shows an extension that was taken back.
+// I4: nor does an end that comes too late hide a takeover: whoever has no lease locks nothing. The snapshot of the
+// fenced transaction shows an extension that was taken back.
 func TestI4_AnEndThatIsTooLateHidesNoTakeover(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -239,7 +239,7 @@ func TestI4_AnEndThatIsTooLateHidesNoTakeover(t *testing.T) {
 				t.Fatal("the lease ends again")
 			}
 			look.exec(t, `RELEASE one; SAVEPOINT two`)
-			const take = `SELECT granted FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'next', '1 min')`
+			const take = `SELECT granted FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'next', '1 h')`
 			if !one[bool](t, look, take, f.g.name) {
 				t.Fatal("the lease was not taken over")
 			}

@@ -248,8 +248,8 @@ var ofReleases = []mutant{
 	}, integration, "^TestI4_I18_"},
 	{"I4 I18 a release that has waited changes no key", []edit{
 		{schema, "AND coalesce(p_slot, 0) = 0 AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot DESC LIMIT 1 " +
-			"FOR UPDATE);", "AND coalesce(p_slot, 0) = 0 AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot DESC " +
-			"LIMIT 1 FOR NO KEY UPDATE);"},
+			"FOR UPDATE);", "AND coalesce(p_slot, 0) = 0 AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot " +
+			"DESC LIMIT 1 FOR NO KEY UPDATE);"},
 	}, integration, "^TestI4_"},
 	{"I19 a release works on a frozen snapshot", []edit{
 		{schema, "h.expires_at) IS NOT TRUE\n      AND pg_catalog.current_setting('transaction_isolation') " +
