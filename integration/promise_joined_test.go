@@ -101,12 +101,13 @@ func TestI8_WhoeverEndsALeaseIsNotPassedByThoseWhoQueue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p, joined, late, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	heir := newPeer(t, db.URL())
 	patientWaits(t, look)
 	patientCalls(t, look)
 	look.change(t, "give_way", "'1 s'", "'1 min'")
 	ways := maps.Clone(waysToEnd)
 	ways["hand_over"] = func(t *testing.T, a *party) {
-		a.mustEnd(t, `SELECT outcome = 'handed over' FROM pglock.hand_over($1, $2, $3, 'joined')`, a.name, a.token,
+		a.mustEnd(t, `SELECT outcome = 'handed over' FROM pglock.hand_over($1, $2, $3, 'heir')`, a.name, a.token,
 			a.id)
 	}
 	ways["give_up, spent"] = func(t *testing.T, a *party) {
@@ -116,6 +117,11 @@ func TestI8_WhoeverEndsALeaseIsNotPassedByThoseWhoQueue(t *testing.T) {
 		for end, way := range ways {
 			name := queue + ", " + end
 			holder := p.party("holder", "exclusive", time.Minute).mustGet(t, name)
+			next, behind := "joined", "late"
+			if end == "hand_over" { // which waits for the row only if somebody waits for the lock
+				heir.party("heir", "exclusive", time.Minute).mustQueue(t, name)
+				next, behind = "heir", "joined late"
+			}
 			joined.exec(t, `BEGIN`)
 			joined.party("joined", "exclusive", time.Minute).mustQueue(t, name)
 			ended, queued := make(chan struct{}), make(chan error, 1)
@@ -140,7 +146,7 @@ func TestI8_WhoeverEndsALeaseIsNotPassedByThoseWhoQueue(t *testing.T) {
 			if err := <-queued; err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			if held, waiting := heldBy(t, look, name), queuedFor(t, look, name); held != "joined" || waiting != "late" {
+			if held, waiting := heldBy(t, look, name), queuedFor(t, look, name); held != next || waiting != behind {
 				t.Errorf("I8: %s: %q holds it, %q waits", name, held, waiting)
 			}
 		}
