@@ -128,8 +128,8 @@ func TestTheReadmeIsShort(t *testing.T) {
 // The two commands are written in one way everywhere.
 func TestCommandsAreWrittenInOneWay(t *testing.T) {
 	t.Parallel()
-	const tests, demo = "go -C integration test -p 4 . github.com/pglock-dev/pglock/...", "go run ./cmd/pglock-admin " +
-		"demo"
+	const tests = "go -C integration test -timeout 30m -p 4 . github.com/pglock-dev/pglock/..."
+	const demo = "go run ./cmd/pglock-admin demo"
 	for path, text := range pages(t) {
 		for i, line := range strings.Split(text, "\n") {
 			rest := strings.ReplaceAll(line, tests, "")

@@ -169,6 +169,7 @@ func (c *cluster) database(ctx context.Context, migrated bool) (*DB, error) {
 			return nil, fmt.Errorf("pgtest: make the template: %w", c.migrateErr)
 		}
 	}
+	defer c.room.enter(ctx)()
 	name := c.name(c.made.Add(1))
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()

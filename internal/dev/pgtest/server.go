@@ -42,6 +42,7 @@ type cluster struct {
 	admin    *pgxpool.Pool // makes and drops databases
 	old      bool          // the server is of version 14
 	made     atomic.Int64  // databases
+	room     *room         // where tests begin
 
 	migrated   sync.Once
 	migrateErr error
@@ -52,7 +53,7 @@ type cluster struct {
 }
 
 func newCluster() *cluster {
-	c := &cluster{}
+	c := &cluster{room: newRoom(runnable)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.close = sync.OnceValue(c.shut)
 	return c

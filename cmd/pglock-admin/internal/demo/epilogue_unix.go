@@ -62,7 +62,7 @@ func (p *performance) epilogue() {
   go run ./cmd/pglock-admin list              who holds what, and for how long
   go run ./cmd/pglock-admin break NAME --reason "why"
                                               end the lease of a stuck holder
-  go -C integration test -p 4 . github.com/pglock-dev/pglock/...
+  go -C integration test -timeout 30m -p 4 . github.com/pglock-dev/pglock/...
                                               the promises, tested
   README.md                                   how to use it in a program`,
 		p.stage.style(styleTitle, "TRY NEXT"), p.seed+1, database)
