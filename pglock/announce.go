@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -19,21 +20,21 @@ type announcement struct {
 type handed struct {
 	name  string
 	calls int
-	sent  trust.Instant
+	sent  *trust.Instant
 }
 
 // hear processes the grants that a statement made to waiters: it tells our own at once, and adds the others to
-// an announcement. sent is a time before the grants.
-func (c *Client) hear(name string, h protocol.Handed, sent trust.Instant, others *announcement) {
+// an announcement. sent is a time before the grants, nil if unknown.
+func (c *Client) hear(name string, h protocol.Handed, sent *trust.Instant, others *announcement) {
 	calls := len(h.Hints) + len(h.Slots)
 	if h.Announced {
 		calls++
 	}
 	if c.observing != nil && calls > 0 {
-		others.handed = append(others.handed, handed{name, calls, sent})
+		others.handed = append(others.handed, handed{name, calls, cmp.Or(sent, new(c.now()))})
 	}
 	for _, text := range h.Hints {
-		c.queue.Hear(text, &sent)
+		c.queue.Hear(text, sent)
 	}
 	for _, s := range h.Slots {
 		others.names, others.slots = append(others.names, name), append(others.slots, &s)
@@ -57,7 +58,7 @@ func (c *Client) send(ctx context.Context, a announcement, by func(context.Conte
 
 // tell passes on the grants that a statement made to waiters. Waiters of other clients who have not heard when
 // ctx ends find their grants by looking.
-func (c *Client) tell(ctx context.Context, name string, h protocol.Handed, sent trust.Instant) {
+func (c *Client) tell(ctx context.Context, name string, h protocol.Handed, sent *trust.Instant) {
 	var others announcement
 	c.hear(name, h, sent, &others)
 	ctx, cancel := context.WithTimeout(ctx, parting)
@@ -66,7 +67,7 @@ func (c *Client) tell(ctx context.Context, name string, h protocol.Handed, sent 
 }
 
 // tellSoon is tell for a call that does not wait for the announcement.
-func (c *Client) tellSoon(name string, h protocol.Handed, sent trust.Instant) {
+func (c *Client) tellSoon(name string, h protocol.Handed, sent *trust.Instant) {
 	ctx := context.WithoutCancel(c.ctx) // Close waits for it
 	if len(h.Slots) == 0 && !h.Watched || !c.calls.background(func() { c.tell(ctx, name, h, sent) }) {
 		c.tell(ctx, name, h, sent)

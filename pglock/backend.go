@@ -19,7 +19,8 @@ import (
 // use a fake. The second group of methods is for the heartbeat, and after it for Close. within is how long getting a
 // connection may take.
 type backend interface {
-	OnAbandoned(take func(protocol.Request, protocol.Answer, error))
+	OnAbandoned(request func(protocol.Request, protocol.Answer, error),
+		release func(protocol.Claim, protocol.Ending, error))
 	OnTrouble(t server.Trouble)
 	Acquire(ctx context.Context, a protocol.Request) (protocol.Answer, error)
 	Renew(ctx context.Context, c protocol.Claim) (protocol.Verdict, error)

@@ -162,7 +162,7 @@ func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim) error 
 	}
 	var others announcement
 	for i, e := range endings {
-		c.hear(claims[i].Name, e.Handed, sent, &others)
+		c.hear(claims[i].Name, e.Handed, &sent, &others)
 	}
 	c.send(ctx, others, c.backend.AnnounceOwn)
 	return nil

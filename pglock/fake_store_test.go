@@ -65,6 +65,7 @@ type fakeStore struct {
 	onHandOver   func(c protocol.Claim) protocol.Handed // what a release grants to waiters
 	onReleaseAll func(ctx context.Context, claims []protocol.Claim) error
 	orphaned     func(q protocol.Request, a protocol.Answer, err error)
+	endedLate    func(c protocol.Claim, e protocol.Ending, err error)
 	trouble      server.Trouble
 	flights      sync.WaitGroup // requests under way, also of calls that have left
 }
@@ -207,8 +208,9 @@ type requested struct {
 	left bool
 }
 
-func (s *fakeStore) OnAbandoned(take func(protocol.Request, protocol.Answer, error)) {
-	s.set(func() { s.orphaned = take })
+func (s *fakeStore) OnAbandoned(request func(protocol.Request, protocol.Answer, error),
+	release func(protocol.Claim, protocol.Ending, error)) {
+	s.set(func() { s.orphaned, s.endedLate = request, release })
 }
 
 func (s *fakeStore) OnTrouble(t server.Trouble) { s.set(func() { s.trouble = t }) }

@@ -230,7 +230,7 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 				l.released(ctx, nil)
 			}
 			l.client.othersWait.Store(e.Handed.Announced || len(e.Handed.Slots) > 0)
-			l.client.tell(ctx, l.name, e.Handed, sent)
+			l.client.tell(ctx, l.name, e.Handed, &sent)
 		}
 		switch {
 		case err == nil && e.Released:

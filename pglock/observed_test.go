@@ -390,3 +390,47 @@ func TestEventsHaveNoSecrets(t *testing.T) {
 		}
 	}
 }
+
+// A call that leaves its release leaves it to the server: whoever it grants to is told all the same.
+func TestI8_AReleaseWhoseCallHasLeftTellsTheNextOne(t *testing.T) {
+	t.Parallel()
+	pool, a, b, ofA, _ := observing(t)
+	for _, sql := range []string{
+		"CREATE TABLE arrived ()",
+		`CREATE FUNCTION stay() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+			BEGIN
+				WHILE NOT EXISTS (SELECT FROM public.arrived) LOOP PERFORM pg_sleep(0.01); END LOOP;
+				RETURN NEW;
+			END $$`,
+	} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := mustAcquire(t, a, "left")
+	next := queueing(t, pool, "left", []*pglock.Client{b}, []string{"next"})
+	if _, err := pool.Exec(t.Context(), `CREATE TRIGGER stay BEFORE UPDATE ON pglock.locks
+		FOR EACH ROW WHEN (OLD.name = 'left') EXECUTE FUNCTION stay()`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() { left <- l.Release(ctx) }()
+	pgtest.Eventually(t, "the release at work", func() (sleeps bool) {
+		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event = 'PgSleep')`).Scan(&sleeps)
+		return err == nil && sleeps
+	})
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Fatalf("%v, want that the call has left", err)
+	}
+	if _, err := pool.Exec(t.Context(), "INSERT INTO arrived DEFAULT VALUES"); err != nil {
+		t.Fatal(err)
+	}
+	release(t, within(t, 20*time.Second, "next", next[0]))
+	pgtest.Eventually(t, "the hand-over in the events", func() bool {
+		told := ofA.of(pglock.EventHandOver)
+		return len(told) == 1 && told[0].Lock == "left" && told[0].Count == 1
+	})
+}

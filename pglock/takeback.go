@@ -25,7 +25,15 @@ func (c *Client) abandoned(q protocol.Request, a protocol.Answer, err error) {
 		c.takeBack(q.RequestID, err != nil || q.Retry, q.TTL)
 	}
 	if err == nil {
-		c.tell(context.WithoutCancel(c.ctx), q.Name, a.Handed, q.Asked.Add(a.Waited))
+		c.tell(context.WithoutCancel(c.ctx), q.Name, a.Handed, new(q.Asked.Add(a.Waited)))
+	}
+}
+
+// endedLate passes on what a release granted whose call has left. When that was sent nobody knows any more, so a waiter
+// of this client trusts its grant from when its ticket was last seen.
+func (c *Client) endedLate(l protocol.Claim, e protocol.Ending, err error) {
+	if err == nil {
+		c.tell(context.WithoutCancel(c.ctx), l.Name, e.Handed, nil)
 	}
 }
 
@@ -68,7 +76,7 @@ func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (re
 		}
 		var others announcement
 		for i, u := range batch {
-			c.hear(u.Name, backs[i].Handed, sent, &others)
+			c.hear(u.Name, backs[i].Handed, &sent, &others)
 			u.Done <- backs[i]
 		}
 		c.send(ctx, others, c.backend.AnnounceOwn)

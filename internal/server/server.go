@@ -90,9 +90,12 @@ func gathering[Q, A any](
 // BeginExplicitly says that the sessions' default isolation is not READ COMMITTED.
 func (s *Server) BeginExplicitly() { s.executor.BeginExplicitly() }
 
-// OnAbandoned sets who is told what the server did for a call that has left. Call it before the first request.
-func (s *Server) OnAbandoned(take func(protocol.Request, protocol.Answer, error)) {
-	s.acquires.Abandoned, s.waits.Abandoned, s.again.Abandoned = take, take, take
+// OnAbandoned sets who is told what the server did for a call that has left: a request, or a release. Call it before
+// the first request.
+func (s *Server) OnAbandoned(request func(protocol.Request, protocol.Answer, error),
+	release func(protocol.Claim, protocol.Ending, error)) {
+	s.acquires.Abandoned, s.waits.Abandoned, s.again.Abandoned = request, request, request
+	s.releases.Abandoned = release
 }
 
 // Trouble is who hears of what a server survives at a cost. Each may be nil.

@@ -396,8 +396,11 @@ var ofTheQueue = []mutant{
 		{"internal/queue/queue.go", "\tif a.Ticket != t.number || t.news.Hint == nil {", "\tif t.news.Hint == nil {"},
 	}, library, "^TestI7_LateHint"},
 	{"I7 the hint of an abandoned call counts from its answer", []edit{
-		{"pglock/takeback.go", "q.Name, a.Handed, q.Asked.Add(a.Waited))", "q.Name, a.Handed, c.now())"},
+		{"pglock/takeback.go", "q.Name, a.Handed, new(q.Asked.Add(a.Waited)))", "q.Name, a.Handed, new(c.now()))"},
 	}, library, "^TestI7_HintOfAnAbandoned"},
+	{"I8 a release whose call has left tells nobody", []edit{
+		{"internal/server/server.go", "\ts.releases.Abandoned = release\n", "\t_ = release\n"},
+	}, library, "^TestI8_AReleaseWhose"},
 	{"I7 a hint is for whichever call waits", []edit{
 		{"internal/queue/hint.go", "\tt := q.tickets[h.ticket]\n\tif t == nil {\n",
 			"\tt := q.tickets[h.ticket]\n\tfor _, any := range q.tickets {\n\t\tt = any\n\t}\n\tif t == nil {\n"},
