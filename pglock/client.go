@@ -142,6 +142,10 @@ func (c *Client) who() protocol.Session {
 
 func (c *Client) isClosed() bool { return errors.Is(context.Cause(c.ctx), ErrClosed) }
 
+// hasClosed reports whether an error of the backend says that this client is closed: a hook of the pool may use
+// another.
+func (c *Client) hasClosed(err error) bool { return errors.Is(err, ErrClosed) && c.isClosed() }
+
 // channel is where the server notifies this client of its grants, as the SQL function announce names it.
 func (c *Client) channel() string {
 	return "pglock_" + strings.ReplaceAll(c.session.String(), "-", "")

@@ -68,5 +68,15 @@ func TestAnotherClientsErrClosedIsAnErrorAsAnyOther(t *testing.T) {
 				t.Errorf("%s: %v after %d requests, want what the hook says", what, err, n)
 			}
 		}
+		s.set(func() { s.onAcquire = nil })
+		l := mustAcquire(t, c, "report")
+		s.set(func() {
+			s.onRelease = func(context.Context, protocol.Claim) (bool, error) {
+				return true, []error{errors.Join(errReset, ErrClosed), nil}[min(1, len(s.of("release"))-1)]
+			}
+		})
+		if err := l.Release(t.Context()); err != nil || len(s.of("release")) != 2 {
+			t.Errorf("Release: %v after %d requests, want that it asks again", err, len(s.of("release")))
+		}
 	})
 }

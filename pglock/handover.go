@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/pglock-dev/pglock/internal/failure"
@@ -76,7 +75,7 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 		passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)
-		if !passes || errors.Is(err, ErrClosed) || !pause.For(ctx, sayAgain) {
+		if !passes || l.client.hasClosed(err) || !pause.For(ctx, sayAgain) {
 			err = triedUntilItEnded(ctx, errorFromSQL(err, l.name, l.token))
 			if repeated {
 				err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)

@@ -237,7 +237,7 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 			return nil
 		case err == nil:
 			return l.whyLost(ctx, repeated)
-		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) ||
+		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || l.client.hasClosed(err) ||
 			!pause.For(ctx, sayAgain):
 			if ctx.Err() != nil { // it may not have arrived
 				l.client.takeBack(l.requestID(), l.strays, l.ttl)
@@ -289,7 +289,7 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	own := repeated || l.handing > 0
 	l.mu.Unlock()
 	r, err := l.client.backend.Check(ctx, l.claim())
-	for protocol.ConnectionLost(err) && !errors.Is(err, ErrClosed) && pause.For(ctx, sayAgain) {
+	for protocol.ConnectionLost(err) && !l.client.hasClosed(err) && pause.For(ctx, sayAgain) {
 		r, err = l.client.backend.Check(ctx, l.claim())
 	}
 	reason := Reason(r.Lost)

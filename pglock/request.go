@@ -112,7 +112,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 		case err == nil:
 			q.Asked = q.Asked.Add(a.Waited)
 			q.told = c.now()
-			c.tellSoon(q.Name, a.Handed, &q.Asked)
+			c.tellSoon(q.Name, a.Handed, new(q.Asked)) // a copy: q may be asked again meanwhile
 			return a, nil
 		case asking.Err() != nil || c.isClosed():
 			if server.NeverSent(err) && !c.isClosed() && errors.Is(err, ctx.Err()) {
