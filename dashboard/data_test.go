@@ -460,3 +460,18 @@ func TestCommandsOfThePageNameTheSchema(t *testing.T) {
 		}
 	}
 }
+
+// The entry more that tells whether it is all is one of the most that a list may have.
+func TestTheLongestPageOfAnOrderSaysThatThereIsMore(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	if _, err := s.db.Conn(t).Exec(t.Context(), `INSERT INTO pglock.locks
+		(name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
+		SELECT 'a' || n, n, gen_random_uuid(), gen_random_uuid(), 'h', '1 h', now(), now(), now() + interval '1 h'
+		FROM generate_series(1, 10001) n`); err != nil {
+		t.Fatal(err)
+	}
+	if got := decode[locks](t, s.get("/api/locks?order=age&limit=10000").want(200).body); !got.More {
+		t.Errorf("%d locks, and no more", len(got.Locks))
+	}
+}

@@ -45,7 +45,8 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 	list := lockadmin.LocksQuery{Match: q.match, Free: q.free, Order: lockadmin.Order(q.order), After: q.after,
 		PageSize: min(q.limit+1, pageRows)}
 	if q.order != orders[0] { // there is one page, and an entry more tells whether it is all
-		list.Limit = min(q.limit+1, lockadmin.MaxPageSize)
+		q.limit = min(q.limit, lockadmin.MaxPageSize-1)
+		list.Limit = q.limit + 1
 	}
 	var infos []pglock.LockInfo
 	err = inTurn(ctx, d.reads, func(ctx context.Context) error {

@@ -262,3 +262,30 @@ func TestBreakSessionRefusesBadArguments(t *testing.T) {
 		}
 	}
 }
+
+// A lease that ends while the first thousand are broken does not make the rest be taken for done.
+func TestBreakSessionGoesOnAfterALeaseThatEndsMeanwhile(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn, pool := db.Conn(t), db.Pool(t)
+	admin, key := newAdmin(t, pool), uuid.NewString()
+	execute(t, conn, `SELECT pglock.acquire_lease('l' || to_char(n, 'FM0000'), gen_random_uuid(), $1::text::uuid, 'h', '1 h')
+		FROM generate_series(1, 1005) n`, key)
+	id := idOf(t, db, key)
+	execute(t, conn, "BEGIN")
+	execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 ms' WHERE name = 'l0001'`)
+	ended := make(chan error, 1)
+	pgtest.Group(t).Go(func() {
+		_, err := admin.BreakSession(t.Context(), id, "gone")
+		ended <- err
+	})
+	pgtest.Eventually(t, "the wait for the row", func() bool { return blocked(t, pool) })
+	execute(t, conn, "COMMIT")
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if left := texts(t, admin.Locks(t.Context(), lockadmin.LocksQuery{}),
+		func(l pglock.LockInfo) string { return l.Name }); len(left) != 0 {
+		t.Errorf("%q are still held, and there was no error", left)
+	}
+}

@@ -56,7 +56,7 @@ func (a *Admin) Sessions(ctx context.Context, q SessionsQuery) iter.Seq2[Session
 	read := pageOf[Session]{"list sessions", a.db.Queries.Sessions, scanSession}
 	return pages(ctx, a.db, l, err, read, func(last Session, size int) []any {
 		return []any{size, l.match, l.holder, orNull(l.session), l.since(), string(l.order),
-			orNull(cmp.Or(last.ID, l.after))}
+			orNull(cmp.Or(last.ID, l.after)), orNull(last.Holder)}
 	})
 }
 

@@ -2,6 +2,7 @@ package lockadmin_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -230,6 +231,39 @@ func TestSessionsAreFilteredOrderedAndPaged(t *testing.T) {
 	} {
 		if got := list(tc.q); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// The next page begins behind the last client of this one, also if that has gone meanwhile. Who gives only the ID of
+// one that has gone hears that, and not that there are no more.
+func TestSessionsGoOnAfterOneThatHasGone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
+	for _, who := range []string{"ada", "bob", "cyd"} {
+		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $1, '1 h')`, who)
+	}
+	var got, ids []string
+	for s, err := range admin.Sessions(t.Context(), lockadmin.SessionsQuery{PageSize: 1}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ids = append(got, s.Holder), append(ids, s.ID); s.Holder == "ada" { // it lets go between two pages
+			execute(t, conn, `UPDATE pglock.locks SET expires_at = '-infinity', ended_at = now() WHERE name = 'ada'`)
+		}
+	}
+	if strings.Join(got, " ") != "ada bob cyd" {
+		t.Errorf("listed %q", got)
+	}
+	for i, want := range []error{pglock.ErrInvalid, nil, nil} {
+		var err error
+		n := 0
+		for _, err = range admin.Sessions(t.Context(), lockadmin.SessionsQuery{After: ids[i]}) {
+			n++
+		}
+		if !errors.Is(err, want) || err == nil && n != 2-i {
+			t.Errorf("after %s: %d clients, %v; want %v", got[i], n, err, want)
 		}
 	}
 }

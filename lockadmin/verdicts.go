@@ -113,8 +113,14 @@ func stuckIf(somebodyWaits bool) Severity {
 	return SeverityWarning
 }
 
-// alive is how many live waiters there are, as far as they were looked at.
-func (l *look) alive() int { return l.Queue.Waiting - l.Queue.Dead }
+// alive is how many live waiters there are, as far as they were looked at. If all that were looked at are dead, nobody
+// knows of one, though there may be more behind them. A standby counts all.
+func (l *look) alive() int {
+	if l.Queue.Alive == nil && l.Standby == nil {
+		return 0
+	}
+	return l.Queue.Waiting - l.Queue.Dead
+}
 
 func (l *look) next() string {
 	if l.Queue.Alive == nil && len(l.Obstructed) > 0 {

@@ -4543,9 +4543,10 @@ END $$;
 -- client that has only ever held leases has no row in sessions. No index leads from a session to its leases, because a
 -- grant would have to change it; so this reads all locks and all waiters, once. Its order is by label, or with p_order
 -- by age (the longest silent first), leases or waiting (the most first). p_after is the session to continue after, in
--- the order of labels.
+-- the order of labels; with its label, p_after_holder, it may have gone meanwhile.
 CREATE FUNCTION session_rows(
-  p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
+  p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid,
+  p_after_holder text)
 RETURNS TABLE (session_id uuid, holder text, version text, life text, seen_at timestamptz,
                leases bigint, tickets bigint, pid int)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -4586,13 +4587,18 @@ BEGIN
         AND (o.leases + o.tickets > 0 OR o.seen_at > clock_timestamp() - interval '1 min'
           OR o.mark IN (SELECT m.mark FROM marked_pids() m))
         AND (p_after IS NULL OR (o.holder, o.session_id) > (
-          SELECT t.holder, t.session_id FROM every t WHERE t.session_id = p_after))
+          coalesce(p_after_holder COLLATE "C", (SELECT t.holder FROM every t WHERE t.session_id = p_after)), p_after))
       ORDER BY CASE p_order WHEN 'leases' THEN -o.leases WHEN 'waiting' THEN -o.tickets END,
                CASE p_order WHEN 'age' THEN o.seen_at END, o.holder, o.session_id
       LIMIT p_limit) e
       LEFT JOIN (SELECT DISTINCT m.mark, m.pid FROM marked_pids() m) k ON k.mark = e.mark AND k.pid = e.pid
     ORDER BY CASE p_order WHEN 'leases' THEN -e.leases WHEN 'waiting' THEN -e.tickets END,
              CASE p_order WHEN 'age' THEN e.seen_at END, e.holder, e.session_id;
+  ok := FOUND OR p_after IS NULL OR p_after_holder IS NOT NULL                  -- else nobody knows where it was
+    OR EXISTS (SELECT FROM sessions s WHERE s.session_id = p_after)
+    OR EXISTS (SELECT FROM locks l WHERE l.session_id = p_after AND is_running(l.expires_at, l.ended_at))
+    OR EXISTS (SELECT FROM queue q WHERE q.session_id = p_after)
+    OR refuse('after', p_after::text, 'be a session that there is still (or give after_holder, too)');
 END $$;
 
 -- holder_lives says of each lease that is held in these slots whether its holder lives, by life_of, when its last sign
@@ -4628,7 +4634,8 @@ END $$;
 -- one's heartbeat. It runs with the caller's rights, as list_backends does. life is that of life_of.
 CREATE FUNCTION list_sessions(
   p_limit int DEFAULT 1000, p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL,
-  p_older interval DEFAULT NULL, p_order text DEFAULT 'name', p_after uuid DEFAULT NULL)
+  p_older interval DEFAULT NULL, p_order text DEFAULT 'name', p_after uuid DEFAULT NULL,
+  p_after_holder text DEFAULT NULL)
 RETURNS TABLE (session_id uuid, holder text, version text, life text, seen_at timestamptz, silent_us bigint,
                leases bigint, tickets bigint, pid int, db_user text, application_name text,
                client_addr text, state text)
@@ -4637,7 +4644,8 @@ AS $$
   SELECT r.session_id, r.holder, r.version, r.life, r.seen_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - r.seen_at) * 1000000)::bigint, r.leases, r.tickets,
          r.pid, a.usename::text, a.application_name, host(a.client_addr), a.state
-  FROM session_rows(p_limit, p_match, p_holder, p_session_id, p_older, p_order, p_after) WITH ORDINALITY r
+  FROM session_rows(p_limit, p_match, p_holder, p_session_id, p_older, p_order, p_after,
+                    p_after_holder) WITH ORDINALITY r
     LEFT JOIN pg_stat_activity a ON a.pid = r.pid
   ORDER BY r.ordinality
 $$;
@@ -5633,7 +5641,8 @@ END $$;
 -- What operators do about a client.
 
 -- break_session ends what a session has in p_limit locks after p_after, in the byte order of their names: its leases,
--- as break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
+-- as break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token; of a
+-- lock where nothing was left to end, a row with its name, so that whoever calls can count what was looked at. The
 -- session's row goes first (I25), so that its other tickets do not count any more; unless the session itself is writing
 -- it. A client that is still alive loses its leases, and its waiting calls queue again, at the end. All of it is one
 -- transaction. It waits for each lock as break_lock does, and passes over a lease that ends meanwhile.
@@ -5654,6 +5663,7 @@ DECLARE
   n     text;
   r     record;
   left_queue boolean;
+  told       boolean;
 BEGIN
   ok := set_config('pglock.ends_many', 'true', true) IS NOT NULL;               -- see fits_below
   DELETE FROM sessions s WHERE s.ctid = ANY (ARRAY(
@@ -5672,6 +5682,7 @@ BEGIN
       RETURNING n, NULL::int, q.ticket, q.holder, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::int[],
         NULL::boolean;
     left_queue := FOUND;
+    told := FOUND;
     FOR r IN
       SELECT l.slot, l.token FROM locks l
       WHERE l.name = n AND l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot
@@ -5681,12 +5692,16 @@ BEGIN
       RETURN QUERY                                                  -- in no subtransaction: see await_row
         SELECT n, r.slot, NULL::bigint, b.* FROM break_row(lease, p_reason, p_actor) b;
       left_queue := false;
+      told := true;
     END LOOP;
     IF left_queue THEN                                          -- those behind it may have their turn
       head := (SELECT l FROM locks l WHERE l.name = n AND l.slot = 0);
       RETURN QUERY SELECT n, NULL::int, NULL::bigint, NULL, NULL::bigint, NULL::bigint, NULL::timestamptz,
         (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed, head.watched_until > clock_timestamp();
-    END IF;                                                     -- only what is to be announced
+    ELSIF NOT told THEN                                         -- else only what is to be announced
+      RETURN QUERY SELECT n, NULL::int, NULL::bigint, NULL, NULL::bigint, NULL::bigint, NULL::timestamptz,
+        NULL::int[], NULL::boolean;
+    END IF;
   END LOOP;
 END $$;
 

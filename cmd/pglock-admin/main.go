@@ -19,7 +19,8 @@ func main() { os.Exit(mainWithSignals()) }
 
 func mainWithSignals() int {
 	ctx := context.Background()
-	if heard := cli.Heeded(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP); len(heard) > 0 {
+	heard := cli.Heeded(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	if len(heard) > 0 && !run.CatchesNothing(os.Args[1:]) {
 		var stop context.CancelFunc
 		ctx, stop = signal.NotifyContext(ctx, heard...)
 		defer stop()

@@ -133,7 +133,7 @@ func NewQueries(schema string) *Queries {
 		Sessions: in(`SELECT session_id::pg_catalog.text, holder, version, life, {{at seen_at}}, silent_us, leases, tickets, pid,
 				db_user, application_name, client_addr, state
 			FROM {{schema}}.list_sessions($1::pg_catalog.int4, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text::pg_catalog.uuid,
-				$5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid)`),
+				$5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid, $8::pg_catalog.text)`),
 		HolderLives: in(`SELECT name, slot, token, life, {{at signed_at}}, silent_us, connected
 			FROM {{schema}}.holder_lives($1::pg_catalog.text[], $2::pg_catalog.int4[])`),
 		Suspects: in(`SELECT names, found, queues, partly, locks, held, standby

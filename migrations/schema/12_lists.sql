@@ -198,9 +198,10 @@ END $$;
 -- client that has only ever held leases has no row in sessions. No index leads from a session to its leases, because a
 -- grant would have to change it; so this reads all locks and all waiters, once. Its order is by label, or with p_order
 -- by age (the longest silent first), leases or waiting (the most first). p_after is the session to continue after, in
--- the order of labels.
+-- the order of labels; with its label, p_after_holder, it may have gone meanwhile.
 CREATE FUNCTION session_rows(
-  p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
+  p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid,
+  p_after_holder text)
 RETURNS TABLE (session_id uuid, holder text, version text, life text, seen_at timestamptz,
                leases bigint, tickets bigint, pid int)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -241,13 +242,18 @@ BEGIN
         AND (o.leases + o.tickets > 0 OR o.seen_at > clock_timestamp() - interval '1 min'
           OR o.mark IN (SELECT m.mark FROM marked_pids() m))
         AND (p_after IS NULL OR (o.holder, o.session_id) > (
-          SELECT t.holder, t.session_id FROM every t WHERE t.session_id = p_after))
+          coalesce(p_after_holder COLLATE "C", (SELECT t.holder FROM every t WHERE t.session_id = p_after)), p_after))
       ORDER BY CASE p_order WHEN 'leases' THEN -o.leases WHEN 'waiting' THEN -o.tickets END,
                CASE p_order WHEN 'age' THEN o.seen_at END, o.holder, o.session_id
       LIMIT p_limit) e
       LEFT JOIN (SELECT DISTINCT m.mark, m.pid FROM marked_pids() m) k ON k.mark = e.mark AND k.pid = e.pid
     ORDER BY CASE p_order WHEN 'leases' THEN -e.leases WHEN 'waiting' THEN -e.tickets END,
              CASE p_order WHEN 'age' THEN e.seen_at END, e.holder, e.session_id;
+  ok := FOUND OR p_after IS NULL OR p_after_holder IS NOT NULL                  -- else nobody knows where it was
+    OR EXISTS (SELECT FROM sessions s WHERE s.session_id = p_after)
+    OR EXISTS (SELECT FROM locks l WHERE l.session_id = p_after AND is_running(l.expires_at, l.ended_at))
+    OR EXISTS (SELECT FROM queue q WHERE q.session_id = p_after)
+    OR refuse('after', p_after::text, 'be a session that there is still (or give after_holder, too)');
 END $$;
 
 -- holder_lives says of each lease that is held in these slots whether its holder lives, by life_of, when its last sign
@@ -283,7 +289,8 @@ END $$;
 -- one's heartbeat. It runs with the caller's rights, as list_backends does. life is that of life_of.
 CREATE FUNCTION list_sessions(
   p_limit int DEFAULT 1000, p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL,
-  p_older interval DEFAULT NULL, p_order text DEFAULT 'name', p_after uuid DEFAULT NULL)
+  p_older interval DEFAULT NULL, p_order text DEFAULT 'name', p_after uuid DEFAULT NULL,
+  p_after_holder text DEFAULT NULL)
 RETURNS TABLE (session_id uuid, holder text, version text, life text, seen_at timestamptz, silent_us bigint,
                leases bigint, tickets bigint, pid int, db_user text, application_name text,
                client_addr text, state text)
@@ -292,7 +299,8 @@ AS $$
   SELECT r.session_id, r.holder, r.version, r.life, r.seen_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - r.seen_at) * 1000000)::bigint, r.leases, r.tickets,
          r.pid, a.usename::text, a.application_name, host(a.client_addr), a.state
-  FROM session_rows(p_limit, p_match, p_holder, p_session_id, p_older, p_order, p_after) WITH ORDINALITY r
+  FROM session_rows(p_limit, p_match, p_holder, p_session_id, p_older, p_order, p_after,
+                    p_after_holder) WITH ORDINALITY r
     LEFT JOIN pg_stat_activity a ON a.pid = r.pid
   ORDER BY r.ordinality
 $$;

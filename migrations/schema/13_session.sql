@@ -1,7 +1,8 @@
 -- What operators do about a client.
 
 -- break_session ends what a session has in p_limit locks after p_after, in the byte order of their names: its leases,
--- as break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
+-- as break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token; of a
+-- lock where nothing was left to end, a row with its name, so that whoever calls can count what was looked at. The
 -- session's row goes first (I25), so that its other tickets do not count any more; unless the session itself is writing
 -- it. A client that is still alive loses its leases, and its waiting calls queue again, at the end. All of it is one
 -- transaction. It waits for each lock as break_lock does, and passes over a lease that ends meanwhile.
@@ -22,6 +23,7 @@ DECLARE
   n     text;
   r     record;
   left_queue boolean;
+  told       boolean;
 BEGIN
   ok := set_config('pglock.ends_many', 'true', true) IS NOT NULL;               -- see fits_below
   DELETE FROM sessions s WHERE s.ctid = ANY (ARRAY(
@@ -40,6 +42,7 @@ BEGIN
       RETURNING n, NULL::int, q.ticket, q.holder, NULL::bigint, NULL::bigint, NULL::timestamptz, NULL::int[],
         NULL::boolean;
     left_queue := FOUND;
+    told := FOUND;
     FOR r IN
       SELECT l.slot, l.token FROM locks l
       WHERE l.name = n AND l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot
@@ -49,11 +52,15 @@ BEGIN
       RETURN QUERY                                                  -- in no subtransaction: see await_row
         SELECT n, r.slot, NULL::bigint, b.* FROM break_row(lease, p_reason, p_actor) b;
       left_queue := false;
+      told := true;
     END LOOP;
     IF left_queue THEN                                          -- those behind it may have their turn
       head := (SELECT l FROM locks l WHERE l.name = n AND l.slot = 0);
       RETURN QUERY SELECT n, NULL::int, NULL::bigint, NULL, NULL::bigint, NULL::bigint, NULL::timestamptz,
         (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed, head.watched_until > clock_timestamp();
-    END IF;                                                     -- only what is to be announced
+    ELSIF NOT told THEN                                         -- else only what is to be announced
+      RETURN QUERY SELECT n, NULL::int, NULL::bigint, NULL, NULL::bigint, NULL::bigint, NULL::timestamptz,
+        NULL::int[], NULL::boolean;
+    END IF;
   END LOOP;
 END $$;

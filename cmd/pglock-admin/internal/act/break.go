@@ -158,10 +158,13 @@ func breakLock(o *cli.Options, cmd *cobra.Command, b breaking) error {
 // way, see the one that shows whether it was done.
 func breakFailed(o *cli.Options, err error, why, see string) error {
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), cli.StateOf(err) == "57014":
+	case cli.StateOf(err) == "57014": // the server undid it
 		return cli.Errorf(cli.ExitFailure, why+", which names that transaction's process and how to end it\n"+
 			"  If it names none: psql -c 'SELECT 1' shows whether the server hangs", "nothing was broken within %s "+
 			"(--timeout): a transaction keeps the lease from being broken until it ends", shown.Duration(o.Timeout))
+	case errors.Is(err, context.DeadlineExceeded): // in the way of the break, or of its COMMIT, which is not undone
+		return UnknownBreak(err, see+"\n  If it was not: "+why+", which names that transaction's process and how to "+
+			"end it\n  If it names none: psql -c 'SELECT 1' shows whether the server hangs")
 	case UnknownOutcome(err):
 		return UnknownBreak(err, see)
 	}
@@ -258,7 +261,10 @@ func Unbroken(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, name 
 }
 
 // UnknownOutcome reports whether a break may have been done although it has failed.
-func UnknownOutcome(err error) bool { return cli.Lost(err) || errors.Is(err, pglock.ErrOutcomeUnknown) }
+func UnknownOutcome(err error) bool {
+	return cli.Lost(err) || errors.Is(err, pglock.ErrOutcomeUnknown) ||
+		errors.Is(err, context.DeadlineExceeded) && cli.StateOf(err) != "57014"
+}
 
 // nothingBroken says why there was nothing to break. The lock may be held again by now.
 func nothingBroken(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, name string, token int64) error {

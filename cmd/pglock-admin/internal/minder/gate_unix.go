@@ -18,6 +18,10 @@ import (
 // minder.
 const gateway = "gate"
 
+// IsGate reports whether Mind, with these arguments, is a gate. What a gate catches, the command never hears of: so it
+// catches no signal.
+func IsGate(args []string) bool { return len(args) > 0 && args[0] == gateway }
+
 // gate is the minder's end of the pipe that the gate waits at.
 type gate struct{ *os.File }
 

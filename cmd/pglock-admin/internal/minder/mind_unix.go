@@ -44,7 +44,7 @@ func Mind(args []string) error {
 	if len(args) < 4 {
 		return errors.New("it is started by pglock-admin run, and by nobody else")
 	}
-	if args[0] == gateway {
+	if IsGate(args) {
 		return pass(args[1:])
 	}
 	socket, err := inherited(args[0])

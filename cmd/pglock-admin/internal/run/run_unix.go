@@ -31,10 +31,19 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// minding is the name of the command that NewMinder makes.
+const minding = "run-minder"
+
+// CatchesNothing reports whether this command line is a process that must leave signals as they are, because it
+// becomes the command of run.
+func CatchesNothing(args []string) bool {
+	return len(args) > 0 && args[0] == minding && minder.IsGate(args[1:])
+}
+
 // NewMinder is how the process begins that stands between run and its command: run starts this same program again.
 func NewMinder() *cobra.Command {
 	return &cobra.Command{
-		Use:                "run-minder",
+		Use:                minding,
 		Hidden:             true,
 		Args:               cobra.ArbitraryArgs,
 		DisableFlagParsing: true,

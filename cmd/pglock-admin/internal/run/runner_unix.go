@@ -55,7 +55,7 @@ func (r *runner) run(ctx context.Context) error {
 	}
 	var err error
 	r.group, err = minder.Start(minder.Command{
-		Minder: []string{"run-minder"}, Path: r.path, Args: r.errand.command,
+		Minder: []string{minding}, Path: r.path, Args: r.errand.command,
 		Env:      r.errand.environment(r.lease.Export()),
 		Deadline: r.lease.Deadline(), KillAfter: r.errand.killAfter,
 	})
