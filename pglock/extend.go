@@ -35,7 +35,9 @@ func (h *hold) isDone() bool {
 //
 // Call end when the work is over. The heartbeat then sends a renewal at once, which takes the lease back to its TTL;
 // end does not wait for it. If nobody calls end, the lease goes back when d has passed. A second call of end does
-// nothing. Of several extensions the longest counts.
+// nothing. Of several extensions the longest counts. If the server says later that it has lost the extension, as after
+// a failover, the deadline comes sooner, and the heartbeat extends the lease again. A lease that is lost here meanwhile
+// is taken back on the server, when its grace is over.
 //
 // Choose d with care: a holder that dies meanwhile keeps the lock until d has passed. d is from MinTTL to MaxTTL, less
 // the grace of the lease.
@@ -125,16 +127,13 @@ func (l *Lease) renewal(now trust.Instant) renewal {
 		}
 		r.lasts = max(r.lasts, now.Until(h.until))
 	}
-	if len(r.holds) > 0 || l.tooLong {
+	if len(r.holds) > 0 || l.tooLong || l.tooShort {
 		r.claim.Lasting = min(r.lasts+l.grace, MaxTTL)
 	}
 	if l.tooLong && !l.expiresAt.IsZero() {
 		r.claim.NoLonger = l.expiresAt.UnixMicro()
 		l.shrunk = now.Mono
-		if deadline := l.deadline.Earlier(trust.Deadline(now, r.lasts, r.lasts)); deadline != l.deadline {
-			l.deadline = deadline
-			signal(l.client.deadlineWake)
-		}
+		l.shorten(now, r.lasts)
 	}
 	return r
 }
@@ -169,10 +168,50 @@ func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, soone
 		lasts = min(lasts, l.ttl)
 	}
 	l.trust(lasts, sent, v, sooner)
-	if l.tooLong {
+	l.heed(now, v.Remaining-l.grace)
+	if l.tooLong || l.tooShort {
 		l.due = now.Add(busyAgain)
 	}
 	return g
+}
+
+// heed makes the trust in the lease no longer than the server says now that it lasts, without the grace: a failover may
+// have lost an extension that was confirmed, and a clock may have been set. Then the lease is extended again. The caller
+// has the lease's mutex.
+func (l *Lease) heed(now trust.Instant, left time.Duration) {
+	l.shorten(now, left)
+	l.tooShort = slices.ContainsFunc(l.holds, func(h *hold) bool {
+		return h.isDone() && now.Until(h.until) > left+time.Second
+	})
+}
+
+// shorten makes the trust in the lease end in that time at the latest. The caller has the lease's mutex.
+func (l *Lease) shorten(now trust.Instant, left time.Duration) {
+	if deadline := l.deadline.Earlier(trust.Deadline(now, left, left)); deadline != l.deadline {
+		l.deadline = deadline
+		signal(l.client.deadlineWake)
+	}
+}
+
+// isExtended reports whether the lease may last for longer than its TTL on the server. The caller has the lease's mutex.
+func (l *Lease) isExtended() bool {
+	return l.tooLong || slices.ContainsFunc(l.holds, func(h *hold) bool { return h.until != (trust.Instant{}) })
+}
+
+// giveUp takes back a lease that is lost here and may go on for long on the server, where nobody could end it any more:
+// as soon as its grace is over, unless the client is closed before.
+func (l *Lease) giveUp() {
+	c := l.client
+	back := func() { c.takeBack(l.requestID(), l.strays, l.ttl) }
+	if l.grace == 0 {
+		back()
+		return
+	}
+	c.calls.background(func() {
+		if c.sleep(c.ctx, l.grace, nil); c.ctx.Err() == nil {
+			back()
+		}
+	})
 }
 
 // needs is for how long the lease has to last from then on, without the grace. It adds a second to an extension,
@@ -191,5 +230,5 @@ func (l *Lease) needs(then trust.Instant) time.Duration {
 
 // isUrgent reports whether the next renewal is not for the TTL's sake. The caller has the lease's mutex.
 func (l *Lease) isUrgent() bool {
-	return l.tooLong || slices.ContainsFunc(l.holds, func(h *hold) bool { return !h.isDone() })
+	return l.tooLong || l.tooShort || slices.ContainsFunc(l.holds, func(h *hold) bool { return !h.isDone() })
 }

@@ -31,6 +31,10 @@ func newLongServer(s *fakeStore, ttl time.Duration) *longServer {
 	s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 		return m.renew(claims)
 	}
+	s.onRenew = func(_ context.Context, c protocol.Claim) (time.Duration, error) {
+		verdicts, err := m.renew([]protocol.Claim{c})
+		return verdicts[c].Remaining, err
+	}
 	return m
 }
 
@@ -433,7 +437,7 @@ func TestI7_LateAnswerRevivesNoTrustInAnExtensionThatIsTakenBack(t *testing.T) {
 				verdicts, err := m.renew(claims)
 				at := answers
 				if claims[0].NoLonger != 0 {
-					at = at.Add(time.Millisecond)
+					at = at.Add(5 * time.Millisecond)
 				}
 				time.Sleep(time.Until(at))
 				return verdicts, err
@@ -514,4 +518,92 @@ func TestI7_ExtendReturnsOnlyWhenTheDeadlineHasFollowed(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A lease that is lost here while it is extended is taken back, also if the client has heard of the extension as little
+// as of its end: nobody else could end it before it runs out.
+func TestI6_AnExtendedLeaseThatIsLostIsTakenBack(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		undo  bool
+		grace time.Duration
+	}{
+		"no answer to the extension":         {false, 0},
+		"no answer to its end":               {true, 0},
+		"no answer to its end, with a grace": {true, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				m := newLongServer(s, 30*time.Second+tc.grace)
+				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(30*time.Second),
+					WithGrace(tc.grace))
+				if tc.undo {
+					end := mustExtend(t, l, time.Hour)
+					m.set(func() { m.fail = errReset }) // nothing arrives
+					end()
+					<-l.Context().Done()
+				} else {
+					m.set(func() { m.lose = errReset }) // everything arrives, and no answer comes
+					if _, err := l.Extend(t.Context(), time.Hour); !errors.Is(err, ErrLost) {
+						t.Fatalf("Extend: %v", err)
+					}
+				}
+				lost := time.Now()
+				m.set(func() { m.fail, m.lose = nil, nil })
+				if err := l.Release(t.Context()); !errors.Is(err, ErrLost) {
+					t.Error(err)
+				}
+				time.Sleep(time.Second)
+				if early := len(s.of("giveUp")); tc.grace > 0 && early > 0 {
+					t.Error("taken back before its grace was over")
+				}
+				time.Sleep(tc.grace)
+				if m.left("nightly") > 30*time.Minute && len(s.of("giveUp")) != 1 {
+					t.Errorf("lost %v ago, and taken back %d times; on the server it lasts for %v more",
+						time.Since(lost), len(s.of("giveUp")), m.left("nightly"))
+				}
+			})
+		})
+	}
+}
+
+// After a failover that has lost an extension, the lease is trusted for no longer than the server says, and is extended
+// again up to the same end.
+func TestI7_AnExtendedLeaseIsTrustedForNoLongerThanALaterAnswerSays(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]bool{"the server goes on": true, "it falls silent": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				m := newLongServer(s, 30*time.Second)
+				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(30*time.Second))
+				began := time.Now()
+				mustExtend(t, l, 10*time.Minute)
+				m.set(func() { // a failover has lost it
+					m.extended["nightly"], m.expires["nightly"] = false, time.Now().Add(30*time.Second)
+				})
+				renewals := len(m.asked())
+				for len(m.asked()) == renewals { // a renewal tells
+					time.Sleep(time.Millisecond)
+				}
+				if !again {
+					m.set(func() { m.fail = errReset })
+				}
+				time.Sleep(5 * time.Second)
+				trusted, left := time.Until(l.Deadline()), m.left("nightly")
+				if trusted > left {
+					t.Errorf("trusted for %v; the server has said that the lease lasts for %v", trusted, left)
+				}
+				if end := time.Until(began.Add(10 * time.Minute)); again && (trusted < end-time.Second || left > end+time.Second) {
+					t.Errorf("trusted for %v, on the server %v, want %v", trusted, left, end)
+				}
+				if time.Sleep(30 * time.Second); !again && l.Valid() {
+					t.Error("the lease has ended on the server and is still trusted")
+				}
+			})
+		})
+	}
 }

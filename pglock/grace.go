@@ -31,7 +31,9 @@ func (c *Client) settle(ctx context.Context, q *pending, l *Lease) (*Lease, erro
 			err = c.sitOut(ctx, l, left)
 		}
 		if err != nil {
-			_ = l.Release(ctx) // if this fails, it ends with its TTL
+			soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), leavePatience)
+			defer cancel()
+			_ = l.Release(soon) // if the server does not answer soon, it is taken back in the background
 			return nil, err
 		}
 	}

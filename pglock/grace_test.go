@@ -182,3 +182,25 @@ func TestGraceOutOfRangeIsRefused(t *testing.T) {
 		}
 	})
 }
+
+// The call returns soon after its context has ended, also if the server is silent; its grant is taken back.
+func TestACallWithAGraceReturnsSoonAfterTheEndOfItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onTimeline = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
+		c := startClient(t, s, trust.SystemClock())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := c.Acquire(ctx, "report", WithGrace(time.Minute))
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > time.Second+leavePatience {
+			t.Errorf("%v after %v, want the end of ctx within a quarter of a second", err, took)
+		}
+		time.Sleep(time.Second)
+		if n := len(s.of("giveUp")); n == 0 {
+			t.Error("the grant was not taken back")
+		}
+	})
+}

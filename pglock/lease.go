@@ -51,6 +51,7 @@ type Lease struct {
 	took      time.Duration // the last successful request
 	holds     []*hold       // what needs the lease for longer than its TTL
 	tooLong   bool          // on the server it must be shortened
+	tooShort  bool          // there it does not last for as long as it had said: as after a failover
 	ended     error         // ErrReleased or *LostError; final
 	lost      error         // found by a release
 	handing   int           // calls of HandOver that have asked the server, and have no answer
@@ -351,6 +352,7 @@ func (l *Lease) end(cause error) bool {
 	paused := l.client.leases.paused(now)
 	l.mu.Lock()
 	first, elsewhere := l.ended == nil, false // on the server, before we knew
+	goesOn := false                           // there, perhaps for longer than a TTL, or anew
 	if first {
 		l.owner.held.Add(-1)
 		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing > 0 {
@@ -364,13 +366,18 @@ func (l *Lease) end(cause error) bool {
 			lost.Err = l.whyExpired(paused)
 		}
 		l.ended, elsewhere = cause, cause != ErrReleased || l.handed
+		lost, is := cause.(*LostError)
+		goesOn = is && lost.Reason == ReasonExpired && (l.strays || l.isExtended())
 		l.noteEnd(now, cause, l.handed)
 	}
 	ended := l.ended
 	l.mu.Unlock()
 	l.cancel(ended)
 	l.client.leases.forget(l)
-	if elsewhere {
+	switch {
+	case goesOn:
+		l.giveUp()
+	case elsewhere:
 		l.spend()
 	}
 	return first

@@ -284,7 +284,7 @@ var ofClose = []mutant{
 		{"pglock/handover.go", "\t\t\tl.spend()\n", ""},
 	}, library, "^TestI6_TheEnd"},
 	{"I6 a loss leaves the grant ID to a lost attempt", []edit{
-		{"pglock/lease.go", "\tif elsewhere {\n\t\tl.spend()\n", "\tif elsewhere && false {\n\t\tl.spend()\n"},
+		{"pglock/lease.go", "\tswitch {\n\tcase goesOn:\n", "\tswitch {\n\tcase true:\n\tcase goesOn:\n"},
 	}, library, "^TestI6_TheEnd"},
 	{"I6 a hand-over that a renewal tells leaves the grant ID to a lost attempt", []edit{
 		{"pglock/lease.go", "cause != ErrReleased || l.handed\n", "cause != ErrReleased\n"},

@@ -25,15 +25,27 @@ var ofExtensions = []mutant{
 		{"pglock/extend.go", "\tif sent.Mono < l.shrunk {", "\tif false {"},
 	}, library, "^TestI7_LateAnswer"},
 	{"I7 extension: its end trusts the later of two clocks", []edit{
-		{"pglock/extend.go", "l.deadline.Earlier(trust.Deadline(now, r.lasts, r.lasts)); deadline != l.deadline {",
-			"trust.Deadline(now, r.lasts, r.lasts); deadline.Mono < l.deadline.Mono {"},
+		{"pglock/extend.go", "l.deadline.Earlier(trust.Deadline(now, left, left)); deadline != l.deadline {",
+			"trust.Deadline(now, left, left); deadline.Mono < l.deadline.Mono {"},
 	}, library, "^TestI7_EndOfAnExtension"},
 	{"extension: its end is not told", []edit{
 		{"pglock/extend.go", "\t\tl.tooLong, l.due = true, now\n", "\t\t_ = now\n"},
 	}, library, "^TestRenewalsDoNot|^TestLongest"},
 	{"extension: the lease is trusted for longer than the server keeps it", []edit{
-		{"pglock/extend.go", "\t\t\tl.deadline = deadline\n", ""},
+		{"pglock/extend.go", "\t\tl.deadline = deadline\n", ""},
 	}, library, "^TestRenewalsDoNot"},
+	{"I7 extension: a later answer that says less is not believed", []edit{
+		{"pglock/extend.go", "\tl.heed(now, v.Remaining-l.grace)\n", ""},
+	}, library, "^TestI7_AnExtended"},
+	{"I7 extension: one that was lost is not asked for again", []edit{
+		{"pglock/extend.go", " || l.tooLong || l.tooShort {\n\t\tr.claim", " || l.tooLong {\n\t\tr.claim"},
+	}, library, "^TestI7_AnExtended"},
+	{"I6 extension: a lease that is lost goes on at the server", []edit{
+		{"pglock/lease.go", "lost.Reason == ReasonExpired && (l.strays || l.isExtended())", "false && lost == nil"},
+	}, library, "^TestI6_AnExtended"},
+	{"I6 extension: taking it back eats the grace", []edit{
+		{"pglock/extend.go", "\tif l.grace == 0 {\n\t\tback()", "\tif true {\n\t\tback()"},
+	}, library, "^TestI6_AnExtended"},
 	{"extension: its end takes another's", []edit{
 		{"pglock/extend.go", "\t\tr.lasts = max(r.lasts, now.Until(h.until))\n", "\t\tif len(r.holds) > 0 " +
 			"{\n\t\t\tr.lasts = max(r.lasts, now.Until(h.until))\n\t\t}\n"},
