@@ -229,13 +229,13 @@ func joined(all ...error) error {
 func (c *Candidate) call(ctx context.Context, lease *pglock.Lease, fn work) (told bool, err error) {
 	working, stop := context.WithCancelCause(lease.Context())
 	defer stop(nil)
+	c.mu.Lock()
+	c.lease, c.stop, c.since = lease, stop, time.Now()
+	c.told, c.ended = time.Time{}, time.Time{} // before anything can note them: the lease may be lost already
+	c.mu.Unlock()
 	defer after(ctx, func() { stop(context.Cause(ctx)) })()
 	defer after(working, func() { c.note(&c.told) })()
 	defer after(lease.Context(), func() { c.note(&c.ended) })()
-	c.mu.Lock()
-	c.lease, c.stop, c.since = lease, stop, time.Now()
-	c.told, c.ended = time.Time{}, time.Time{}
-	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
