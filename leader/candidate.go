@@ -180,9 +180,13 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (ove
 		return lease.Release(ctx)
 	}
 	defer func() {
-		if !given { // fn has panicked
+		if !given { // fn has panicked, or called Goexit
 			end := release()
 			if w := c.takeWish(); w != nil {
+				if w.to != "" && end == nil { // whoever was first in the queue has the lock
+					end = failure.Told(ErrNotLeading, "leader: hand over lock %q to %q: fn did not return, "+
+						"and the lock was released, not handed over", c.name, w.to)
+				}
 				w.done <- end
 			}
 		}

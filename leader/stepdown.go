@@ -34,8 +34,9 @@ func (c *Candidate) Resign(ctx context.Context) error {
 // ctx limits only the question and the wait: if it ends after the question, the hand-over continues. As with Resign, do
 // not call HandOver with fn's context.
 //
-// Errors: pglock.ErrNoWaiter if nobody waits under that label; ErrNotLeading; pglock.ErrInvalid; ctx's error; and the
-// hand-over's failure, after which this candidate campaigns again.
+// Errors: pglock.ErrNoWaiter if nobody waits under that label; ErrNotLeading, also if fn panics: the lock is then
+// released, and not handed over; pglock.ErrInvalid; ctx's error; and the hand-over's failure, after which this
+// candidate campaigns again.
 func (c *Candidate) HandOver(ctx context.Context, to string) error {
 	return c.stepDown(ctx, to, ErrHandOver, func(lease *pglock.Lease) error {
 		return hooks.Of(lease).CanHandOver(ctx, to)

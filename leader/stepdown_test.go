@@ -1,7 +1,10 @@
 package leader_test
 
 import (
+	"context"
 	"errors"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -125,4 +128,38 @@ func TestHandOverOfALeadershipThatWasLostSaysSo(t *testing.T) {
 		t.Errorf("HandOver: %v", err)
 	}
 	e.eventually("the old leader to queue", func() bool { return e.waiting() == 2 })
+}
+
+// fn does not return to hand the lock over: it is released, and goes to the first in the queue.
+func TestHandOverByWorkThatPanicsSaysThatTheLockWasReleased(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(){"panic": func() { panic("fn") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newElection(t)
+			c := e.candidate(e.client())
+			leads, over := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(over)
+				defer func() { _ = recover() }()
+				_ = c.Run(t.Context(), func(ctx context.Context, _ *pglock.Lease) error {
+					close(leads)
+					<-ctx.Done()
+					leave()
+					return nil
+				})
+			}()
+			receive(t, leads, "the candidate leads")
+			others := e.queue("b", "c")
+			err := c.HandOver(t.Context(), "c")
+			if !errors.Is(err, leader.ErrNotLeading) || !strings.Contains(err.Error(), "released, not handed over") {
+				t.Errorf("HandOver: %v", err)
+			}
+			receive(t, over, "the end of Run")
+			others[0].leads()
+			if len(others[1].terms) != 0 {
+				t.Error("the named candidate leads")
+			}
+		})
+	}
 }
