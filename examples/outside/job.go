@@ -105,9 +105,12 @@ func replace(f file, text string) reversible.Operation {
 }
 
 // put sends the text to the service with the token of the lease. web has a fencedhttp.Transport. The error is
-// pglock.ErrLost when the lease is lost, and a *fencedhttp.RefusedError when the service has seen a greater token.
+// pglock.ErrLost when the lease is lost, also in the middle of the request, and a *fencedhttp.RefusedError when the
+// service has seen a greater token.
 func put(ctx context.Context, web *http.Client, lease *pglock.Lease, url, text string) error {
-	ctx = fencedhttp.ContextWithLease(ctx, lease)
+	ctx, cancel := context.WithCancelCause(fencedhttp.ContextWithLease(ctx, lease))
+	defer cancel(nil)
+	defer context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPut, url, strings.NewReader(text))
 	if err != nil {
 		return err

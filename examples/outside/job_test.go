@@ -3,12 +3,25 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/pglock-dev/pglock/fencedhttp"
 	"github.com/pglock-dev/pglock/fencedstore/reversible"
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
 )
+
+func TestMain(m *testing.M) {
+	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
+}
 
 func TestFileIsReplacedOnlyFromWhatWasSeen(t *testing.T) {
 	t.Parallel()
@@ -49,5 +62,44 @@ func TestFileIsReplacedOnlyFromWhatWasSeen(t *testing.T) {
 		if now, err := f.read(); err != nil || now != tc.left {
 			t.Errorf("%s: there is %q, %v; want %q", name, now, err, tc.left)
 		}
+	}
+}
+
+func TestARequestUnderWayEndsWithTheLease(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{})
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		close(asked)
+		<-r.Context().Done() // never answers
+	}))
+	defer silent.Close()
+	pool := pgtest.Database(t).Pool(t)
+	client, err := pglock.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close(context.Background()) })
+	lease, err := client.Acquire(t.Context(), "report")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	came := make(chan error, 1)
+	go func() {
+		base := &http.Transport{}
+		defer base.CloseIdleConnections()
+		came <- put(ctx, &http.Client{Transport: &fencedhttp.Transport{Base: base}}, lease, silent.URL, "text")
+	}()
+	<-asked
+	if _, err := pool.Exec(t.Context(), "SELECT pglock.break_lock('report', 'test', 'test')"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lease.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
+		t.Fatalf("Check: %v, want ErrLost", err)
+	}
+	if err := <-came; !errors.Is(err, pglock.ErrLost) || ctx.Err() != nil {
+		t.Errorf("put: %v; the time limit: %v", err, ctx.Err())
 	}
 }
