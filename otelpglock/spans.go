@@ -48,6 +48,9 @@ func (s *spans) acquire(ctx context.Context, e pglock.Event) context.Context {
 	with, span := s.tracer.Start(ctx, "pglock.acquire", trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithTimestamp(e.At.Add(-e.Waited)))
 	if !span.IsRecording() {
+		if in := trace.SpanContextFromContext(ctx); e.Kind == pglock.EventGrant && in.IsValid() && !in.IsSampled() {
+			s.remember(grant{lease{e.Lock, e.Token}, ctx, span.SpanContext()}) // its hold belongs to that trace, too
+		}
 		return ctx
 	}
 	span.SetAttributes(describe(e)...)

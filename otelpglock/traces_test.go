@@ -130,6 +130,30 @@ func TestALossAndAFailureAreErrorsInTheirSpans(t *testing.T) {
 	}
 }
 
+// The caller's trace is not sampled: the hold is no trace of its own, whatever the context of the call that releases.
+func TestALeaseInATraceThatIsNotSampledHasNoSpan(t *testing.T) {
+	t.Parallel()
+	s := newTelemetry(t)
+	event := func(ctx context.Context, kind pglock.EventKind, token pglock.Token) {
+		s.Observer.Observe(ctx, pglock.Event{Kind: kind, At: time.Now(), Lock: "orders/1",
+			Mode: pglock.ModeExclusive, Token: token})
+	}
+	unsampled := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}}))
+	for token, end := range []pglock.EventKind{pglock.EventRelease, pglock.EventLost} {
+		event(unsampled, pglock.EventGrant, pglock.Token(token+1))
+		event(t.Context(), end, pglock.Token(token+1))
+	}
+	if spans := s.spans.GetSpans(); len(spans) != 0 {
+		t.Errorf("spans %v", spans)
+	}
+	event(t.Context(), pglock.EventGrant, 3)
+	event(unsampled, pglock.EventRelease, 3)
+	if spans := s.spans.GetSpans(); len(spans) != 2 {
+		t.Errorf("spans of a lease that belongs to no trace: %v", spans)
+	}
+}
+
 // Events that end a lease may be dropped.
 func TestLeasesWhoseEndWasDroppedAreForgotten(t *testing.T) {
 	t.Parallel()
