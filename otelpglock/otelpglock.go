@@ -32,12 +32,11 @@
 //	pglock.observer.dropped        {event}    counter    events that were dropped because the observer was slow
 //	pglock.observer.panics         {panic}    counter    panics of observers
 //
-// A hand-over in memory, between calls of one client, takes no time and is in none of these but pglock.lock.grants.
 // pglock.connection.fallbacks grows at once and at least once a minute while a client hears no notifications, and each
 // time it sends statements without names.
 //
-// Attributes, each with few values: pglock.lock.mode; pglock.grant.way (free, queue, turn); pglock.lease.end (release,
-// lost); pglock.loss.reason; pglock.connection (heartbeat, listener); pglock.fallback (polling, unnamed statements);
+// Attributes, each with few values: pglock.lock.mode; pglock.grant.way (free, queue); pglock.lease.end (release, lost);
+// pglock.loss.reason; pglock.connection (heartbeat, listener); pglock.fallback (polling, unnamed statements);
 // error.type. Every metric has db.system.name. The names of locks are in no metric unless WithLockLabel puts them
 // there.
 //
