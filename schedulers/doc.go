@@ -37,7 +37,9 @@
 // begins the slot again, and repeats what the job has done until then. Prefer Do.
 //
 // Runs of one job never overlap, in any replica. If a run takes longer than the time between two planned times, the
-// slots that pass meanwhile are left out.
+// runs of the slots that pass meanwhile wait for the lock, and follow one after the other. If they should be left out,
+// let the scheduler of each replica do so: cron.SkipIfStillRunning around Job or Once, or
+// gocron.WithSingletonMode(gocron.LimitModeReschedule).
 //
 // Packages gocron and cron have adapters for these schedulers.
 package schedulers

@@ -21,7 +21,10 @@
 //     the slot again.
 //
 // Do not delay runs before they reach Job or Once, as cron.DelayIfStillRunning does: if a run is delayed beyond the
-// next planned time, it counts as the run of that time. Runs of one job do not overlap anyway.
+// next planned time, it counts as the run of that time. Runs of one job do not overlap anyway: a run that comes while
+// another is under way waits in Job or Once, and follows. To leave it out, put cron.SkipIfStillRunning around these:
+//
+//	cron.NewChain(cron.SkipIfStillRunning(logger)).Then(pglockcron.Job(ctx, slots, "report", makeReport, logger))
 package cron
 
 import (

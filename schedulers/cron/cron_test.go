@@ -129,6 +129,52 @@ func TestOnceLetsEachSlotRunOnceInCronsWhoseClocksDiffer(t *testing.T) {
 	}
 }
 
+// A run takes longer than the time between two planned times: the next waits and follows, unless cron skips it.
+func TestSlotsThatPassDuringARunFollowUnlessCronSkipsThem(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		wrappers []cron.JobWrapper
+		want     int // runs
+	}{"follow": {nil, 2}, "skipped": {[]cron.JobWrapper{cron.SkipIfStillRunning(cron.DiscardLogger)}, 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			r, log := scene.Replicas(t, db, 1)[0], newLog()
+			var hours atomic.Int64 // that have passed
+			midnight := time.Now().Truncate(24 * time.Hour)
+			slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(time.Hour, 0),
+				schedulers.WithNow(func() time.Time { return midnight.Add(time.Duration(hours.Load()) * time.Hour) }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun, ends := make(chan time.Time, 10), make(chan struct{})
+			job := cron.NewChain(tc.wrappers...).Then(pglockcron.Job(t.Context(), slots, "report",
+				func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+					begun <- slot
+					<-ends
+					return r.Insert(ctx, tx, slot)
+				}, log))
+			ran := make(chan string, 10)
+			go after(job, ran).Run()
+			scene.Await(t, 1, begun)
+			hours.Add(1)
+			go after(job, ran).Run()
+			if tc.want == 1 {
+				scene.Await(t, 1, ran)
+			} else {
+				scene.AwaitWaiter(t, db)
+			}
+			close(ends)
+			scene.Await(t, tc.want, ran)
+			log.wantNone(t)
+			if done := scene.Slots(t, db); len(done) != tc.want || !done[len(done)-1].Equal(
+				midnight.Add(time.Duration(tc.want-1)*time.Hour)) {
+				t.Errorf("runs of %v, want %d", done, tc.want)
+			}
+		})
+	}
+}
+
 // child is a replica whose job hangs in the middle until the process is killed.
 func child(ctx context.Context, r scene.Replica) error {
 	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0))

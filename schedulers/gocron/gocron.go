@@ -9,7 +9,8 @@
 //	job, err := scheduler.NewJob(gocron.CronJob("CRON_TZ=UTC 0 2 * * *", false), task)
 //
 // Slots.Do commits the work and the note that the slot is done together. It needs neither a Locker nor an Elector. An
-// error goes to gocron.AfterJobRunsWithError.
+// error goes to gocron.AfterJobRunsWithError. A run that comes while another is under way waits, and follows.
+// gocron.WithSingletonMode(gocron.LimitModeReschedule) leaves it out.
 //
 // # Locker: for jobs that are not a transaction
 //
@@ -29,8 +30,9 @@
 //   - If a job loses its lease, because its process was paused or cut off, nobody stops it, and another replica may run
 //     the slot again. Use Slots.Do: the server then refuses its transaction.
 //
-// Replicas wait in Lock while one runs the job. gocron plans their next run when Lock has returned. Give each job a
-// name (gocron.WithName): the default is the name of a Go function, which the next build may change.
+// Replicas wait in Lock while one runs the job. gocron plans their next run when Lock has returned, so at most one run
+// of a job waits in each. Give each job a name (gocron.WithName): the default is the name of a Go function, which the
+// next build may change.
 //
 // # Elector: one scheduler works, the others stand by
 //
