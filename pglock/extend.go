@@ -176,8 +176,8 @@ func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, soone
 }
 
 // heed makes the trust in the lease no longer than the server says now that it lasts, without the grace: a failover may
-// have lost an extension that was confirmed, and a clock may have been set. Then the lease is extended again. The caller
-// has the lease's mutex.
+// have lost an extension that was confirmed, and a clock may have been set. Then the lease is extended again. The
+// caller has the lease's mutex.
 func (l *Lease) heed(now trust.Instant, left time.Duration) {
 	l.shorten(now, left)
 	l.tooShort = slices.ContainsFunc(l.holds, func(h *hold) bool {
@@ -193,7 +193,8 @@ func (l *Lease) shorten(now trust.Instant, left time.Duration) {
 	}
 }
 
-// isExtended reports whether the lease may last for longer than its TTL on the server. The caller has the lease's mutex.
+// isExtended reports whether the lease may last for longer than its TTL on the server. The caller has the lease's
+// mutex.
 func (l *Lease) isExtended() bool {
 	return l.tooLong || slices.ContainsFunc(l.holds, func(h *hold) bool { return h.until != (trust.Instant{}) })
 }

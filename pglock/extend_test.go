@@ -597,7 +597,8 @@ func TestI7_AnExtendedLeaseIsTrustedForNoLongerThanALaterAnswerSays(t *testing.T
 				if trusted > left {
 					t.Errorf("trusted for %v; the server has said that the lease lasts for %v", trusted, left)
 				}
-				if end := time.Until(began.Add(10 * time.Minute)); again && (trusted < end-time.Second || left > end+time.Second) {
+				end := time.Until(began.Add(10 * time.Minute))
+				if again && (trusted < end-time.Second || left > end+time.Second) {
 					t.Errorf("trusted for %v, on the server %v, want %v", trusted, left, end)
 				}
 				if time.Sleep(30 * time.Second); !again && l.Valid() {

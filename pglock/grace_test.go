@@ -189,7 +189,10 @@ func TestACallWithAGraceReturnsSoonAfterTheEndOfItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onTimeline = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-		s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
+		s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) {
+			<-ctx.Done()
+			return false, ctx.Err()
+		}
 		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -201,6 +204,34 @@ func TestACallWithAGraceReturnsSoonAfterTheEndOfItsContext(t *testing.T) {
 		time.Sleep(time.Second)
 		if n := len(s.of("giveUp")); n == 0 {
 			t.Error("the grant was not taken back")
+		}
+	})
+}
+
+// An attempt whose answer was lost may still arrive, so the end of the lease spends its grant ID; but that ends the
+// lease at the server too, and must not do so while the grace keeps others out.
+func TestI6_ALostLeaseKeepsItsGraceAlsoIfItsGrantIDIsSpent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second),
+			WithGrace(time.Minute))
+		l.mu.Lock()
+		l.strays = true
+		l.mu.Unlock()
+		s.set(func() {
+			s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				return nil, errReset
+			}
+		})
+		<-l.Context().Done()
+		time.Sleep(59 * time.Second)
+		if n := len(s.of("giveUp")); n != 0 {
+			t.Error("taken back before its grace was over")
+		}
+		time.Sleep(2 * time.Second)
+		if all := s.of("giveUp"); len(all) != 1 || !all[0].spend {
+			t.Errorf("taken back by %+v, want once, so that the grant ID is spent", all)
 		}
 	})
 }
