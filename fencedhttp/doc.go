@@ -28,6 +28,7 @@
 //     resource.
 //   - 503, TypeNoStore, TypeWaiting: the store has not answered; with Serialize, a predecessor is still at work.
 //     Nothing was admitted. Only Verifier.OnError and Verifier.Observer receive the details.
+//   - 500, TypeMisconfigured: the Verifier lacks its Store, its Resource or its handler.
 //
 // GET, HEAD and OPTIONS pass unchecked, unless Verifier.Unchecked says otherwise. In the handler, TokenFromContext
 // returns the admitted token, and a Transport passes it on.

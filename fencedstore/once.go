@@ -73,7 +73,7 @@ func WithRetention(of time.Time, d time.Duration) Option {
 func confirmDone(ctx context.Context, db database, receipt Receipt, done error) error {
 	asking, cancel := context.WithTimeout(ctx, resolving)
 	defer cancel()
-	_, err := db.look(asking, receipt)
+	_, err := outcome(asking, receipt, db.look)
 	switch {
 	case err == nil:
 		return done

@@ -89,7 +89,9 @@ func writeOnce(ctx context.Context, db database, o opening, fn work) (err error)
 		w.end(ctx)
 	}()
 	if err := w.open(ctx); errors.Is(err, ErrDone) {
-		return confirmDone(ctx, db, receipt, err)
+		err = confirmDone(ctx, db, receipt, err)
+		w.doubt = w.doubt || !errors.Is(err, ErrDone) // the question may have the row still
+		return err
 	} else if err != nil {
 		return err
 	}

@@ -3804,12 +3804,13 @@ END $$;
 -- outcome says what became of a write whose COMMIT was not answered: true if its transaction was committed, false if
 -- it was not and never can be. It writes the receipt once more. That waits for a transaction that is still open, and
 -- its own COMMIT waits as long as any, so the answer is as durable as a grant. If the transaction stays open for
--- longer than lock_timeout allows, it is 55P03: nobody knows yet.
+-- longer than lock_timeout allows, it is 55P03: nobody knows yet. A question that is idle, because its line was cut,
+-- keeps the row from others for a second at most.
 CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-  ok     boolean := require_read_committed() AND require_durable_commit();
+  ok     boolean := require_read_committed() AND require_durable_commit() AND bound_rest(true);
   found_ uuid;
 BEGIN
   IF p_receipt_id IS NULL OR p_write_id IS NULL THEN

@@ -106,8 +106,8 @@ type Work = func(ctx context.Context, tx pgx.Tx, slot time.Time) error
 // replica. The work must write in the given transaction, as with fencedstore.Store.Once. The job is the name of the
 // lock and has 1 to 400 bytes.
 //
-// Errors: work's own, fencedstore.ErrKeyTooOld, and those of pglock.Client.Acquire. If the lease or an answer is lost,
-// Do tries again.
+// Errors: work's own, those of fencedstore.Store.Once, and those of pglock.Client.Acquire. If the lease or an answer is
+// lost, Do tries again.
 func (s *Slots) Do(ctx context.Context, job string, work Work) error {
 	slot, err := s.slotOf(job)
 	if err != nil {

@@ -123,8 +123,8 @@ func (op Operation) check(lease *pglock.Lease) error {
 // A nil return means that the operation stands. An error that matches ErrUndone, ErrNotRestored (RestoreError) or
 // ErrOvertaken says what became of an operation that was begun. It also has the reason: Apply's error, pglock.ErrLost,
 // pglock.ErrReleased or ErrUnconfirmed, or the cause of ctx's end. Any other means that Apply was not called: Capture's
-// error, fencedstore.ErrStaleToken, pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission,
-// ErrOutcomeUnknown (of the fence; it is safe to run again).
+// error, fencedstore.ErrStaleToken or ErrTimeLimit, pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase,
+// ErrPermission, ErrOutcomeUnknown (of the fence; it is safe to run again).
 func Run(ctx context.Context, lease *pglock.Lease, op Operation) error {
 	if err := op.check(lease); err != nil {
 		return err

@@ -483,8 +483,18 @@ var ofWhatIsSaid = []mutant{
 			"\trows, err := tx.QueryContext(ctx, \"SELECT\")"},
 	}, bridging, "^TestGuardSQL"},
 	{"I17 a key is said to be done that no standby has", []edit{
-		{"fencedstore/write.go", "\t\treturn confirmDone(ctx, db, receipt, err)\n", "\t\treturn err\n"},
+		{"fencedstore/write.go", "\t\terr = confirmDone(ctx, db, receipt, err)\n", ""},
 	}, integration, "^TestI17_AKey"},
+	{"I17 the row of an unanswered question is used again", []edit{
+		{"fencedstore/write.go", "\t\tw.doubt = w.doubt || !errors.Is(err, ErrDone) ", "\t\t"},
+	}, store, "^TestAnUnanswered"},
+	{"I17 a key is confirmed in one attempt only", []edit{
+		{"fencedstore/once.go", "outcome(asking, receipt, db.look)", "db.look(asking, receipt)"},
+	}, store, "^TestI17_ADoneKey"},
+	{"a cut question for an outcome keeps its row", []edit{
+		{schema, "require_durable_commit() AND bound_rest(true);\n  found_ uuid;",
+			"require_durable_commit();\n  found_ uuid;"},
+	}, store, "^TestAQuestion"},
 }
 
 // renewPlan is how renew_leases is planned.

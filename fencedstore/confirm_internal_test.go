@@ -1,0 +1,33 @@
+package fencedstore
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+)
+
+// forgetful loses the connection of the first question.
+type forgetful struct {
+	database
+	asked int
+}
+
+func (f *forgetful) look(context.Context, Receipt) (bool, error) {
+	if f.asked++; f.asked == 1 {
+		return false, io.ErrUnexpectedEOF
+	}
+	return false, nil
+}
+
+// That a key is done is asked until somebody answers, as any outcome is.
+func TestI17_ADoneKeyIsConfirmedInASecondAttempt(t *testing.T) {
+	t.Parallel()
+	r, err := newReceipt("pglock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := confirmDone(t.Context(), &forgetful{}, r, &DoneError{Key: "k"}); !errors.Is(err, ErrDone) {
+		t.Error(err)
+	}
+}
