@@ -226,6 +226,7 @@ DROP TYPE acquired;
 DROP FUNCTION sweep(p_limit int, p_history boolean, p_every interval);
 DROP FUNCTION end_session(p_session_key uuid);
 DROP FUNCTION keep_session(p_session_key uuid, p_holder text, p_session_ttl interval);
+DROP FUNCTION outlive_session(p_session_id uuid, p_holder text, p_session_ttl interval);
 DROP FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval);
 DROP FUNCTION session_alive(p_session_id uuid);
 DROP FUNCTION life_of(p_signed_at timestamptz, p_since timestamptz, p_counts boolean, p_connected boolean, p_over_it boolean);

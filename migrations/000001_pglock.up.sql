@@ -825,6 +825,16 @@ BEGIN
   RETURN true;
 END $$;
 
+-- outlive_session is for whoever queues after touch_session was false: somebody may be removing the session, with whose
+-- end the ticket would not count. It waits for that one, and notes the session anew; others keep nobody waiting.
+CREATE FUNCTION outlive_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
+AS $$
+BEGIN
+  PERFORM FROM sessions s WHERE s.session_id = p_session_id FOR KEY SHARE;
+  RETURN FOUND OR touch_session(p_session_id, p_holder, p_session_ttl);
+END $$;
+
 -- keep_session is touch_session for those who prove the session with its key. It refuses bad arguments.
 CREATE FUNCTION keep_session(p_session_key uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
@@ -1024,7 +1034,8 @@ DECLARE
   nth   int;
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
-    ok := keep_session(p_session_key, p_holders[1], p_session_ttl) IS NOT NULL;
+    ok := keep_session(p_session_key, p_holders[1], p_session_ttl)
+      OR outlive_session(session_of(p_session_key), p_holders[1], p_session_ttl);
   END IF;
   FOR round IN 1..2 LOOP
     given := grant_set(p_names, p_grant_ids, p_session_key, p_holders, p_ttls, p_metadata, p_modes, p_capacities,
@@ -1140,7 +1151,8 @@ BEGIN
     END IF;
   END IF;
   ok := NOT p_wait OR p_nth IS NOT NULL                  -- a session before any lock
-    OR touch_session(w.session_id, w.holder, p_session_ttl);
+    OR touch_session(w.session_id, w.holder, p_session_ttl)
+    OR outlive_session(w.session_id, w.holder, p_session_ttl);
   IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
@@ -2011,8 +2023,10 @@ BEGIN
       release_leases.n := a.n;  release_leases.released := true;
       release_leases.more := CASE WHEN a.watched THEN '{"watched": true}'::json END;
       IF a.queued THEN
-        SELECT o.more INTO release_leases.more
-          FROM release_otherwise(p_names[a.n], p_tokens[a.n], p_grant_ids[a.n], p_slots[a.n], a.at, true) o;
+        SELECT o.more INTO release_leases.more           -- by place, not by subscript: arrays may begin at any
+          FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS g (name, token, grant_id, slot, n),
+            LATERAL release_otherwise(g.name, g.token, g.grant_id, g.slot, a.at, true) o
+          WHERE g.n = a.n;
         ok := ok AND (more -> 'handed') IS NULL;
       END IF;
       RETURN NEXT;
@@ -2718,7 +2732,8 @@ CREATE FUNCTION fits_tree(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  a record;
+  a    record;
+  gone boolean := false;
 BEGIN
   LOCK TABLE locks IN ROW EXCLUSIVE MODE;                -- before any look: see wait_out
   IF NOT (SELECT i.subtrees FROM installation i) THEN
@@ -2742,7 +2757,11 @@ BEGIN
     ELSIF NOT settled(a.name, a.slot, a.token) THEN
       RETURN false;
     END IF;
+    gone := true;
   END LOOP;
+  IF gone AND EXISTS (SELECT FROM above(w)) THEN         -- its owner may have been granted more after the look: below
+    RETURN false;                                        -- it, which nobody sees before it is settled (note_granted)
+  END IF;
   RETURN NOT w.subtree OR fits_below(w);
 END $$;
 
@@ -4224,8 +4243,11 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_p
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok  pg_catalog.bool := {{schema}}.is_key(p_key, p_of, p_keep);
-  old pg_catalog.bool := p_of OPERATOR(pg_catalog.+) p_keep OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp();
+  ok   pg_catalog.bool := {{schema}}.is_key(p_key, p_of, p_keep);
+  -- whatever the session's time zone is: in others a month may be shorter
+  till pg_catalog.timestamptz := pg_catalog.timezone('UTC',
+    pg_catalog.timezone('UTC', p_of) OPERATOR(pg_catalog.+) p_keep);
+  old  pg_catalog.bool := till OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp();
 BEGIN
   once.is_first := false;
   IF old OR pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable' THEN
@@ -4241,7 +4263,7 @@ BEGIN
     FROM {{schema}}.fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id,
                           p_write_id, p_time_limit) f;
   INSERT INTO {{schema}}.done_keys AS d (key, lock_name, token, done_at, keep_until)
-    VALUES (p_key, p_name, p_token, pg_catalog.clock_timestamp(), p_of OPERATOR(pg_catalog.+) p_keep)
+    VALUES (p_key, p_name, p_token, pg_catalog.clock_timestamp(), till)
     ON CONFLICT ON CONSTRAINT done_keys_pkey DO NOTHING
     RETURNING d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at;
   once.is_first := FOUND;

@@ -122,6 +122,16 @@ BEGIN
   RETURN true;
 END $$;
 
+-- outlive_session is for whoever queues after touch_session was false: somebody may be removing the session, with whose
+-- end the ticket would not count. It waits for that one, and notes the session anew; others keep nobody waiting.
+CREATE FUNCTION outlive_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
+AS $$
+BEGIN
+  PERFORM FROM sessions s WHERE s.session_id = p_session_id FOR KEY SHARE;
+  RETURN FOUND OR touch_session(p_session_id, p_holder, p_session_ttl);
+END $$;
+
 -- keep_session is touch_session for those who prove the session with its key. It refuses bad arguments.
 CREATE FUNCTION keep_session(p_session_key uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan

@@ -108,7 +108,8 @@ DECLARE
   nth   int;
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
-    ok := keep_session(p_session_key, p_holders[1], p_session_ttl) IS NOT NULL;
+    ok := keep_session(p_session_key, p_holders[1], p_session_ttl)
+      OR outlive_session(session_of(p_session_key), p_holders[1], p_session_ttl);
   END IF;
   FOR round IN 1..2 LOOP
     given := grant_set(p_names, p_grant_ids, p_session_key, p_holders, p_ttls, p_metadata, p_modes, p_capacities,
@@ -224,7 +225,8 @@ BEGIN
     END IF;
   END IF;
   ok := NOT p_wait OR p_nth IS NOT NULL                  -- a session before any lock
-    OR touch_session(w.session_id, w.holder, p_session_ttl);
+    OR touch_session(w.session_id, w.holder, p_session_ttl)
+    OR outlive_session(w.session_id, w.holder, p_session_ttl);
   IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;

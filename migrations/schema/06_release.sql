@@ -77,8 +77,10 @@ BEGIN
       release_leases.n := a.n;  release_leases.released := true;
       release_leases.more := CASE WHEN a.watched THEN '{"watched": true}'::json END;
       IF a.queued THEN
-        SELECT o.more INTO release_leases.more
-          FROM release_otherwise(p_names[a.n], p_tokens[a.n], p_grant_ids[a.n], p_slots[a.n], a.at, true) o;
+        SELECT o.more INTO release_leases.more           -- by place, not by subscript: arrays may begin at any
+          FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS g (name, token, grant_id, slot, n),
+            LATERAL release_otherwise(g.name, g.token, g.grant_id, g.slot, a.at, true) o
+          WHERE g.n = a.n;
         ok := ok AND (more -> 'handed') IS NULL;
       END IF;
       RETURN NEXT;

@@ -179,7 +179,8 @@ CREATE FUNCTION fits_tree(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  a record;
+  a    record;
+  gone boolean := false;
 BEGIN
   LOCK TABLE locks IN ROW EXCLUSIVE MODE;                -- before any look: see wait_out
   IF NOT (SELECT i.subtrees FROM installation i) THEN
@@ -203,7 +204,11 @@ BEGIN
     ELSIF NOT settled(a.name, a.slot, a.token) THEN
       RETURN false;
     END IF;
+    gone := true;
   END LOOP;
+  IF gone AND EXISTS (SELECT FROM above(w)) THEN         -- its owner may have been granted more after the look: below
+    RETURN false;                                        -- it, which nobody sees before it is settled (note_granted)
+  END IF;
   RETURN NOT w.subtree OR fits_below(w);
 END $$;
 

@@ -14,8 +14,11 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET plan_cache_mode = force_generic_p
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok  pg_catalog.bool := {{schema}}.is_key(p_key, p_of, p_keep);
-  old pg_catalog.bool := p_of OPERATOR(pg_catalog.+) p_keep OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp();
+  ok   pg_catalog.bool := {{schema}}.is_key(p_key, p_of, p_keep);
+  -- whatever the session's time zone is: in others a month may be shorter
+  till pg_catalog.timestamptz := pg_catalog.timezone('UTC',
+    pg_catalog.timezone('UTC', p_of) OPERATOR(pg_catalog.+) p_keep);
+  old  pg_catalog.bool := till OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp();
 BEGIN
   once.is_first := false;
   IF old OR pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable' THEN
@@ -31,7 +34,7 @@ BEGIN
     FROM {{schema}}.fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id,
                           p_write_id, p_time_limit) f;
   INSERT INTO {{schema}}.done_keys AS d (key, lock_name, token, done_at, keep_until)
-    VALUES (p_key, p_name, p_token, pg_catalog.clock_timestamp(), p_of OPERATOR(pg_catalog.+) p_keep)
+    VALUES (p_key, p_name, p_token, pg_catalog.clock_timestamp(), till)
     ON CONFLICT ON CONSTRAINT done_keys_pkey DO NOTHING
     RETURNING d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at;
   once.is_first := FOUND;

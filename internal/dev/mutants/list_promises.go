@@ -485,6 +485,23 @@ var ofWhatIsSaid = []mutant{
 	{"I17 a key is said to be done that no standby has", []edit{
 		{"fencedstore/write.go", "\t\terr = confirmDone(ctx, db, receipt, err)\n", ""},
 	}, integration, "^TestI17_AKey"},
+	{"I1 whoever has settled a subtree does not look again", []edit{
+		{schema, "  IF gone AND EXISTS (SELECT FROM above(w)) THEN", "  IF false THEN"},
+	}, integration, "^TestI1_WhoeverSettles"},
+	{"I9 a ticket is written while its session is swept", []edit{
+		{schema, "    OR outlive_session(w.session_id, w.holder, p_session_ttl);", "    OR true;"},
+	}, integration, "^TestI9_ATicketCountsThough"},
+	{"I9 tickets are written while their session is swept", []edit{
+		{schema, "      OR outlive_session(session_of(p_session_key), p_holders[1], p_session_ttl);", "      OR true;"},
+	}, integration, "^TestI9_ATicketCountsThough"},
+	{"I9 a release of many reads by subscript", []edit{
+		{schema, "LATERAL release_otherwise(g.name, g.token, g.grant_id, g.slot, a.at, true) o",
+			"LATERAL release_otherwise(p_names[a.n], g.token, g.grant_id, g.slot, a.at, true) o"},
+	}, integration, "^TestI9_AReleaseOfManyServes"},
+	{"a key is kept for a month of the session's time zone", []edit{
+		{schema, "pg_catalog.timezone('UTC', pg_catalog.timezone('UTC', p_of) OPERATOR(pg_catalog.+) p_keep);",
+			"p_of OPERATOR(pg_catalog.+) p_keep;"},
+	}, integration, "^TestAKeyIsKept"},
 	{"I17 the row of an unanswered question is used again", []edit{
 		{"fencedstore/write.go", "\t\tw.doubt = w.doubt || !errors.Is(err, ErrDone) ", "\t\t"},
 	}, store, "^TestAnUnanswered"},
