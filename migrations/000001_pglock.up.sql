@@ -825,8 +825,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- outlive_session is for whoever queues after touch_session was false: somebody may be removing the session, with whose
--- end the ticket would not count. It waits for that one, and notes the session anew; others keep nobody waiting.
+-- outlive_session is for whoever queues after touch_session was false: somebody may be removing the session, and
+-- without it the ticket would not count. It waits until that is over, and notes the session anew. It waits for nobody
+-- else.
 CREATE FUNCTION outlive_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
@@ -2023,7 +2024,7 @@ BEGIN
       release_leases.n := a.n;  release_leases.released := true;
       release_leases.more := CASE WHEN a.watched THEN '{"watched": true}'::json END;
       IF a.queued THEN
-        SELECT o.more INTO release_leases.more           -- by place, not by subscript: arrays may begin at any
+        SELECT o.more INTO release_leases.more           -- not by subscript: an array may begin with any
           FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS g (name, token, grant_id, slot, n),
             LATERAL release_otherwise(g.name, g.token, g.grant_id, g.slot, a.at, true) o
           WHERE g.n = a.n;
@@ -2759,8 +2760,8 @@ BEGIN
     END IF;
     gone := true;
   END LOOP;
-  IF gone AND EXISTS (SELECT FROM above(w)) THEN         -- its owner may have been granted more after the look: below
-    RETURN false;                                        -- it, which nobody sees before it is settled (note_granted)
+  IF gone AND EXISTS (SELECT FROM above(w)) THEN         -- after the first look its owner may have been granted
+    RETURN false;                                        -- another below it (note_granted), which only this look sees
   END IF;
   RETURN NOT w.subtree OR fits_below(w);
 END $$;

@@ -51,7 +51,7 @@ type Lease struct {
 	took      time.Duration // the last successful request
 	holds     []*hold       // what needs the lease for longer than its TTL
 	tooLong   bool          // on the server it must be shortened
-	tooShort  bool          // there it does not last for as long as it had said: as after a failover
+	tooShort  bool          // the server keeps it for less than it has confirmed, as after a failover
 	ended     error         // ErrReleased or *LostError; final
 	lost      error         // found by a release
 	handing   int           // calls of HandOver that have asked the server, and have no answer
@@ -352,7 +352,7 @@ func (l *Lease) end(cause error) bool {
 	paused := l.client.leases.paused(now)
 	l.mu.Lock()
 	first, elsewhere := l.ended == nil, false // on the server, before we knew
-	goesOn := false                           // there, perhaps for longer than a TTL, or anew
+	goesOn := false                           // there: it was extended, or a late attempt may be granted it again
 	if first {
 		l.owner.held.Add(-1)
 		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing > 0 {

@@ -155,9 +155,9 @@ func TestABreakThatTakesTooLongSaysHowToFindWhoIsInItsWay(t *testing.T) {
 	}
 	session := ask[string](t, db, "SELECT session_id::text FROM pglock.locks")
 	for what, try := range map[string]string{
-		"jobs/a": "If it was not: pglock-admin why jobs/a, which names that transaction's process",
+		"jobs/a": "If it was not: pglock-admin why jobs/a, which names the process of a transaction",
 		"--session " + session: "If it was not: pglock-admin list --session " + session + ", and for each lock " +
-			"pglock-admin why NAME, which names that transaction's process",
+			"pglock-admin why NAME, which names the process of a transaction",
 	} {
 		args := append(append([]string{"break"}, strings.Fields(what)...), "--reason", "r", "--timeout", "2s")
 		in(t, db.URL(), args...).want(t, cli.ExitUnreachable, "it is unknown whether the lease was broken", try,

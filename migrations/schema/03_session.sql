@@ -122,8 +122,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- outlive_session is for whoever queues after touch_session was false: somebody may be removing the session, with whose
--- end the ticket would not count. It waits for that one, and notes the session anew; others keep nobody waiting.
+-- outlive_session is for whoever queues after touch_session was false: somebody may be removing the session, and
+-- without it the ticket would not count. It waits until that is over, and notes the session anew. It waits for nobody
+-- else.
 CREATE FUNCTION outlive_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$

@@ -77,7 +77,7 @@ BEGIN
       release_leases.n := a.n;  release_leases.released := true;
       release_leases.more := CASE WHEN a.watched THEN '{"watched": true}'::json END;
       IF a.queued THEN
-        SELECT o.more INTO release_leases.more           -- by place, not by subscript: arrays may begin at any
+        SELECT o.more INTO release_leases.more           -- not by subscript: an array may begin with any
           FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS g (name, token, grant_id, slot, n),
             LATERAL release_otherwise(g.name, g.token, g.grant_id, g.slot, a.at, true) o
           WHERE g.n = a.n;

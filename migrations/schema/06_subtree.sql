@@ -206,8 +206,8 @@ BEGIN
     END IF;
     gone := true;
   END LOOP;
-  IF gone AND EXISTS (SELECT FROM above(w)) THEN         -- its owner may have been granted more after the look: below
-    RETURN false;                                        -- it, which nobody sees before it is settled (note_granted)
+  IF gone AND EXISTS (SELECT FROM above(w)) THEN         -- after the first look its owner may have been granted
+    RETURN false;                                        -- another below it (note_granted), which only this look sees
   END IF;
   RETURN NOT w.subtree OR fits_below(w);
 END $$;

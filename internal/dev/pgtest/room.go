@@ -24,7 +24,7 @@ const (
 // A room is where tests begin. The zero value is of no use; see newRoom.
 type room struct {
 	door  chan struct{}
-	spent time.Duration // waiting for room; who has the door may use it
+	spent time.Duration // waiting for room; for whoever has the door
 	wants func() int    // tasks that run or want to
 }
 

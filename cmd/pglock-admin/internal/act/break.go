@@ -163,8 +163,8 @@ func breakFailed(o *cli.Options, err error, why, see string) error {
 			"  If it names none: psql -c 'SELECT 1' shows whether the server hangs", "nothing was broken within %s "+
 			"(--timeout): a transaction keeps the lease from being broken until it ends", shown.Duration(o.Timeout))
 	case errors.Is(err, context.DeadlineExceeded): // in the way of the break, or of its COMMIT, which is not undone
-		return UnknownBreak(err, see+"\n  If it was not: "+why+", which names that transaction's process and how to "+
-			"end it\n  If it names none: psql -c 'SELECT 1' shows whether the server hangs")
+		return UnknownBreak(err, see+"\n  If it was not: "+why+", which names the process of a transaction in "+
+			"the way, and how to end it\n  If it names none: psql -c 'SELECT 1' shows whether the server hangs")
 	case UnknownOutcome(err):
 		return UnknownBreak(err, see)
 	}
