@@ -7,7 +7,7 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// One look reads a thousand tickets of a queue. All of these may be dead.
+// A look reads a thousand tickets of a queue at once. All of these may be dead.
 func TestAQueueWhoseFirstThousandAreDeadIsExplained(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -30,4 +30,14 @@ func TestAQueueWhoseFirstThousandAreDeadIsExplained(t *testing.T) {
 	explained(lockadmin.LockHeld)
 	execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '10 s'`)
 	explained(lockadmin.LockFree)
+
+	// a live waiter behind them is seen, too
+	execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '1 h'`)
+	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'alive', '30 s',
+		p_wait => true)`)
+	e, err := admin.Explain(t.Context(), "report")
+	if q := e.Queue; err != nil || q.Alive == nil || q.Alive.Holder != "alive" || q.Alive.Place != 1002 ||
+		q.Dead != 1001 || q.Read != 1002 || q.Waiting != 1002 {
+		t.Errorf("%+v, %v", q, err)
+	}
 }

@@ -17,9 +17,10 @@ import (
 
 // How much Explain looks at.
 const (
-	waitersRead  = 1000 // of a queue
-	waitersShown = 5    // at its head
-	eventsRead   = 20   // of the history
+	waitersRead  = 1000             // of a queue at once
+	waitersMost  = 20 * waitersRead // of a queue whose first ones are all dead
+	waitersShown = 5                // at its head
+	eventsRead   = 20               // of the history
 )
 
 // Explain says why a lock is as it is: who holds it and whether that program is alive, who waits, what stands in the
@@ -175,13 +176,32 @@ func (l *look) readQueue(r *reader, q *protocol.Queries) {
 	if waiting == 0 {
 		return
 	}
-	queue := rows(r, q.Waiters, []any{l.Lock, waitersRead, "", int64(0), nil, "", "", "", nil, "", nil, "name"},
-		scanWaiter)
-	l.Queue.Read = len(queue)
-	l.Queue.Waiting = max(waiting, len(queue))
-	for _, w := range queue {
+	var last Waiter
+	for l.nobodyYet(r) {
+		page := rows(r, q.Waiters, []any{l.Lock, waitersRead, last.Lock, last.Ticket, last.Place, "", "", "", nil, "",
+			nil, "name"}, scanWaiter)
+		l.count(page)
+		if len(page) < waitersRead {
+			break
+		}
+		last = page[len(page)-1]
+	}
+	l.Queue.Waiting = max(waiting, l.Queue.Read)
+}
+
+// nobodyYet says that a live waiter may be further back in the queue than what was read.
+func (l *look) nobodyYet(r *reader) bool {
+	if l.Standby != nil { // it cannot tell who is alive
+		return l.Queue.Read == 0
+	}
+	return r.err == nil && l.Queue.Alive == nil && l.Queue.Read < waitersMost
+}
+
+func (l *look) count(page []Waiter) {
+	l.Queue.Read += len(page)
+	for _, w := range page {
 		switch {
-		case l.Standby != nil: // it cannot tell who is alive
+		case l.Standby != nil:
 		case !w.Alive:
 			l.Queue.Dead++
 		case l.Queue.Alive == nil:
