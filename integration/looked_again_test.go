@@ -55,12 +55,7 @@ func TestI1_WhoeverSettlesASubtreeLooksAgainForWhatItsOwnerHasBelow(t *testing.T
 // A session that has been silent for long is swept while its client queues again: the ticket counts all the same.
 func TestI9_ATicketCountsThoughItsOldSessionIsSweptMeanwhile(t *testing.T) {
 	t.Parallel()
-	for _, way := range []string{
-		`SELECT FROM pglock.acquire_lease('x', $1, $2, 'peer', '30 s', p_wait => true)`,
-		`SELECT FROM pglock.acquire_leases(ARRAY['x'], ARRAY[$1::uuid], $2, ARRAY['peer'], ARRAY[interval '30 s'],
-			ARRAY[NULL::jsonb], ARRAY[false], ARRAY['exclusive'], ARRAY[NULL::int], ARRAY[true], '10 s',
-			ARRAY[NULL::uuid], ARRAY[false])`,
-	} {
+	for _, way := range queueing {
 		db := pgtest.Database(t)
 		holder, first, second := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 		sweeper := newPeer(t, db.URL())

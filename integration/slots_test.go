@@ -349,3 +349,22 @@ func TestI13_ASlotWhoseRowIsLockedIsPassedOver(t *testing.T) {
 	}
 	look.exec(t, `ROLLBACK`)
 }
+
+// A lock that once had many readers keeps their slots. Whoever is granted one locks no other.
+func TestAReaderLocksOneSlot(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	for range 5 {
+		p.mustAsk(t, "x", "shared")
+	}
+	p.exec(t, `UPDATE pglock.locks SET expires_at = now(), ended_at = now()`)
+	p.exec(t, `BEGIN`)
+	p.mustAsk(t, "x", "shared")
+	p.liftLimits(t)
+	if n := one[int](t, look, `SELECT count(*) FROM (
+			SELECT FROM pglock.locks WHERE slot > 0 FOR UPDATE SKIP LOCKED) free`); n != 4 {
+		t.Errorf("%d of 5 slots are not locked, want 4", n)
+	}
+	p.exec(t, `ROLLBACK`)
+}

@@ -800,40 +800,54 @@ BEGIN
 END $$;
 
 -- touch_session notes that the session is alive, for at least so long, and returns true. It locks the session's row,
--- before any other lock (I25). It does not wait for others who have locked the row, and who note something like it; but
--- they may undo that, or have noted less: false.
-CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
+-- before any other lock (I25), unless somebody has noted as much just now. It does not wait for others who have locked
+-- the row, and who note something like it; but they may undo that, or have noted less: false. Whoever will join the
+-- head of a lock names it, and first waits until that can be joined: meanwhile the client's looks note that it lives,
+-- on which its tickets for other locks depend.
+CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval, p_name text DEFAULT NULL)
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   until timestamptz;
   seen  timestamptz;
+  ok    boolean;
 BEGIN
   SELECT s.alive_until, s.seen_at INTO until, seen FROM sessions s WHERE s.session_id = p_session_id;
+  IF until >= clock_timestamp() + p_session_ttl - LEAST(p_session_ttl * 0.3, interval '3 s')
+      AND seen >= clock_timestamp() - interval '5 s' THEN
+    RETURN true;
+  END IF;
+  ok := p_name IS NULL OR give_way(p_name) AND await_head(p_name);
   IF until IS NULL THEN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
-    RETURN FOUND;
-  ELSIF until < clock_timestamp() + p_session_ttl - LEAST(p_session_ttl * 0.3, interval '3 s')
-      OR seen < clock_timestamp() - interval '5 s' THEN
+  ELSE
     UPDATE sessions s SET alive_until = GREATEST(s.alive_until, clock_timestamp() + p_session_ttl),
         seen_at = clock_timestamp(), seen_by = pg_backend_pid()
       WHERE s.session_id = (
         SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED);
-    RETURN FOUND;
   END IF;
-  RETURN true;
+  RETURN FOUND;
 END $$;
 
--- outlive_session is for whoever queues after touch_session was false: somebody may be removing the session, and
--- without it the ticket would not count. It waits until that is over, and notes the session anew. It waits for nobody
--- else.
+-- outlive_session is for those whose tickets must count after touch_session was false: somebody may be removing the
+-- session, or has locked it and notes less, or may undo what they note. If without that it would live for less than
+-- half of its TTL, it waits until they are done, and notes the session itself; otherwise it waits only for those who
+-- remove it.
 CREATE FUNCTION outlive_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 BEGIN
-  PERFORM FROM sessions s WHERE s.session_id = p_session_id FOR KEY SHARE;
-  RETURN FOUND OR touch_session(p_session_id, p_holder, p_session_ttl);
+  PERFORM FROM sessions s
+    WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp() + p_session_ttl / 2 FOR KEY SHARE;
+  IF NOT FOUND THEN
+    PERFORM FROM sessions s WHERE s.session_id = p_session_id FOR NO KEY UPDATE;
+    IF NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN    -- removed, and somebody else is writing it anew
+      RAISE EXCEPTION 'session % is being written', p_session_id USING ERRCODE = '55P03', HINT = 'Try again.';
+    END IF;
+  END IF;
+  RETURN true;
 END $$;
 
 -- keep_session is touch_session for those who prove the session with its key. It refuses bad arguments.
@@ -1030,13 +1044,14 @@ DECLARE
   free  boolean[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
   a     record;
   given record;
+  label text := (SELECT h FROM pg_catalog.unnest(p_holders) h LIMIT 1);
   last  text;
   most  text;                                            -- the last name that it may have locked
   nth   int;
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
-    ok := keep_session(p_session_key, p_holders[1], p_session_ttl)
-      OR outlive_session(session_of(p_session_key), p_holders[1], p_session_ttl);
+    ok := keep_session(p_session_key, label, p_session_ttl)
+      OR outlive_session(session_of(p_session_key), label, p_session_ttl);
   END IF;
   FOR round IN 1..2 LOOP
     given := grant_set(p_names, p_grant_ids, p_session_key, p_holders, p_ttls, p_metadata, p_modes, p_capacities,
@@ -1152,7 +1167,7 @@ BEGIN
     END IF;
   END IF;
   ok := NOT p_wait OR p_nth IS NOT NULL                  -- a session before any lock
-    OR touch_session(w.session_id, w.holder, p_session_ttl)
+    OR touch_session(w.session_id, w.holder, p_session_ttl, w.name)
     OR outlive_session(w.session_id, w.holder, p_session_ttl);
   IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
@@ -1282,6 +1297,17 @@ BEGIN
     PERFORM make_head(p_name);
   END LOOP;
   RETURN head;
+END $$;
+
+-- await_head waits until the head of a lock can be joined. It locks nothing.
+CREATE FUNCTION await_head(p_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR KEY SHARE;
+  RAISE SQLSTATE 'LK000';
+EXCEPTION
+  WHEN SQLSTATE 'LK000' THEN RETURN true;
 END $$;
 
 -- make_head creates the head of a lock that nobody holds, unless there is one.
@@ -1539,10 +1565,10 @@ BEGIN
         exclusive := 1;
       END IF;
     ELSE
-      EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
-      batch := NULL;
+      batch := NULL;  EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
       IF (nxt.capacity <> in_use) IS NOT TRUE THEN
-        slots := free_slots(p_head.name, nxt.capacity, coalesce(nxt.capacity - limited, 1000));
+        slots := free_slots(p_head.name, nxt.capacity,
+          LEAST(nxt.capacity - limited, CASE WHEN nxt.ticket = 0 THEN 1 ELSE 1000 END));
         EXIT WHEN slots IS NULL;
         batch := claim(CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, pg_catalog.cardinality(slots)) ELSE ARRAY[nxt] END, upto);
       END IF;
@@ -3241,8 +3267,8 @@ END $$;
 -- to eight; of a session's tickets for one lock all but the first say eight. For tickets with nobody ahead it adds the
 -- time until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are
 -- its newest. served: tickets up to this one count no more; while it stays the same the queue does not move. kept is
--- false if somebody else has locked the session, so that it may not live as long as p_session_ttl says. It locks the
--- session and no lock: it decides nothing (I14).
+-- false if somebody else has locked the session, and for a second if it lives for less than half of p_session_ttl, so
+-- that it may not live as long as that. It locks the session and no lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
 RETURNS TABLE (ticket bigint, ahead int, remaining_us bigint, circle text, served bigint, kept boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
@@ -3253,6 +3279,13 @@ DECLARE
   me    uuid := session_of(p_session_key);
   alive boolean := require_read_committed() AND keep_session(p_session_key, p_holder, p_session_ttl);
 BEGIN
+  IF NOT alive THEN
+    BEGIN
+      alive := outlive_session(me, p_holder, p_session_ttl) AND touch_session(me, p_holder, p_session_ttl);
+    EXCEPTION WHEN lock_not_available THEN
+      alive := false;
+    END;
+  END IF;
   RETURN QUERY
     WITH every AS MATERIALIZED (
       SELECT q AS w, q.ticket, q.name FROM waiters q WHERE q.session_id = me),

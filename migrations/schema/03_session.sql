@@ -97,40 +97,54 @@ BEGIN
 END $$;
 
 -- touch_session notes that the session is alive, for at least so long, and returns true. It locks the session's row,
--- before any other lock (I25). It does not wait for others who have locked the row, and who note something like it; but
--- they may undo that, or have noted less: false.
-CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
+-- before any other lock (I25), unless somebody has noted as much just now. It does not wait for others who have locked
+-- the row, and who note something like it; but they may undo that, or have noted less: false. Whoever will join the
+-- head of a lock names it, and first waits until that can be joined: meanwhile the client's looks note that it lives,
+-- on which its tickets for other locks depend.
+CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval, p_name text DEFAULT NULL)
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   until timestamptz;
   seen  timestamptz;
+  ok    boolean;
 BEGIN
   SELECT s.alive_until, s.seen_at INTO until, seen FROM sessions s WHERE s.session_id = p_session_id;
+  IF until >= clock_timestamp() + p_session_ttl - LEAST(p_session_ttl * 0.3, interval '3 s')
+      AND seen >= clock_timestamp() - interval '5 s' THEN
+    RETURN true;
+  END IF;
+  ok := p_name IS NULL OR give_way(p_name) AND await_head(p_name);
   IF until IS NULL THEN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
-    RETURN FOUND;
-  ELSIF until < clock_timestamp() + p_session_ttl - LEAST(p_session_ttl * 0.3, interval '3 s')
-      OR seen < clock_timestamp() - interval '5 s' THEN
+  ELSE
     UPDATE sessions s SET alive_until = GREATEST(s.alive_until, clock_timestamp() + p_session_ttl),
         seen_at = clock_timestamp(), seen_by = pg_backend_pid()
       WHERE s.session_id = (
         SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED);
-    RETURN FOUND;
   END IF;
-  RETURN true;
+  RETURN FOUND;
 END $$;
 
--- outlive_session is for whoever queues after touch_session was false: somebody may be removing the session, and
--- without it the ticket would not count. It waits until that is over, and notes the session anew. It waits for nobody
--- else.
+-- outlive_session is for those whose tickets must count after touch_session was false: somebody may be removing the
+-- session, or has locked it and notes less, or may undo what they note. If without that it would live for less than
+-- half of its TTL, it waits until they are done, and notes the session itself; otherwise it waits only for those who
+-- remove it.
 CREATE FUNCTION outlive_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 BEGIN
-  PERFORM FROM sessions s WHERE s.session_id = p_session_id FOR KEY SHARE;
-  RETURN FOUND OR touch_session(p_session_id, p_holder, p_session_ttl);
+  PERFORM FROM sessions s
+    WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp() + p_session_ttl / 2 FOR KEY SHARE;
+  IF NOT FOUND THEN
+    PERFORM FROM sessions s WHERE s.session_id = p_session_id FOR NO KEY UPDATE;
+    IF NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN    -- removed, and somebody else is writing it anew
+      RAISE EXCEPTION 'session % is being written', p_session_id USING ERRCODE = '55P03', HINT = 'Try again.';
+    END IF;
+  END IF;
+  RETURN true;
 END $$;
 
 -- keep_session is touch_session for those who prove the session with its key. It refuses bad arguments.

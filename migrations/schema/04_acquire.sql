@@ -103,13 +103,14 @@ DECLARE
   free  boolean[] := array_fill(true, ARRAY[cardinality(p_names)]);
   a     record;
   given record;
+  label text := (SELECT h FROM unnest(p_holders) h LIMIT 1);
   last  text;
   most  text;                                            -- the last name that it may have locked
   nth   int;
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
-    ok := keep_session(p_session_key, p_holders[1], p_session_ttl)
-      OR outlive_session(session_of(p_session_key), p_holders[1], p_session_ttl);
+    ok := keep_session(p_session_key, label, p_session_ttl)
+      OR outlive_session(session_of(p_session_key), label, p_session_ttl);
   END IF;
   FOR round IN 1..2 LOOP
     given := grant_set(p_names, p_grant_ids, p_session_key, p_holders, p_ttls, p_metadata, p_modes, p_capacities,
@@ -225,7 +226,7 @@ BEGIN
     END IF;
   END IF;
   ok := NOT p_wait OR p_nth IS NOT NULL                  -- a session before any lock
-    OR touch_session(w.session_id, w.holder, p_session_ttl)
+    OR touch_session(w.session_id, w.holder, p_session_ttl, w.name)
     OR outlive_session(w.session_id, w.holder, p_session_ttl);
   IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);

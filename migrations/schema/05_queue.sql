@@ -97,6 +97,17 @@ BEGIN
   RETURN head;
 END $$;
 
+-- await_head waits until the head of a lock can be joined. It locks nothing.
+CREATE FUNCTION await_head(p_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR KEY SHARE;
+  RAISE SQLSTATE 'LK000';
+EXCEPTION
+  WHEN SQLSTATE 'LK000' THEN RETURN true;
+END $$;
+
 -- make_head creates the head of a lock that nobody holds, unless there is one.
 CREATE FUNCTION make_head(p_name text) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -352,10 +363,10 @@ BEGIN
         exclusive := 1;
       END IF;
     ELSE
-      EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
-      batch := NULL;
+      batch := NULL;  EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
       IF (nxt.capacity <> in_use) IS NOT TRUE THEN
-        slots := free_slots(p_head.name, nxt.capacity, coalesce(nxt.capacity - limited, 1000));
+        slots := free_slots(p_head.name, nxt.capacity,
+          LEAST(nxt.capacity - limited, CASE WHEN nxt.ticket = 0 THEN 1 ELSE 1000 END));
         EXIT WHEN slots IS NULL;
         batch := claim(CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, cardinality(slots)) ELSE ARRAY[nxt] END, upto);
       END IF;

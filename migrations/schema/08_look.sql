@@ -4,8 +4,8 @@
 -- to eight; of a session's tickets for one lock all but the first say eight. For tickets with nobody ahead it adds the
 -- time until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are
 -- its newest. served: tickets up to this one count no more; while it stays the same the queue does not move. kept is
--- false if somebody else has locked the session, so that it may not live as long as p_session_ttl says. It locks the
--- session and no lock: it decides nothing (I14).
+-- false if somebody else has locked the session, and for a second if it lives for less than half of p_session_ttl, so
+-- that it may not live as long as that. It locks the session and no lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
 RETURNS TABLE (ticket bigint, ahead int, remaining_us bigint, circle text, served bigint, kept boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
@@ -16,6 +16,13 @@ DECLARE
   me    uuid := session_of(p_session_key);
   alive boolean := require_read_committed() AND keep_session(p_session_key, p_holder, p_session_ttl);
 BEGIN
+  IF NOT alive THEN
+    BEGIN
+      alive := outlive_session(me, p_holder, p_session_ttl) AND touch_session(me, p_holder, p_session_ttl);
+    EXCEPTION WHEN lock_not_available THEN
+      alive := false;
+    END;
+  END IF;
   RETURN QUERY
     WITH every AS MATERIALIZED (
       SELECT q AS w, q.ticket, q.name FROM waiters q WHERE q.session_id = me),

@@ -492,8 +492,24 @@ var ofWhatIsSaid = []mutant{
 		{schema, "    OR outlive_session(w.session_id, w.holder, p_session_ttl);", "    OR true;"},
 	}, integration, "^TestI9_ATicketCountsThough"},
 	{"I9 tickets are written while their session is swept", []edit{
-		{schema, "      OR outlive_session(session_of(p_session_key), p_holders[1], p_session_ttl);", "      OR true;"},
+		{schema, "      OR outlive_session(session_of(p_session_key), label, p_session_ttl);", "      OR true;"},
 	}, integration, "^TestI9_ATicketCountsThough"},
+	{"I9 a ticket is written while its session is marked", []edit{
+		{schema, " AND s.alive_until > clock_timestamp() + p_session_ttl / 2 FOR KEY SHARE;", " FOR KEY SHARE;"},
+	}, integration, "^TestI9_ATicketCountsThough"},
+	{"I9 a request for a stuck lock keeps its session's row", []edit{
+		{schema, "  ok := p_name IS NULL OR give_way(p_name) AND await_head(p_name);", "  ok := true;"},
+	}, integration, "^TestI9_AStuckLock"},
+	{"I9 a look lets its session die", []edit{
+		{schema, "      alive := outlive_session(me, p_holder, p_session_ttl) AND touch_session(me, p_holder, " +
+			"p_session_ttl);", "      alive := false;"},
+	}, integration, "^TestI9_ALookWaits"},
+	{"I9 a request for many reads by subscript", []edit{
+		{schema, "  label text := (SELECT h FROM unnest(p_holders) h LIMIT 1);", "  label text := p_holders[1];"},
+	}, integration, "^TestI9_ATicketCountsThough"},
+	{"I13 a reader locks every slot that is free", []edit{
+		{schema, "CASE WHEN nxt.ticket = 0 THEN 1 ELSE 1000 END", "1000"},
+	}, integration, "^TestAReaderLocks"},
 	{"I9 a release of many reads by subscript", []edit{
 		{schema, "LATERAL release_otherwise(g.name, g.token, g.grant_id, g.slot, a.at, true) o",
 			"LATERAL release_otherwise(p_names[a.n], g.token, g.grant_id, g.slot, a.at, true) o"},
