@@ -9,6 +9,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/build"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -39,10 +40,7 @@ func newVersion(o *cli.Options) *cobra.Command {
 				}
 			}
 			return o.Show(cmd, v, func(w *cli.Page) {
-				revision := v.Revision
-				if v.Modified {
-					revision += " (modified)"
-				}
+				revision := v.Revision + shown.Either(v.Modified, " (modified)", "")
 				cli.DrawFields(w, [][2]string{
 					{"pglock-admin", v.Version}, {"revision", revision}, {"built with", v.Go + " " + v.Platform},
 					{"schema needed", fmt.Sprintf("version %d", v.SchemaVersion)},

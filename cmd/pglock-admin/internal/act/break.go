@@ -210,17 +210,13 @@ func toBreak(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, b brea
 }
 
 func factsToBreak(l look.LockView) [][2]string {
-	waiting := "nobody"
-	if l.LockInfo.Waiting > 0 {
-		waiting = fmt.Sprint(l.LockInfo.Waiting)
-	}
 	return [][2]string{
 		{"lock", shown.Name(l.Name)},
 		{"holder", shown.Text(l.Holder)},
 		{"token", fmt.Sprint(int64(l.Token))},
 		{"held for", shown.Age(lists.HeldFor(l.LockInfo))},
 		{"lease", fmt.Sprintf("%s of %s left", shown.Age(l.LockInfo.Remaining), shown.Duration(l.LockInfo.TTL))},
-		{"waiting", waiting},
+		{"waiting", shown.Either(l.LockInfo.Waiting > 0, fmt.Sprint(l.LockInfo.Waiting), "nobody")},
 	}
 }
 
@@ -297,10 +293,7 @@ func drawBroken(w *cli.Page, o *cli.Options, v BreakView) {
 	default:
 		fmt.Fprintf(w, "\nThe lock is held now:\n\n")
 		for _, h := range v.Now {
-			since := "as before"
-			if h.Token > v.NewToken {
-				since = "was next in the queue"
-			}
+			since := shown.Either(h.Token > v.NewToken, "was next in the queue", "as before")
 			fmt.Fprintf(w, "● %s has token %d (%s)\n", shown.Text(h.Holder), int64(h.Token), since)
 		}
 		fmt.Fprintln(w)

@@ -12,17 +12,12 @@ import (
 
 // resourceText is a guard's resource, with /<column> if each row has its own.
 func resourceText(g GuardView) string {
-	if g.Key == "" {
-		return shown.Text(g.Resource)
-	}
-	return shown.Text(g.Resource + "/<" + g.Key + ">")
+	return shown.Text(g.Resource + shown.Either(g.Key == "", "", "/<"+g.Key+">"))
 }
 
 func coveredText(g GuardView) string {
-	if g.Covered == 1 {
-		return "itself alone"
-	}
-	return fmt.Sprintf("%d tables: itself, its partitions and its children", g.Covered)
+	return shown.Either(g.Covered == 1, "itself alone",
+		fmt.Sprintf("%d tables: itself, its partitions and its children", g.Covered))
 }
 
 // addAgain is the command that makes a guard, and that adds what it lacks.
@@ -50,10 +45,7 @@ func drawGuarded(w *cli.Page, o *cli.Options, v GuardedView) {
 		fmt.Fprintln(w, "It is a part of another table, whose guard it is under: pglock-admin guard list"+o.Same())
 		return
 	}
-	one := v.Resource
-	if v.Key != "" {
-		one += "/…"
-	}
+	one := v.Resource + shown.Either(v.Key == "", "", "/…")
 	cli.DrawFields(w, [][2]string{
 		{"resource", resourceText(v.GuardView)}, {"covers", coveredText(v.GuardView)},
 		{"in Go", shown.Text("fencedstore.Fence{Lease: lease, Resource: " + strconv.Quote(one) + "}")},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/timeline"
 	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // result is a write as the final ledger shows it.
@@ -65,12 +66,8 @@ type scene struct {
 // and write; A continues and writes what it computed long ago.
 func (p *performance) act(ctx context.Context, number int, fenced bool) error {
 	s := &scene{performance: p, pace: p.pace(), act: number, fenced: fenced, balance: &timeline.Row{Label: "balance"}}
-	title := "without the fence"
-	if fenced {
-		title = "with the fence"
-	}
-	p.stage.print("\n%s  %s starts at %d", p.stage.style(styleTitle, fmt.Sprintf("ACT %d, %s", number, title)),
-		p.account, opening)
+	title := fmt.Sprintf("ACT %d, %s", number, actTitle(fenced))
+	p.stage.print("\n%s  %s starts at %d", p.stage.style(styleTitle, title), p.account, opening)
 	p.stage.print("deposits: %s", p.list())
 	if err := setBalance(ctx, p.pool, p.schema, p.account, opening); err != nil {
 		return err
@@ -109,6 +106,8 @@ func (p *performance) act(ctx context.Context, number int, fenced bool) error {
 	}
 	return s.finish(ctx)
 }
+
+func actTitle(fenced bool) string { return shown.Either(fenced, "with the fence", "without the fence") }
 
 func (p *performance) list() string {
 	var all []string
@@ -240,11 +239,8 @@ func (s *scene) firstGoesOn(ctx context.Context) error {
 	if err := a.send(s.write(0)); err != nil {
 		return err
 	}
-	on := "is continued (SIGCONT) where it stopped"
-	if !s.fenced {
-		on = "is continued (SIGCONT); like most programs it checks nothing now"
-	}
-	s.stage.tell("A", on, nil)
+	s.stage.tell("A", shown.Either(s.fenced, "is continued (SIGCONT) where it stopped",
+		"is continued (SIGCONT); like most programs it checks nothing now"), nil)
 	if err := a.signal(syscall.SIGCONT); err != nil {
 		return err
 	}
@@ -271,10 +267,8 @@ func (s *scene) firstGoesOn(ctx context.Context) error {
 		s.stage.tell("", s.stage.style(styleBad, r.Message), nil)
 		return nil
 	}
-	lost := fmt.Sprintf("deposits of %d are DESTROYED", s.total()-opening-s.deposits[0])
-	if s.workers == 2 {
-		lost = fmt.Sprintf("B's deposit of %d is DESTROYED", s.deposits[1])
-	}
+	lost := shown.Either(s.workers == 2, fmt.Sprintf("B's deposit of %d is DESTROYED", s.deposits[1]),
+		fmt.Sprintf("deposits of %d are DESTROYED", s.total()-opening-s.deposits[0]))
 	s.stage.tell("A", fmt.Sprintf("writes %d, which is accepted: %s", r.Wrote, s.stage.style(styleBad, lost)),
 		func(now time.Duration) {
 			s.rows[0].End(now)

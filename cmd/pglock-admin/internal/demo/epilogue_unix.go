@@ -40,15 +40,12 @@ func (p *performance) epilogue() {
 	p.stage.print("\n%s  every deposit counted, %s must hold %d\n%s", p.stage.style(styleTitle, "LEDGER"), p.account,
 		p.total(), t.Render())
 	for i, o := range p.outcomes {
-		name, verdict := "without the fence", p.stage.style(styleGood, timeline.Written+" right")
-		if i == 1 {
-			name = "with the fence"
-		}
+		verdict := p.stage.style(styleGood, timeline.Written+" right")
 		if o.balance != p.total() {
 			verdict = p.stage.style(styleBad, fmt.Sprintf("%s wrong, %d is lost", timeline.Refused,
 				p.total()-o.balance))
 		}
-		p.stage.print("  %-18s expected %d, actual %d  %s", name, p.total(), o.balance, verdict)
+		p.stage.print("  %-18s expected %d, actual %d  %s", actTitle(i == 1), p.total(), o.balance, verdict)
 	}
 	database := "postgres://…"
 	if p.server.Kind() == pgserver.KindURL {

@@ -77,10 +77,8 @@ func diagnosed(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, asEngine
 	}
 	v.Findings, err = engine.Try(ctx, o.Config.ConnConfig)
 	v.Attention = attention(v.Findings)
-	v.Verdict = "As far as a trial can tell, locks are safe on this server."
-	if len(v.Attention) > 0 {
-		v.Verdict = "Locks are not safe on this server."
-	}
+	v.Verdict = shown.Either(len(v.Attention) > 0, "Locks are not safe on this server.",
+		"As far as a trial can tell, locks are safe on this server.")
 	if cli.StateOf(err) == "42501" {
 		err = &cli.Advised{Err: err, Code: cli.ExitPermission, Hint: "let an administrator run: GRANT CREATE ON " +
 			"DATABASE " + pgx.Identifier{o.Config.ConnConfig.Database}.Sanitize() + " TO " +
@@ -127,10 +125,7 @@ func drawDoctor(w *cli.Page, v DoctorView) {
 		}
 	}
 	for _, f := range v.Findings {
-		mark := string(f.Level)
-		if f.Level == lockadmin.FindingDepends {
-			mark = "–"
-		}
+		mark := shown.Either(f.Level == lockadmin.FindingDepends, "–", string(f.Level))
 		item, value := shown.Text(f.Item), shown.Text(f.Value)
 		if start := markWidth + width + 2; utf8.RuneCountInString(item) <= width && start+
 			utf8.RuneCountInString(value) <= most {

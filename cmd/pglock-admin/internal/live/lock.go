@@ -69,10 +69,7 @@ func (m *liveModel) drawHeld() []string {
 	lines := []string{""}
 	if len(v.Holders) == 0 {
 		lines = append(lines, "○ nobody holds it")
-		ended := "its lease ran out"
-		if !v.Lock.EndedAt.IsZero() {
-			ended = "ended " + cli.Moment(v.Lock.EndedAt)
-		}
+		ended := shown.Either(v.Lock.EndedAt.IsZero(), "its lease ran out", "ended "+cli.Moment(v.Lock.EndedAt))
 		token := fmt.Sprintf("token %d", int64(v.Lock.Token))
 		for _, line := range flow(width-2, "last holder "+cellText(v.Lock.Holder), token, ended) {
 			lines = append(lines, "  "+line)
@@ -85,14 +82,8 @@ func (m *liveModel) drawHeld() []string {
 			mark, line = "▶ ", liveReverse(line)
 		}
 		lines = append(lines, mark+line)
-		slot := ""
-		if h.Slot > 0 {
-			slot = fmt.Sprintf("slot %d", h.Slot)
-		}
-		rail := "  "
-		if len(v.Waiters) > 0 {
-			rail = "│ "
-		}
+		slot := shown.Either(h.Slot > 0, fmt.Sprintf("slot %d", h.Slot), "")
+		rail := shown.Either(len(v.Waiters) > 0, "│ ", "  ")
 		left := fmt.Sprintf("%s %s of %s left", look.LeaseCell(h.LockInfo, m.shot.lives[keyOf(h.LockInfo)], 10),
 			shown.Age(h.LockInfo.Remaining), shown.Duration(h.LockInfo.TTL))
 		for _, detail := range flow(width-2, left,
@@ -117,14 +108,9 @@ func (m *liveModel) drawLine() (lines []string) {
 		if n == len(v.Waiters)-1 && more <= 0 {
 			arm, rail = "└─ ", "   "
 		}
-		mode := ""
-		if q.Mode != v.Lock.Mode || q.Limit != v.Lock.Limit || q.Subtree != v.Lock.Subtree {
-			mode = look.ModeText(q.Mode, q.Limit, q.Subtree)
-		}
-		dead := ""
-		if !q.Alive {
-			dead = look.PassedOver
-		}
+		same := q.Mode == v.Lock.Mode && q.Limit == v.Lock.Limit && q.Subtree == v.Lock.Subtree
+		mode := shown.Either(same, "", look.ModeText(q.Mode, q.Limit, q.Subtree))
+		dead := shown.Either(q.Alive, "", look.PassedOver)
 		place := fitRight(strconv.Itoa(q.Place), places) + ". "
 		pieces := []string{"waits " + shown.Age(q.Waiting), mode, dead}
 		room := width - 3 - cells(place)

@@ -134,27 +134,22 @@ func (m *liveModel) columns() []liveColumn {
 		{holderColumn, 6, 16, false, func(i pglock.LockInfo) string { return cellText(i.Holder) }},
 		{"TOKEN", 1, 6, true, func(i pglock.LockInfo) string { return strconv.FormatInt(int64(i.Token), 10) }},
 		{"HELD", first(byAge, 5), 6, true, func(i pglock.LockInfo) string {
-			return either(i.Held, shown.Age(lists.HeldFor(i)), "-")
+			return shown.Either(i.Held, shown.Age(lists.HeldFor(i)), "-")
 		}},
 		{"LEASE", 2, 10, false, func(i pglock.LockInfo) string {
-			return either(i.Held, look.LeaseCell(i, m.shot.lives[keyOf(i)], 10), "")
+			return shown.Either(i.Held, look.LeaseCell(i, m.shot.lives[keyOf(i)], 10), "")
 		}},
-		{"LEFT", 8, 5, true, func(i pglock.LockInfo) string { return either(i.Held, shown.Age(i.Remaining), "FREE") }},
+		{"LEFT", 8, 5, true, func(i pglock.LockInfo) string {
+			return shown.Either(i.Held, shown.Age(i.Remaining), "FREE")
+		}},
 		{"QUEUE", 7, 5, true, func(i pglock.LockInfo) string {
-			return either(i.Waiting > 0, strconv.Itoa(i.Waiting), "-")
+			return shown.Either(i.Waiting > 0, strconv.Itoa(i.Waiting), "-")
 		}},
 		{"WAIT", first(byWait, 3), 5, true, func(i pglock.LockInfo) string {
-			return either(i.Waiting > 0, shown.Age(i.LongestWait), "-")
+			return shown.Either(i.Waiting > 0, shown.Age(i.LongestWait), "-")
 		}},
 		{"RATE/s", first(byRate, 4), 6, true, func(i pglock.LockInfo) string { return m.rates.text(keyOf(i)) }},
 	}
-}
-
-func either(is bool, text, otherwise string) string {
-	if is {
-		return text
-	}
-	return otherwise
 }
 
 const liveGap = 2
@@ -216,10 +211,7 @@ func (m *liveModel) drawTop() []string {
 		return []string{"", "  reading …"}
 	}
 	if len(m.shot.locks) == 0 {
-		text := "no lock is held"
-		if m.wish.match != "" {
-			text = "no lock fits the filter"
-		}
+		text := shown.Either(m.wish.match == "", "no lock is held", "no lock fits the filter")
 		return []string{"", fit("  "+text, m.width)}
 	}
 	columns, widths := m.table(width)

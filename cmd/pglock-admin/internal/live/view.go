@@ -78,14 +78,8 @@ func (m *liveModel) window(body []string, room int) []string {
 
 // header says what this is, where, and whether it is fresh.
 func (m *liveModel) header() []string {
-	title := "top"
-	if m.wish.name != "" {
-		title = "watch"
-	}
-	clock := m.now.UTC().Format("15:04:05") + " UTC"
-	if m.width < 60 {
-		clock = m.now.UTC().Format("15:04:05")
-	}
+	title := shown.Either(m.wish.name == "", "top", "watch")
+	clock := m.now.UTC().Format("15:04:05") + shown.Either(m.width < 60, "", " UTC")
 	room := m.width - cells(title) - cells(clock) - 4
 	at := m.o.At.Now()
 	where := choose(room, cellLine(at.String()), cellLine(at.Server+"/"+at.Database))
@@ -175,13 +169,8 @@ func (m *liveModel) bottom() []string {
 	keys := choose(m.width, "↑↓ PgUp PgDn move   Enter open   w wait  a age  r rate   / filter   q quit",
 		"↑↓ Enter open  w a r sort  / filter  q quit", "↑↓ ⏎ open w a r sort / filter q quit", "q quit")
 	if m.wish.name != "" {
-		back, other := "", ""
-		if !m.watching {
-			back = "   Esc back"
-		}
-		if len(m.shot.lock.Holders) > 1 {
-			other = "   Tab other holder"
-		}
+		back := shown.Either(m.watching, "", "   Esc back")
+		other := shown.Either(len(m.shot.lock.Holders) > 1, "   Tab other holder", "")
 		keys = choose(m.width, "↑↓ PgUp PgDn scroll"+other+"   b break"+back+"   q quit",
 			strings.Join(strings.Fields("↑↓ "+other+" b break "+back+" q quit"), " "), "b break  q quit")
 	}

@@ -165,9 +165,7 @@ func drawLease(w *cli.Page, i pglock.LockInfo) {
 			cli.LeaseCells(i.Remaining, i.TTL, 10), shown.Age(i.Remaining), ttl), "", "holder"
 	}
 	metadata := string(i.Metadata)
-	if !shown.AllPrint(metadata) {
-		metadata = shown.Text(metadata)
-	}
+	metadata = shown.Either(shown.AllPrint(metadata), metadata, shown.Text(metadata))
 	cli.DrawFields(w, [][2]string{{"lock", shown.Name(i.Name)}, {"state", state}, {"lease", lease}, {"ttl", ttl},
 		{holder, shown.Text(i.Holder)}, {"mode", ModeText(i.Mode, i.Limit, i.Subtree)}, {"session", i.Session},
 		{"token", strconv.FormatInt(int64(i.Token), 10)}, {"acquired", cli.Moment(i.AcquiredAt)},

@@ -207,10 +207,7 @@ func heldByOthers(o *cli.Options, e *errand, err error) error {
 			"is next", shown.Name(e.name))
 		tells = "why"
 	}
-	hint := "--wait with a longer duration"
-	if e.try || e.wait == 0 {
-		hint = "--wait 10m, to wait for it"
-	}
+	hint := shown.Either(e.try || e.wait == 0, "--wait 10m, to wait for it", "--wait with a longer duration")
 	return ending(e.heldCode, hint+"; pglock-admin "+tells+" "+shown.Name(e.name)+o.Same()+" tells more",
 		"%s; COMMAND has not run", text)
 }
@@ -288,11 +285,9 @@ func (r *runner) mark(ctx context.Context) error {
 			return nil
 		}
 	}
-	text := fmt.Sprintf("COMMAND has succeeded, but %s is not recorded as done", shown.Word(r.errand.record))
-	if errors.Is(err, pglock.ErrOutcomeUnknown) {
-		text = fmt.Sprintf("COMMAND has succeeded, but nobody knows whether %s is recorded as done",
-			shown.Word(r.errand.record))
-	}
+	text := fmt.Sprintf(shown.Either(errors.Is(err, pglock.ErrOutcomeUnknown),
+		"COMMAND has succeeded, but nobody knows whether %s is recorded as done",
+		"COMMAND has succeeded, but %s is not recorded as done"), shown.Word(r.errand.record))
 	return &cli.Advised{Text: text, Err: cli.Because(ctx, err), Code: ExitUnmarked, Final: true,
 		Hint: "look at what COMMAND has done: the next run may run it again"}
 }

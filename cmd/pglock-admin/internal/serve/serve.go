@@ -151,13 +151,8 @@ func firstLook(ctx context.Context, o *cli.Options, pool *pgxpool.Pool, breaks b
 }
 
 func drawServing(w *cli.Page, v serveView) {
-	what, who := "It changes nothing.", "Everybody who reaches it sees it."
-	if v.CanBreak {
-		what = "People may break locks there."
-	}
-	if v.Auth {
-		who = "It asks for a name and a password."
-	}
+	what := shown.Either(v.CanBreak, "People may break locks there.", "It changes nothing.")
+	who := shown.Either(v.Auth, "It asks for a name and a password.", "Everybody who reaches it sees it.")
 	fmt.Fprintf(w, "the page is at %s\n%s\n", v.URL, cli.Wrapped(what+" "+who+" Ctrl-C ends it.", cli.TextWidth(w)))
 }
 
