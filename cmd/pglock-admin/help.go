@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -20,22 +21,14 @@ const (
 // help writes the help of a command, as wide as the terminal.
 func help(cmd *cobra.Command, _ []string) {
 	out := cmd.OutOrStdout()
-	width := cli.Columns(out)
-	if width == 0 {
-		width = helpWidth
-	}
-	width = min(width, mostHelpWidth)
+	width := min(cmp.Or(cli.Columns(out), helpWidth), mostHelpWidth)
 	usage := cmd.UsageString()
 	for _, flags := range []*pflag.FlagSet{cmd.LocalFlags(), cmd.InheritedFlags()} {
 		if all := strings.TrimRight(flags.FlagUsages(), "\n"); all != "" {
 			usage = strings.Replace(usage, all, strings.TrimRight(flags.FlagUsagesWrapped(width), "\n"), 1)
 		}
 	}
-	about := cmd.Long
-	if about == "" {
-		about = cmd.Short
-	}
-	fmt.Fprintf(out, "%s\n\n%s", reflow(about, width), usage)
+	fmt.Fprintf(out, "%s\n\n%s", reflow(cmp.Or(cmd.Long, cmd.Short), width), usage)
 }
 
 // reflow wraps the paragraphs of a text to a width. A line that begins with a space is a paragraph.

@@ -1,6 +1,7 @@
 package act
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,9 +75,7 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 				return cli.UsageErrorf(fmt.Sprintf("pglock-admin break %s --reason \"why\"%s", what, o.Same()),
 					"--reason is empty: the history must say why the lease was ended")
 			}
-			if b.by == "" {
-				b.by = cli.Actor()
-			}
+			b.by = cmp.Or(b.by, cli.Actor())
 			b.token, b.given = pglock.Token(token), cmd.Flags().Changed("token")
 			if cmd.Flags().Changed("session") {
 				if b.given {

@@ -1,6 +1,7 @@
 package act
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -37,10 +38,7 @@ You need the role pglock_admin.`,
   pglock-admin record --level all --keep 30d`,
 		Annotations: cli.ForOperators,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			opts := []lockadmin.HistoryOption{lockadmin.WithChanger(cli.Actor())}
-			if by != "" {
-				opts[0] = lockadmin.WithChanger(by)
-			}
+			opts := []lockadmin.HistoryOption{lockadmin.WithChanger(cmp.Or(by, cli.Actor()))}
 			if cmd.Flags().Changed("level") {
 				if l := lockadmin.HistoryLevel(level); l != lockadmin.HistoryLosses && l != lockadmin.HistoryAll {
 					return cli.UsageErrorf("--level all", "--level is %s: it must be losses or all",

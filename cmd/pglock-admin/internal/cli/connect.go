@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,12 +43,7 @@ func (o *Options) Aim(cmd *cobra.Command) error {
 }
 
 // url is the connection string; empty means the PG* variables.
-func (o *Options) url() string {
-	if o.DatabaseURL != "" {
-		return o.DatabaseURL
-	}
-	return o.Getenv("DATABASE_URL")
-}
+func (o *Options) url() string { return cmp.Or(o.DatabaseURL, o.Getenv("DATABASE_URL")) }
 
 func (o *Options) source() string {
 	switch {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -53,9 +54,7 @@ func (o *Options) Elsewhere(command, database string) string {
 // There writes a command for another schema or another database of the server; "" is the same.
 func (o *Options) There(command, schema, database string) string {
 	there := *o
-	if schema != "" {
-		there.Schema = schema
-	}
+	there.Schema = cmp.Or(schema, o.Schema)
 	if database != "" {
 		return there.Elsewhere(command, database)
 	}
