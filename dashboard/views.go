@@ -192,8 +192,7 @@ func viewSession(s lockadmin.Session) sessionView {
 		LastHeartbeat: s.LastHeartbeat, PID: s.PID, User: s.User, Application: s.Application,
 		Client: s.Client, State: s.State}
 	if !s.LastHeartbeat.IsZero() {
-		silent := s.Silent.Milliseconds()
-		v.SinceHeartbeat = &silent
+		v.SinceHeartbeat = new(s.Silent.Milliseconds())
 	}
 	return v
 }
@@ -205,35 +204,31 @@ type sessionsView struct {
 	More     bool          `json:"more"`
 }
 
-// eventView is an event in JSON. Of what is no tenure it has no times but At.
+// eventView is an event in JSON, with the fields of a lockadmin.HistoryEntry. Of what is no tenure it has no times but
+// At.
 type eventView struct {
 	ID        int64               `json:"id,string"`
+	At        time.Time           `json:"at"`
 	Kind      lockadmin.EventKind `json:"kind"`
 	Lock      string              `json:"lock"`
-	Slot      int                 `json:"slot"`
-	Mode      pglock.Mode         `json:"mode"`
-	Limit     int                 `json:"limit"`
-	Subtree   bool                `json:"subtree"`
 	Token     pglock.Token        `json:"token,string"`
 	NewToken  pglock.Token        `json:"new_token,string"`
 	Holder    string              `json:"holder"`
-	Session   string              `json:"session"`
-	GrantedAt time.Time           `json:"granted_at,omitzero"`
-	EndedAt   time.Time           `json:"ended_at,omitzero"`
-	At        time.Time           `json:"at"`
 	Actor     string              `json:"actor"`
 	DBUser    string              `json:"db_user"`
 	Reason    string              `json:"reason"`
 	Resource  string              `json:"resource"`
+	Session   string              `json:"session"`
+	Slot      int                 `json:"slot"`
+	Mode      pglock.Mode         `json:"mode"`
+	Limit     int                 `json:"limit"`
+	GrantedAt time.Time           `json:"granted_at,omitzero"`
+	EndedAt   time.Time           `json:"ended_at,omitzero"`
+	Subtree   bool                `json:"subtree"`
+	Number    int64               `json:"-"`
 }
 
-func viewEvent(e lockadmin.HistoryEntry) eventView {
-	return eventView{ID: e.ID, Kind: e.Kind, Lock: e.Lock, Slot: e.Slot, Mode: e.Mode,
-		Limit: e.Limit, Subtree: e.Subtree,
-		Token: e.Token, NewToken: e.NewToken, Holder: e.Holder, Session: e.Session,
-		GrantedAt: e.GrantedAt, EndedAt: e.EndedAt, At: e.At, Actor: e.Actor, DBUser: e.DBUser, Reason: e.Reason,
-		Resource: e.Resource}
-}
+func viewEvent(e lockadmin.HistoryEntry) eventView { return eventView(e) }
 
 // historyView is the answer of api/history.
 type historyView struct {
