@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/pause"
 )
 
 const (
@@ -56,7 +58,8 @@ func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Iden
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy must not keep events back
 	w.WriteHeader(http.StatusOK)
 	s := stream{w: w, control: c, beginning: d.beginning(who), life: d.life, pace: d.pace}
-	defer s.endWrites()()
+	// ends a write to a slow reader when the Dashboard is closed; if it fails, the deadline of the piece does
+	defer pause.After(d.life, func() { _ = c.SetWriteDeadline(time.Now().Add(lastPiece)) })()
 	s.run(r.Context(), f)
 	return nil
 }
@@ -68,22 +71,6 @@ type stream struct {
 	beginning []byte
 	life      context.Context // of the Dashboard
 	pace      pace
-}
-
-// endWrites ends a write to a slow reader when the Dashboard is closed. The function that it returns undoes that, and
-// must be called.
-func (s *stream) endWrites() (undo func()) {
-	done := make(chan struct{})
-	stop := context.AfterFunc(s.life, func() {
-		defer close(done)
-		// if this fails, the deadline of the piece ends the write
-		_ = s.control.SetWriteDeadline(time.Now().Add(lastPiece))
-	})
-	return func() {
-		if !stop() {
-			<-done
-		}
-	}
 }
 
 // run writes events until one of the two contexts ends, the reader is too slow, or the time is up.

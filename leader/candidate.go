@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/refuse"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -140,7 +141,7 @@ func (c *Candidate) end() {
 
 // campaign waits until this candidate leads. Only ctx ends it, or a failure that would come again and again.
 func (c *Candidate) campaign(ctx context.Context) (*pglock.Lease, error) {
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+	for wait := firstPause; ; wait = min(2*wait, lastPause) {
 		lease, err := c.acquire(ctx)
 		switch {
 		case err == nil:
@@ -152,10 +153,7 @@ func (c *Candidate) campaign(ctx context.Context) (*pglock.Lease, error) {
 			return nil, failure.At(ctx, err, "leader: run for lock %q", c.name)
 		}
 		c.fail(err)
-		select {
-		case <-time.After(pause/2 + rand.N(pause/2)):
-		case <-ctx.Done():
-		}
+		pause.Exactly(ctx, wait/2+rand.N(wait/2))
 	}
 }
 
@@ -237,9 +235,9 @@ func (c *Candidate) call(ctx context.Context, lease *pglock.Lease, fn work) (tol
 	c.lease, c.stop, c.since = lease, stop, time.Now()
 	c.told, c.ended = time.Time{}, time.Time{} // before anything can note them: the lease may be lost already
 	c.mu.Unlock()
-	defer after(ctx, func() { stop(context.Cause(ctx)) })()
-	defer after(working, func() { c.note(&c.told) })()
-	defer after(lease.Context(), func() { c.note(&c.ended) })()
+	defer pause.After(ctx, func() { stop(context.Cause(ctx)) })()
+	defer pause.After(working, func() { c.note(&c.told) })()
+	defer pause.After(lease.Context(), func() { c.note(&c.ended) })()
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -259,17 +257,6 @@ func (c *Candidate) takeWish() *wish {
 	w := c.wish
 	c.wish = nil
 	return w
-}
-
-// after calls f in a goroutine once ctx has ended. The function that it returns prevents that, or waits for f.
-func after(ctx context.Context, f func()) (join func()) {
-	done := make(chan struct{})
-	cancel := context.AfterFunc(ctx, func() { defer close(done); f() })
-	return func() {
-		if !cancel() {
-			<-done
-		}
-	}
 }
 
 // note notes that it is now the moment at.

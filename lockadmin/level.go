@@ -101,7 +101,7 @@ func (a *Admin) SetHistory(ctx context.Context, opts ...HistoryOption) (HistoryS
 		if err == nil {
 			return s, nil
 		}
-		inUse = protocol.LockedOut(err) || inUse && (ctx.Err() != nil || outOfTime(ctx))
+		inUse = protocol.LockedOut(err) || inUse && (ctx.Err() != nil || pause.OutOfTime(ctx))
 		if inUse && pause.Exactly(ctx, pauseAfterTry) {
 			continue
 		}

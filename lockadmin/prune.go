@@ -83,7 +83,7 @@ func (a *Admin) Prune(ctx context.Context, opts ...PruneOption) (Pruned, error) 
 		return Pruned{}, err
 	}
 	if err := p.run(ctx); err != nil {
-		if protocol.LockedOut(err) || p.inUse && outOfTime(ctx) {
+		if protocol.LockedOut(err) || p.inUse && pause.OutOfTime(ctx) {
 			err = fmt.Errorf("%w: %w", ErrInUse, err)
 		}
 		return p.done, failed(ctx, err, "prune")
@@ -187,10 +187,4 @@ func (a *Admin) inTime(ctx context.Context, f func(pgx.Tx) error) error {
 		}
 		return f(tx)
 	})
-}
-
-// outOfTime reports whether ctx's time limit ended a statement.
-func outOfTime(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ok && time.Until(deadline) < 100*time.Millisecond
 }

@@ -3,7 +3,7 @@ package main
 // ofHistory are the faults of the history and of its check.
 var ofHistory = []mutant{
 	{"a level that is not changed in time is not said to be in use", []edit{
-		{"lockadmin/level.go", "inUse && (ctx.Err() != nil || outOfTime(ctx))", "inUse && ctx.Err() != nil"},
+		{"lockadmin/level.go", "inUse && (ctx.Err() != nil || pause.OutOfTime(ctx))", "inUse && ctx.Err() != nil"},
 	}, "./lockadmin", "^TestATableInUse"},
 	{"history: a release is not recorded", []edit{
 		{schema, "      NEW.grants = OLD.grants AND NEW.token = OLD.token AND NEW.expires_at = '-infinity'\n      OR ",

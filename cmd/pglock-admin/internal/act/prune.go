@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -79,15 +80,10 @@ You need the role pglock_admin.`,
 	return cmd
 }
 
-// outOfTime reports whether --timeout ended a statement, rather than an administrator.
-func outOfTime(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ok && time.Until(deadline) < 100*time.Millisecond
-}
-
 // explainPrune says what prune has removed before the error, and gives advice.
 func explainPrune(ctx context.Context, o *cli.Options, v PruneView, err error) error {
-	late := cli.StateOf(err) == "57014" && outOfTime(ctx) || errors.Is(ctx.Err(), context.DeadlineExceeded)
+	// --timeout ended a statement, rather than an administrator
+	late := cli.StateOf(err) == "57014" && pause.OutOfTime(ctx) || errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
 	case errors.Is(err, lockadmin.ErrInUse):
 		return cli.Errorf(cli.ExitFailure, "a quieter time, or a longer --timeout. prune waits for VACUUM, and for "+
