@@ -134,9 +134,7 @@ func GuardTable(ctx context.Context, db DB, table string, opts ...TableOption) e
 	if err != nil {
 		return err
 	}
-	var made int
-	err = db.QueryRow(ctx, protocol.GuardTable(c.schema),
-		table, c.resource, c.key).Scan(&made)
+	err = db.QueryRow(ctx, protocol.GuardTable(c.schema), table, c.resource, c.key).Scan(new(int))
 	return tableError(ctx, "guard", table, c.schema, err)
 }
 
@@ -147,18 +145,17 @@ func UnguardTable(ctx context.Context, db DB, table string, opts ...TableOption)
 	if err != nil {
 		return err
 	}
-	var dropped int
-	err = db.QueryRow(ctx, protocol.UnguardTable(c.schema), table).Scan(&dropped)
+	err = db.QueryRow(ctx, protocol.UnguardTable(c.schema), table).Scan(new(int))
 	return tableError(ctx, "unguard", table, c.schema, err)
 }
 
 // TableGuard describes a guarded table.
 type TableGuard struct {
-	Table    string // with its schema
-	Resource string
-	Key      string // the key column; "" when the table has one resource
-	Covered  int    // tables under this guard: itself, its partitions and its children
-	Problem  string // what is missing, "" when nothing is; GuardTable again adds it
+	Table    string `json:"table"` // with its schema
+	Resource string `json:"resource,omitempty"`
+	Key      string `json:"key,omitempty"`     // the key column; "" when the table has one resource
+	Covered  int    `json:"covered"`           // tables under this guard: itself, its partitions and its children
+	Problem  string `json:"problem,omitempty"` // what is missing, "" when nothing is; GuardTable again adds it
 }
 
 // TableGuards lists the guarded tables of the database. Of the options only WithSchema matters.

@@ -19,13 +19,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-type GuardView struct {
-	Table    string `json:"table"`
-	Resource string `json:"resource,omitempty"`
-	Key      string `json:"key,omitempty"`     // the column by which each row has its own resource
-	Covered  int    `json:"covered"`           // tables: itself, its partitions and its children
-	Problem  string `json:"problem,omitempty"` // what is wrong with the guard
-}
+type GuardView = fencedstore.TableGuard
 
 type GuardsView struct {
 	Guards []GuardView `json:"guards"`
@@ -146,7 +140,7 @@ is what the guard lacks, for instance after a partition was made or a trigger wa
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.Looking(cmd.Context(), func(ctx context.Context, _ *lockadmin.Admin) error {
-				guards, err := readGuards(ctx, o.Pool, fencedstore.WithSchema(o.Schema))
+				guards, err := fencedstore.TableGuards(ctx, o.Pool, fencedstore.WithSchema(o.Schema))
 				if err != nil {
 					return err
 				}
@@ -261,7 +255,7 @@ func dropWhole(o *cli.Options, whole, part string) string {
 func compared(ctx context.Context, tx pgx.Tx, table string,
 	change func(context.Context, fencedstore.DB, string, ...fencedstore.TableOption) error,
 	opts ...fencedstore.TableOption) (name string, before, after []GuardView, err error) {
-	if before, err = readGuards(ctx, tx, opts...); err != nil {
+	if before, err = fencedstore.TableGuards(ctx, tx, opts...); err != nil {
 		return "", nil, nil, err
 	}
 	if err := change(ctx, tx, table, opts...); err != nil {
@@ -270,17 +264,8 @@ func compared(ctx context.Context, tx pgx.Tx, table string,
 	if err := tx.QueryRow(ctx, fullName, table).Scan(&name); err != nil {
 		return "", nil, nil, err
 	}
-	after, err = readGuards(ctx, tx, opts...)
+	after, err = fencedstore.TableGuards(ctx, tx, opts...)
 	return name, before, after, err
-}
-
-func readGuards(ctx context.Context, db fencedstore.DB, opts ...fencedstore.TableOption) ([]GuardView, error) {
-	guards, err := fencedstore.TableGuards(ctx, db, opts...)
-	views := []GuardView{}
-	for _, g := range guards {
-		views = append(views, GuardView(g))
-	}
-	return views, err
 }
 
 func guardOf(guards []GuardView, table string) (GuardView, bool) {
