@@ -62,11 +62,7 @@ type problem struct {
 }
 
 func (p problem) write(w http.ResponseWriter) {
-	body, err := json.Marshal(p)
-	if err != nil { // cannot happen: it has only strings and numbers
-		w.WriteHeader(p.Status)
-		return
-	}
+	body, _ := json.Marshal(p) // it has only strings and numbers
 	h := w.Header()
 	h.Set("Content-Type", ContentType)
 	h.Set("Cache-Control", "no-store")
@@ -99,17 +95,15 @@ func Refusal(resp *http.Response) error {
 	if err != nil {
 		rest = failing{err}
 	}
-	resp.Body = body{io.MultiReader(bytes.NewReader(read), rest), resp.Body}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(read), rest), resp.Body}
 	var p problem
 	if json.Unmarshal(read, &p) != nil || p.Type != TypeStaleToken {
 		return nil
 	}
 	return &RefusedError{Resource: p.Resource, Token: p.Token, LastToken: p.LastToken}
-}
-
-type body struct {
-	io.Reader
-	io.Closer
 }
 
 type failing struct{ err error }

@@ -62,7 +62,7 @@ func (w *Wait) String() string {
 // query shows what those who kept the transaction waiting do now.
 func (w *Wait) query() string {
 	if b := w.By[0]; b.PID == 0 {
-		return fmt.Sprintf("SELECT * FROM pg_prepared_xacts WHERE gid = %s", quoteLiteral(b.Prepared))
+		return "SELECT * FROM pg_prepared_xacts WHERE gid = '" + strings.ReplaceAll(b.Prepared, "'", "''") + "'"
 	} else if len(w.By) == 1 {
 		return fmt.Sprintf("SELECT * FROM pg_stat_activity WHERE pid = %d", b.PID)
 	}
@@ -72,8 +72,6 @@ func (w *Wait) query() string {
 	}
 	return fmt.Sprintf("SELECT * FROM pg_stat_activity WHERE pid IN (%s)", strings.Join(pids, ", "))
 }
-
-func quoteLiteral(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 // lookout finds out what a transaction waits for, while it waits. It does not look before three quarters of the time
 // limit have passed, so it costs other transactions nothing. Only while a transaction waits the server knows for whom,

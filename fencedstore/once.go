@@ -91,10 +91,9 @@ func (o opening) openOnce() (opening, error) {
 	}
 	var of, keep *string
 	if o.keep > 0 {
+		of = new(protocol.Timestamp(o.of))
 		// PostgreSQL 14 reads no interval of more than 2^31 of any unit.
-		moment := protocol.Timestamp(o.of)
-		seconds := fmt.Sprintf("%d.%06d", o.keep/time.Second, o.keep%time.Second/time.Microsecond)
-		of, keep = &moment, &seconds
+		keep = new(fmt.Sprintf("%d.%06d", o.keep/time.Second, o.keep%time.Second/time.Microsecond))
 	}
 	f := o.fences[0]
 	grant := hooks.Of(f).Export()

@@ -35,12 +35,10 @@ type passed struct {
 func (o opening) arguments(r *Receipt) []any {
 	var id, write, limit *string
 	if r != nil {
-		texts := [2]string{r.ID.String(), r.Write.String()}
-		id, write = &texts[0], &texts[1]
+		id, write = new(r.ID.String()), new(r.Write.String())
 	}
 	if o.limit > 0 {
-		text := protocol.Interval(o.limit)
-		limit = &text
+		limit = new(protocol.Interval(o.limit))
 	}
 	return append(slices.Clone(o.args), id, write, limit)
 }

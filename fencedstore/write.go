@@ -159,10 +159,6 @@ func (w *writing) end(ctx context.Context) {
 	if !w.doubt {
 		rows.putBack(w.home(), w.receipt)
 	}
-	w.dropHolds()
-}
-
-func (w *writing) dropHolds() {
 	for _, drop := range w.holds {
 		drop()
 	}

@@ -68,7 +68,7 @@ var ofExtensions = []mutant{
 	}, library, "^TestExtendNeeds"},
 
 	{"I16 a time limit is not told", []edit{
-		{"fencedstore/opening.go", "\tif o.limit > 0 {\n\t\ttext :=", "\tif o.limit < 0 {\n\t\ttext :="},
+		{"fencedstore/opening.go", "\tif o.limit > 0 {\n\t\tlimit =", "\tif o.limit < 0 {\n\t\tlimit ="},
 	}, store, "^TestI16_TimeLimit"},
 	{"I16 the server does not go by the time limit", []edit{
 		{schema, "CASE WHEN p_time_limit IS NULL THEN ms ELSE", "CASE WHEN true THEN ms ELSE"},
@@ -88,7 +88,7 @@ var ofExtensions = []mutant{
 			"stays := time.Until(f.Lease.Deadline())"},
 	}, store, "^TestTimeLimitOfOneWrite"},
 	{"a lease is long after its write", []edit{
-		{"fencedstore/write.go", "\tw.dropHolds()\n}", "}"},
+		{"fencedstore/write.go", "\tfor _, drop := range w.holds {\n\t\tdrop()\n\t}\n}", "}"},
 	}, store, "^TestWorkLonger|^TestTimeLimitExtends"},
 	{"a lower limit of the user is called the time limit", []edit{
 		{"fencedstore/timelimit.go", " ||\n\t\ttime.Since(p.At) < least-least/100 {", " || least < 0 {"},

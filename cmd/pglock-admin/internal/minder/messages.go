@@ -55,11 +55,7 @@ type Event struct {
 }
 
 // send writes a message as a line. If the other side is gone, whoever reads from it notices.
-func send(w io.Writer, message any) {
-	if line, err := json.Marshal(message); err == nil {
-		_, _ = w.Write(append(line, '\n'))
-	}
-}
+func send(w io.Writer, message any) { _ = json.NewEncoder(w).Encode(message) }
 
 // receive sends each message to the channel, and closes the channel when the other side is gone.
 func receive[T any](r io.Reader, messages chan<- T) {
