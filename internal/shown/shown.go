@@ -83,14 +83,19 @@ func Quote(s string) string {
 
 // write escapes a character that does not print.
 func write(b *strings.Builder, r rune) {
-	switch {
-	case Prints(r):
+	if Prints(r) {
 		b.WriteRune(r)
-	case r <= 0xffff:
-		fmt.Fprintf(b, `\u%04x`, r)
-	default:
-		fmt.Fprintf(b, `\U%08x`, r)
+	} else {
+		b.WriteString(Escaped(r))
 	}
+}
+
+// Escaped is a character as Go and YAML escape it.
+func Escaped(r rune) string {
+	if r <= 0xffff {
+		return fmt.Sprintf(`\u%04x`, r)
+	}
+	return fmt.Sprintf(`\U%08x`, r)
 }
 
 // Word writes a name within a sentence, in quotes if it could be read as a part of the sentence.

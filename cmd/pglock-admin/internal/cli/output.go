@@ -183,10 +183,8 @@ func escaped(s, format string) string {
 		switch {
 		case r == '\n' || shown.Prints(r):
 			b.WriteRune(r)
-		case r <= 0xffff:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		case format == outputYAML:
-			fmt.Fprintf(&b, `\U%08x`, r)
+		case r <= 0xffff, format == outputYAML:
+			b.WriteString(shown.Escaped(r))
 		default:
 			hi, lo := utf16.EncodeRune(r)
 			fmt.Fprintf(&b, `\u%04x\u%04x`, hi, lo)

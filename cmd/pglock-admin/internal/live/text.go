@@ -1,7 +1,6 @@
 package live
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -54,15 +53,11 @@ func evenCells(s string) (string, bool) {
 		cluster, _ := ansi.FirstGraphemeCluster(rest, ansi.GraphemeWidth)
 		rest = rest[len(cluster):]
 		for i, r := range cluster {
-			switch {
-			case i == 0 && evenRune(r):
+			if i == 0 && evenRune(r) {
 				b.WriteRune(r)
 				continue
-			case r <= 0xffff:
-				fmt.Fprintf(&b, `\u%04x`, r)
-			default:
-				fmt.Fprintf(&b, `\U%08x`, r)
 			}
+			b.WriteString(shown.Escaped(r))
 			same = false
 		}
 	}
@@ -186,6 +181,4 @@ func flow(width int, pieces ...string) (lines []string) {
 func liveBold(s string) string    { return ansi.NewStyle().Bold().Styled(s) }
 func liveFaint(s string) string   { return ansi.NewStyle().Faint().Styled(s) }
 func liveReverse(s string) string { return ansi.NewStyle().Reverse(true).Styled(s) }
-func liveAlarm(s string) string {
-	return ansi.NewStyle().Bold().ForegroundColor(ansi.Red).Styled(s)
-}
+func liveAlarm(s string) string   { return ansi.NewStyle().Bold().ForegroundColor(ansi.Red).Styled(s) }
