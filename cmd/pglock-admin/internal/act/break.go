@@ -135,15 +135,12 @@ func breakLock(o *cli.Options, cmd *cobra.Command, b breaking) error {
 		switch {
 		case errors.Is(err, pglock.ErrInvalid) && !b.given:
 			return nameOneOf(ctx, o, admin, b.name, b.reason, err)
-		case errors.Is(err, lockadmin.ErrNotHeld):
-			err := nothingBroken(ctx, o, admin, b.name, int64(b.token))
-			var own *cli.Advised
-			if asked && errors.As(err, &own) {
+		case err != nil:
+			why := Unbroken(ctx, o, admin, b.name, int64(b.token), err)
+			if own, is := errors.AsType[*cli.Advised](why); is && asked && errors.Is(err, lockadmin.ErrNotHeld) {
 				own.Text = "the lock has moved on since the question: " + own.Text
 			}
-			return err
-		case err != nil:
-			return lockFailed(o, err, b.name)
+			return why
 		}
 		view := BreakView{Broken: broken, Reason: b.reason, By: b.by}
 		if infos, err := admin.Holders(ctx, b.name); err == nil { // the break is done, even if this fails
