@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // answerWithin limits how long a client may take to read an answer.
@@ -80,10 +82,7 @@ func (d *Dashboard) serve(w http.ResponseWriter, r *http.Request) error {
 
 // methodIs refuses a request with another method, or with a body where there should be none.
 func methodIs(w http.ResponseWriter, r *http.Request, method string) error {
-	allow := method
-	if method == http.MethodGet {
-		allow = "GET, HEAD"
-	}
+	allow := shown.Either(method == http.MethodGet, "GET, HEAD", method)
 	switch {
 	case r.Method != method && !(method == http.MethodGet && r.Method == http.MethodHead):
 		w.Header().Set("Allow", allow)

@@ -83,9 +83,7 @@ func (c carried) header(r *http.Request) (http.Header, error) {
 	return header, nil
 }
 
-func (t *Transport) base() http.RoundTripper {
-	return cmp.Or(t.Base, http.DefaultTransport)
-}
+func (t *Transport) base() http.RoundTripper { return cmp.Or(t.Base, http.DefaultTransport) }
 
 // CloseIdleConnections closes those of Base, for http.Client.CloseIdleConnections.
 func (t *Transport) CloseIdleConnections() {

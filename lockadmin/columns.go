@@ -29,9 +29,7 @@ func only[T any](rows []T, err error) (one T, _ error) {
 }
 
 // null is zero for NULL.
-func null[T any](to *T) column[T] {
-	return func(value sql.Null[T]) { *to = value.V }
-}
+func null[T any](to *T) column[T] { return func(value sql.Null[T]) { *to = value.V } }
 
 // micros is a duration, which the server sends in microseconds; 0 for NULL.
 func micros(to *time.Duration) column[int64] {

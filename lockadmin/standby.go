@@ -9,6 +9,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // Standby says that a server is a standby, and how old the past is that it shows. It sees no connection of the primary,
@@ -104,11 +105,8 @@ func (l *look) standbyVerdict() {
 		h := l.Holders[0]
 		v.Text = say("As far as this standby knows, %s is held by %s, which got it %s ago", l.lock(), h.Holder,
 			h.HeldFor)
-		if h.SignedAt.IsZero() {
-			v.Text += ". No sign of life has arrived here since."
-		} else {
-			v.Text += say(". The last sign of life that has arrived here is %s old.", h.Silent)
-		}
+		v.Text += shown.Either(h.SignedAt.IsZero(), ". No sign of life has arrived here since.",
+			say(". The last sign of life that has arrived here is %s old.", h.Silent))
 	case len(l.Holders) > 1:
 		v.Text = say("As far as this standby knows, %s has %s.", l.lock(), count(len(l.Holders), "holder"))
 	case l.Last != nil && l.Last.EndedAt.IsZero():

@@ -167,10 +167,8 @@ func (l *look) breakStep(name string, token pglock.Token, holder, reason string)
 }
 
 func again(do, name string) Step {
-	if name == "" { // all
-		return Step{Do: do, Run: RunAdmin, Command: "why"}
-	}
-	return Step{Do: do, Run: RunAdmin, Command: "why " + shown.Name(name)}
+	all := name == ""
+	return Step{Do: do, Run: RunAdmin, Command: "why" + shown.Either(all, "", " "+shown.Name(name))}
 }
 
 // heartbeat is the process that serves a holder's heartbeat; nil if none is known.

@@ -154,9 +154,7 @@ func does(b Backend) string {
 
 // awaitsClient tells whether a process is in the middle of a statement and waits for what its program sends, as in COPY
 // FROM STDIN. Then it heeds neither a time limit nor pg_cancel_backend.
-func awaitsClient(b Backend) bool {
-	return b.State == "active" && b.WaitsFor == "Client: ClientRead"
-}
+func awaitsClient(b Backend) bool { return b.State == "active" && b.WaitsFor == "Client: ClientRead" }
 
 // statement is the last statement of a process, in one line.
 func statement(b Backend) string {

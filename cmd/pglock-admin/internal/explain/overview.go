@@ -61,16 +61,16 @@ func drawOverview(w *cli.Page, o *cli.Options, view overviewView, limit int) {
 				cmp.Or(s.Next.Paste, s.Why)})
 		}
 		t.Draw(w)
-		if first := view.Locks[0]; first.Why != "" {
-			todo := first.Why
-			if first.Next.Run == lockadmin.RunAdmin && strings.HasPrefix(first.Next.Command, "why ") {
-				todo = first.Next.Paste // the cause is there
-			}
-			fmt.Fprintf(w, "\nWhat to do: %s\n", todo)
-		} else {
-			fmt.Fprintf(w, "\nWhat to do: %s\n", strings.TrimSpace(shown.Line(first.Next.Do)+" "+first.Next.Paste))
+		first := view.Locks[0]
+		todo := first.Why
+		switch next := first.Next; {
+		case todo == "":
+			todo = strings.TrimSpace(shown.Line(next.Do) + " " + next.Paste)
+		case next.Run == lockadmin.RunAdmin && strings.HasPrefix(next.Command, "why "): // the cause is there
+			todo = next.Paste
 		}
-		if o.LeavesOut(view.Locks[0].Why + view.Locks[0].Next.Paste) {
+		fmt.Fprintf(w, "\nWhat to do: %s\n", todo)
+		if o.LeavesOut(first.Why + first.Next.Paste) {
 			fmt.Fprintf(w, "The commands leave out the password: %s.\n", cli.PasswordFirst)
 		}
 	}

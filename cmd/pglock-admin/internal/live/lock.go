@@ -177,12 +177,8 @@ func (m *liveModel) drawProcesses() []string {
 			if b.State == "active" && b.WaitsFor != "" {
 				state += ", waits for " + cellText(b.WaitsFor)
 			}
-			if b.Transaction > 0 {
-				open = "transaction open for " + shown.Age(b.Transaction)
-			}
-			if client = "local"; b.Client != "" {
-				client = cellText(b.Client)
-			}
+			open = shown.Either(b.Transaction > 0, "transaction open for "+shown.Age(b.Transaction), "")
+			client = shown.Either(b.Client == "", "local", cellText(b.Client))
 		}
 		pid, user := "pid "+look.PidText(b.PID), "user "+cellText(b.User)
 		lines = append(lines, hanging(flow(m.width-2, pid, look.ShortUse(b, cellText), cellText(b.Application), user,

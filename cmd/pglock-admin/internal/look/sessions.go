@@ -85,6 +85,4 @@ func drawSessions(w *cli.Page, view sessionsView, flags listFlags) {
 	flags.draw(w, t, "session", "nobody holds a lock or waits for one", view.More, last)
 }
 
-func orDash(s string) string {
-	return shown.Either(s == "", "-", shown.Text(s))
-}
+func orDash(s string) string { return shown.Either(s == "", "-", shown.Text(s)) }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -174,10 +175,7 @@ func (s *serving) certificates() (*tls.Config, error) {
 
 // url is the address of the page for a browser on this machine.
 func (s *serving) url(at net.Addr) string {
-	scheme := "http"
-	if s.cert != "" {
-		scheme = "https"
-	}
+	scheme := shown.Either(s.cert == "", "http", "https")
 	host, port, err := net.SplitHostPort(at.String())
 	if err != nil {
 		return at.String()
