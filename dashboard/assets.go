@@ -18,12 +18,9 @@ import (
 //go:embed assets
 var embedded embed.FS
 
-// files has everything that a browser loads besides data.
-type files struct {
-	page *template.Template
-	all  map[string]file // by the name below assets/
-}
+var page = template.Must(template.ParseFS(embedded, "assets/index.html"))
 
+// file is something that a browser loads besides the page and data.
 type file struct {
 	body []byte
 	kind string // its Content-Type
@@ -37,29 +34,20 @@ var kinds = map[string]string{
 	".svg": "image/svg+xml",
 }
 
-func readFiles() (*files, error) {
-	page, err := template.ParseFS(embedded, "assets/index.html")
-	if err != nil {
-		return nil, err
-	}
-	entries, err := embedded.ReadDir("assets")
-	if err != nil {
-		return nil, err
-	}
-	f := &files{page: page, all: make(map[string]file)}
+// readFiles has the files by their names below assets/.
+func readFiles() map[string]file {
+	entries, _ := embedded.ReadDir("assets") // what is embedded can be read
+	files := make(map[string]file)
 	for _, entry := range entries {
 		kind := kinds[path.Ext(entry.Name())]
 		if kind == "" {
 			continue // the page itself, notes and sources
 		}
-		body, err := embedded.ReadFile("assets/" + entry.Name())
-		if err != nil {
-			return nil, err
-		}
+		body, _ := embedded.ReadFile("assets/" + entry.Name())
 		sum := sha256.Sum256(body)
-		f.all[entry.Name()] = file{body, kind, `"` + hex.EncodeToString(sum[:12]) + `"`}
+		files[entry.Name()] = file{body, kind, `"` + hex.EncodeToString(sum[:12]) + `"`}
 	}
-	return f, nil
+	return files
 }
 
 // settings is what the template of the page gets.
@@ -72,18 +60,18 @@ type settings struct {
 
 func (d *Dashboard) servePage(w http.ResponseWriter, _ *http.Request, who Identity) error {
 	s := settings{Title: d.title, Place: d.admin.Place(), User: who.Name, CanBreak: who.MayBreak}
-	var page bytes.Buffer
-	if err := d.files.page.Execute(&page, s); err != nil {
+	var body bytes.Buffer
+	if err := page.Execute(&body, s); err != nil {
 		d.onError(err)
 		return refused(http.StatusInternalServerError, "The page cannot be made.")
 	}
-	writeBody(w, http.StatusOK, "text/html; charset=utf-8", page.Bytes())
+	writeBody(w, http.StatusOK, "text/html; charset=utf-8", body.Bytes())
 	return nil
 }
 
 // serveFile writes a file. A browser keeps it, and asks each time whether it is still the same.
 func (d *Dashboard) serveFile(w http.ResponseWriter, r *http.Request, _ Identity) error {
-	f, found := d.files.all[strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/"), "assets/")]
+	f, found := d.files[strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/"), "assets/")]
 	if !found {
 		return notFound
 	}

@@ -17,7 +17,7 @@ import (
 type Dashboard struct {
 	config
 	admin   *lockadmin.Admin
-	files   *files
+	files   map[string]file
 	server  []byte // what the page calls it, in JSON
 	routes  map[string]route
 	origins http.CrossOriginProtection
@@ -43,16 +43,9 @@ func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := readFiles()
-	if err != nil {
-		return nil, err
-	}
-	server, err := json.Marshal(cmp.Or(c.title, shown.Line(admin.Place().String())))
-	if err != nil {
-		return nil, err
-	}
+	server, _ := json.Marshal(cmp.Or(c.title, shown.Line(admin.Place().String()))) // a text
 	d := &Dashboard{
-		config: c, admin: admin, files: files, server: server,
+		config: c, admin: admin, files: readFiles(), server: server,
 		reads: make(chan struct{}, c.connections), breaks: make(chan struct{}, breaksAtOnce),
 	}
 	d.life, d.end = context.WithCancel(context.Background()) // the streams of many requests share what it ends

@@ -1,6 +1,10 @@
 package dashboard
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // The policy and the sizes for the tests.
 const (
@@ -32,13 +36,6 @@ func (d *Dashboard) Watched() (feeds, streams int) {
 }
 
 // Files names the files of the page.
-func Files() (names []string) {
-	f, err := readFiles()
-	if err != nil {
-		panic(err)
-	}
-	for name := range f.all {
-		names = append(names, name)
-	}
-	return names
+func Files() []string {
+	return slices.Collect(maps.Keys(readFiles()))
 }
