@@ -50,11 +50,6 @@ func (l *look) conclude() {
 		return cmp.Or(cmp.Compare(boolean(besides[a.Kind]), boolean(besides[b.Kind])),
 			cmp.Compare(rank[b.Severity], rank[a.Severity]))
 	})
-	for i, v := range l.Verdicts {
-		if v.Steps == nil {
-			l.Verdicts[i].Steps = []Step{}
-		}
-	}
 	l.Severity = l.Verdicts[0].Severity
 }
 
@@ -67,7 +62,10 @@ func (l *look) has(kind string) bool {
 	return slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return v.Kind == kind })
 }
 
-func (l *look) add(v Verdict) { l.Verdicts = append(l.Verdicts, v) }
+func (l *look) add(v Verdict) {
+	v.Steps = append([]Step{}, v.Steps...) // none is not null
+	l.Verdicts = append(l.Verdicts, v)
+}
 
 // lock is the lock's name within a sentence.
 func (l *look) lock() string { return word(l.Lock) }
