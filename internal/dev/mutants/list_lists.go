@@ -118,8 +118,8 @@ var ofLists = []mutant{
 		{"cmd/pglock-admin/internal/explain/why_screen.go", "\tif IsWell(e) {\n", "\tif false {\n"},
 	}, command, "^TestWhyTakesThreeLines"},
 	{"why: a lock with dead waiters is told in three lines", []edit{
-		{"cmd/pglock-admin/internal/explain/why_screen.go", "return len(e.Verdicts) == 1 && v.Severity",
-			"return v.Severity"},
+		{"cmd/pglock-admin/internal/explain/why_screen.go", "return len(e.Verdicts) == 1 && e",
+			"return e"},
 	}, command, "^TestWhyTakesThreeLines"},
 	{"why: a writer that waits before readers goes unsaid", []edit{
 		{"lockadmin/verdicts.go", "if h.Mode == pglock.ModeShared && first.Mode", "if false && first.Mode"},

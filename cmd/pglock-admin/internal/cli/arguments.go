@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 
@@ -77,20 +78,15 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return UsageErrorf(help, "%v", err)
 }
 
+// kinds are the types of flags in words.
+var kinds = map[string]string{"int": "a whole number", "int64": "a whole number", "uint64": "a whole number from 0",
+	"bool": "true or false", "string": "a text"}
+
 func kindOf(f *pflag.Flag) string {
-	switch f.Value.Type() {
-	case "int", "int64":
-		return "a whole number"
-	case "uint64":
-		return "a whole number from 0"
-	case "bool":
-		return "true or false"
-	case "string":
-		return "a text"
-	case "word":
-		return f.Value.(wordFlag).rule()
+	if word, is := f.Value.(wordFlag); is {
+		return word.rule()
 	}
-	return "a " + f.Value.Type()
+	return cmp.Or(kinds[f.Value.Type()], "a "+f.Value.Type())
 }
 
 // OptionalName reads the name of a lock that a command may have.

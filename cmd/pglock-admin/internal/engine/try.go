@@ -161,7 +161,7 @@ func (t *trial) step(ctx context.Context, s step) (got, want string) {
 		return s.want, s.want
 	}
 	switch number, err := strconv.ParseInt(got, 10, 64); {
-	case s.want == anything && !failed(got):
+	case s.want == anything && !strings.HasPrefix(got, failure):
 		return got, got
 	case s.want == anything:
 		return got, "done"
@@ -206,8 +206,6 @@ func (t *trial) hear(ctx context.Context, conn *pgx.Conn, patient bool) string {
 
 // The answers that are an error of the server, or none at all, begin so where they are shown.
 const failure = "error "
-
-func failed(answer string) bool { return strings.HasPrefix(answer, failure) }
 
 // answer is the first row of a statement's answer, else its command tag, else the SQLSTATE of its error.
 func (t *trial) answer(ctx context.Context, conn *pgx.Conn, sql string) string {

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -70,8 +71,7 @@ func DrawWhy(w *cli.Page, o *cli.Options, e lockadmin.Explanation) {
 
 // IsWell reports whether there is nothing to do, and nothing to say about the queue or the past.
 func IsWell(e lockadmin.Explanation) bool {
-	v := e.Verdicts[0]
-	return len(e.Verdicts) == 1 && v.Severity == lockadmin.SeverityOK
+	return len(e.Verdicts) == 1 && e.Verdicts[0].Severity == lockadmin.SeverityOK
 }
 
 // GoesOn says that the lock serves its users as it should.
@@ -260,19 +260,13 @@ func processText(b lockadmin.Backend) string {
 }
 
 func useText(b lockadmin.Backend) string {
-	switch b.Use {
-	case lockadmin.BackendHeartbeat:
-		return "the holder's heartbeat"
-	case lockadmin.BackendWrite:
-		return "has passed " + fenceText(b)
-	case lockadmin.BackendAtFence:
-		return "waits at " + fenceText(b)
-	case lockadmin.BackendRow:
-		return "has locked the lock's row"
-	case lockadmin.BackendAtRow:
-		return "waits for the lock's row"
-	}
-	return "blocks another"
+	return cmp.Or(map[lockadmin.BackendUse]string{
+		lockadmin.BackendHeartbeat: "the holder's heartbeat",
+		lockadmin.BackendWrite:     "has passed " + fenceText(b),
+		lockadmin.BackendAtFence:   "waits at " + fenceText(b),
+		lockadmin.BackendRow:       "has locked the lock's row",
+		lockadmin.BackendAtRow:     "waits for the lock's row",
+	}[b.Use], "blocks another")
 }
 
 func fenceText(b lockadmin.Backend) string {

@@ -152,17 +152,14 @@ func verdictsOf(ctx context.Context, admin *lockadmin.Admin, locks []pglock.Lock
 
 // liveList reads the first locks of an order with one statement.
 func liveList(ctx context.Context, admin *lockadmin.Admin, w liveWish) ([]pglock.LockInfo, bool, error) {
-	q := lockadmin.LocksQuery{Match: w.match, Limit: liveLocks + 1}
-	switch w.order {
-	case byWait:
-		q.Order = lockadmin.OrderWaiting
-	case byAge:
-		q.Order = lockadmin.OrderAge
-	case byRate: // a lock that is granted often was granted lately, and may be free at this moment
-		q.Order, q.Free = lockadmin.OrderRecent, true
-	}
-	return lists.First(liveLocks, admin.Locks(ctx, q))
+	return lists.First(liveLocks, admin.Locks(ctx, lockadmin.LocksQuery{Match: w.match, Limit: liveLocks + 1,
+		Order: listOrders[w.order], Free: w.order == byRate}))
 }
+
+// listOrders are the orders of the list. A lock that is granted often was granted lately, and may be free at this
+// moment.
+var listOrders = map[liveOrder]lockadmin.Order{byWait: lockadmin.OrderWaiting, byAge: lockadmin.OrderAge,
+	byRate: lockadmin.OrderRecent}
 
 // livesIn says of each lock whether its holder lives, with one statement.
 func livesIn(ctx context.Context, admin *lockadmin.Admin, locks []pglock.LockInfo) (map[liveKey]lockadmin.Life, error) {

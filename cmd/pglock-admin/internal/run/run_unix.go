@@ -274,10 +274,7 @@ func (r *runner) mark(ctx context.Context) error {
 	defer cancel()
 	nothing := func(context.Context, pgx.Tx) error { return nil }
 	var err error
-	isAway := func() bool {
-		var connect *pgconn.ConnectError
-		return cli.Lost(err) || errors.As(err, &connect)
-	}
+	isAway := func() bool { return cli.Lost(err) || cli.Is[*pgconn.ConnectError](err) }
 	for again := true; again; again = r.lease.Valid() && isAway() && pause.For(ctx, markAgain) {
 		err = r.store.With(r.errand.once...).Once(ctx, r.lease, r.errand.record, nothing)
 		var done *fencedstore.DoneError
