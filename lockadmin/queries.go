@@ -143,15 +143,12 @@ func (l *listing) check(orders ...Order) error {
 			return err
 		}
 	}
-	if l.session != "" {
-		if err := checkSession("session", l.session); err != nil {
-			return err
-		}
+	if err := checkSession("session", l.session); l.session != "" && err != nil {
+		return err
 	}
-	if l.mode != "" {
-		if err := oneOf("mode", l.mode, pglock.ModeExclusive, pglock.ModeShared, pglock.ModeLimit); err != nil {
-			return err
-		}
+	modes := []pglock.Mode{pglock.ModeExclusive, pglock.ModeShared, pglock.ModeLimit}
+	if err := oneOf("mode", l.mode, modes...); l.mode != "" && err != nil {
+		return err
 	}
 	if err := oneOf("order", l.order, orders...); err != nil {
 		return err

@@ -3,6 +3,7 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // player is a worker process as the storyteller sees it.
@@ -23,7 +26,7 @@ type player struct {
 	stdin   io.WriteCloser
 	reports chan report // closed when the process has finished its output
 	ended   chan struct{}
-	stderr  tail
+	stderr  bytes.Buffer // read it only after the process has ended
 }
 
 // startPlayer starts this program again as a worker. end must be called.
@@ -84,7 +87,7 @@ func (p *player) expect(ctx context.Context, patience time.Duration, kinds ...st
 	case r, ok := <-p.reports:
 		switch {
 		case !ok:
-			return r, fmt.Errorf("demo: worker %s has ended%s", p.name, p.stderr.said())
+			return r, fmt.Errorf("demo: worker %s has ended%s", p.name, p.said())
 		case r.Says == saysFailed:
 			return r, fmt.Errorf("demo: worker %s: %s", p.name, r.Message)
 		}
@@ -119,18 +122,9 @@ func (p *player) end() error {
 	return nil
 }
 
-// tail keeps the end of a worker's standard error. Read it only after the worker's end.
-type tail struct{ text []byte }
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.text = append(t.text, b...)
-	t.text = t.text[max(0, len(t.text)-2000):]
-	return len(b), nil
-}
-
-func (t *tail) said() string {
-	if s := strings.TrimSpace(string(t.text)); s != "" {
-		return ": " + s
-	}
-	return ""
+// said is the end of the worker's standard error.
+func (p *player) said() string {
+	text := p.stderr.String()
+	text = strings.TrimSpace(text[max(0, len(text)-2000):])
+	return shown.Either(text == "", "", ": "+text)
 }

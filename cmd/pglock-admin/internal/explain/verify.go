@@ -29,7 +29,7 @@ type verifyView struct {
 }
 
 func NewVerify(o *cli.Options) *cobra.Command {
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "verify [NAME]",
 		Short: "Check the history for overlaps and for tokens that went back",
 		Long: `Replay the history of one lock, or of all, together with the present leases, and report
@@ -82,7 +82,6 @@ You need the role pglock_admin.`,
 			})
 		},
 	}
-	return cmd
 }
 
 func violationViews(all []lockadmin.Violation) []violationView {
