@@ -167,12 +167,9 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 func serverAdvice(err error) (code int, hint string) {
 	var connect *pgconn.ConnectError
 	state := StateOf(err)
-	var lack *lacking
 	switch {
 	case Is[*fs.PathError](err):
 		return ExitFailure, "send the output where it can be written"
-	case errors.As(err, &lack):
-		return ExitPermission, lack.hint
 	case state == "42501" && errors.As(err, &connect):
 		return ExitPermission, fmt.Sprintf("let an administrator run: GRANT CONNECT ON DATABASE %s TO %s",
 			pgx.Identifier{cmp.Or(connect.Config.Database, connect.Config.User)}.Sanitize(),

@@ -10,20 +10,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 // OperatorRole is the role of those who break and prune.
 const OperatorRole = "pglock_admin"
-
-// lacking is a refusal of the server, with advice on the right that the user lacks.
-type lacking struct {
-	err  error
-	hint string
-}
-
-func (e *lacking) Error() string { return e.err.Error() }
-func (e *lacking) Unwrap() error { return e.err }
 
 const standing = `SELECT current_user,
 	EXISTS (SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
@@ -33,7 +25,7 @@ const standing = `SELECT current_user,
 	coalesce((SELECT pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_user'), false),
 	coalesce((SELECT pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_admin'), false)`
 
-// WithRights finds out which right the user lacks, if err is a refusal. It does not suggest roles that do not exist.
+// WithRights adds advice on the right that the user lacks, if err is a refusal. It does not suggest roles that do not exist.
 func (o *Options) WithRights(ctx context.Context, pool *pgxpool.Pool, err error) error {
 	if StateOf(err) != "42501" && !errors.Is(err, pglock.ErrPermission) || Is[*Advised](err) ||
 		Is[*pgconn.ConnectError](err) {
@@ -48,10 +40,7 @@ func (o *Options) WithRights(ctx context.Context, pool *pgxpool.Pool, err error)
 	if lookErr != nil {
 		return err
 	}
-	role := "pglock_user"
-	if mayUse || o.Role == OperatorRole {
-		role = OperatorRole
-	}
+	role := shown.Either(mayUse || o.Role == OperatorRole, OperatorRole, "pglock_user")
 	hint := fmt.Sprintf("let an administrator run: GRANT %s TO %s", role, pgx.Identifier{user}.Sanitize())
 	switch {
 	case !made: // nobody could use such a schema
@@ -63,5 +52,5 @@ func (o *Options) WithRights(ctx context.Context, pool *pgxpool.Pool, err error)
 		hint = fmt.Sprintf("PGOPTIONS='-c role=%s': the user is a member of that role, but does not inherit its rights",
 			role)
 	}
-	return &lacking{err, hint}
+	return &Advised{Err: err, Code: ExitPermission, Hint: hint}
 }
