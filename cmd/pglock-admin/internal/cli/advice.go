@@ -68,10 +68,7 @@ func ValidInstead(err error) string {
 
 // PieceOfAdvice turns the rule "have 1 to 512 bytes" into "a name of 1 to 512 bytes".
 func PieceOfAdvice(field, rule string) string {
-	article := "a "
-	if strings.ContainsRune("aeiou", rune(strings.ToLower(field)[0])) {
-		article = "an "
-	}
+	article := shown.Either(strings.ContainsRune("aeiou", rune(strings.ToLower(field)[0])), "an ", "a ")
 	for _, way := range [][2]string{{"have no ", " without a "}, {"have ", " of "}, {"be valid ", " in valid "},
 		{"be from ", " from "}, {"be ", " that is "}} {
 		if rest, found := strings.CutPrefix(rule, way[0]); found {

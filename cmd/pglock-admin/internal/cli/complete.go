@@ -99,10 +99,7 @@ func (o *Options) names(cmd *cobra.Command, word string, free bool) (found []cob
 				continue
 			}
 			last = lock.Name
-			holder := "free"
-			if lock.Held {
-				holder = short(shown.Text(lock.Holder))
-			}
+			holder := shown.Either(lock.Held, short(shown.Text(lock.Holder)), "free")
 			found = append(found, cobra.CompletionWithDesc(argumentOf(lock.Name), holder))
 		}
 	})

@@ -91,10 +91,7 @@ func Innermost(err error) error {
 
 // VersionText is the version of a schema in words; 0 is none.
 func VersionText(version int) string {
-	if version == 0 {
-		return "missing"
-	}
-	return fmt.Sprintf("version %d", version)
+	return shown.Either(version == 0, "missing", fmt.Sprintf("version %d", version))
 }
 
 // serverText is what the server said. Its hint is advice.

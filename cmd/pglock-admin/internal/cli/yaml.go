@@ -60,10 +60,7 @@ func yamlOf(decoder *json.Decoder) (*yaml.Node, error) {
 	case string:
 		return yamlText(token), nil
 	case json.Number:
-		tag := "!!int"
-		if strings.ContainsAny(token.String(), ".eE") {
-			tag = "!!float"
-		}
+		tag := shown.Either(strings.ContainsAny(token.String(), ".eE"), "!!float", "!!int")
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: token.String()}, nil
 	case bool:
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(token)}, nil

@@ -95,10 +95,8 @@ func (v DoctorView) summary() string {
 }
 
 func (v DoctorView) counted() string {
-	if len(v.Attention) == 0 {
-		return "nothing needs attention"
-	}
-	return fmt.Sprintf("attention: %d of %d: %s", len(v.Attention), len(v.Findings), strings.Join(v.Attention, ", "))
+	return shown.Either(len(v.Attention) == 0, "nothing needs attention",
+		fmt.Sprintf("attention: %d of %d: %s", len(v.Attention), len(v.Findings), strings.Join(v.Attention, ", ")))
 }
 
 func attention(findings []lockadmin.Finding) []string {

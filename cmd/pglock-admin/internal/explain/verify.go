@@ -106,10 +106,7 @@ func summary(v lockadmin.Verification) string {
 	if len(found) > 0 {
 		return strings.Join(found, ", ")
 	}
-	if v.Tenures == 0 {
-		return "no tenure to check"
-	}
-	return "nothing wrong"
+	return shown.Either(v.Tenures == 0, "no tenure to check", "nothing wrong")
 }
 
 func drawVerify(w *cli.Page, v lockadmin.Verification) {

@@ -147,10 +147,8 @@ func (m *liveModel) drawPast() []string {
 }
 
 func (m *liveModel) drawEvent(e lockadmin.HistoryEntry) []string {
-	when := e.At.UTC().Format("15:04:05")
-	if m.shot.at.Sub(e.At) > 12*time.Hour || m.width >= 80 {
-		when = e.At.UTC().Format("2006-01-02 15:04:05")
-	}
+	withDay := m.shot.at.Sub(e.At) > 12*time.Hour || m.width >= 80
+	when := e.At.UTC().Format(shown.Either(withDay, "2006-01-02 15:04:05", "15:04:05"))
 	return hanging(folded(cellLine(when+" "+string(e.Kind)+": "+look.Tell(e)), m.width-2, 4))
 }
 
