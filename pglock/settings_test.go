@@ -104,7 +104,9 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		t.Errorf("Fences = %+v, %v", fences, err)
 	}
 	deadline := l.Deadline()
-	pgtest.Eventually(t, "a heartbeat", func() bool { return l.Deadline().After(deadline) || !l.Valid() })
+	pgtest.Eventually(t, "a heartbeat", func() bool {
+		return l.Deadline().After(deadline.Add(exercised/6)) || !l.Valid()
+	})
 	if err := l.Release(t.Context()); err != nil {
 		t.Errorf("Release: %v", err)
 	}
