@@ -81,7 +81,9 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	}
 	short := mustAcquire(t, c, "short", pglock.WithTTL(exercised))
 	deadline := short.Deadline()
-	pgtest.Eventually(t, "a heartbeat", func() bool { return short.Deadline().After(deadline) || !short.Valid() })
+	pgtest.Eventually(t, "a heartbeat", func() bool {
+		return short.Deadline().After(deadline.Add(exercised/6)) || !short.Valid()
+	})
 	if err := short.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -282,6 +284,45 @@ func TestOperatorBreaksAndReadsTheAudit(t *testing.T) {
 	}
 	if _, err := pool.Exec(t.Context(), "SELECT * FROM pglock.locks"); !denied(err) {
 		t.Errorf("an operator reads the table: %v", err)
+	}
+}
+
+// A user with NOINHERIT has its rights only where the pool's hook has set the role: also on the connections that the
+// client makes for itself.
+func TestUserWhoseRoleAHookOfThePoolSetsKeepsItsLeases(t *testing.T) {
+	t.Parallel()
+	set := func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "SET ROLE pglock_user")
+		return err
+	}
+	for hook, on := range map[string]func(*pgxpool.Config){
+		"AfterConnect": func(c *pgxpool.Config) { c.AfterConnect = set },
+		"PrepareConn": func(c *pgxpool.Config) {
+			c.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) { return true, set(ctx, conn) }
+		},
+		"BeforeAcquire": func(c *pgxpool.Config) {
+			//nolint:staticcheck // deprecated, but the pool still runs it
+			c.BeforeAcquire = func(ctx context.Context, conn *pgx.Conn) bool { return set(ctx, conn) == nil }
+		},
+	} {
+		t.Run(hook, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			user := login(t, db)
+			pool := db.Pool(t, user, func(c *pgxpool.Config) {
+				execute(t, db.Conn(t), fmt.Sprintf("ALTER ROLE %[1]s NOINHERIT; GRANT pglock_user TO %[1]s",
+					c.ConnConfig.User))
+				on(c)
+			})
+			l := mustAcquire(t, startClient(t, pool), "report", pglock.WithTTL(exercised))
+			deadline := l.Deadline()
+			pgtest.Eventually(t, "a renewal", func() bool {
+				return l.Deadline().After(deadline.Add(exercised/6)) || !l.Valid()
+			})
+			if err := l.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

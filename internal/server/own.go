@@ -196,11 +196,16 @@ func (s *Server) connect(ctx context.Context, prepare func(*pgx.ConnConfig)) (*p
 			return nil, fmt.Errorf("AfterConnect: %w", err)
 		}
 	}
-	if pool.PrepareConn != nil {
-		if ok, err := pool.PrepareConn(ctx, conn); err != nil || !ok {
-			_ = conn.Close(ctx)
-			return nil, fmt.Errorf("PrepareConn refused a connection of the client: %w", errors.Join(err, ctx.Err()))
-		}
+	hook, ok := "PrepareConn", true
+	switch {
+	case pool.PrepareConn != nil:
+		ok, err = pool.PrepareConn(ctx, conn)
+	case pool.BeforeAcquire != nil: //nolint:staticcheck // deprecated, but the pool still runs it
+		hook, ok = "BeforeAcquire", pool.BeforeAcquire(ctx, conn) //nolint:staticcheck // the same
+	}
+	if err != nil || !ok {
+		_ = conn.Close(ctx)
+		return nil, fmt.Errorf("%s refused a connection of the client: %w", hook, errors.Join(err, ctx.Err()))
 	}
 	return conn, nil
 }
