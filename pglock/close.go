@@ -18,7 +18,7 @@ import (
 // sayAgain is the pause before a release or a hand-over is sent again.
 const sayAgain = 20 * time.Millisecond
 
-// landing is how long Close waits for statements of the heartbeat.
+// landing is how long Close waits for statements of the heartbeat and, after ctx, for the pool of Open.
 const landing = 500 * time.Millisecond
 
 // Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client
@@ -27,7 +27,8 @@ const landing = 500 * time.Millisecond
 // does so for as long as ctx allows: five seconds if ctx has already ended, as after a
 // signal, or has no deadline. The error says what it could not tell the server: those leases run out by
 // themselves, and places in queues end with the session. A second Close waits for the first, for as long as its
-// own ctx allows. If Open made the client, Close then closes its pool.
+// own ctx allows. If Open made the client, Close then closes its pool. It waits for that for as long as ctx allows and
+// half a second longer: on a connection that is silent pgx goes on for up to 15 s.
 func (c *Client) Close(ctx context.Context) error {
 	ctx, cancel := lastWords(ctx, never)
 	defer cancel()
@@ -65,9 +66,24 @@ func (c *Client) Close(ctx context.Context) error {
 	c.calls.tasks.Wait()
 	c.listener.Wait()
 	if c.pool != nil {
-		c.pool.Close()
+		c.closePool(ctx)
 	}
 	return failure.At(ctx, errors.Join(err, c.observing.close()), "pglock: close")
+}
+
+// closePool closes the pool of Open. Pgx waits for the server's goodbye on a connection whose statement was cut off.
+func (c *Client) closePool(ctx context.Context) {
+	closed := make(chan struct{})
+	go func() { c.pool.Close(); close(closed) }()
+	select {
+	case <-closed:
+		return
+	case <-ctx.Done():
+	}
+	select {
+	case <-closed:
+	case <-time.After(landing):
+	}
 }
 
 // lastWords bounds how long a release or a close talks to the server: as long as ctx allows, but no longer than

@@ -212,6 +212,28 @@ func TestCloseOfAnOpenedClientDoesNotWaitForAServerThatIsSilent(t *testing.T) {
 	}
 }
 
+// The statement of Close that gets no answer goes over a connection of the pool, which pgx closes in its own time.
+func TestCloseOfAnOpenedClientEndsWithItsContextWhenTheServerIsSilent(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	link := newLink(t, db.URL())
+	c, err := pglock.Open(t.Context(), link.url(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustAcquire(t, c, "report")
+	link.setSilent(true)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	began := time.Now()
+	if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the end of ctx: the lease could not be released", err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+}
+
 // link is a way to the server that a test can cut, or make silent.
 type link struct {
 	config   *pgxpool.Config // of the server
