@@ -213,6 +213,28 @@ func TestWaitingCallBearsARowThatIsLockedForLong(t *testing.T) {
 	})
 }
 
+// The program stood still for a minute while a look was under way, which then failed. That is one failure.
+func TestWaitSurvivesALookThatFailsAfterAPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, s := newMovedClock(), newFakeStore()
+		q := queued(s, time.Hour)
+		s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
+			if len(s.of("look")) == 1 {
+				m.move(time.Minute, time.Minute)
+				return nil, errReset
+			}
+			return q.look(ctx, nested)
+		}
+		c := startClient(t, s, m.now)
+		id, result := waiting(t.Context(), t, c, "report")
+		time.Sleep(5 * time.Second)
+		still(t, result)
+		c.queue.Hear(q.grant(id, DefaultTTL), nil)
+		mustGet(t, result)
+	})
+}
+
 // The looks find out where the requests were answered before.
 func TestWaitThatCannotLookForHalfAMinuteEnds(t *testing.T) {
 	for name, tc := range map[string]struct {

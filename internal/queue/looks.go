@@ -68,11 +68,11 @@ func (q *Queue) DueLook(now trust.Instant) (*Look, time.Duration) {
 }
 
 // LookFailed notes that a look has failed. When looks fail for long, their waits end.
-func (q *Queue) LookFailed(l *Look, err error, sent, now trust.Instant) {
+func (q *Queue) LookFailed(l *Look, err error, now trust.Instant) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.fails {
-		q.fails, q.failing = true, sent
+		q.fails, q.failing = true, now
 	}
 	q.restless(q.slowest, now)
 	if now.Mono-q.failing.Mono > Outage {
