@@ -96,7 +96,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 	asking, cancel := context.WithCancel(ctx) // a hanging request ends with the client too
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
-	var patience <-chan time.Time // starts with the first failure
+	var patience <-chan time.Time // starts with the first failure after an answer
 	for delay := firstAgain; ; delay = min(2*delay, lastAgain) {
 		q.Asked = c.now()
 		q.Nested = q.owner.Nested()
@@ -127,11 +127,13 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 				return a, err
 			}
 			q.Retry, q.lost = false, false
+			patience, delay = nil, firstAgain
 			continue
 		case q.Metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, protocol.State(err)):
 			return a, &ArgumentError{"metadata", argument.Shorten(string(q.Metadata)), "be a value that jsonb can " +
 				"hold: " + protocol.Message(err)}
 		case locked && q.Wait: // for as long as ctx; no connection is held meanwhile
+			patience, delay = nil, firstAgain
 			q.taken, q.told = true, c.now()
 			pause.For(asking, lockedOutPause)
 			continue

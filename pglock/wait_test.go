@@ -213,6 +213,31 @@ func TestWaitingCallBearsARowThatIsLockedForLong(t *testing.T) {
 	})
 }
 
+// For how long a server is away counts from the last answer, whatever that said.
+func TestWaitingCallBearsOneLossLongAfterAnother(t *testing.T) {
+	for name, answer := range map[string]error{"the row is locked": sqlError("55P03"),
+		"the grant ID is spent": sqlError(protocol.StateSpentGrantID)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
+					switch n := len(s.of("acquire")); {
+					case n == 1 || n == 61:
+						return protocol.Answer{}, errReset
+					case n < 61:
+						time.Sleep(time.Second)
+						return protocol.Answer{}, answer
+					}
+					return protocol.Answer{Granted: true, Token: 6, Remaining: DefaultTTL}, nil
+				}
+				if _, err := startClient(t, s, trust.SystemClock()).Acquire(t.Context(), "report"); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // The program stood still for a minute while a look was under way, which then failed. That is one failure.
 func TestWaitSurvivesALookThatFailsAfterAPause(t *testing.T) {
 	t.Parallel()
