@@ -91,6 +91,26 @@ func TestI7_ShortSleepOfTheMachineShortensTrustByAsMuch(t *testing.T) {
 	})
 }
 
+// The timer of the renewal stood still with the machine.
+func TestMachineThatSleptForLessThanTheTTLKeepsItsLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, s := newMovedClock(), newFakeStore()
+		l := mustAcquire(t, startClient(t, s, m.now), "report", WithTTL(30*time.Second))
+		synctest.Wait()
+		m.move(0, 20*time.Second)
+		time.Sleep(time.Second + time.Millisecond)
+		synctest.Wait()
+		if n := len(s.of("renewAll")); n != 1 {
+			t.Errorf("%d renewals within a second, want one", n)
+		}
+		time.Sleep(time.Minute)
+		if err := l.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestI7_WallClockSetBackLengthensNoTrust(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -29,12 +29,14 @@ type pausing struct {
 	ended  trust.Instant
 }
 
-// beat notes that the watch runs, and is to run again after next.
-func (p *pulse) beat(now trust.Instant, next time.Duration) {
-	if late := p.late(now); late.how != nil {
+// beat notes that the watch runs, and is to run again after next. It reports whether a pause of the program has ended.
+func (p *pulse) beat(now trust.Instant, next time.Duration) (paused bool) {
+	late := p.late(now)
+	if paused = late.how != nil; paused {
 		p.lately = late
 	}
 	p.last, p.next = now, max(next, 0)
+	return paused
 }
 
 // late is the pause that ends now: the watch should have run before.

@@ -249,7 +249,10 @@ func (c *Client) lookAtQueue(ctx context.Context, look *queue.Look, limit time.D
 // watchDeadlines ends leases at their local deadline, even while the heartbeat hangs in a request.
 func (c *Client) watchDeadlines() {
 	for c.ctx.Err() == nil {
-		expired, next := c.leases.expired(c.now())
+		expired, next, paused := c.leases.expired(c.now())
+		if paused {
+			signal(c.beatWake)
+		}
 		for _, l := range expired {
 			_ = l.Err() // ends it
 		}

@@ -191,8 +191,10 @@ func (s *leases) take(now trust.Instant, class, most int) (p piece) {
 	return p
 }
 
-// expired returns the leases whose local deadline has come; if there are none, it plans the next look.
-func (s *leases) expired(now trust.Instant) (expired []*Lease, next time.Duration) {
+// expired returns the leases whose local deadline has come; if there are none, it plans the next look. It reports
+// whether a pause of the program has ended: a machine that was suspended renews its leases late, because timers stood
+// still.
+func (s *leases) expired(now trust.Instant) (expired []*Lease, next time.Duration, paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next = never
@@ -207,8 +209,7 @@ func (s *leases) expired(now trust.Instant) (expired []*Lease, next time.Duratio
 	}
 	next = min(next, stillTo(now, s.nextDeadline))
 	s.nextDeadline = planAt(now, next)
-	s.pulse.beat(now, next)
-	return expired, next
+	return expired, next, s.pulse.beat(now, next)
 }
 
 // stillTo is how long until a plan; never when it has passed.
