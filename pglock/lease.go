@@ -254,12 +254,14 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 // giveBack tells the server that the lease has ended.
 func (l *Lease) giveBack(ctx context.Context) (protocol.Ending, error) {
 	if l.strays {
+		sent := l.client.now()
 		backs, err := l.client.backend.TakeBack(ctx, l.client.who(), true, []protocol.RequestID{l.requestID()})
 		if err != nil {
 			return protocol.Ending{}, err
 		} else if backs[0].Ended {
 			return protocol.Ending{Released: true, Handed: backs[0].Handed}, nil
 		}
+		l.client.tell(ctx, l.name, backs[0].Handed, &sent)
 	}
 	return l.client.backend.Release(ctx, l.claim(), l.queued && l.client.othersWait.Load())
 }

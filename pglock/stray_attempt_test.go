@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // An attempt whose answer was lost may still be under way when the lease that a later attempt got has ended, and when
@@ -74,6 +76,32 @@ func TestI6_TheEndOfALeaseWithALostAttemptSpendsItsGrantID(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Where the lease has run out, the statement that spends its grant ID serves those behind it.
+func TestWhoeverIsServedWhenAGrantIDIsSpentIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock())
+		s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
+			if len(s.of("acquire")) == 1 {
+				return protocol.Answer{}, errReset
+			}
+			return s.grants(asked.request), nil
+		}
+		s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
+			return protocol.TakenBack{Handed: protocol.Handed{Slots: []int{0}}}, nil
+		}
+		s.onRelease = func(context.Context, protocol.Claim) (bool, error) { return false, nil }
+		s.onReason = func(protocol.Claim) (Reason, error) { return ReasonExpired, nil }
+		if err := mustAcquire(t, c, "report").Release(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("%v, want ErrLost", err)
+		}
+		if told := s.of("announce"); len(told) != 1 || !slices.Equal(told[0].names, []string{"report"}) {
+			t.Errorf("%+v, want one announcement", told)
+		}
+	})
 }
 
 // The grant of the first attempt has run out, so the call begins anew with another grant ID. Its second attempt has the

@@ -275,7 +275,7 @@ var ofClose = []mutant{
 			"passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)\n"},
 	}, library, "^TestCloseTriesAgain"},
 	{"I6 the release of a lease with a lost attempt leaves its grant ID to that", []edit{
-		{"pglock/lease.go", "\tif l.strays {\n\t\tbacks, err :=", "\tif l.strays && false {\n\t\tbacks, err :="},
+		{"pglock/lease.go", "\tif l.strays {\n\t\tsent := ", "\tif l.strays && false {\n\t\tsent := "},
 	}, library, "^TestI6_TheEnd"},
 	{"I6 Close leaves the grant ID of a lease with a lost attempt to that", []edit{
 		{"pglock/close.go", "\t\t\tif l.strays {\n", "\t\t\tif l.strays && false {\n"},
