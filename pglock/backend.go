@@ -20,7 +20,8 @@ import (
 // connection may take.
 type backend interface {
 	OnAbandoned(request func(protocol.Request, protocol.Answer, error),
-		release func(protocol.Claim, protocol.Ending, error))
+		released func(protocol.Claim, protocol.Ending, error),
+		handedOver func(protocol.Bequest, protocol.Succession, error))
 	OnTrouble(t server.Trouble)
 	Acquire(ctx context.Context, a protocol.Request) (protocol.Answer, error)
 	Renew(ctx context.Context, c protocol.Claim) (protocol.Verdict, error)

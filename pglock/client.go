@@ -122,7 +122,7 @@ func newClient(config config, b backend, now trust.Clock) (*Client, error) {
 		Hint: func(text string) {
 			c.queue.Hear(text, nil)
 		}, Changed: c.watchers.changed, Hears: c.hears, Deaf: c.polls, Back: c.listens})
-	b.OnAbandoned(c.abandoned, c.endedLate)
+	b.OnAbandoned(c.abandoned, c.endedLate, c.handedLate)
 	b.OnTrouble(server.Trouble{Unnamed: c.unnamed, Lost: c.goesElsewhere, Reconnected: c.beatsAgain})
 	c.beats.Go(c.heartbeat)
 	c.calls.tasks.Go(c.watchDeadlines)

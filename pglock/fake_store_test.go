@@ -66,6 +66,7 @@ type fakeStore struct {
 	onReleaseAll func(ctx context.Context, claims []protocol.Claim) error
 	orphaned     func(q protocol.Request, a protocol.Answer, err error)
 	endedLate    func(c protocol.Claim, e protocol.Ending, err error)
+	handedLate   func(b protocol.Bequest, s protocol.Succession, err error)
 	trouble      server.Trouble
 	flights      sync.WaitGroup // requests under way, also of calls that have left
 }
@@ -209,8 +210,9 @@ type requested struct {
 }
 
 func (s *fakeStore) OnAbandoned(request func(protocol.Request, protocol.Answer, error),
-	release func(protocol.Claim, protocol.Ending, error)) {
-	s.set(func() { s.orphaned, s.endedLate = request, release })
+	released func(protocol.Claim, protocol.Ending, error),
+	handedOver func(protocol.Bequest, protocol.Succession, error)) {
+	s.set(func() { s.orphaned, s.endedLate, s.handedLate = request, released, handedOver })
 }
 
 func (s *fakeStore) OnTrouble(t server.Trouble) { s.set(func() { s.trouble = t }) }

@@ -3,9 +3,12 @@ package pglock
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // handing holds the lock in one client, while b and c wait for it in two others.
@@ -147,6 +150,56 @@ func TestI17_AnEndWhoseAnswerAFailoverLostIsOfUnknownOutcome(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The statement of a call that has left goes on. Whoever gets the lock from it hears of that.
+func TestAHandOverWhoseCallHasLeftIsAnnounced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, held, _, _ := handing(t)
+		handedLate := hook(s.fakeStore, &s.handedLate)
+		late := protocol.Succession{Outcome: protocol.HandedOver, Handed: protocol.Handed{Slots: []int{0}}}
+		handedLate(protocol.Bequest{Claim: held.claim(), To: "c"}, late, nil)
+		wantAnnounced(t, s)
+	})
+}
+
+// The answer that says whom the lock was given to is lost, and the next attempt finds only that the lease has ended.
+func TestWhoeverGetsALockByAnAnswerThatIsLostHearsOfIt(t *testing.T) {
+	for what, end := range map[string]func(*Lease, context.Context) error{
+		"release":  (*Lease).Release,
+		"handOver": func(l *Lease, ctx context.Context) error { return l.HandOver(ctx, "c") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, held, _, _ := handing(t)
+				first := true
+				s.set(func() {
+					s.fault = func(did string, after bool) error {
+						if did != what || !after || !first {
+							return nil
+						}
+						first = false
+						return errReset
+					}
+				})
+				if err := end(held, t.Context()); err != nil {
+					t.Error(err)
+				}
+				wantAnnounced(t, s)
+			})
+		})
+	}
+}
+
+// wantAnnounced checks that the holder of the lock was announced, once.
+func wantAnnounced(t *testing.T, s *fakeServer) {
+	t.Helper()
+	told := s.of("announce")
+	if len(told) != 1 || !slices.Equal(told[0].names, []string{"report"}) || len(told[0].slots) != 1 ||
+		told[0].slots[0] == nil || *told[0].slots[0] != 0 {
+		t.Errorf("%+v, want one announcement", told)
 	}
 }
 

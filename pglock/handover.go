@@ -55,7 +55,9 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 			first := l.end(ErrReleased)
 			l.spend()
 			l.released(ctx, nil)
-			l.client.tell(ctx, l.name, next.Handed, &sent)
+			if l.client.tell(ctx, l.name, next.Handed, &sent); next.Outcome != protocol.HandedOver {
+				l.announce(ctx)
+			}
 			if next.Outcome != protocol.HandedOver && (earlier || !first && l.endedByCall()) {
 				err = fmt.Errorf("%w: another call may have ended the lease", ErrOutcomeUnknown)
 				return failure.Told(err, "pglock: hand over lock %q to %q", l.name, to)

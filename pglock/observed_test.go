@@ -391,9 +391,22 @@ func TestEventsHaveNoSecrets(t *testing.T) {
 	}
 }
 
-// A call that leaves its release leaves it to the server: whoever it grants to is told all the same.
+// A call that leaves its release, or a hand-over, leaves it to the server: whoever it grants to is told all the same.
 func TestI8_AReleaseWhoseCallHasLeftTellsTheNextOne(t *testing.T) {
 	t.Parallel()
+	for what, end := range map[string]func(*pglock.Lease, context.Context) error{
+		"release":   (*pglock.Lease).Release,
+		"hand-over": func(l *pglock.Lease, ctx context.Context) error { return l.HandOver(ctx, "next") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			leaves(t, end)
+		})
+	}
+}
+
+func leaves(t *testing.T, end func(*pglock.Lease, context.Context) error) {
+	t.Helper()
 	pool, a, b, ofA, _ := observing(t)
 	for _, sql := range []string{
 		"CREATE TABLE arrived ()",
@@ -415,7 +428,7 @@ func TestI8_AReleaseWhoseCallHasLeftTellsTheNextOne(t *testing.T) {
 	}
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error, 1)
-	go func() { left <- l.Release(ctx) }()
+	go func() { left <- end(l, ctx) }()
 	pgtest.Eventually(t, "the release at work", func() (sleeps bool) {
 		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event = 'PgSleep')`).Scan(&sleeps)

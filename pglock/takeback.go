@@ -37,6 +37,13 @@ func (c *Client) endedLate(l protocol.Claim, e protocol.Ending, err error) {
 	}
 }
 
+// handedLate is endedLate for a hand-over.
+func (c *Client) handedLate(b protocol.Bequest, s protocol.Succession, err error) {
+	if err == nil {
+		c.tell(context.WithoutCancel(c.ctx), b.Name, s.Handed, nil)
+	}
+}
+
 // takeBackStrays takes back tickets that nobody waits for. If it fails, later looks find them again.
 func (c *Client) takeBackStrays(ctx context.Context, tickets []int64) {
 	if len(tickets) == 0 {

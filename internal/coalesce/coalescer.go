@@ -3,6 +3,7 @@
 package coalesce
 
 import (
+	"cmp"
 	"context"
 	"runtime"
 	"sync"
@@ -12,7 +13,7 @@ import (
 )
 
 const (
-	// most limits the calls in one statement.
+	// most limits the calls in one statement, unless a coalescer says otherwise.
 	most = 256
 	// stalled is how long calls wait for the statement under way: a hanging statement delays nobody longer.
 	stalled = 20 * time.Millisecond
@@ -25,6 +26,7 @@ const (
 // Config says what a Coalescer works with. C is a connection, Q a call's request, A its answer.
 type Config[C, Q, A any] struct {
 	Width   int             // statements under way before calls wait for each other
+	Most    int             // calls in one statement; 0: most
 	Life    context.Context // ends every statement
 	Limit   time.Duration   // of one statement
 	ErrShut error           // refuses calls after Shut
@@ -271,7 +273,7 @@ func (g *Coalescer[C, Q, A]) gather() {
 func (g *Coalescer[C, Q, A]) take() (taken []*call[Q, A]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := min(len(g.waiting), most)
+	n := min(len(g.waiting), cmp.Or(g.Most, most))
 	taken, g.waiting = g.waiting[:n:n], g.waiting[n:]
 	for _, c := range taken {
 		c.sent = true

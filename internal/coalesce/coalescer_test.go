@@ -324,6 +324,28 @@ func TestStatementCarriesNoMoreThanTheMost(t *testing.T) {
 	})
 }
 
+// A coalescer may carry fewer.
+func TestStatementCarriesNoMoreThanItsCoalescerMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDepot(t, 2)
+		d.Most = 1
+		var got []<-chan heard
+		for i, name := range []string{"a", "b", "c", "d"} {
+			got = append(got, d.call(t.Context(), order{name: name, n: i}))
+		}
+		first, second := d.next(t, "a0"), d.next(t, "b1")
+		d.quiet(t)
+		second.answer()
+		third := d.next(t, "c2")
+		first.answer()
+		d.next(t, "d3").answer()
+		third.answer()
+		for i, g := range got {
+			must(t, g, i)
+		}
+	})
+}
+
 // A statement that the server refuses is repeated in parts, until those that it refuses are alone. They get their own
 // refusal, after several attempts if its reason may pass. The others are answered, each once.
 func TestRefusedCallFailsAloneWithItsOwnError(t *testing.T) {

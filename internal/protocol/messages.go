@@ -100,6 +100,13 @@ type Ending struct {
 	Handed   Handed
 }
 
+// Bequest ends a lease and gives the lock to a waiter with the label To; with Look it only says whether there is one.
+type Bequest struct {
+	Claim
+	To   string
+	Look bool
+}
+
 // Succession is the result of a hand-over: the outcome is HandedOver, Nobody, or the reason for which the lease is
 // lost.
 type Succession struct {

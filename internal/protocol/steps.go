@@ -140,9 +140,9 @@ func (q *Queries) ReleaseAll(claims []Claim, endings []Ending) Step {
 	}}
 }
 
-// HandOver ends a lease and gives the lock to a waiter with the label; with look it only says whether there is one.
-func (q *Queries) HandOver(c Claim, to string, look bool, s *Succession) Step {
-	return Step{SQL: q.handOver, Args: []any{c.Name, c.Token, id(c.GrantID), to, look},
+// HandOver hands a lock over.
+func (q *Queries) HandOver(b Bequest, s *Succession) Step {
+	return Step{SQL: q.handOver, Args: []any{b.Name, b.Token, id(b.GrantID), b.To, b.Look},
 		Scan: func(rows pgx.Rows) error {
 			var text *string
 			if err := rows.Scan(&s.Outcome, &text); err != nil {

@@ -5,7 +5,7 @@ package server
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +27,7 @@ const (
 	waitsWide    = 4
 	releasesWide = 1
 	checksWide   = 2
+	handOverWide = 4
 )
 
 // Server is a database as one client uses it. It is safe for concurrent use.
@@ -49,8 +50,9 @@ type Server struct {
 	errClosed error // what requests fail with then
 
 	acquires, waits, again *coalesce.Coalescer[*pgx.Conn, protocol.Request, protocol.Answer]
-	releases               *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Ending]
+	releases               *coalesce.Coalescer[*pgx.Conn, release, protocol.Ending]
 	checks                 *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Remains]
+	handOvers              *coalesce.Coalescer[*pgx.Conn, protocol.Bequest, protocol.Succession]
 }
 
 // New connects to the schema of the pool's database. After Drain or Close requests fail with errClosed.
@@ -62,24 +64,35 @@ func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed er
 	if s.lender = newLender(s); direct != nil {
 		s.direct = newDirect(s, direct)
 	}
-	s.acquires = gathering(s, acquiresWide, errClosed, s.borrow, s.requests)
-	s.waits = gathering(s, waitsWide, errClosed, s.borrow, s.requests)
-	s.again = gathering(s, waitsWide, errClosed, s.lend, s.requests)
-	s.releases = gathering(s, releasesWide, errClosed, s.lend, s.Queries.Release)
-	s.checks = gathering(s, checksWide, errClosed, s.borrow, s.Queries.Check)
+	s.acquires = gathering(s, acquiresWide, errClosed, s.borrow, inStep(s, s.requests))
+	s.waits = gathering(s, waitsWide, errClosed, s.borrow, inStep(s, s.requests))
+	s.again = gathering(s, waitsWide, errClosed, s.lend, inStep(s, s.requests))
+	s.releases = gathering(s, releasesWide, errClosed, s.lend, s.releaseTogether)
+	s.checks = gathering(s, checksWide, errClosed, s.borrow, inStep(s, s.Queries.Check))
+	s.handOvers = gathering(s, handOverWide, errClosed, s.lend, inStep(s, s.handOver))
+	s.handOvers.Most = 1
 	return s
 }
 
-// gathering makes calls of one kind travel together: each is one element of a step's arguments and of its answers.
+// inStep sends calls as one step: each is one element of its arguments and of its answers.
+func inStep[Q, A any](
+	s *Server, step func([]Q, []A) protocol.Step,
+) func(context.Context, *pgx.Conn, []Q, []A) error {
+	return func(ctx context.Context, conn *pgx.Conn, calls []Q, answers []A) error {
+		return s.executor.Run(ctx, conn, step(calls, answers))
+	}
+}
+
+// gathering makes calls of one kind travel together. Their statement goes on when they leave.
 func gathering[Q, A any](
 	s *Server, width int, errClosed error, lend func(context.Context) (*pgx.Conn, func(), error),
-	step func([]Q, []A) protocol.Step,
+	send func(context.Context, *pgx.Conn, []Q, []A) error,
 ) *coalesce.Coalescer[*pgx.Conn, Q, A] {
 	return coalesce.New(coalesce.Config[*pgx.Conn, Q, A]{
 		Width: width, Life: s.life, Limit: protocol.Patience, ErrShut: errClosed, Lend: lend,
 		Send: func(ctx context.Context, conn *pgx.Conn, calls []Q) ([]A, error) {
 			answers := make([]A, len(calls))
-			return answers, s.executor.Run(ctx, conn, step(calls, answers))
+			return answers, send(ctx, conn, calls, answers)
 		},
 		// on a standby each half would be refused, too
 		Undone: func(err error) bool { return !protocol.ConnectionLost(err) && !protocol.ReadOnly(err) },
@@ -90,12 +103,14 @@ func gathering[Q, A any](
 // BeginExplicitly says that the sessions' default isolation is not READ COMMITTED.
 func (s *Server) BeginExplicitly() { s.executor.BeginExplicitly() }
 
-// OnAbandoned sets who is told what the server did for a call that has left: a request, or a release. Call it before
-// the first request.
+// OnAbandoned sets who is told what the server did for a call that has left: a request, a release, or a hand-over. Call
+// it before the first request.
 func (s *Server) OnAbandoned(request func(protocol.Request, protocol.Answer, error),
-	release func(protocol.Claim, protocol.Ending, error)) {
+	released func(protocol.Claim, protocol.Ending, error),
+	handedOver func(protocol.Bequest, protocol.Succession, error)) {
 	s.acquires.Abandoned, s.waits.Abandoned, s.again.Abandoned = request, request, request
-	s.releases.Abandoned = release
+	s.releases.Abandoned = func(r release, e protocol.Ending, err error) { released(r.Claim, e, err) }
+	s.handOvers.Abandoned = handedOver
 }
 
 // Trouble is who hears of what a server survives at a cost. Each may be nil.
@@ -130,7 +145,7 @@ func (s *Server) Close() {
 	for _, c := range []interface {
 		Shut()
 		Wait()
-	}{s.acquires, s.waits, s.again, s.releases, s.checks} {
+	}{s.acquires, s.waits, s.again, s.releases, s.checks, s.handOvers} {
 		c.Shut()
 		c.Wait()
 	}
@@ -155,26 +170,21 @@ func (s *Server) Query(ctx context.Context, step protocol.Step) error {
 }
 
 // reach is Query for what keeps a lease or gives one back: if the pool has no connection soon, it uses another.
-func (s *Server) reach(ctx context.Context, step protocol.Step, along ...protocol.Step) error {
-	return s.past(func() error { return s.repeat(ctx, s.lend, step, along...) })
+func (s *Server) reach(ctx context.Context, step protocol.Step) error {
+	return s.past(func() error { return s.repeat(ctx, s.lend, step) })
 }
 
 func (s *Server) repeat(
 	ctx context.Context, lend func(context.Context) (*pgx.Conn, func(), error), step protocol.Step,
-	along ...protocol.Step,
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
-	err := repeat(ctx, lend, func(conn *pgx.Conn) error {
+	return repeat(ctx, lend, func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
 		defer cancel()
-		return s.executor.Run(ctx, conn, step, along...)
+		return s.executor.Run(ctx, conn, step)
 	})
-	if err != nil && s.life.Err() != nil { // else whoever asks again until there is an answer would never end
-		err = fmt.Errorf("%w: %w", s.errClosed, err)
-	}
-	return err
 }
 
 // Acquire requests a lock. Whoever asks again may hold it already: like what keeps a lease, it uses another connection
@@ -236,30 +246,63 @@ func (s *Server) Renew(ctx context.Context, c protocol.Claim) (v protocol.Verdic
 	return v, err
 }
 
+// release is a call that ends a lease.
+type release struct {
+	protocol.Claim
+	announce bool
+}
+
 // Release ends a lease. With announce it also notifies the next holder of an exclusive lock in the same round trip,
 // in a separate transaction, because NOTIFY must not wait for the disk. The answer leaves out what was announced.
-func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (protocol.Ending, error) {
-	if !announce || c.Slot != 0 {
-		var e protocol.Ending
-		err := s.past(func() (err error) { e, err = s.releases.Do(ctx, c); return err })
-		return e, err
-	}
-	var told int64
-	endings := make([]protocol.Ending, 1)
-	err := s.reach(ctx, s.Queries.Release([]protocol.Claim{c}, endings),
-		s.Queries.Announce([]string{c.Name}, []*int{new(int)}, &told))
-	e := endings[0]
-	if told > 0 {
-		e.Handed.Announced, e.Handed.Slots, e.Handed.Watched = true, withoutHead(e.Handed.Slots), false
-	}
+func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (e protocol.Ending, err error) {
+	err = s.past(func() error {
+		e, err = s.releases.Do(ctx, release{c, announce && c.Slot == 0})
+		return err
+	})
 	return e, err
+}
+
+// releaseTogether ends leases, and announces what is wanted after that.
+func (s *Server) releaseTogether(ctx context.Context, conn *pgx.Conn, calls []release,
+	endings []protocol.Ending) error {
+	claims := make([]protocol.Claim, len(calls))
+	var names []string
+	for i, c := range calls {
+		if claims[i] = c.Claim; c.announce {
+			names = append(names, c.Name)
+		}
+	}
+	ends := s.Queries.Release(claims, endings)
+	if names == nil {
+		return s.executor.Run(ctx, conn, ends)
+	}
+	heads, told := make([]*int, len(names)), int64(-1) // it did not go along
+	for i := range heads {
+		heads[i] = new(int)
+	}
+	err := s.executor.Run(ctx, conn, ends, s.Queries.Announce(names, heads, &told))
+	for i, c := range calls {
+		if h := &endings[i].Handed; c.announce && told >= 0 {
+			h.Announced = slices.Contains(h.Slots, 0)
+			h.Slots, h.Watched = withoutHead(h.Slots), false
+		}
+	}
+	return err
 }
 
 // HandOver ends a lease and gives the lock to a waiter with the label; with look it only says whether there is one.
 func (s *Server) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession,
 	err error) {
-	err = s.reach(ctx, s.Queries.HandOver(c, to, look, &next))
+	err = s.past(func() error {
+		next, err = s.handOvers.Do(ctx, protocol.Bequest{Claim: c, To: to, Look: look})
+		return err
+	})
 	return next, err
+}
+
+// handOver is the step of one hand-over.
+func (s *Server) handOver(calls []protocol.Bequest, answers []protocol.Succession) protocol.Step {
+	return s.Queries.HandOver(calls[0], &answers[0])
 }
 
 // withoutHead returns the slots that were not announced with the release.

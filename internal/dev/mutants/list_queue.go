@@ -399,8 +399,15 @@ var ofTheQueue = []mutant{
 		{"pglock/takeback.go", "q.Name, a.Handed, new(q.Asked.Add(a.Waited)))", "q.Name, a.Handed, new(c.now()))"},
 	}, library, "^TestI7_HintOfAnAbandoned"},
 	{"I8 a release whose call has left tells nobody", []edit{
-		{"internal/server/server.go", "\ts.releases.Abandoned = release\n", "\t_ = release\n"},
+		{"internal/server/server.go", "released(r.Claim, e, err) }\n", "_ = released }\n"},
 	}, library, "^TestI8_AReleaseWhose"},
+	{"I8 a hand-over whose call has left tells nobody", []edit{
+		{"internal/server/server.go", "\ts.handOvers.Abandoned = handedOver\n", "\t_ = handedOver\n"},
+	}, library, "^TestI8_AReleaseWhose"},
+	{"I8 an end whose answer is lost is not announced", []edit{
+		{"pglock/lease.go", "\t\tl.announce(ctx)\n", ""},
+		{"pglock/handover.go", "\t\t\t\tl.announce(ctx)\n", ""},
+	}, library, "^TestWhoeverGetsALock"},
 	{"I7 a hint is for whichever call waits", []edit{
 		{"internal/queue/hint.go", "\tt := q.tickets[h.ticket]\n\tif t == nil {\n",
 			"\tt := q.tickets[h.ticket]\n\tfor _, any := range q.tickets {\n\t\tt = any\n\t}\n\tif t == nil {\n"},
