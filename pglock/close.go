@@ -152,11 +152,13 @@ func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error
 	var failure error
 	left := 0
 	for batch := range slices.Chunk(claims, takeback.Most) {
+		lost := false // the answer of an attempt
 		err := lastly(ctx, func(ctx context.Context) error {
 			rest, refused, err := inHalves(ctx, batch, func(batch []protocol.Claim) error {
-				return c.releaseAll(ctx, batch)
+				return c.releaseAll(ctx, batch, lost)
 			})
 			batch = slices.Concat(rest, refused)
+			lost = lost || protocol.ConnectionLost(err) && !server.NeverSent(err)
 			return err
 		})
 		if err != nil {
@@ -169,8 +171,9 @@ func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error
 	return nil
 }
 
-// releaseAll releases leases and passes on the resulting grants to others.
-func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim) error {
+// releaseAll releases leases and passes on the resulting grants to others: also those of an attempt whose answer was
+// lost.
+func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim, lost bool) error {
 	sent := c.now()
 	endings, err := c.backend.ReleaseAll(ctx, claims)
 	if err != nil {
@@ -178,7 +181,9 @@ func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim) error 
 	}
 	var others announcement
 	for i, e := range endings {
-		c.hear(claims[i].Name, e.Handed, &sent, &others)
+		if c.hear(claims[i].Name, e.Handed, &sent, &others); lost && !e.Released {
+			others.names, others.slots = append(others.names, claims[i].Name), append(others.slots, &claims[i].Slot)
+		}
 	}
 	c.send(ctx, others, c.backend.AnnounceOwn)
 	return nil

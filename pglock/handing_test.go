@@ -168,8 +168,9 @@ func TestAHandOverWhoseCallHasLeftIsAnnounced(t *testing.T) {
 // The answer that says whom the lock was given to is lost, and the next attempt finds only that the lease has ended.
 func TestWhoeverGetsALockByAnAnswerThatIsLostHearsOfIt(t *testing.T) {
 	for what, end := range map[string]func(*Lease, context.Context) error{
-		"release":  (*Lease).Release,
-		"handOver": func(l *Lease, ctx context.Context) error { return l.HandOver(ctx, "c") },
+		"release":    (*Lease).Release,
+		"handOver":   func(l *Lease, ctx context.Context) error { return l.HandOver(ctx, "c") },
+		"releaseAll": func(l *Lease, ctx context.Context) error { return l.client.Close(ctx) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

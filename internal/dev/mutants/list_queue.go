@@ -407,6 +407,7 @@ var ofTheQueue = []mutant{
 	{"I8 an end whose answer is lost is not announced", []edit{
 		{"pglock/lease.go", "\t\tl.announce(ctx)\n", ""},
 		{"pglock/handover.go", "\t\t\t\tl.announce(ctx)\n", ""},
+		{"pglock/close.go", "; lost && !e.Released {", "; false {"},
 	}, library, "^TestWhoeverGetsALock"},
 	{"I7 a hint is for whichever call waits", []edit{
 		{"internal/queue/hint.go", "\tt := q.tickets[h.ticket]\n\tif t == nil {\n",
