@@ -236,6 +236,54 @@ func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
 	holdsAsGranted(t, look, r.lease)
 }
 
+// A release that hands the lock over, and whose standby wait was cancelled, tells nobody of the grant: the waiter asks
+// for it, and has it only when a standby has it.
+func TestI17_AnnouncedGrantWaitsForTheStandby(t *testing.T) {
+	t.Parallel()
+	server := migrated(t, nil)
+	look := newPeer(t, server.URL())
+	look.exec(t, `SET synchronous_commit = local`)
+	observing := func(c *pgxpool.Config) { pglock.ObserveCommits(c.ConnConfig) }
+	a, b := newClient(t, newPool(t, server.URL(), observing)), newClient(t, newPool(t, server.URL(), observing))
+	got := make(chan fetched, 1)
+	handTo := func(c *pglock.Client, by *pglock.Lease) *pglock.Lease {
+		acquireInBackground(t.Context(), c, 0, "x", got, pglock.WithTTL(time.Minute))
+		awaitQueue(t, look, "x", 1)
+		mustRelease(t, by)
+		f := await(t, got)
+		if f.err != nil {
+			t.Fatal(f.err)
+		}
+		return f.lease
+	}
+	// From now on a's release expects that another client waits.
+	lease := handTo(a, handTo(b, mustTry(t, a, "x")))
+	acquireInBackground(t.Context(), b, 0, "x", got, pglock.WithTTL(time.Minute))
+	awaitQueue(t, look, "x", 1)
+
+	syncStandby(t, look, "nobody")
+	released := make(chan error, 1)
+	go func() { released <- lease.Release(context.Background()) }()
+	endCommit(t, look, "pg_cancel_backend")
+	if err := <-released; err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Eventually(t, "the waiter to ask for its grant", func() bool {
+		return len(got) == 1 || waiting(t, look, "SyncRep") == 1
+	})
+	if len(got) == 1 {
+		t.Fatalf("I17: a grant that no standby has was told: %+v", <-got)
+	}
+	syncStandby(t, look, "")
+	f := await(t, got)
+	if f.err != nil {
+		t.Fatal(f.err)
+	}
+	if _, err := f.lease.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A write that the server does not know never happened there.
 func TestI17_WriteLostInAFailoverNeverHappened(t *testing.T) {
 	t.Parallel()

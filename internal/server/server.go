@@ -253,7 +253,8 @@ type release struct {
 }
 
 // Release ends a lease. With announce it also notifies the next holder of an exclusive lock in the same round trip,
-// in a separate transaction, because NOTIFY must not wait for the disk. The answer leaves out what was announced.
+// in a separate transaction, because NOTIFY must not wait for the disk; where a standby is waited for it does not. The
+// answer leaves out what was announced.
 func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (e protocol.Ending, err error) {
 	err = s.past(func() error {
 		e, err = s.releases.Do(ctx, release{c, announce && c.Slot == 0})
@@ -280,7 +281,7 @@ func (s *Server) releaseTogether(ctx context.Context, conn *pgx.Conn, calls []re
 	for i := range heads {
 		heads[i] = new(int)
 	}
-	err := s.executor.Run(ctx, conn, ends, s.Queries.Announce(names, heads, &told))
+	err := s.executor.Run(ctx, conn, ends, s.Queries.AnnounceAlong(names, heads, &told))
 	for i, c := range calls {
 		if h := &endings[i].Handed; c.announce && told >= 0 {
 			h.Announced = slices.Contains(h.Slots, 0)

@@ -299,6 +299,10 @@ var ofClose = []mutant{
 	{"I6 what a server did that ends a connection counts as undone", []edit{
 		{"internal/protocol/failures.go", "severity(err) == \"PANIC\":", "false:"},
 	}, library, "^TestTrap9_GrantOfACancelled"},
+	{"I17 a grant that no standby has is announced", []edit{
+		{"internal/protocol/queries.go", "'synchronous_standby_names') OPERATOR(pg_catalog.=) ''",
+			"'synchronous_standby_names') IS NOT NULL"},
+	}, integration, "^TestI17_AnnouncedGrant"},
 	{"I17 a session silences the warning of a COMMIT without its standby", []edit{
 		{schema, "(pg_catalog.=) 'error' THEN", "(pg_catalog.=) 'none' THEN"},
 	}, integration, "^TestI17_CancelledStandbyWaitIs"},
