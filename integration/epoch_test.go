@@ -192,7 +192,8 @@ func TestI22_WhereTokensEndGrantsAreRefused(t *testing.T) {
 }
 
 // A dump from a server with more failovers behind it, or an upgrade, sets the timeline back: the tokens go on
-// ascending, and do so over later failovers, also if those lost the record of the ones before.
+// ascending, and do so over later failovers, also if those lost the record of the ones before. The timeline of another
+// cluster is another timeline, whatever its number.
 func TestI22_TokensAscendWhenTheTimelineIsSetBack(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, pgtest.Database(t).URL())
@@ -200,20 +201,30 @@ func TestI22_TokensAscendWhenTheTimelineIsSetBack(t *testing.T) {
 	for _, c := range []struct {
 		what                string
 		recorded, epoch, is int64 // is: the line that follows
+		elsewhere           int64 // the record's cluster is another
 	}{
-		{"set back from timeline 7", 7, epochOf(6, 3), 6 + line},
-		{"set back from timeline 7 of a schema made on timeline 5", 7, epochOf(2, 0), 2 + line},
-		{"promoted after a record of an earlier timeline", line - 1, epochOf(6, 127), 7},
-		{"promoted twice", line - 2, epochOf(6, 0), 8},
-		{"the same timeline", line, epochOf(6, 5), 6},
+		{"set back from timeline 7", 7, epochOf(6, 3), 6 + line, 0},
+		{"set back from timeline 7 of a schema made on timeline 5", 7, epochOf(2, 0), 2 + line, 0},
+		{"promoted after a record of an earlier timeline", line - 1, epochOf(6, 127), 7, 0},
+		{"promoted twice", line - 2, epochOf(6, 0), 8, 0},
+		{"the same timeline", line, epochOf(6, 5), 6, 0},
+		{"another cluster's timeline of that number", line, epochOf(6, 5), 6 + line, 1},
+		{"another cluster's earlier timeline", line - 2, epochOf(6, 0), 6 + line, 1},
 	} {
-		p.exec(t, `UPDATE pglock.installation SET timeline = $1, epoch = $2, started = started - interval '1 s'`,
-			c.recorded, c.epoch)
+		p.exec(t, `UPDATE pglock.installation SET timeline = $1, epoch = $2, system = system - $3,
+			started = started - interval '1 s'`, c.recorded, c.epoch, c.elsewhere)
+		if got := one[bool](t, p, `SELECT since_us = 0 FROM pglock.timeline()`); got != (c.is > c.epoch>>8) {
+			t.Errorf("%s: the timeline has just changed: %v", c.what, got)
+		}
 		if g := p.mustAcquire(t, c.what, time.Minute); g.token>>44 != c.is || g.token <= tokenOf(c.epoch, 0) {
 			t.Errorf("I22: %s: token %d of line %d, want line %d", c.what, g.token, g.token>>44, c.is)
 		}
-		if got := one[int64](t, p, `SELECT timeline FROM pglock.installation`); got != line {
+		if got := one[int64](t, p, `SELECT timeline FROM pglock.installation
+			WHERE system = (SELECT system_identifier FROM pg_control_system())`); got != line {
 			t.Errorf("%s: timeline %d is on record", c.what, got)
+		}
+		if one[bool](t, p, `SELECT since_us = 0 FROM pglock.timeline()`) {
+			t.Errorf("%s: the timeline has just changed after a grant", c.what)
 		}
 	}
 }

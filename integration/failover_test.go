@@ -379,6 +379,39 @@ func TestI22_TokensAscendAfterARestore(t *testing.T) {
 	checkAscent(t, first, second, third, lost, issueTogether(t, fifth.url, "fifth"))
 }
 
+// The timeline was set back, as by a dump that is restored, or an upgrade: the record is of another cluster. Then a
+// failover loses the first record of the new one, and the promoted standby's timeline is the recorded number. It is
+// another timeline all the same: tokens ascend, and a grace counts.
+func TestI22_TokensAscendAfterARestoreAndAFailoverThatLostItsRecord(t *testing.T) {
+	pgtest.Long(t, "TestI22_TokensAscendAfterAFailoverThatLostSteps")
+	t.Parallel() // it has servers of its own
+	primary := newPrimary(t)
+	look := newPeer(t, primary.url)
+	before := issue(t, look, "before", 2)
+	look.exec(t, `UPDATE pglock.installation SET system = system - 1, timeline = 2, epoch = 1 << 8, started = NULL`)
+	const since = `SELECT coalesce(since_us, -1) FROM pglock.timeline()`
+	if n := one[int](t, look, since); n != 0 {
+		t.Errorf("after the restore the timeline changed %d µs ago, want 0: nobody has noticed it", n)
+	}
+	standby := newStandby(t, primary)
+	standby.cutOff(t)
+	lost := issue(t, look, "lost", 2)
+	if n := one[int](t, look, since); n <= 0 {
+		t.Errorf("after the first grant the timeline changed %d µs ago", n)
+	}
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	look = standby.promote(t)
+	if n := one[int](t, look, since); n != 0 {
+		t.Errorf("after the failover the timeline changed %d µs ago, want 0: nobody has noticed it", n)
+	}
+	checkAscent(t, before, lost, issueTogether(t, standby.url, "new"))
+	if n := one[int](t, look, since); n <= 0 {
+		t.Errorf("after the first grants the timeline changed %d µs ago", n)
+	}
+}
+
 // Where the schema's owner may not see the timeline, locks work as on a server that never fails over: the tokens are
 // plain.
 func TestAcquireWorksWhereTheTimelineIsNotVisible(t *testing.T) {
@@ -403,7 +436,9 @@ func TestAcquireWorksWhereTheTimelineIsNotVisible(t *testing.T) {
 				t.Fatal(err)
 			}
 			as.User = url.UserPassword(owner, "x")
-			revoke := func() { admin.exec(t, `REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC`) }
+			revoke := func() {
+				admin.exec(t, `REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn), pg_control_system() FROM PUBLIC`)
+			}
 			if revoked == "before the migration" {
 				revoke()
 			}

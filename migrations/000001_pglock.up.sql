@@ -70,6 +70,7 @@ CREATE TABLE installation (
   started        timestamptz,                -- the server process that last compared the timeline
   timeline       int,                        -- on which the last grant was written; NULL if not visible
   timeline_since timestamptz,                -- when a grant first noticed this timeline; NULL for the first
+  system         bigint,                     -- the cluster whose timeline that is; NULL if not visible
   history_keep   interval NOT NULL DEFAULT '90 days',  -- for how long the history is kept
   history_since  timestamptz,                -- since when the history has every tenure; NULL: it has not
   history_pruned timestamptz,                -- what ended before may have been removed from the history; NULL: nothing
@@ -561,7 +562,18 @@ EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_func
   RETURN NULL;
 END $$;
 
-UPDATE installation SET timeline = current_timeline(), started = pg_postmaster_start_time();
+-- current_system tells this cluster from others, of which each has timelines of its own: a restored dump and an upgrade
+-- make another. A standby's is its primary's. NULL if the schema's owner may not see it.
+CREATE FUNCTION current_system() RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN (SELECT c.system_identifier FROM pg_control_system() c);
+EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function THEN
+  RETURN NULL;
+END $$;
+
+UPDATE installation SET timeline = current_timeline(), system = current_system(), started = pg_postmaster_start_time();
 
 -- epoch_of puts an epoch together.
 CREATE FUNCTION epoch_of(p_line bigint, p_step bigint) RETURNS bigint
@@ -577,22 +589,24 @@ END $$;
 
 -- epoch_now compares the timeline with the recorded one, records a change, and returns the epoch. Until the record is
 -- committed all others compute the same from the old record, and wait for nobody. The line grows by as much as the
--- timeline does; if a restore or an upgrade has set the timeline back, by the whole timeline. So it is greater on a
--- later timeline, even if the record of one in between was lost.
+-- timeline does; if the record is of another cluster, as after a restore or an upgrade, or the timeline was set back,
+-- by the whole timeline. So it is greater on a later timeline, even if the record of one in between was lost.
 CREATE FUNCTION epoch_now() RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  line int := current_timeline();
+  line int    := current_timeline();
+  host bigint := current_system();
   was  record;
 BEGIN
-  SELECT i.timeline, i.epoch INTO was FROM installation i;
-  IF line <> coalesce(was.timeline, 0) THEN
-    was.epoch := epoch_of(
-      (was.epoch >> 8) + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 0);
+  SELECT i.timeline, i.epoch, (i.system <> host) IS TRUE AS elsewhere INTO was FROM installation i;
+  IF line <> coalesce(was.timeline, 0) OR was.elsewhere AND line IS NOT NULL THEN
+    was.epoch := epoch_of((was.epoch >> 8) + line
+      - CASE WHEN line > was.timeline AND NOT was.elsewhere THEN was.timeline ELSE 0 END, 0);
   END IF;
   UPDATE installation i SET timeline = line, epoch = GREATEST(i.epoch, was.epoch), started = pg_postmaster_start_time(),
-      timeline_since = CASE WHEN line = i.timeline OR line IS NULL THEN i.timeline_since ELSE clock_timestamp() END
+      system = host, timeline_since = CASE WHEN line = i.timeline AND (i.system <> host) IS NOT TRUE OR line IS NULL
+                                      THEN i.timeline_since ELSE clock_timestamp() END
     FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
     WHERE i.one = mine.one AND i.started IS DISTINCT FROM pg_postmaster_start_time();
   RETURN was.epoch;
@@ -652,9 +666,9 @@ AS $$
 DECLARE
   was record;
 BEGIN
-  SELECT i.timeline, i.timeline_since INTO was FROM installation i;
+  SELECT i.timeline, i.timeline_since, i.system <> current_system() AS elsewhere INTO was FROM installation i;
   timeline.timeline := current_timeline();
-  IF timeline.timeline <> was.timeline THEN
+  IF timeline.timeline <> was.timeline OR was.elsewhere AND timeline.timeline IS NOT NULL THEN
     since_us := 0;
   ELSIF timeline.timeline IS NOT NULL AND was.timeline_since IS NOT NULL THEN
     since_us := GREATEST(0, extract(epoch FROM clock_timestamp() - was.timeline_since) * 1000000)::bigint;

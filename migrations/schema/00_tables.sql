@@ -65,6 +65,7 @@ CREATE TABLE installation (
   started        timestamptz,                -- the server process that last compared the timeline
   timeline       int,                        -- on which the last grant was written; NULL if not visible
   timeline_since timestamptz,                -- when a grant first noticed this timeline; NULL for the first
+  system         bigint,                     -- the cluster whose timeline that is; NULL if not visible
   history_keep   interval NOT NULL DEFAULT '90 days',  -- for how long the history is kept
   history_since  timestamptz,                -- since when the history has every tenure; NULL: it has not
   history_pruned timestamptz,                -- what ended before may have been removed from the history; NULL: nothing

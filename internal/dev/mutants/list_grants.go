@@ -208,8 +208,18 @@ var ofTokens = []mutant{
 			"  token := nextval('fencing_token_seq');\n  IF token <= p_above THEN"},
 	}, integration, "^TestI22_Grants"},
 	{"I22 the epoch is the timeline alone", []edit{
-		{schema, "(was.epoch >> 8) + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 0);",
+		{schema, "(was.epoch >> 8) + line - CASE WHEN line > was.timeline AND NOT was.elsewhere THEN was.timeline " +
+			"ELSE 0 END, 0);",
 			"line - 1, 0);"},
+	}, integration, "^TestI22_TokensAscendWhenTheTimelineIsSetBack"},
+	{"I22 a timeline of another cluster counts as an earlier one", []edit{
+		{schema, "line > was.timeline AND NOT was.elsewhere THEN", "line > was.timeline THEN"},
+	}, integration, "^TestI22_TokensAscendWhenTheTimelineIsSetBack"},
+	{"I22 a record of another cluster counts as one of this", []edit{
+		{schema, "OR was.elsewhere AND line IS NOT NULL THEN", "THEN"},
+	}, integration, "^TestI22_TokensAscendWhenTheTimelineIsSetBack"},
+	{"a grace does not count from the start of another cluster", []edit{
+		{schema, "OR was.elsewhere AND timeline.timeline IS NOT NULL THEN", "THEN"},
 	}, integration, "^TestI22_TokensAscendWhenTheTimelineIsSetBack"},
 	{"I22 a step counts as much as a change of the timeline", []edit{
 		{schema, "    RETURN last + 1;\n  ELSIF last >> 8", "    RETURN last + 256;\n  ELSIF last >> 8"},
