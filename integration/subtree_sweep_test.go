@@ -1,12 +1,18 @@
 package integration
 
 import (
+	"context"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // watch writes nothing where a subtree has marked the head. So the sweep that takes the mark away leaves whatever
@@ -88,5 +94,68 @@ func TestASharedSubtreeIsWatchedThoughItWasAskedForBesideASweep(t *testing.T) {
 	}
 	if !one[bool](t, look, `SELECT watched_until = 'infinity' FROM pglock.locks WHERE name = 't' AND slot = 0`) {
 		t.Error("the end of a shared subtree may be announced to nobody")
+	}
+}
+
+// joinedHead makes a lock that was held and is free, and whose head somebody has joined, in a transaction that goes on.
+func joinedHead(t *testing.T, url, name string) (joins *peer) {
+	t.Helper()
+	joins = newPeer(t, url)
+	joins.mustEnd(t, joins.mustAcquire(t, name, time.Minute))
+	joins.exec(t, `BEGIN`)
+	joins.exec(t, `SELECT FROM pglock.locks WHERE name = $1 AND slot = 0 FOR KEY SHARE`, name) // as who queues does
+	return joins
+}
+
+// A request for a subtree that finds a free lock joined by somebody has no ticket, and has to ask again. It marks
+// nothing: only a ticket's row in subtrees would end the mark.
+func TestARequestForASubtreeWithoutATicketMarksNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	joins, other := joinedHead(t, db.URL(), "t"), newPeer(t, db.URL())
+	id := uuid.New()
+	a := other.request(t, "acquire_subtree", "t", id, ", p_wait => false")
+	if a.granted || a.ticket != 0 || a.holder != "" {
+		t.Fatalf("%+v, want neither a grant nor a ticket nor a holder", a)
+	}
+	if one[bool](t, other, `SELECT watched_until IS NOT NULL FROM pglock.locks WHERE name = 't'`) {
+		t.Error("the lock is watched for ever for a request that has no ticket")
+	}
+	joins.exec(t, `COMMIT`)
+	for range 2 {
+		other.request(t, "acquire_subtree", "t", id, ", p_wait => false")
+	}
+	if !one[bool](t, other, `SELECT watched_until = 'infinity' AND grant_id = $1 FROM pglock.locks WHERE name = 't'`,
+		id.String()) {
+		t.Error("the subtree is not granted, or its end may be announced to nobody")
+	}
+}
+
+// atSecond calls a function when the second statement with a text is about to be sent.
+type atSecond struct {
+	text string
+	sent atomic.Int64
+	then func()
+}
+
+func (s *atSecond) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, s.text) && s.sent.Add(1) == 2 {
+		s.then()
+	}
+	return ctx
+}
+
+func (s *atSecond) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TryAcquire takes a free subtree though somebody joins its head at that moment.
+func TestATryForAFreeSubtreeAsksAgainWhereSomebodyJoins(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	joins := joinedHead(t, db.URL(), "t")
+	asked := &atSecond{text: ".acquire_subtree(", then: func() { joins.exec(t, `COMMIT`) }}
+	c := newClient(t, db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = asked }))
+	mustRelease(t, mustTry(t, c, "t", pglock.WithSubtree()))
+	if n := asked.sent.Load(); n != 3 {
+		t.Errorf("asked %d times, want 3: joined by somebody, the ticket, the grant", n)
 	}
 }

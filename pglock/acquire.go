@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -132,6 +133,10 @@ func grantOf(a protocol.Answer, sent trust.Instant) granted {
 // getGrant requests the lock, and waits for it if it is held and the request says so.
 func (c *Client) getGrant(ctx context.Context, q *pending) (granted, error) {
 	a, err := c.ask(ctx, q)
+	for n := 0; n < undecided && err == nil && q.isFree(a); n++ {
+		pause.For(ctx, firstAgain)
+		a, err = c.ask(ctx, q)
+	}
 	if q.Subtree && err == nil && a.Ticket != 0 {
 		if a, err = c.askForSubtree(ctx, q, a); err != nil {
 			return granted{}, err

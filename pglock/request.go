@@ -138,6 +138,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			pause.For(asking, lockedOutPause)
 			continue
 		case locked && !q.Retry: // for a second somebody has been deciding about the lock
+			q.taken = true
 			return protocol.Answer{}, nil
 		case q.queued && protocol.ReadOnly(err): // its place survives: a primary will know it
 		case server.NeverSent(err) && !q.Retry &&

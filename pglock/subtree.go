@@ -46,6 +46,12 @@ func compareNames(a, b string) int {
 // for at most a tenth of a second, until grants that were under way are known.
 const undecided = 10
 
+// isFree reports that the server has neither granted a try for a subtree nor said who is in the way: whoever joined the
+// free lock at that moment is soon done.
+func (q *pending) isFree(a protocol.Answer) bool {
+	return q.Subtree && !q.Wait && !q.taken && !a.Granted && a.Ticket == 0 && a.Holder == ""
+}
+
 // askForSubtree asks again for a subtree whose ticket is written: no subtree is granted before that, nor handed over. A
 // call that does not wait leaves the queue if it is not granted then.
 func (c *Client) askForSubtree(ctx context.Context, q *pending, a protocol.Answer) (protocol.Answer, error) {

@@ -615,8 +615,8 @@ BEGIN
       RAISE EXCEPTION 'the subtree above lock % is locked by another transaction', quote_literal(w.name)
         USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
     END IF;
-    ok := NOT w.subtree OR watch_subtree(w.name);        -- it locks the table before a ticket is drawn: see wait_out
     IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
+      ok := NOT w.subtree OR watch_subtree(w.name);      -- it locks the table before a ticket is drawn: see wait_out
       r := enqueue(w, p_head);
       ticket := r.ticket; place := r.place;
     END IF;

@@ -115,6 +115,15 @@ var ofSubtrees = []mutant{
 	{"I4 subtree: what ends many leases marks one of them", []edit{
 		{schema, " AND current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true' FOR", " FOR"},
 	}, integration, "^TestI4_AWriteDoesNotOutlive"},
+	{"subtree: a request without a ticket is watched for ever", []edit{
+		{schema, "IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) " +
+			"THEN ok := NOT w.subtree OR watch_subtree(w.name);",
+			"ok := NOT w.subtree OR watch_subtree(w.name); IF p_wait AND (p_taken OR p_head.expires_at > " +
+				"'-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN"},
+	}, integration, "^TestARequestForASubtreeWithoutATicket"},
+	{"subtree: a try for a free one gives up when somebody joins", []edit{
+		{"pglock/acquire.go", "err == nil && q.isFree(a); n++", "err == nil && q.isFree(a) && false; n++"},
+	}, integration, "^TestATryForAFreeSubtree"},
 	{"subtree: whoever is granted a lock below its own keeps its ticket", []edit{
 		{schema, "IF g.token IS NOT NULL AND own THEN", "IF false THEN"},
 	}, integration, "^TestAGrantBelowItsOwn"},
