@@ -66,26 +66,35 @@ func TestI1_ASubtreeWaitsForAGrantByWhoGivesUp(t *testing.T) {
 // about to write the grant.
 func grantPaused(t *testing.T, p *peer, name string, send func() error, then func()) {
 	t.Helper()
+	if err := pausedIn(t, p, name, "grant_head", "require_durable_commit()",
+		"require_durable_commit() AND pause_here(w.name)", send, then); err != nil {
+		t.Fatal(err)
+	}
+	if one[int](t, newPeer(t, p.Config().ConnString()), `SELECT count(*)::int FROM pglock.locks
+		WHERE expires_at > clock_timestamp()`) != 1 {
+		t.Error("not one lease is held: the name's")
+	}
+}
+
+// pausedIn lets a peer send a statement about a name, and calls then when it has come to the changed piece of a
+// function, where pause_here stops it. It gives the statement's error.
+func pausedIn(t *testing.T, p *peer, name, function, old, replacement string, send func() error, then func()) error {
+	t.Helper()
 	look, stop := newPeer(t, p.Config().ConnString()), newPeer(t, p.Config().ConnString())
 	look.exec(t, `CREATE FUNCTION pglock.pause_here(p_name text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 		WHILE p_name = '`+name+`' AND NOT pg_try_advisory_xact_lock_shared(1) LOOP PERFORM pg_sleep(0.01); END LOOP;
 		RETURN true; END $$`)
-	look.change(t, "grant_head", "require_durable_commit()", "require_durable_commit() AND pause_here(w.name)")
+	look.change(t, function, old, replacement)
 	stop.exec(t, `SELECT pg_advisory_lock(1)`)
 	result := make(chan error, 1)
 	go func() { result <- send() }()
-	pgtest.Eventually(t, "the grant to be about to be written", func() bool {
+	pgtest.Eventually(t, "the statement to have come to "+function, func() bool {
 		return one[bool](t, look, `SELECT coalesce(wait_event = 'PgSleep', false) FROM pg_stat_activity WHERE pid = $1`,
 			p.PgConn().PID())
 	})
 	then()
 	stop.exec(t, `SELECT pg_advisory_unlock(1)`)
-	if err := <-result; err != nil {
-		t.Fatal(err)
-	}
-	if one[int](t, look, `SELECT count(*)::int FROM pglock.locks WHERE expires_at > clock_timestamp()`) != 1 {
-		t.Error("not one lease is held: the name's")
-	}
+	return <-result
 }
 
 // A holder that hands over has written nothing either. What its own owner asks for meanwhile is not kept by its lease.

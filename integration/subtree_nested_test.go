@@ -167,6 +167,44 @@ func TestAGrantBelowItsOwnSubtreeLeavesNoTicketWhenThatRunsOut(t *testing.T) {
 	}
 }
 
+// The owner of a subtree is let past the queue below it, and the subtree ends before the owner's request has looked at
+// the tree. Then it is not granted: it asks again, and comes behind those who queue.
+func TestI9_TheOwnerOfASubtreeThatEndsMeanwhilePassesNobody(t *testing.T) {
+	t.Parallel()
+	for end, sql := range map[string]string{
+		"runs out": `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 ms' WHERE name = 't'`,
+		"ends and is swept away": `UPDATE pglock.locks SET expires_at = '-infinity' WHERE name = 't';
+			SELECT pglock.sweep()`,
+	} {
+		t.Run(end, func(t *testing.T) {
+			db := pgtest.Database(t)
+			owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
+			outer, inner := uuid.New(), uuid.New()
+			owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true", uuid.New())
+			owner.request(t, "acquire_subtree", "t", outer, owned)
+			if a := owner.request(t, "acquire_subtree", "t", outer, owned); !a.granted {
+				t.Fatalf("the subtree: %+v", a)
+			}
+			first := other.queue(t, "t/b", uuid.New())
+			err := pausedIn(t, owner, "t/b", "fits_tree", "LOCK TABLE locks",
+				"PERFORM pause_here(w.name); LOCK TABLE locks", func() error {
+					_, err := owner.Exec(t.Context(), `SELECT FROM pglock.acquire_lease('t/b', $1, $2, 'peer', '30 s',
+						p_retry => true, p_wait => true`+owned+`)`, inner.String(), owner.key.String())
+					return err
+				}, func() { other.exec(t, sql) })
+			if state(err) != "55P03" {
+				t.Errorf("I9: %v, want 55P03: the subtree has ended, and somebody queues", err)
+			}
+			if a := owner.request(t, "acquire_lease", "t/b", inner, owned+", p_wait => true"); a.granted {
+				t.Errorf("I9: %+v, before the first in the queue", a)
+			}
+			if a := other.queue(t, "t/b", first.id); !a.granted {
+				t.Errorf("the first in the queue: %+v", a)
+			}
+		})
+	}
+}
+
 // A try whose answer was lost is repeated, and its owner holds the lock by that very grant: it is no one that another
 // goroutine of the owner holds. A subtree is granted at the second question, so also the first is a try like that.
 func TestI6_ARepeatedTryOfAnOwnerGetsItsOwnGrant(t *testing.T) {

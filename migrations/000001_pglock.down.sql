@@ -153,7 +153,7 @@ DROP FUNCTION still_below(w waiters, p_names text[]);
 DROP FUNCTION fits_below(w waiters);
 DROP FUNCTION settled(p_name text, p_slot int, p_token bigint);
 DROP FUNCTION would_fit(w waiters);
-DROP FUNCTION fits_tree(w waiters);
+DROP FUNCTION fits_tree(w waiters, p_own boolean);
 DROP FUNCTION is_own(w waiters);
 DROP FUNCTION holds_above(w waiters);
 DROP FUNCTION obstacles(w waiters);

@@ -1562,14 +1562,16 @@ BEGIN
   WHILE exclusive = 0 LOOP
     nxt := next_waiter(p_head.name, upto);
     IF p_own THEN
-      nxt := w; w := NULL; p_own := false;
+      nxt := w; w := NULL;
     ELSIF nxt.ticket IS NULL THEN
       upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE (            -- nobody is drawing one
         SELECT q.ticket FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto ORDER BY 1 LIMIT 1) > 0));
       EXIT WHEN w.ticket IS NULL;
       nxt := w; w := NULL;
     END IF;
-    EXIT WHEN in_tree(nxt) AND NOT fits_tree(nxt) AND (p_head.queued OR nxt.ticket = 0 OR keep_queue(nxt.name));
+    EXIT WHEN in_tree(nxt) AND NOT fits_tree(nxt, p_own)
+      AND (p_head.queued OR nxt.ticket = 0 OR keep_queue(nxt.name));
+    p_own := false;
     IF nxt.mode = 'exclusive' THEN
       EXIT WHEN shared > 0 OR limited > 0;
       batch := claim(ARRAY[nxt], upto);
@@ -1595,9 +1597,7 @@ BEGIN
       END IF;
     END IF;
     upto := GREATEST(upto, nxt.ticket, batch[pg_catalog.cardinality(batch)].ticket);
-    IF batch IS NOT NULL THEN
-      g := tell(g, batch, p_session_id, p_grant_id);
-    END IF;
+    g := tell(g, batch, p_session_id, p_grant_id);
   END LOOP;
   IF exclusive = 0 AND upto > p_head.served THEN       -- else grant_head has done it
     UPDATE locks l SET served = upto WHERE l.name = p_head.name AND l.slot = 0;
@@ -1752,14 +1752,14 @@ BEGIN
   RETURN g;
 END $$;
 
--- tell notes whom the latest batch concerns.
+-- tell notes whom the latest batch concerns; NULL: nobody.
 CREATE FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id uuid) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   w waiters;
 BEGIN
-  FOR i IN 1..pg_catalog.cardinality(p_batch) LOOP
+  FOR i IN 1..coalesce(pg_catalog.cardinality(p_batch), 0) LOOP
     w := p_batch[i];
     IF w.grant_id = p_grant_id THEN
       g.token := g.tokens[i];
@@ -2768,8 +2768,9 @@ AS $$ SELECT (w).nested IS TRUE AND in_tree(w) AND holds_above(w) $$;
 -- fits_tree says that nothing above a request is in its way, nor anything below one for a subtree. The caller has taken
 -- the head of its lock. It waits for nobody: what somebody has locked is in the way. Below a subtree of its owner it
 -- locks that one's row. What ends many leases does not, for it may end that one next (I4): there the request waits
--- for its turn as everybody does.
-CREATE FUNCTION fits_tree(w waiters) RETURNS boolean
+-- for its turn as everybody does. p_own: w was let past the queue because it is_own. That may have ended meanwhile, and
+-- then it has to ask again.
+CREATE FUNCTION fits_tree(w waiters, p_own boolean DEFAULT false) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -2778,13 +2779,15 @@ DECLARE
 BEGIN
   LOCK TABLE locks IN ROW EXCLUSIVE MODE;                -- before any look: see wait_out
   IF NOT (SELECT i.subtrees FROM installation i) THEN
-    RETURN NOT w.subtree;
+    RETURN NOT w.subtree AND NOT p_own;
   ELSIF current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true' AND is_own(w) THEN
     -- Nobody is granted it before this transaction has ended.
     PERFORM FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared')
       FOR KEY SHARE SKIP LOCKED;
     RETURN FOUND;
+  ELSIF p_own AND NOT is_own(w) THEN
+    RETURN false;
   END IF;
   FOR a IN SELECT * FROM above(w) LOOP
     IF a.alive THEN

@@ -346,14 +346,16 @@ BEGIN
   WHILE exclusive = 0 LOOP
     nxt := next_waiter(p_head.name, upto);
     IF p_own THEN
-      nxt := w; w := NULL; p_own := false;
+      nxt := w; w := NULL;
     ELSIF nxt.ticket IS NULL THEN
       upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE (            -- nobody is drawing one
         SELECT q.ticket FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto ORDER BY 1 LIMIT 1) > 0));
       EXIT WHEN w.ticket IS NULL;
       nxt := w; w := NULL;
     END IF;
-    EXIT WHEN in_tree(nxt) AND NOT fits_tree(nxt) AND (p_head.queued OR nxt.ticket = 0 OR keep_queue(nxt.name));
+    EXIT WHEN in_tree(nxt) AND NOT fits_tree(nxt, p_own)
+      AND (p_head.queued OR nxt.ticket = 0 OR keep_queue(nxt.name));
+    p_own := false;
     IF nxt.mode = 'exclusive' THEN
       EXIT WHEN shared > 0 OR limited > 0;
       batch := claim(ARRAY[nxt], upto);
@@ -379,9 +381,7 @@ BEGIN
       END IF;
     END IF;
     upto := GREATEST(upto, nxt.ticket, batch[cardinality(batch)].ticket);
-    IF batch IS NOT NULL THEN
-      g := tell(g, batch, p_session_id, p_grant_id);
-    END IF;
+    g := tell(g, batch, p_session_id, p_grant_id);
   END LOOP;
   IF exclusive = 0 AND upto > p_head.served THEN       -- else grant_head has done it
     UPDATE locks l SET served = upto WHERE l.name = p_head.name AND l.slot = 0;
@@ -536,14 +536,14 @@ BEGIN
   RETURN g;
 END $$;
 
--- tell notes whom the latest batch concerns.
+-- tell notes whom the latest batch concerns; NULL: nobody.
 CREATE FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id uuid) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   w waiters;
 BEGIN
-  FOR i IN 1..cardinality(p_batch) LOOP
+  FOR i IN 1..coalesce(cardinality(p_batch), 0) LOOP
     w := p_batch[i];
     IF w.grant_id = p_grant_id THEN
       g.token := g.tokens[i];

@@ -174,8 +174,9 @@ AS $$ SELECT (w).nested IS TRUE AND in_tree(w) AND holds_above(w) $$;
 -- fits_tree says that nothing above a request is in its way, nor anything below one for a subtree. The caller has taken
 -- the head of its lock. It waits for nobody: what somebody has locked is in the way. Below a subtree of its owner it
 -- locks that one's row. What ends many leases does not, for it may end that one next (I4): there the request waits
--- for its turn as everybody does.
-CREATE FUNCTION fits_tree(w waiters) RETURNS boolean
+-- for its turn as everybody does. p_own: w was let past the queue because it is_own. That may have ended meanwhile, and
+-- then it has to ask again.
+CREATE FUNCTION fits_tree(w waiters, p_own boolean DEFAULT false) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -184,13 +185,15 @@ DECLARE
 BEGIN
   LOCK TABLE locks IN ROW EXCLUSIVE MODE;                -- before any look: see wait_out
   IF NOT (SELECT i.subtrees FROM installation i) THEN
-    RETURN NOT w.subtree;
+    RETURN NOT w.subtree AND NOT p_own;
   ELSIF current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true' AND is_own(w) THEN
     -- Nobody is granted it before this transaction has ended.
     PERFORM FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared')
       FOR KEY SHARE SKIP LOCKED;
     RETURN FOUND;
+  ELSIF p_own AND NOT is_own(w) THEN
+    RETURN false;
   END IF;
   FOR a IN SELECT * FROM above(w) LOOP
     IF a.alive THEN

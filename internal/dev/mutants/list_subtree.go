@@ -124,6 +124,9 @@ var ofSubtrees = []mutant{
 	{"subtree: a try for a free one gives up when somebody joins", []edit{
 		{"pglock/acquire.go", "err == nil && q.isFree(a); n++", "err == nil && q.isFree(a) && false; n++"},
 	}, integration, "^TestATryForAFreeSubtree"},
+	{"I9 subtree: its owner passes the queue when it has ended", []edit{
+		{schema, "NOT fits_tree(nxt, p_own)", "NOT fits_tree(nxt)"},
+	}, integration, "^TestI9_TheOwnerOfASubtreeThatEnds"},
 	{"subtree: whoever is granted a lock below its own keeps its ticket", []edit{
 		{schema, "IF g.token IS NOT NULL AND own THEN", "IF false THEN"},
 	}, integration, "^TestAGrantBelowItsOwn"},
