@@ -409,3 +409,44 @@ func TestI1_AReleaseOfManyGrantsWhatItTells(t *testing.T) {
 			one[bool](t, look, `SELECT count(*) = 0 FROM pglock.waiters WHERE name = 't/a'`))
 	}
 }
+
+// A request for a subtree is sent again while an earlier attempt is under way, and both find that nobody is left who
+// has not seen its ticket. The later one then waits for the head of the lock, and whoever has that waits for nothing
+// that it has locked.
+func TestAnAttemptForASubtreeAndAReleaseDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	holder, first, again := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	look, stop := newPeer(t, db.URL()), newPeer(t, db.URL())
+	held, below := holder.mustAcquire(t, "t", time.Minute), look.mustAcquire(t, "t/a", time.Minute)
+	a := first.subtree(t, "t", uuid.New())
+	look.change(t, "wait_out", "BEGIN\n  LOOP", `BEGIN
+		WHILE current_setting('test.stops', true) = 'here' AND NOT pg_try_advisory_xact_lock_shared(1) LOOP
+			PERFORM pg_sleep(0.01);
+		END LOOP;
+		LOOP`)
+	stop.exec(t, `SELECT pg_advisory_lock(1)`)
+	again.exec(t, `SET test.stops = 'here'`)
+	asked := make(chan error, 1)
+	go func() {
+		_, err := again.Exec(t.Context(), `SELECT FROM pglock.acquire_subtree('t', $1, $2, 'peer', '30 s',
+			p_retry => true)`, a.id.String(), first.key.String())
+		asked <- err
+	}()
+	pgtest.Eventually(t, "the attempt to have read the request", func() bool {
+		return one[bool](t, look, `SELECT coalesce(wait_event = 'PgSleep', false) FROM pg_stat_activity WHERE pid = $1`,
+			again.PgConn().PID())
+	})
+	first.subtree(t, "t", a.id)
+	holder.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 't' AND slot = 0 FOR UPDATE`)
+	stop.exec(t, `SELECT pg_advisory_unlock(1)`)
+	again.awaitBlocked(t, look)
+	holder.mustEnd(t, held) // it serves the request, and notes what is in its way
+	holder.exec(t, `COMMIT`)
+	if err := <-asked; err != nil {
+		t.Errorf("the attempt and the release waited for each other: %v", err)
+	}
+	if got := first.subtree(t, "t", a.id); got.by != below.name || got.ticket != a.ticket {
+		t.Errorf("%+v, want %q in the way", got, below.name)
+	}
+}

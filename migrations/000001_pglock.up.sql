@@ -2954,7 +2954,9 @@ BEGIN
     WHERE q.grant_id = p_grant_id;
   IF NOT s.waited AND s.xact IS DISTINCT FROM pg_current_xact_id_if_assigned() THEN
     s.under := wait_out(s.under);
-    UPDATE subtrees o SET waited = s.under = '{}', under = nullif(s.under, '{}') WHERE o.ticket = s.ticket;
+    -- Whoever has taken the head changes only rows that have waited, and it waits for the head with this one locked.
+    UPDATE subtrees o SET waited = s.under = '{}', under = nullif(s.under, '{}') WHERE o.ctid = (
+      SELECT r.ctid FROM subtrees r WHERE r.ticket = s.ticket AND NOT r.waited FOR UPDATE SKIP LOCKED);
   END IF;
   IF NOT p_wait AND s.ticket IS NULL THEN
     ok := check_request(w, p_session_ttl, p_retry, p_wait);

@@ -127,6 +127,9 @@ var ofSubtrees = []mutant{
 	{"I9 subtree: its owner passes the queue when it has ended", []edit{
 		{schema, "NOT fits_tree(nxt, p_own)", "NOT fits_tree(nxt)"},
 	}, integration, "^TestI9_TheOwnerOfASubtreeThatEnds"},
+	{"subtree: an attempt waits for the head with a row locked that its holder changes", []edit{
+		{schema, "AND NOT r.waited FOR UPDATE SKIP LOCKED", "FOR UPDATE SKIP LOCKED"},
+	}, integration, "^TestAnAttemptForASubtree"},
 	{"subtree: whoever is granted a lock below its own keeps its ticket", []edit{
 		{schema, "IF g.token IS NOT NULL AND own THEN", "IF false THEN"},
 	}, integration, "^TestAGrantBelowItsOwn"},
