@@ -179,8 +179,8 @@ type QueueFacts struct {
 	First   []Waiter `json:"first"`           // the first few
 	Alive   *Waiter  `json:"alive,omitempty"` // the first that is alive
 
-	// HandedPast: the lock was handed over past Alive (pglock.Lease.HandOver). HandOvers is how many hand-overs the
-	// history has since Alive waits, at most a thousand; null if it does not have them.
+	// HandedPast: the lock was handed over past Alive (pglock.Lease.HandOver). HandOvers is how many hand-overs since
+	// Alive waits are among the lock's last thousand entries in the history; null if it does not have them.
 	HandedPast bool `json:"handed_past,omitempty"`
 	HandOvers  *int `json:"hand_overs,omitempty"`
 }

@@ -126,8 +126,9 @@ func NewQueries(schema string) *Queries {
 		GrantedTicket: in(`SELECT ticket FROM {{schema}}.get_lock($1::pg_catalog.text)
 			WHERE held AND slot OPERATOR(pg_catalog.=) 0`),
 		HandOvers: in(`SELECT (
-				SELECT pg_catalog.count(*) FROM {{schema}}.list_history($1::pg_catalog.text, 1000, NULL, '{handover}',
-					$2::pg_catalog.text::pg_catalog.timestamptz)),
+				SELECT pg_catalog.count(*) FROM {{schema}}.list_history($1::pg_catalog.text, 1000)
+				WHERE kind OPERATOR(pg_catalog.=) 'handover'
+					AND at OPERATOR(pg_catalog.>=) $2::pg_catalog.text::pg_catalog.timestamptz),
 				coalesce(since OPERATOR(pg_catalog.<=) $2::pg_catalog.text::pg_catalog.timestamptz, false)
 			FROM {{schema}}.history_settings()`),
 		List: in(`SELECT {{info}} FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4,

@@ -237,6 +237,7 @@ CREATE TABLE events (
 );
 CREATE INDEX events_lock_token ON events (lock_name, token);
 CREATE INDEX events_lock ON events (lock_name, id);
+CREATE INDEX events_lost ON events (lock_name, id) WHERE kind IN ('takeover', 'break');  -- few among many releases
 CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 
 -- A connection keeps its plans. A plan that it makes while a table has hardly a page reads the whole table, because

@@ -84,7 +84,7 @@ END $$;
 
 -- list_history shows operators the history, newest first: p_limit entries before the one with the id p_before; ''
 -- means every lock's. p_kinds chooses kinds; p_since and p_until limit the time at which an entry was written. Each
--- call has a plan of its own, so that the index is that of one lock or of all.
+-- call has a plan of its own, so that the index is that of one lock, of its losses alone, or of all.
 CREATE FUNCTION list_history(
   p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL, p_kinds text[] DEFAULT NULL,
   p_since timestamptz DEFAULT NULL, p_until timestamptz DEFAULT NULL)
