@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -165,9 +166,13 @@ func distance(a, b []rune) int {
 	return row[len(b)]
 }
 
-func (l *look) inSchema(do, schema string) Step {
+// inPlace looks at a lock of the same name in another schema or database. A name that does not print is in no command.
+func (l *look) inPlace(do, schema, database string) Step {
+	if !shown.AllPrint(schema + database) {
+		return Step{Do: do}
+	}
 	step := again(do, l.Lock)
-	step.Schema = schema
+	step.Schema, step.Database = schema, database
 	return step
 }
 
@@ -195,14 +200,12 @@ func (l *look) unknownVerdicts() {
 			v.Text = say("This is the wrong schema: nobody has used %s in schema %s, and schema %s of this "+
 				"database has a lock of that name.", l.lock(), word(l.schema), word(e.Schema))
 			v.Because = "Sure: it was found there."
-			v.Steps = append([]Step{l.inSchema("Look there.", e.Schema)}, v.Steps...)
+			v.Steps = append([]Step{l.inPlace("Look there.", e.Schema, "")}, v.Steps...)
 		}
 	}
 	var there []Step
 	for _, e := range databases[:min(3, len(databases))] {
-		look := again(say("Look in database %s.", word(e.Database)), l.Lock)
-		look.Database = e.Database
-		there = append(there, look)
+		there = append(there, l.inPlace(say("Look in database %s.", word(e.Database)), "", e.Database))
 	}
 	switch {
 	case v.Kind == whyUnknown && len(l.Similar) > 0:
@@ -222,7 +225,8 @@ func (l *look) unknownVerdicts() {
 	}
 	for _, e := range l.Elsewhere {
 		if e.Schema != "" && !e.Holds {
-			v.Steps = append(v.Steps, l.inSchema(say("Schema %s has locks of pglock too.", word(e.Schema)), e.Schema))
+			v.Steps = append(v.Steps,
+				l.inPlace(say("Schema %s has locks of pglock too.", word(e.Schema)), e.Schema, ""))
 		}
 	}
 	if len(l.Guards) > 0 { // its name is that of a resource

@@ -48,7 +48,7 @@ func (l *look) circleVerdict() {
 	v.Steps = []Step{{Do: say("Choose one that may lose its work, and end that program: %s. Its lock is free "+
 		"within its TTL, and the others go on.",
 		strings.Join(programs(l.Circle), " or "))}}
-	step := l.breakStep(w.held(), w.Token, w.Holder, circleReason+waiter)
+	step := l.breakStep(w.held(), w.Token, w.Holder, circleReason+shown.Text(waiter))
 	step.Do = "Or break one lease."
 	step.Effect = say("%s loses %s at once, and its fenced writes are refused: its work under that lock is lost and "+
 		"must be done again. %s gets the lock, ends its work, and lets go of both.", w.Holder, word(w.held()), waiter)

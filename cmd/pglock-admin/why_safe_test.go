@@ -91,8 +91,16 @@ func TestWhyIsNotTrickedByTextsFromOutside(t *testing.T) {
 	run("BEGIN")
 	run("UPDATE pglock.locks SET ttl = ttl WHERE name = $1", nasty)
 	run("PREPARE TRANSACTION " + shown.SQL(nasty))
+	const older, newer = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
+	for _, ask := range [][2]string{{"circle", older}, {"circle too", newer}, {"circle too", older},
+		{"circle", newer}} {
+		run("SELECT pglock.acquire_lease($1, gen_random_uuid(), $2, $3, '1 h', p_wait => true, p_session_ttl => '1 h')",
+			ask[0], ask[1], nasty+ask[1])
+	}
+	run("UPDATE pglock.locks SET acquired_at = acquired_at - interval '1 min' WHERE name = 'circle'")
+	in(t, at, "why", "circle too").want(t, cli.ExitOK, "A deadlock: ", "Or break one lease")
 	pasted := 0
-	for _, name := range names {
+	for _, name := range append(names, "circle too") {
 		for _, format := range []string{"table", "json", "yaml"} {
 			a := in(t, at, "why", "-o", format, "--", name).want(t, cli.ExitOK)
 			if !safe(strings.NewReplacer("\n", "", "█", "", "░", "").Replace(a.stdout)) {
