@@ -63,6 +63,16 @@ func TestDoctorSaysWhatAFailoverWouldCost(t *testing.T) {
 		return one[bool](t, look, `SELECT bool_and(sync_state = 'sync') FROM pg_stat_replication`)
 	})
 	wants(primary.url, "synchronous standby", lockadmin.FindingOK, "*", "outlives this server")
+	for _, two := range []string{"2 (*)", "FIRST 2 (*)", " any  2(*)"} {
+		set("synchronous_standby_names", two)
+		pgtest.Eventually(t, "the standby to be one of two", func() bool {
+			return one[bool](t, look, `SELECT bool_and(sync_state IN ('sync', 'quorum')) FROM pg_stat_replication`)
+		})
+		wants(primary.url, "synchronous standby", lockadmin.FindingAttention, strings.TrimSpace(two),
+			"Fewer of these are connected than a commit waits for")
+	}
+	set("synchronous_standby_names", "ANY 1 (*, elsewhere)")
+	wants(primary.url, "synchronous standby", lockadmin.FindingOK, "ANY 1 (*, elsewhere)")
 	set("synchronous_standby_names", "elsewhere")
 	pgtest.Eventually(t, "the standby to be asynchronous", func() bool {
 		return one[bool](t, look, `SELECT bool_and(sync_state = 'async') FROM pg_stat_replication`)

@@ -136,7 +136,8 @@ RETURNS TABLE (item text, ok boolean, value text, meaning text)
 LANGUAGE sql VOLATILE AS $$
   WITH f AS MATERIALIZED (
     SELECT pg_is_in_recovery() AS standby, nullif(btrim(current_setting('synchronous_standby_names')), '') AS names,
-      r.n, CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN r.safe ELSE r.n END = 0 AS alone,
+      r.n, CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN r.safe ELSE r.n END < coalesce((regexp_match(
+        current_setting('synchronous_standby_names'), '^\s*(?:first\s+|any\s+)?(\d+)\s*\(', 'i'))[1]::int, 1) AS few,
       r.n || CASE WHEN r.n = 1 THEN ' standby is connected' ELSE ' standbys are connected' END AS connected,
       (SELECT g.reset_val FROM pg_settings g WHERE g.name = 'synchronous_commit') AS waits,
       (SELECT string_agg(format('; %s for %s', split_part(c.line, '=', 2), coalesce('role ' || quote_ident(o.rolname),
@@ -148,13 +149,13 @@ LANGUAGE sql VOLATILE AS $$
           FROM pg_stat_replication w
           WHERE w.state IS DISTINCT FROM 'backup' AND NOT EXISTS (   -- a subscriber is no standby
             SELECT FROM pg_replication_slots s WHERE s.active_pid = w.pid AND s.slot_type = 'logical')) r)
-  SELECT 'synchronous standby', CASE WHEN NOT f.standby AND f.names IS NOT NULL THEN NOT f.alone END,
+  SELECT 'synchronous standby', CASE WHEN NOT f.standby AND f.names IS NOT NULL THEN NOT f.few END,
     CASE WHEN f.standby THEN 'standby' ELSE coalesce(f.names, 'none') END, CASE
       WHEN f.standby THEN 'Ask the primary.'
       WHEN f.names IS NULL THEN 'Without one, a failover may lose the last grants and writes; tokens ascend all the '
         'same.' || CASE WHEN f.n > 0 THEN ' ' || f.connected || ': synchronous_standby_names may name one.' ELSE '' END
-      WHEN f.alone THEN 'None of these is connected: grants and commits hang until one is, or until '
-        'synchronous_standby_names is changed.'
+      WHEN f.few THEN 'Fewer of these are connected than a commit waits for: grants and commits hang until they are, '
+        'or until synchronous_standby_names is changed.'
       ELSE 'What was answered is there, too, and outlives this server.' END
   FROM f
   UNION ALL
