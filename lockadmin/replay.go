@@ -66,7 +66,9 @@ func (r *replay) next(t Tenure) {
 	r.together(t)
 	r.under(t)
 	r.keep(t)
-	if !known || before.ID < t.ID { // else a token went back, and the tenure before is the later one
+	// Else a token went back, and the tenure before is the later one. The row of locks is of the moment of its page: a
+	// later page may have a later tenure.
+	if !known || before.ID < t.ID || before.ID == rowOfLocks && t.Number > before.Number {
 		r.slots[t.Slot] = t
 	}
 }
