@@ -405,7 +405,7 @@ func TestThePageHasItsPlace(t *testing.T) {
 // Somebody who has locked a whole table keeps everybody from all locks; the page says who.
 func TestTheListSaysWhoHasLockedAWholeTable(t *testing.T) {
 	t.Parallel()
-	for _, table := range []string{"locks", "fences", "events"} {
+	for _, table := range []string{"locks", "fences"} { // without the history, events, all goes on
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
 			s := start(t)

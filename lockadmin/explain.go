@@ -25,7 +25,8 @@ const (
 
 // Explain says why a lock is as it is: who holds it and whether that program is alive, who waits, what stands in the
 // way, and what to do next. It reads everything in one transaction on one connection, locks nothing, and waits for no
-// row. If somebody has locked a whole table of pglock it stops after two seconds, and says who it is.
+// row. If somebody has locked a whole table of pglock it stops after two seconds, and says who it is; without the
+// history it goes on.
 //
 // Errors are those of Locks. A lock that nobody has used is no error: its State is LockUnknown.
 func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
@@ -80,7 +81,9 @@ func (l *look) in(ctx context.Context, a *Admin, read func(*reader)) error {
 func (l *look) tablesOf(r *reader) {
 	l.closed, l.State, l.At = true, LockHidden, r.at
 	l.Standby = firstOrNil(rows(r, protocol.Replayed, nil, scanStandby))
-	l.tables = rows(r, protocol.TableLocks, []any{l.schema}, scanTableLock)
+	l.tables = slices.DeleteFunc(rows(r, protocol.TableLocks, []any{l.schema}, scanTableLock), func(t tableLock) bool {
+		return t.table == "events" // no lock hangs because of its history
+	})
 	slices.SortStableFunc(l.tables, func(a, b tableLock) int { return cmp.Compare(b.Transaction, a.Transaction) })
 }
 
@@ -227,7 +230,7 @@ func (l *look) readHandOvers(r *reader, q *protocol.Queries) {
 	if l.Queue.HandedPast = granted > first.Ticket; !l.Queue.HandedPast {
 		return
 	}
-	r.ifAllowed(func(r *reader) { // readEvents says so otherwise
+	r.history(func(r *reader) { // readEvents says so otherwise
 		var n int
 		var all bool
 		if r.row(q.HandOvers, []any{l.Lock, protocol.Timestamp(first.Since)}, &n, &all); all {
@@ -238,10 +241,11 @@ func (l *look) readHandOvers(r *reader, q *protocol.Queries) {
 
 func (l *look) readEvents(r *reader, q *protocol.Queries) {
 	kinds := shown.Words([]EventKind{EventTakeover, EventBreak})
-	if !r.ifAllowed(func(r *reader) {
+	unseen := r.history(func(r *reader) {
 		l.Events = rows(r, q.History, []any{l.Lock, eventsRead, nil, kinds, nil, nil}, scanEntry)
-	}) {
-		l.Unseen = append(l.Unseen, "the history of takeovers and breaks: you need the role pglock_admin")
+	})
+	if unseen != "" {
+		l.Unseen = append(l.Unseen, unseen)
 	}
 }
 

@@ -37,7 +37,7 @@ type Explanation struct {
 	Events    []HistoryEntry `json:"events"`
 	Similar   []string       `json:"similar,omitempty"`
 	Elsewhere []Elsewhere    `json:"elsewhere,omitempty"` // of a lock that is unknown here: where clients of pglock are
-	Unseen    []string       `json:"unseen,omitempty"`    // what this user may not see, and which right it takes
+	Unseen    []string       `json:"unseen,omitempty"`    // what could not be seen, and why
 }
 
 // LockState says whether somebody holds a lock.

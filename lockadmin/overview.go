@@ -36,7 +36,7 @@ type Overview struct {
 	Known  int  `json:"known"`  // names in use; 1,001 stands for more than a thousand rows
 	Partly bool `json:"partly"` // there is so much that some was not looked at: see Admin.Overview
 
-	Unseen  []string `json:"unseen,omitempty"` // what this user may not see, and which right it takes
+	Unseen  []string `json:"unseen,omitempty"` // what could not be seen, and why
 	Standby bool     `json:"-"`                // the server is a standby: the primary alone knows how the locks are
 }
 

@@ -15,6 +15,8 @@ import (
 const (
 	patience    = 2 * time.Second // with whoever has locked a whole table
 	longestLook = 10 * time.Second
+
+	historyPatience = time.Second / 10 // with whoever has locked the history
 )
 
 // reader reads in one transaction, which waits for nothing longer than a moment. After a failure it asks the server
@@ -33,15 +35,16 @@ func (a *Admin) read(ctx context.Context, f func(*reader)) error {
 			if deadline, ok := ctx.Deadline(); ok {
 				longest = max(time.Millisecond, min(longest, time.Until(deadline)))
 			}
-			ms := func(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }
 			r := &reader{ctx: ctx, tx: tx}
-			r.row(protocol.LookBriefly, []any{ms(min(patience, longest/2)), ms(longest)}, moment(&r.at))
+			r.row(protocol.LookBriefly, []any{millis(min(patience, longest/2)), millis(longest)}, moment(&r.at))
 			if r.err == nil {
 				f(r)
 			}
 			return r.err
 		})
 }
+
+func millis(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }
 
 // rows reads the answer of one statement. It names no prepared statement, which poolers may lose.
 func rows[T any](r *reader, sql string, args []any, scan func(pgx.Rows) (T, error)) []T {
@@ -82,12 +85,20 @@ func (r *reader) apart(f func(*reader)) error {
 	return inner.err
 }
 
-// ifAllowed lets f read what takes a right that this user may not have, and reports whether they have it.
-func (r *reader) ifAllowed(f func(*reader)) bool {
-	err := r.apart(f)
-	if protocol.State(err) == "42501" {
-		return false
+// history lets f read the history, and says why it could not: that takes a right, and no look waits for somebody who
+// has locked its table, as no lock does.
+func (r *reader) history(f func(*reader)) (unseen string) {
+	err := r.apart(func(r *reader) {
+		var now time.Time
+		r.row(protocol.LookBriefly, []any{millis(historyPatience), millis(longestLook)}, moment(&now))
+		f(r)
+	})
+	switch {
+	case protocol.State(err) == "42501":
+		return "the history of takeovers and breaks: you need the role pglock_admin"
+	case protocol.LockedOut(err):
+		return "the history of takeovers and breaks: somebody has locked its table"
 	}
 	r.err = cmp.Or(r.err, err)
-	return true
+	return ""
 }

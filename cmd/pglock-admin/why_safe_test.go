@@ -200,6 +200,40 @@ func TestWhyAnswersInTimeWhileATableIsLocked(t *testing.T) {
 	}
 }
 
+// No lock hangs because of its history, so nobody ends the connection of whoever has locked that.
+func TestWhyAndListGoOnWhileTheHistoryIsLocked(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db, "SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')")
+	for _, user := range []string{db.URL(), asUser(t, db, "pglock_user")} {
+		t.Run("", func(t *testing.T) {
+			tx, err := db.Conn(t).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is lost
+			if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock.events"); err != nil {
+				t.Fatal(err)
+			}
+			unseen := "the history of takeovers and breaks: you need the role pglock_admin"
+			if user == db.URL() {
+				unseen = "the history of takeovers and breaks: somebody has locked its table"
+			}
+			a := in(t, user, "why", "report").want(t, cli.ExitOK, "report is held by app-1")
+			if text := strings.Join(strings.Fields(a.stdout), " "); !strings.Contains(text, unseen) ||
+				strings.Contains(text, "Nobody can use any lock") || strings.Contains(text, "pg_terminate_backend") {
+				t.Errorf("%s", a.stdout)
+			}
+			for _, command := range []string{"why", "list"} {
+				a := in(t, user, command).want(t, cli.ExitOK)
+				if strings.Contains(a.stdout, "whole table") || strings.Contains(a.stdout, "Nobody can use any") {
+					t.Errorf("%s: %s", command, a.stdout)
+				}
+			}
+		})
+	}
+}
+
 func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 	t.Parallel()
 	config, err := pgxpool.ParseConfig("postgres://app@127.0.0.1/app")

@@ -32,9 +32,10 @@ CREATE VIEW conditions AS
 
 -- recent_news names the locks that were broken within ten minutes, and those of which one slot was lost three times
 -- within an hour, the last time within ten minutes, as far as the last 1,000 entries of the history have them. It tells
--- operators alone.
+-- operators alone, and nothing while somebody has locked the history.
 CREATE FUNCTION recent_news() RETURNS SETOF text
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_sort = off
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '100ms'
+SET enable_seqscan = off SET enable_sort = off
 AS $$
 BEGIN
   IF pg_has_role(session_user, to_regrole('pglock_admin'), 'USAGE') THEN
@@ -44,6 +45,8 @@ BEGIN
       GROUP BY e.lock_name, e.slot, e.kind
       HAVING max(e.at) > clock_timestamp() - interval '10 min' AND (e.kind = 'break' OR count(*) >= 3);
   END IF;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN;
 END $$;
 
 -- touched_by says whether one of these transactions has locked a row of the lock, or of one of its first hundred
