@@ -32,11 +32,11 @@ type Waiter struct {
 	TTL     time.Duration `json:"-"`
 	Since   time.Time     `json:"since"`
 	Waiting time.Duration `json:"-"`      // at the answer
-	Behind  string        `json:"behind"` // the label of the waiter before it, or of the holder
+	Behind  string        `json:"behind"` // the label of the live waiter before it, or of the holder; "" if not Alive
 	// the lock of that holder, or of its request, if another one is in the way, above or below
 	BehindLock string `json:"behind_lock,omitempty"`
 	Subtree    bool   `json:"subtree,omitempty"` // it wants all names below, too
-	// the ticket of the waiter before it; 0 if it waits for the holder
+	// the ticket of the live waiter before it; 0 if it waits for the holder, or is not Alive
 	Before   int64           `json:"before,omitempty"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }

@@ -111,8 +111,9 @@ END $$;
 -- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
 -- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. By age those come first that
 -- have waited longest. The first one whose session is alive waits for the holder, or for what is in its way above or
--- below, which has the name behind_name; the others wait for the waiter before them. It keeps a plan for all calls, and
--- so names what it picks by age only by their keys.
+-- below, which has the name behind_name; the others that are alive wait for the waiter before them. The dead wait for
+-- nobody: to look behind each of these would take the square of them. It keeps a plan for all calls, and so names what
+-- it picks by age only by their keys.
 CREATE FUNCTION list_waiters(
   p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0,
   p_after_place bigint DEFAULT NULL, p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
@@ -134,12 +135,13 @@ BEGIN
   IF (p_name COLLATE "C", served) > (p_after, p_after_ticket) THEN   -- what counts no more may fill the index there
     from_name := p_name;  from_ticket := served;
   END IF;
-  RETURN QUERY SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
-         (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
+  RETURN QUERY SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id, q.alive,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
          b.ticket, coalesce(b.holder, k.holder), q.metadata, q.subtree, nullif(k.name, q.name)
-  FROM (
+  FROM (SELECT u.*, (
+      SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = u.session_id) IS TRUE AS alive
+    FROM (
     (SELECT * FROM (
       SELECT w.*, h.served, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) + CASE WHEN w.name = p_after
                THEN coalesce(p_after_place, (SELECT count(*) FROM waiters e
@@ -157,12 +159,13 @@ BEGIN
     SELECT w.*, o.served, o.place
     FROM oldest_waiters(p_limit, p_name, p_prefix, p_match, p_holder, p_session_id, p_mode, p_older) o
       CROSS JOIN LATERAL (SELECT * FROM waiters i WHERE i.name = o.name AND i.ticket = o.ticket OFFSET 0) w
-    WHERE p_order = 'age') q
+    WHERE p_order = 'age') u OFFSET 0) q
   LEFT JOIN LATERAL (
-    SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
+    SELECT p.ticket, p.holder FROM waiters p
+    WHERE q.alive AND p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
     ORDER BY p.ticket DESC LIMIT 1) b ON true
-  LEFT JOIN LATERAL keeper(CASE WHEN b.ticket IS NULL THEN q.name END, q.ticket) k ON true
+  LEFT JOIN LATERAL keeper(CASE WHEN q.alive AND b.ticket IS NULL THEN q.name END, q.ticket) k ON true
   ORDER BY CASE p_order WHEN 'age' THEN q.enqueued_at END, q.name, q.ticket;
 END $$;
 
