@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,15 +22,16 @@ type Collector struct {
 
 // sample is what one look at the database found.
 type sample struct {
-	up         bool
-	took       time.Duration
-	numbers    lockadmin.Statistics
-	events     map[lockadmin.EventKind]float64
-	attentions int
+	up       bool
+	took     time.Duration
+	numbers  lockadmin.Statistics
+	events   map[lockadmin.EventKind]float64
+	findings findings
 }
 
 type findings struct {
 	at        time.Time // the last diagnosis; zero: none yet
+	known     bool      // it has succeeded
 	attention int
 }
 
@@ -66,7 +68,7 @@ var (
 		"schema may not see it.")
 	queue     = gauge("notification_queue_ratio", "How full the server's queue of notifications is, from 0 to 1.")
 	attention = gauge("doctor_findings_attention", "Findings of pglock-admin doctor that need attention, at most a "+
-		"minute old.")
+		"minute old; not there while the diagnosis fails.")
 
 	all = series{
 		gauge("leases", "Leases that are held."),
@@ -102,7 +104,7 @@ func (d series) send(send func(*prometheus.Desc, float64, ...string), s lockadmi
 // Describe sends what Collect can send.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	send := func(d *prometheus.Desc, _ prometheus.ValueType, _ float64, _ ...string) { to <- d }
-	c.export(send, sample{up: true, events: map[lockadmin.EventKind]float64{"": 0}})
+	c.export(send, sample{up: true, events: map[lockadmin.EventKind]float64{"": 0}, findings: findings{known: true}})
 }
 
 // Collect looks at the database, and sends what it found.
@@ -135,7 +137,9 @@ func (c *Collector) export(number func(*prometheus.Desc, prometheus.ValueType, f
 	gauge(blockers, float64(n.Blockers))
 	gauge(blocking, n.BlockingFor.Seconds())
 	gauge(queue, n.NotificationQueue)
-	gauge(attention, float64(s.attentions))
+	if s.findings.known {
+		gauge(attention, float64(s.findings.attention))
+	}
 	all.send(gauge, n.All)
 	if c.config.top == 0 {
 		return
@@ -156,20 +160,31 @@ func (c *Collector) sample() (s sample) {
 	if err == nil {
 		err = c.tally.count(ctx, c.admin, began)
 	}
-	if err == nil && (c.found.at.IsZero() || began.Sub(c.found.at) >= findingsKept) {
-		var all []lockadmin.Finding
-		if all, err = c.admin.Diagnose(ctx); err == nil {
-			c.found = findings{at: began}
-			for _, f := range all {
-				if f.Level == lockadmin.FindingAttention {
-					c.found.attention++
-				}
-			}
-		}
-	}
 	if err != nil {
 		c.config.onError(err)
 		return s
 	}
-	return sample{up: true, numbers: numbers, events: c.tally.totals(), attentions: c.found.attention}
+	if c.found.at.IsZero() || began.Sub(c.found.at) >= findingsKept {
+		c.found = c.diagnose(ctx, began)
+	}
+	return sample{up: true, numbers: numbers, events: c.tally.totals(), findings: c.found}
+}
+
+// diagnose takes at most half of the time of a scrape. If it fails, the scrape goes on without, and so do those of the
+// next minute: a table that somebody has locked does not mean that the database does not answer.
+func (c *Collector) diagnose(ctx context.Context, now time.Time) findings {
+	ctx, cancel := context.WithTimeout(ctx, c.config.timeout/2)
+	defer cancel()
+	all, err := c.admin.Diagnose(ctx)
+	if err != nil {
+		c.config.onError(err)
+		return findings{at: now}
+	}
+	found := findings{at: now, known: true}
+	for _, f := range all {
+		if f.Level == lockadmin.FindingAttention {
+			found.attention++
+		}
+	}
+	return found
 }

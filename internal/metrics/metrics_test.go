@@ -272,6 +272,28 @@ func TestAFailedScrapeSaysSoAndShowsNoOldNumbers(t *testing.T) {
 	pgtest.Eventually(t, "it recovers", func() bool { return scrape(t, c)["pglock_leases"] == 5 })
 }
 
+// The diagnosis reads more tables than the numbers do. Somebody may have locked one of these.
+func TestADiagnosisThatFailsKeepsTheNumbers(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	fleet(t, conn)
+	var failures []error
+	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.WithTimeout(6*time.Second),
+		metrics.WithOnError(func(err error) { failures = append(failures, err) }))
+	execute(t, conn, `BEGIN; LOCK TABLE pglock.fences`)
+	for range 2 {
+		got := scrape(t, c)
+		want(t, got, map[string]float64{"pglock_up": 1, "pglock_leases": 5})
+		if n, there := got["pglock_doctor_findings_attention"]; there {
+			t.Errorf("%v findings of a diagnosis that has failed", n)
+		}
+	}
+	if len(failures) != 1 || !errors.Is(failures[0], context.DeadlineExceeded) {
+		t.Errorf("errors %v, want one of the first scrape", failures)
+	}
+}
+
 // queries counts statements that ask for statistics, and tells of each that begins.
 type queries struct {
 	n     atomic.Int64
