@@ -203,6 +203,18 @@ func TestShowTellsEveryHolder(t *testing.T) {
 	in(t, db.URL(), "show", "pool", "-o", "json").want(t, cli.ExitOK, `"waiters": []`, "host/worker[3]")
 }
 
+func TestShowOfAFreeSemaphoreTellsItsLastHolder(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	if err := hold(t, db, "host/worker[1]", "pool", pglock.WithLimit(2)).Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a := in(t, db.URL(), "show", "pool").want(t, cli.ExitOK, "FREE", "last holder", "host/worker[1]", "limit 2")
+	if strings.Contains(a.stdout, "held by") || strings.Contains(a.stdout, "SLOT") {
+		t.Errorf("nobody holds it:\n%s", a.stdout)
+	}
+}
+
 func TestShowOfAFreeLockHasNoHoldersInJSON(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

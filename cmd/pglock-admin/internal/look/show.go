@@ -126,7 +126,7 @@ func HeldViews(infos []pglock.LockInfo) []LockView {
 }
 
 func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
-	if len(v.Holders) > 1 || v.Lock.Slot > 0 {
+	if len(v.Holders) > 1 || v.Lock.Held && v.Lock.Slot > 0 {
 		cli.DrawFields(w, [][2]string{{"lock", shown.Name(v.Lock.Name)},
 			{"mode", ModeText(v.Lock.Mode, v.Lock.Limit, v.Lock.Subtree)},
 			{"state", "held by " + strconv.Itoa(len(v.Holders))}})
