@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,25 +12,35 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
-// A subtree and a lock below it end in one statement, while somebody waits for the subtree. What was written under the
-// lower one at REPEATABLE READ is not committed any more: the end is a change of the key, whatever the statement did to
-// that row before.
+// release is the statement that releases a lease, as a transaction of the user's own may have it.
+func (r reply) release() string {
+	return fmt.Sprintf(`SELECT pglock.release_lease('%s', %d, '%s'); `, r.name, r.token, r.id)
+}
+
+// A subtree and a lock below it end in one transaction, while somebody waits for the subtree. What was written under
+// the lower one at REPEATABLE READ is not committed any more: the end is a change of the key, whatever the transaction
+// did to that row before. Where it would be none, the second end is refused.
 func TestI4_AWriteDoesNotOutliveLeasesThatEndTogether(t *testing.T) {
 	t.Parallel()
-	for how, end := range map[string]func(t *testing.T, p *peer, upper, lower reply){
-		"release_leases": func(t *testing.T, p *peer, upper, lower reply) {
-			p.exec(t, `SELECT FROM pglock.release_leases(ARRAY[$1, $2], ARRAY[$3, $4]::bigint[], ARRAY[$5, $6]::uuid[],
-				'{1,0}')`, upper.name, lower.name, upper.token, lower.token, upper.id.String(), lower.id.String())
+	for how, end := range map[string]func(upper, lower reply) string{
+		"release_leases": func(upper, lower reply) string {
+			return fmt.Sprintf(`SELECT FROM pglock.release_leases('{%s,%s}', '{%d,%d}', '{%s,%s}', '{1,0}')`, upper.name,
+				lower.name, upper.token, lower.token, upper.id, lower.id)
 		},
-		"break_session": func(t *testing.T, p *peer, _, _ reply) {
-			p.exec(t, `SELECT FROM pglock.break_session(pglock.session_of($1), 'a test', 'test')`, p.key.String())
+		"break_session": nil,
+		"release_lease, refused after one in a savepoint": func(upper, lower reply) string {
+			return `BEGIN; SAVEPOINT one; ` + upper.release() + `RELEASE SAVEPOINT one; ` + lower.release() + `COMMIT`
+		},
+		"release_leases, refused after a release_lease": func(upper, lower reply) string {
+			return `BEGIN; ` + upper.release() + fmt.Sprintf(`SELECT FROM pglock.release_leases('{%s}', '{%d}', '{%s}',
+				'{0}'); COMMIT`, lower.name, lower.token, lower.id)
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Database(t)
 			owner, writer, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-			mode := map[string]string{"release_leases": "shared", "break_session": "exclusive"}[how]
+			mode := map[bool]string{true: "shared", false: "exclusive"}[how == "release_leases"]
 			line, outer, inner, next := uuid.New(), uuid.New(), uuid.New(), uuid.New()
 			owned := fmt.Sprintf(", p_owner_id => '%s'", line)
 			var upper reply
@@ -48,12 +59,24 @@ func TestI4_AWriteDoesNotOutliveLeasesThatEndTogether(t *testing.T) {
 				t.Fatal(err)
 			}
 			writer.exec(t, `CREATE TABLE written AS SELECT 1 AS n`)
-			end(t, owner, upper, lower)
-			if a := other.subtree(t, "t", next); !a.granted {
+			sql := `SELECT FROM pglock.break_session(pglock.session_of('` + owner.key.String() + `'), 'a test', 'test')`
+			if end != nil {
+				sql = end(upper, lower)
+			}
+			_, err := owner.Exec(t.Context(), sql)
+			refused := strings.Contains(how, "refused")
+			if err != nil && !refused || refused && state(err) != "55000" {
+				t.Errorf("the end of both: %v, want it to be refused: %v", err, refused)
+			}
+			if err != nil {
+				owner.exec(t, `ROLLBACK`)
+			}
+			a := other.subtree(t, "t", next)
+			if a.granted == refused {
 				t.Errorf("whoever waits for the subtree: %+v", a)
 			}
-			if _, err := writer.Exec(t.Context(), `COMMIT`); state(err) != "40001" {
-				t.Errorf("I4: the COMMIT of a write under the lease that has ended: %v, want 40001", err)
+			if _, err := writer.Exec(t.Context(), `COMMIT`); (err == nil) == a.granted || err != nil && state(err) != "40001" {
+				t.Errorf("I4: the COMMIT of a write under the lower lease: %v, want 40001 if that has ended", err)
 			}
 		})
 	}
@@ -101,11 +124,38 @@ func TestI1_ASubtreeWaitsForAStatementForManyThatHasDrawnATicket(t *testing.T) {
 // A line of work has a subtree and a lock below it, and has queued for that lock once more. It ends both in one
 // statement: the lower one later, because somebody is writing its row, and its end serves the second ticket. A write
 // under the subtree at REPEATABLE READ is not committed any more, though that grant was decided while the subtree ran.
+// Where the end of the subtree would be no change of the key, because the lower one ended in a savepoint, it is refused.
 func TestI4_AWriteDoesNotOutliveASubtreeThatEndsAfterALeaseBelow(t *testing.T) {
 	t.Parallel()
+	t.Run("release_leases", func(t *testing.T) {
+		t.Parallel()
+		endsAfterALeaseBelow(t, func(owner, look *peer, upper, lower reply) error {
+			busy, done := newPeer(t, look.Config().ConnString()), make(chan error, 1)
+			busy.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 't/b' FOR UPDATE`)
+			go func() {
+				_, err := owner.Exec(t.Context(), `SELECT FROM pglock.release_leases('{t,t/b}', ARRAY[$1, $2]::bigint[],
+					ARRAY[$3, $4]::uuid[], '{0,0}')`, upper.token, lower.token, upper.id.String(), lower.id.String())
+				done <- err
+			}()
+			owner.awaitBlocked(t, look)
+			busy.exec(t, `COMMIT`)
+			return <-done
+		})
+	})
+	t.Run("release_lease, refused after one in a savepoint", func(t *testing.T) {
+		t.Parallel()
+		endsAfterALeaseBelow(t, func(owner, _ *peer, upper, lower reply) error {
+			_, err := owner.Exec(t.Context(), `BEGIN; SAVEPOINT one; `+lower.release()+`RELEASE SAVEPOINT one; `+
+				upper.release()+`COMMIT`)
+			return err
+		})
+	})
+}
+
+func endsAfterALeaseBelow(t *testing.T, end func(owner, look *peer, upper, lower reply) error) {
 	db := pgtest.Database(t)
 	owner, writer, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-	busy, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+	look := newPeer(t, db.URL())
 	patientCalls(t, look)
 	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true", uuid.New())
 	first, second, outer, next := uuid.New(), uuid.New(), uuid.New(), uuid.New()
@@ -127,26 +177,24 @@ func TestI4_AWriteDoesNotOutliveASubtreeThatEndsAfterALeaseBelow(t *testing.T) {
 	}
 	writer.exec(t, `CREATE TABLE written AS SELECT 1 AS n`)
 	owner.mustRenew(t, upper.grant)
-	busy.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 't/b' FOR UPDATE`)
-	done := make(chan error, 1)
-	go func() {
-		_, err := owner.Exec(t.Context(), `SELECT FROM pglock.release_leases('{t,t/b}', ARRAY[$1, $2]::bigint[],
-			ARRAY[$3, $4]::uuid[], '{0,0}')`, upper.token, lower.token, outer.String(), first.String())
-		done <- err
-	}()
-	owner.awaitBlocked(t, look)
-	busy.exec(t, `COMMIT`)
-	if err := <-done; err != nil {
-		t.Fatal(err)
+	refused := strings.Contains(t.Name(), "refused")
+	err := end(owner, look, upper, lower)
+	if err != nil && !refused || refused && state(err) != "55000" {
+		t.Errorf("the end of both: %v, want it to be refused: %v", err, refused)
 	}
-	for name, id := range map[string]uuid.UUID{"t": next, "t/b": second} {
-		if !one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1 AND grant_id = $2)`, name,
-			id.String()) {
-			t.Errorf("the release has not granted %q to the next", name)
+	if err != nil {
+		owner.exec(t, `ROLLBACK`)
+	}
+	var granted bool
+	for name, id := range map[string]uuid.UUID{"t/b": second, "t": next} {
+		is := one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1 AND grant_id = $2)`, name,
+			id.String())
+		if granted = granted || is; is == refused {
+			t.Errorf("whether the release has granted %q to the next: %v", name, is)
 		}
 	}
-	if _, err := writer.Exec(t.Context(), `COMMIT`); state(err) != "40001" {
-		t.Errorf("I4: the COMMIT of a write under the subtree that has ended: %v, want 40001", err)
+	if _, err := writer.Exec(t.Context(), `COMMIT`); (err == nil) == granted || err != nil && state(err) != "40001" {
+		t.Errorf("I4: the COMMIT of a write under the subtree: %v, want 40001 if that has ended", err)
 	}
 }
 

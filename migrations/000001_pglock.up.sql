@@ -404,15 +404,19 @@ AS $$
 $$;
 
 -- require_unrenewed refuses to end leases in a transaction that has renewed any, or has locked one for a hand-over that
--- then found nobody. A renewal leaves its lock on the new version of the row. So an end in a subtransaction, or after a
--- renewal in one, would be no change of the key for a COMMIT that follows the row's versions from before the renewal
--- (I4).
+-- then found nobody, or has locked or marked one for a request above or below it (pglock.kept). A renewal and a mark
+-- leave their lock on the new version of the row. So an end in a subtransaction, or after one of these in one, would be
+-- no change of the key for a COMMIT that follows the row's versions from before (I4).
 CREATE FUNCTION require_unrenewed() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   IF pg_catalog.current_setting('pglock.renewed', true) OPERATOR(pg_catalog.=) 'true' THEN
     RAISE EXCEPTION 'this transaction has renewed leases: it may not end any'
+      USING ERRCODE = 'object_not_in_prerequisite_state',
+        HINT = 'Release, give up, hand over or break in a transaction by itself.';
+  ELSIF pg_catalog.current_setting('pglock.kept', true) OPERATOR(pg_catalog.=) 'true' THEN
+    RAISE EXCEPTION 'this transaction has locked leases above or below what it granted or served: it may not end any'
       USING ERRCODE = 'object_not_in_prerequisite_state',
         HINT = 'Release, give up, hand over or break in a transaction by itself.';
   END IF;
@@ -2005,6 +2009,9 @@ AS $$
 DECLARE
   r {{schema}}.released;  at pg_catalog.tid;  served pg_catalog.int8;  watched boolean;  ok boolean;
 BEGIN
+  IF p_alone IS NOT TRUE THEN
+    ok := {{schema}}.require_unrenewed();                -- before it locks anything itself
+  END IF;
   UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
@@ -2030,7 +2037,7 @@ BEGIN
     ok := pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   IF p_alone IS NOT TRUE THEN
-    ok := {{schema}}.require_unrenewed() AND {{schema}}.bound_rest(false);
+    ok := {{schema}}.bound_rest(false);
   END IF;
   RETURN r;
 END $$;
@@ -2768,9 +2775,9 @@ AS $$ SELECT (w).nested IS TRUE AND in_tree(w) AND holds_above(w) $$;
 
 -- fits_tree says that nothing above a request is in its way, nor anything below one for a subtree. The caller has taken
 -- the head of its lock. It waits for nobody: what somebody has locked is in the way. Below a subtree of its owner it
--- locks that one's row. What ends many leases does not, for it may end that one next (I4): there the request waits
--- for its turn as everybody does. p_own: w was let past the queue because it is_own. That may have ended meanwhile, and
--- then it has to ask again.
+-- locks that one's row, and notes that: see require_unrenewed. What ends many leases does not, for it may end that one
+-- next (I4): there the request waits for its turn as everybody does. p_own: w was let past the queue because it is_own.
+-- That may have ended meanwhile, and then it has to ask again.
 CREATE FUNCTION fits_tree(w waiters, p_own boolean DEFAULT false) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -2786,7 +2793,7 @@ BEGIN
     PERFORM FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared')
       FOR KEY SHARE SKIP LOCKED;
-    RETURN FOUND;
+    RETURN FOUND AND set_config('pglock.kept', 'true', true) IS NOT NULL;
   ELSIF p_own AND NOT is_own(w) THEN
     RETURN false;
   END IF;
@@ -2832,8 +2839,9 @@ END $$;
 -- fits_below says that nothing below a subtree is in the way of a request. Otherwise it keeps the names that still may
 -- be, and marks one of them as watched, the one whose lease would last longest: its end is announced. If it cannot be
 -- sure of that, the request waits for grants under way once more, and so asks again soon. It locks no ticket: whoever
--- serves the queue would pass it over. A mark leaves its lock on the new version of the row, as a renewal does: what
--- ends many leases marks none, or the end of one that it has marked would be no change of the key (I4).
+-- serves the queue would pass it over. A mark leaves its lock on the new version of the row, as a renewal does, and is
+-- noted: see require_unrenewed. What ends many leases marks none, or the end of one that it has marked would be no
+-- change of the key (I4).
 CREATE FUNCTION fits_below(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -2867,7 +2875,7 @@ BEGIN
       SELECT h.ctid FROM locks h
       WHERE h.name = first.name AND h.slot = 0 AND current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true'
       FOR NO KEY UPDATE SKIP LOCKED);
-  marked := FOUND;
+  marked := FOUND AND set_config('pglock.kept', 'true', true) IS NOT NULL;
   PERFORM FROM locks l WHERE l.name = first.name AND l.token = first.token AND NOT is_over(l.expires_at, l.ended_at);
   UPDATE subtrees o SET below = names, waited = first.token IS NULL OR marked AND FOUND WHERE o.ticket = w.ticket;
   RETURN false;

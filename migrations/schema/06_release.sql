@@ -20,6 +20,9 @@ AS $$
 DECLARE
   r {{schema}}.released;  at pg_catalog.tid;  served pg_catalog.int8;  watched boolean;  ok boolean;
 BEGIN
+  IF p_alone IS NOT TRUE THEN
+    ok := {{schema}}.require_unrenewed();                -- before it locks anything itself
+  END IF;
   UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
@@ -45,7 +48,7 @@ BEGIN
     ok := pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   IF p_alone IS NOT TRUE THEN
-    ok := {{schema}}.require_unrenewed() AND {{schema}}.bound_rest(false);
+    ok := {{schema}}.bound_rest(false);
   END IF;
   RETURN r;
 END $$;

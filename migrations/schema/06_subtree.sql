@@ -173,9 +173,9 @@ AS $$ SELECT (w).nested IS TRUE AND in_tree(w) AND holds_above(w) $$;
 
 -- fits_tree says that nothing above a request is in its way, nor anything below one for a subtree. The caller has taken
 -- the head of its lock. It waits for nobody: what somebody has locked is in the way. Below a subtree of its owner it
--- locks that one's row. What ends many leases does not, for it may end that one next (I4): there the request waits
--- for its turn as everybody does. p_own: w was let past the queue because it is_own. That may have ended meanwhile, and
--- then it has to ask again.
+-- locks that one's row, and notes that: see require_unrenewed. What ends many leases does not, for it may end that one
+-- next (I4): there the request waits for its turn as everybody does. p_own: w was let past the queue because it is_own.
+-- That may have ended meanwhile, and then it has to ask again.
 CREATE FUNCTION fits_tree(w waiters, p_own boolean DEFAULT false) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -191,7 +191,7 @@ BEGIN
     PERFORM FROM locks l WHERE l.name = ANY (ancestors(w.name)) AND l.subtree AND l.owner_id = w.owner_id
       AND is_running(l.expires_at, l.ended_at) AND (l.mode = 'exclusive' OR w.mode = 'shared')
       FOR KEY SHARE SKIP LOCKED;
-    RETURN FOUND;
+    RETURN FOUND AND set_config('pglock.kept', 'true', true) IS NOT NULL;
   ELSIF p_own AND NOT is_own(w) THEN
     RETURN false;
   END IF;
@@ -237,8 +237,9 @@ END $$;
 -- fits_below says that nothing below a subtree is in the way of a request. Otherwise it keeps the names that still may
 -- be, and marks one of them as watched, the one whose lease would last longest: its end is announced. If it cannot be
 -- sure of that, the request waits for grants under way once more, and so asks again soon. It locks no ticket: whoever
--- serves the queue would pass it over. A mark leaves its lock on the new version of the row, as a renewal does: what
--- ends many leases marks none, or the end of one that it has marked would be no change of the key (I4).
+-- serves the queue would pass it over. A mark leaves its lock on the new version of the row, as a renewal does, and is
+-- noted: see require_unrenewed. What ends many leases marks none, or the end of one that it has marked would be no
+-- change of the key (I4).
 CREATE FUNCTION fits_below(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -272,7 +273,7 @@ BEGIN
       SELECT h.ctid FROM locks h
       WHERE h.name = first.name AND h.slot = 0 AND current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true'
       FOR NO KEY UPDATE SKIP LOCKED);
-  marked := FOUND;
+  marked := FOUND AND set_config('pglock.kept', 'true', true) IS NOT NULL;
   PERFORM FROM locks l WHERE l.name = first.name AND l.token = first.token AND NOT is_over(l.expires_at, l.ended_at);
   UPDATE subtrees o SET below = names, waited = first.token IS NULL OR marked AND FOUND WHERE o.ticket = w.ticket;
   RETURN false;

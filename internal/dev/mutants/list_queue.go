@@ -339,8 +339,7 @@ var ofTheQueue = []mutant{
 	{"I13 a release may be idle for ever afterwards", []edit{
 		{
 			schema,
-			"IF p_alone IS NOT TRUE THEN ok := {{schema}}.require_unrenewed() AND " +
-				"{{schema}}.bound_rest(false); END IF;",
+			"IF p_alone IS NOT TRUE THEN ok := {{schema}}.bound_rest(false); END IF;",
 			"",
 		},
 	}, integration, "^TestI13_WhoeverHasLocked"},

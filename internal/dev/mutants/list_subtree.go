@@ -156,6 +156,12 @@ var ofSubtrees = []mutant{
 		{schema, "current_setting('pglock.ends_many', true) IS DISTINCT FROM 'true' AND is_own(w) THEN",
 			"is_own(w) THEN"},
 	}, integration, "^TestI4_AWriteDoesNotOutliveASubtree"},
+	{"I4 subtree: a lease ends after a mark that an earlier end has left on it", []edit{
+		{schema, "marked := FOUND AND set_config('pglock.kept', 'true', true) IS NOT NULL;", "marked := FOUND;"},
+	}, integration, "^TestI4_AWriteDoesNotOutliveLeases"},
+	{"I4 subtree: one ends after an earlier end has locked its row", []edit{
+		{schema, "RETURN FOUND AND set_config('pglock.kept', 'true', true) IS NOT NULL;", "RETURN FOUND;"},
+	}, integration, "^TestI4_AWriteDoesNotOutliveASubtree"},
 	{"I8 subtree: its end is told to the dead", []edit{
 		{schema, "CROSS JOIN next_waiter(h.name, h.served) w",
 			"JOIN waiters w ON w.ticket = (SELECT min(o.ticket) FROM waiters o WHERE o.name = h.name)"},
