@@ -225,6 +225,28 @@ func TestUpTakesWhatAProgramHas(t *testing.T) {
 	}
 }
 
+// A connection string may say what pglock.Open takes from it for its pool.
+func TestAConnectionStringMayBeThatOfAPool(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	u, err := url.Parse(db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("pool_max_conns", "9")
+	q.Set("pool_max_conn_idle_time", "1h")
+	u.RawQuery = q.Encode()
+	mustUp(t, u.String())
+	wantVersion(t, u.String(), Latest, false)
+	q.Set("pool_max_conns", "many")
+	u.RawQuery = q.Encode()
+	if err := Up(t.Context(), u.String()); err == nil ||
+		!strings.Contains(err.Error(), "read the connection string: cannot parse") {
+		t.Errorf("a pool of many: %v", err)
+	}
+}
+
 func TestCheckSaysWhatUpWouldRefuse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)

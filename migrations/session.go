@@ -25,14 +25,16 @@ const versionTable = "pglock_schema_migrations"
 type connector func(context.Context) (*pgx.Conn, error)
 
 // parse returns what connects to the database. It prepares no statements: a pooler that shares connections loses them.
-func parse[D Database](database D) (_ connector, err error) {
+func parse[D Database](database D) (connector, error) {
 	var config *pgx.ConnConfig
 	var before func(context.Context, *pgx.ConnConfig) error
 	switch d := any(database).(type) {
 	case string:
-		if config, err = pgx.ParseConfig(d); err != nil {
+		pool, err := pgxpool.ParseConfig(d) // which pglock.Open takes, too
+		if err != nil {
 			return nil, failure.Told(err, "migrations: read the connection string") // pgx leaves passwords out
 		}
+		config = pool.ConnConfig
 	case *pgxpool.Pool:
 		if d != nil {
 			return parse(d.Config())
