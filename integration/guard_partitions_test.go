@@ -417,3 +417,36 @@ func TestUnguardedTableHasNoTriggerLeft(t *testing.T) {
 		}
 	}
 }
+
+// unguard_table leaves what belongs to another table's guard: of a child that has come with its own, and of a partition
+// that is guarded alone.
+func TestUnguardingAParentLeavesTheGuardsOfOthers(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for form, keyed := range guardForms {
+		t.Run(form, func(t *testing.T) {
+			v := newVault(t, db, keyed)
+			v.look.exec(t, `CREATE TABLE child (LIKE accounts); INSERT INTO child SELECT * FROM accounts LIMIT 1;
+				CREATE TABLE late () INHERITS (accounts); SELECT pglock.guard_table('child', 'of its own')`)
+			v.guard(t)
+			v.look.exec(t, `ALTER TABLE child INHERIT accounts`)
+			if n := one[int](t, v.look, `SELECT pglock.unguard_table('accounts')`); n != 4 {
+				t.Errorf("%d triggers were dropped, want two of each table", n)
+			}
+			v.wantAllowed(t, `UPDATE ONLY accounts SET balance = 0; TRUNCATE late`)
+			v.wantRefused(t, `UPDATE accounts SET balance = 0`)
+			v.wantRefused(t, `TRUNCATE child`)
+			if got := v.problem(t, "child"); got != "" {
+				t.Errorf("of the child that has its own guard the list says %q", got)
+			}
+
+			v = newPartedVault(t, db, keyed)
+			v.guardTable(t, "low")
+			if _, err := v.look.Exec(t.Context(), `SELECT pglock.unguard_table('accounts')`); state(err) != "42704" {
+				t.Errorf("unguarded, though only a partition is guarded: %v", err)
+			}
+			v.wantRefused(t, `UPDATE low SET balance = 0`)
+			v.wantRefused(t, `TRUNCATE low`)
+		})
+	}
+}

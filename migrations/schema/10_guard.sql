@@ -320,8 +320,9 @@ BEGIN
   RETURN n;
 END $$;
 
--- unguard_table removes the guard, also from partitions and children. It runs with the rights of its caller, who must
--- own the table, and locks the tables concerned. It returns how many triggers it dropped.
+-- unguard_table removes the guard, also from partitions and children, but leaves theirs if it is another one. It runs
+-- with the rights of its caller, who must own the table, and locks the tables concerned. It returns how many triggers it
+-- dropped.
 CREATE FUNCTION unguard_table(p_table regclass) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
@@ -345,6 +346,7 @@ BEGIN
       SELECT p_table::oid AS oid UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
     SELECT g.name, g.on_table::regclass AS rel FROM below b CROSS JOIN LATERAL made_triggers(ARRAY[b.oid]) g
     WHERE NOT g.inherited
+      AND (b.oid = p_table OR g.args IN (SELECT o.args FROM made_triggers(ARRAY[p_table]) o))
   LOOP
     EXECUTE format('DROP TRIGGER %I ON %s', t.name, t.rel);
     n := n + 1;

@@ -51,6 +51,9 @@ var ofGuards = []mutant{
 	{"why does not know the guards of a lock", []edit{
 		{"lockadmin/verdicts.go", "	l.guardVerdict()\n", ""},
 	}, command, "^TestGuardThatOthers"},
+	{"I3 to unguard a parent drops the guard that a child has of its own", []edit{
+		{schema, "AND (b.oid = p_table OR g.args IN (SELECT o.args FROM made_triggers(ARRAY[p_table]) o))", ""},
+	}, integration, "^TestUnguardingAParent"},
 	{"I3 session_replication_role opens a guarded table", []edit{
 		{schema, "guard_write(%6$s);\n                 ALTER TABLE %3$s ENABLE ALWAYS TRIGGER %1$s'",
 			"guard_write(%6$s)'"},
