@@ -163,6 +163,38 @@ func TestGuardTableTellsWhatStandsInItsWay(t *testing.T) {
 	}
 }
 
+// Two programs guard a table at once, in the same way: the second finds what the first has made.
+func TestTwoGuardATableAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.exec(t, `CREATE TABLE accounts (id int)`)
+	tx := b.begin(t)
+	if _, err := tx.Exec(t.Context(), `INSERT INTO accounts VALUES (1)`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 2)
+	for range cap(done) {
+		conn := b.db.Conn(t)
+		go func() { done <- fencedstore.GuardTable(t.Context(), conn, "accounts") }()
+	}
+	pgtest.Eventually(t, "both wait for whoever has written", func() bool {
+		return b.number(t, `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+			WHERE d.datname = current_database() AND l.relation = 'accounts'::regclass AND NOT l.granted`) == cap(done)
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if guards, err := fencedstore.TableGuards(t.Context(), b.pool); err != nil || len(guards) != 1 ||
+		guards[0].Problem != "" {
+		t.Errorf("%+v, %v", guards, err)
+	}
+}
+
 // Whatever the table and the resource are called, the guard is of that table and that resource.
 func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 	t.Parallel()

@@ -258,15 +258,13 @@ $$;
 -- guard_table puts a table, its partitions and its children under guard; called again, it adds what is missing. It
 -- runs with the rights of its caller, who must own the table, and refuses one on which others may make triggers. It
 -- locks the table of fences, so that the schema is not removed meanwhile, then the guarded tables, the uppermost first.
--- It returns how many triggers it made.
+-- When somebody else has changed a guard meanwhile, it looks again: of two calls at once the second finds what the first
+-- has made. It returns how many triggers it made.
 CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
-  c   record;
-  g   record;
-  rel regclass;
-  n   int := 0;
+  c  record;  g  record;  rel  regclass;  n  int := 0;
 BEGIN
   SELECT k.relkind, k.relname, pg_has_role(k.relowner, 'USAGE') AS owned,
       k.relnamespace = (SELECT s.oid FROM pg_namespace s WHERE s.nspname = current_schema())
@@ -288,21 +286,17 @@ BEGIN
   g := key_column(p_table, p_key);
   IF p_key IS NOT NULL AND g.kind IS NULL THEN
     RAISE EXCEPTION 'key is %: table % has no such column, %', quote_literal(left(p_key, 63)), p_table,
-        key_columns(p_table)
-      USING ERRCODE = 'undefined_column';
+        key_columns(p_table) USING ERRCODE = 'undefined_column';
   ELSIF p_key IS NOT NULL AND g.reading IS NULL THEN
     RAISE EXCEPTION 'key column % of % is %: it must be %', quote_ident(p_key), p_table, g.kind,
         CASE WHEN g.kind ~ '^of type' THEN 'an integer, numeric, text, varchar, uuid, bool, date or an enum'
-             ELSE 'stored, because triggers do not see it' END
-      USING ERRCODE = 'datatype_mismatch';
+             ELSE 'stored, because triggers do not see it' END USING ERRCODE = 'datatype_mismatch';
   END IF;
   PERFORM list_fences(p_resource);   -- whoever has read the fences keeps the schema until the transaction ends
   FOR rel IN
-    WITH RECURSIVE below AS (
-      SELECT p_table::oid AS oid, 0 AS depth
+    WITH RECURSIVE below AS (SELECT p_table::oid AS oid, 0 AS depth
       UNION SELECT i.inhrelid, b.depth + 1 FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-    SELECT b.oid FROM below b GROUP BY b.oid ORDER BY min(b.depth), b.oid
-  LOOP
+    SELECT b.oid FROM below b GROUP BY b.oid ORDER BY min(b.depth), b.oid LOOP
     FOR g IN SELECT * FROM guard_triggers(ARRAY[rel], ARRAY[p_resource], ARRAY[p_key]) LOOP
       IF g.name IS NULL THEN
         CONTINUE WHEN NOT c.owned;                              -- and will be told so
@@ -312,7 +306,14 @@ BEGIN
             quote_literal(concat(g.args[1], '/<' || g.args[2] || '>'))
           USING ERRCODE = 'duplicate_object', HINT = 'Drop that guard first, or name the same resource and key.';
       ELSIF g.mend IS NOT NULL THEN
-        EXECUTE g.mend;
+        BEGIN
+          EXECUTE g.mend;
+        EXCEPTION WHEN duplicate_object OR undefined_object THEN
+          IF g.mend IN (SELECT t.mend FROM guard_triggers(ARRAY[rel], ARRAY[p_resource], ARRAY[p_key]) t) THEN
+            RAISE;
+          END IF;
+          RETURN n + guard_table(p_table, p_resource, p_key);
+        END;
         n := n + (g.args IS NULL)::int;
       END IF;
     END LOOP;

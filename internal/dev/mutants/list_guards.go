@@ -54,6 +54,10 @@ var ofGuards = []mutant{
 	{"I3 to unguard a parent drops the guard that a child has of its own", []edit{
 		{schema, "AND (b.oid = p_table OR g.args IN (SELECT o.args FROM made_triggers(ARRAY[p_table]) o))", ""},
 	}, integration, "^TestUnguardingAParent"},
+	{"of two that guard a table at once the second does not look again", []edit{
+		{schema, "EXCEPTION WHEN duplicate_object OR undefined_object THEN IF g.mend IN",
+			"EXCEPTION WHEN division_by_zero THEN IF g.mend IN"},
+	}, store, "^TestTwoGuardATable"},
 	{"I3 session_replication_role opens a guarded table", []edit{
 		{schema, "guard_write(%6$s);\n                 ALTER TABLE %3$s ENABLE ALWAYS TRIGGER %1$s'",
 			"guard_write(%6$s)'"},
