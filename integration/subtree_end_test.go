@@ -124,7 +124,8 @@ func TestI1_ASubtreeWaitsForAStatementForManyThatHasDrawnATicket(t *testing.T) {
 // A line of work has a subtree and a lock below it, and has queued for that lock once more. It ends both in one
 // statement: the lower one later, because somebody is writing its row, and its end serves the second ticket. A write
 // under the subtree at REPEATABLE READ is not committed any more, though that grant was decided while the subtree ran.
-// Where the end of the subtree would be no change of the key, because the lower one ended in a savepoint, it is refused.
+// Where the end of the subtree would be no change of the key, as after an end of the lower one in a savepoint, it is
+// refused.
 func TestI4_AWriteDoesNotOutliveASubtreeThatEndsAfterALeaseBelow(t *testing.T) {
 	t.Parallel()
 	t.Run("release_leases", func(t *testing.T) {
