@@ -87,7 +87,8 @@ func WithTableResource(name string) TableOption {
 }
 
 // WithTableKey gives each row its own resource: the table's, '/', and the value of this column, as in accounts/42. The
-// column must be stored, and its type must be an integer type, numeric, text, varchar, uuid, bool, date or an enum.
+// column must be stored, and its type must be an integer type, numeric, text, varchar, uuid, bool, date or an enum. The
+// collation of a text must be deterministic, as all are that come with the server.
 // Nobody can write a row whose key is NULL. TRUNCATE needs the fence of the resource without a key.
 func WithTableKey(column string) TableOption {
 	return func(c *tableConfig) error {

@@ -439,6 +439,34 @@ func TestKeysOfOtherTypesAreRefused(t *testing.T) {
 	}
 }
 
+// What is one key to an index would be two resources.
+func TestAKeyWithANondeterministicCollationIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	if _, err := b.pool.Exec(t.Context(), `CREATE COLLATION folding (provider = icu, locale = 'und-u-ks-level2',
+		deterministic = false)`); code(err) == "0A000" {
+		t.Skipf("only ICU has nondeterministic collations, and this server is built without it: %v", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	b.exec(t, `CREATE COLLATION own (locale = 'C'); CREATE DOMAIN name_of AS text COLLATE folding;
+		CREATE TABLE t (a text COLLATE folding UNIQUE, b varchar COLLATE folding, c name_of, d text COLLATE own)`)
+	for _, key := range []string{"a", "b", "c"} {
+		err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.WithTableKey(key))
+		want := "key column " + key + " of public.t is of a nondeterministic collation: it must be of one that tells " +
+			"all texts apart"
+		if !errors.Is(err, pglock.ErrInvalid) || code(err) != "42804" || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	b.guard(t, "t", fencedstore.WithTableKey("d"))
+	b.exec(t, `ALTER TABLE t ALTER d TYPE text COLLATE folding`)
+	if guards, err := fencedstore.TableGuards(t.Context(), b.pool); err != nil || len(guards) != 1 ||
+		guards[0].Problem != "key column d of public.t is of a nondeterministic collation: drop the guard" {
+		t.Errorf("a key whose collation has become one: %+v, %v", guards, err)
+	}
+}
+
 // Triggers do not see a virtual column, which PostgreSQL has from 18 on: a guard by it would let nobody write. A
 // generated column that is stored is a key like any other.
 func TestGeneratedColumnsAreKeysIfTheyAreStored(t *testing.T) {

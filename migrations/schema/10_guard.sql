@@ -100,10 +100,13 @@ END $$;
 -- row's key as text (NULL if it cannot be a key). Triggers do not see a virtual column. A value must have one text,
 -- whatever the session's settings, and no code of the table's owner may run (I5). So the column must be in the catalog
 -- for this table, where no function can stand in for it; its type, or the domain's base type, must be the server's own
--- or an enum; and nothing goes through a cast.
+-- or an enum; and nothing goes through a cast. Two texts must be two keys, also to an index: so the collation must be
+-- deterministic, as all that come with the server are.
 CREATE FUNCTION key_column(p_table oid, p_column text, OUT kind text, OUT reading text)
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
 AS $$
+DECLARE
+  sorted oid;
 BEGIN
   SELECT CASE a.attgenerated WHEN 'v' THEN 'a virtual generated column'
            ELSE 'of type ' || format_type(t.oid, NULL) END,
@@ -111,10 +114,16 @@ BEGIN
       WHEN a.attgenerated = 'v' THEN NULL
       WHEN b.oid IN ('bool'::regtype, 'date'::regtype) THEN 'SELECT to_jsonb(($1).%1$I) #>> ''{}'''
       WHEN b.typtype = 'e' OR b.oid = ANY ('{int2,int4,int8,numeric,text,varchar,uuid}'::regtype[])
-      THEN 'SELECT CASE WHEN ($1).%1$I IS NOT NULL THEN format(''%%s'', ($1).%1$I) END' END, a.attname)
-    INTO kind, reading FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+      THEN 'SELECT CASE WHEN ($1).%1$I IS NOT NULL THEN format(''%%s'', ($1).%1$I) END' END, a.attname), a.attcollation
+    INTO kind, reading, sorted FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
       JOIN pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
     WHERE a.attrelid = p_table AND a.attname = p_column AND a.attnum > 0 AND NOT a.attisdropped;
+  IF sorted >= 16384::oid AND reading IS NOT NULL THEN   -- it came after the server's own: those are not read each time
+    IF NOT (SELECT l.collisdeterministic FROM pg_collation l WHERE l.oid = sorted) THEN
+      kind := 'of a nondeterministic collation';
+      reading := NULL;
+    END IF;
+  END IF;
 END $$;
 
 -- made_triggers returns the triggers of guards, of some tables or of all, with their arguments from the catalog's
@@ -258,8 +267,8 @@ $$;
 -- guard_table puts a table, its partitions and its children under guard; called again, it adds what is missing. It
 -- runs with the rights of its caller, who must own the table, and refuses one on which others may make triggers. It
 -- locks the table of fences, so that the schema is not removed meanwhile, then the guarded tables, the uppermost first.
--- When somebody else has changed a guard meanwhile, it looks again: of two calls at once the second finds what the first
--- has made. It returns how many triggers it made.
+-- When somebody else has changed a guard meanwhile, it looks again: of two calls at once the second finds what the
+-- first has made. It returns how many triggers it made.
 CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
@@ -290,11 +299,11 @@ BEGIN
   ELSIF p_key IS NOT NULL AND g.reading IS NULL THEN
     RAISE EXCEPTION 'key column % of % is %: it must be %', quote_ident(p_key), p_table, g.kind,
         CASE WHEN g.kind ~ '^of type' THEN 'an integer, numeric, text, varchar, uuid, bool, date or an enum'
+             WHEN g.kind ~ '^of a' THEN 'of one that tells all texts apart'
              ELSE 'stored, because triggers do not see it' END USING ERRCODE = 'datatype_mismatch';
   END IF;
   PERFORM list_fences(p_resource);   -- whoever has read the fences keeps the schema until the transaction ends
-  FOR rel IN
-    WITH RECURSIVE below AS (SELECT p_table::oid AS oid, 0 AS depth
+  FOR rel IN WITH RECURSIVE below AS (SELECT p_table::oid AS oid, 0 AS depth
       UNION SELECT i.inhrelid, b.depth + 1 FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
     SELECT b.oid FROM below b GROUP BY b.oid ORDER BY min(b.depth), b.oid LOOP
     FOR g IN SELECT * FROM guard_triggers(ARRAY[rel], ARRAY[p_resource], ARRAY[p_key]) LOOP
@@ -322,8 +331,8 @@ BEGIN
 END $$;
 
 -- unguard_table removes the guard, also from partitions and children, but leaves theirs if it is another one. It runs
--- with the rights of its caller, who must own the table, and locks the tables concerned. It returns how many triggers it
--- dropped.
+-- with the rights of its caller, who must own the table, and locks the tables concerned. It returns how many triggers
+-- it dropped.
 CREATE FUNCTION unguard_table(p_table regclass) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$

@@ -54,6 +54,9 @@ var ofGuards = []mutant{
 	{"I3 to unguard a parent drops the guard that a child has of its own", []edit{
 		{schema, "AND (b.oid = p_table OR g.args IN (SELECT o.args FROM made_triggers(ARRAY[p_table]) o))", ""},
 	}, integration, "^TestUnguardingAParent"},
+	{"a text is a key that an index takes for another", []edit{
+		{schema, "IF NOT (SELECT l.collisdeterministic FROM", "IF false AND (SELECT l.collisdeterministic FROM"},
+	}, store, "^TestAKeyWithANondeterministic"},
 	{"of two that guard a table at once the second does not look again", []edit{
 		{schema, "EXCEPTION WHEN duplicate_object OR undefined_object THEN IF g.mend IN",
 			"EXCEPTION WHEN division_by_zero THEN IF g.mend IN"},
@@ -70,8 +73,8 @@ var ofGuards = []mutant{
 		{schema, "format(CASE WHEN a.attgenerated = 'v' THEN NULL WHEN b.oid IN", "format(CASE WHEN b.oid IN"},
 	}, store, "^TestGeneratedColumns"},
 	{"I5 the guard of rows takes what is no column of the table", []edit{
-		{schema, "AND NOT a.attisdropped;\nEND $$;\n\n-- made_triggers", "AND NOT a.attisdropped;\n  reading := " +
-			"coalesce(reading, format('SELECT format(''%%s'', ($1).%I)', p_column));\nEND $$;\n\n-- made_triggers"},
+		{schema, "AND NOT a.attisdropped; IF sorted >= 16384::oid", "AND NOT a.attisdropped;\n  reading := " +
+			"coalesce(reading, format('SELECT format(''%%s'', ($1).%I)', p_column)); IF sorted >= 16384::oid"},
 	}, integration, "^TestGuardOfRowsFails"},
 	{"I5 the guard of rows goes through a cast of the table's owner", []edit{
 		{schema, "WHEN b.typtype = 'e' OR b.oid = ANY ('{int2,int4,int8,numeric,text,varchar,uuid}'::regtype[])",

@@ -61,7 +61,8 @@ table. So first make all its writers pass that fence.
 
 The resource is the table's name without its schema, unless --resource names another. With --key each row has its own
 resource: the table's, a slash, and the value of that column, as in accounts/42. The column must be of an integer
-type, numeric, text, varchar, uuid, bool, date or an enum. A row whose key is NULL cannot be written.
+type, numeric, text, varchar, uuid, bool, date or an enum, and a text of a deterministic collation, as those that come
+with the server are. A row whose key is NULL cannot be written.
 
 guard add waits until the open transactions that have written to the table have ended, for --lock-timeout at most for
 each table that it covers. Others who want to write meanwhile wait behind it. Run it again with the same resource and
