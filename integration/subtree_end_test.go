@@ -199,6 +199,29 @@ func endsAfterALeaseBelow(t *testing.T, end func(owner, look *peer, upper, lower
 	}
 }
 
+// A sweep marks the head of a lock that was a subtree's once. The lease that the lock has now does not end in the same
+// transaction: to a write at REPEATABLE READ that would be no change of the key.
+func TestI4_ALeaseDoesNotEndAfterASweepThatHasMarkedIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner, writer := newPeer(t, db.URL()), newPeer(t, db.URL())
+	owner.mustEnd(t, owner.mustSubtree(t, "t").grant)
+	g := owner.mustAcquire(t, "t", time.Minute)
+	writer.exec(t, `BEGIN ISOLATION LEVEL REPEATABLE READ`)
+	if err := writer.fence(t.Context(), g, g.name); err != nil {
+		t.Fatal(err)
+	}
+	writer.exec(t, `CREATE TABLE written AS SELECT 1 AS n`)
+	_, ended := owner.Exec(t.Context(), fmt.Sprintf(`BEGIN; SELECT pglock.sweep(); SELECT FROM pglock.release_leases(
+		'{t}', '{%d}', '{%s}', '{0}'); COMMIT`, g.token, g.id))
+	if state(ended) != "55000" {
+		t.Errorf("the end after a sweep: %v, want 55000", ended)
+	}
+	if _, err := writer.Exec(t.Context(), `COMMIT`); (err == nil) == (ended == nil) {
+		t.Errorf("I4: the COMMIT of a write: %v, and the end of its lease before it: %v", err, ended)
+	}
+}
+
 // The end of a subtree is told to the first of each queue below whose session is alive: those before it are dead, and
 // would not ask.
 func TestI8_TheEndOfASubtreeIsToldToTheLiving(t *testing.T) {

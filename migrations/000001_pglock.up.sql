@@ -404,9 +404,9 @@ AS $$
 $$;
 
 -- require_unrenewed refuses to end leases in a transaction that has renewed any, or has locked one for a hand-over that
--- then found nobody, or has locked or marked one for a request above or below it (pglock.kept). A renewal and a mark
--- leave their lock on the new version of the row. So an end in a subtransaction, or after one of these in one, would be
--- no change of the key for a COMMIT that follows the row's versions from before (I4).
+-- then found nobody, or has locked or marked one for a request above or below it, or in a sweep (pglock.kept). A
+-- renewal and a mark leave their lock on the new version of the row. So an end in a subtransaction, or after one of
+-- these in one, would be no change of the key for a COMMIT that follows the row's versions from before (I4).
 CREATE FUNCTION require_unrenewed() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -416,7 +416,7 @@ BEGIN
       USING ERRCODE = 'object_not_in_prerequisite_state',
         HINT = 'Release, give up, hand over or break in a transaction by itself.';
   ELSIF pg_catalog.current_setting('pglock.kept', true) OPERATOR(pg_catalog.=) 'true' THEN
-    RAISE EXCEPTION 'this transaction has locked leases above or below what it granted or served: it may not end any'
+    RAISE EXCEPTION 'this transaction has locked leases for the sake of a subtree: it may not end any'
       USING ERRCODE = 'object_not_in_prerequisite_state',
         HINT = 'Release, give up, hand over or break in a transaction by itself.';
   END IF;
@@ -3095,8 +3095,8 @@ END $$;
 
 -- sweep_subtrees is remove_ended for all names, and returns how many. The heads of names that have no row any more are
 -- watched for a day after that, the most that anybody else may have asked for: watch writes nothing where a subtree's
--- mark is. It looks for rows once more when it has locked the heads, so that it sees each that was granted before. When
--- no row is left it notes that. It waits for nobody.
+-- mark is. It looks for rows once more when it has locked the heads, so that it sees each that was granted before. That
+-- it has locked some is noted: see require_unrenewed. When no row is left it notes that. It waits for nobody.
 CREATE FUNCTION sweep_subtrees(p_limit int) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
@@ -3111,6 +3111,7 @@ BEGIN
   heads := ARRAY(
     SELECT h.name FROM locks h WHERE h.name = ANY (gone) AND h.slot = 0 AND h.watched_until = 'infinity'
     FOR NO KEY UPDATE SKIP LOCKED);
+  PERFORM set_config('pglock.kept', 'true', true) WHERE heads <> '{}';
   UPDATE locks l SET watched_until = clock_timestamp() + interval '24 hours'
     WHERE l.name = ANY (heads) AND l.slot = 0 AND NOT EXISTS (SELECT FROM subtrees s WHERE s.name = l.name);
   IF NOT EXISTS (SELECT FROM subtrees) THEN

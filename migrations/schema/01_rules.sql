@@ -129,9 +129,9 @@ AS $$
 $$;
 
 -- require_unrenewed refuses to end leases in a transaction that has renewed any, or has locked one for a hand-over that
--- then found nobody, or has locked or marked one for a request above or below it (pglock.kept). A renewal and a mark
--- leave their lock on the new version of the row. So an end in a subtransaction, or after one of these in one, would be
--- no change of the key for a COMMIT that follows the row's versions from before (I4).
+-- then found nobody, or has locked or marked one for a request above or below it, or in a sweep (pglock.kept). A
+-- renewal and a mark leave their lock on the new version of the row. So an end in a subtransaction, or after one of
+-- these in one, would be no change of the key for a COMMIT that follows the row's versions from before (I4).
 CREATE FUNCTION require_unrenewed() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -141,7 +141,7 @@ BEGIN
       USING ERRCODE = 'object_not_in_prerequisite_state',
         HINT = 'Release, give up, hand over or break in a transaction by itself.';
   ELSIF pg_catalog.current_setting('pglock.kept', true) OPERATOR(pg_catalog.=) 'true' THEN
-    RAISE EXCEPTION 'this transaction has locked leases above or below what it granted or served: it may not end any'
+    RAISE EXCEPTION 'this transaction has locked leases for the sake of a subtree: it may not end any'
       USING ERRCODE = 'object_not_in_prerequisite_state',
         HINT = 'Release, give up, hand over or break in a transaction by itself.';
   END IF;

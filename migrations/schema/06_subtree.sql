@@ -493,8 +493,8 @@ END $$;
 
 -- sweep_subtrees is remove_ended for all names, and returns how many. The heads of names that have no row any more are
 -- watched for a day after that, the most that anybody else may have asked for: watch writes nothing where a subtree's
--- mark is. It looks for rows once more when it has locked the heads, so that it sees each that was granted before. When
--- no row is left it notes that. It waits for nobody.
+-- mark is. It looks for rows once more when it has locked the heads, so that it sees each that was granted before. That
+-- it has locked some is noted: see require_unrenewed. When no row is left it notes that. It waits for nobody.
 CREATE FUNCTION sweep_subtrees(p_limit int) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
 AS $$
@@ -509,6 +509,7 @@ BEGIN
   heads := ARRAY(
     SELECT h.name FROM locks h WHERE h.name = ANY (gone) AND h.slot = 0 AND h.watched_until = 'infinity'
     FOR NO KEY UPDATE SKIP LOCKED);
+  PERFORM set_config('pglock.kept', 'true', true) WHERE heads <> '{}';
   UPDATE locks l SET watched_until = clock_timestamp() + interval '24 hours'
     WHERE l.name = ANY (heads) AND l.slot = 0 AND NOT EXISTS (SELECT FROM subtrees s WHERE s.name = l.name);
   IF NOT EXISTS (SELECT FROM subtrees) THEN

@@ -162,6 +162,9 @@ var ofSubtrees = []mutant{
 	{"I4 subtree: one ends after an earlier end has locked its row", []edit{
 		{schema, "RETURN FOUND AND set_config('pglock.kept', 'true', true) IS NOT NULL;", "RETURN FOUND;"},
 	}, integration, "^TestI4_AWriteDoesNotOutliveASubtree"},
+	{"I4 subtree: a lease ends after a sweep that has marked it", []edit{
+		{schema, "PERFORM set_config('pglock.kept', 'true', true) WHERE heads <> '{}';", ""},
+	}, integration, "^TestI4_ALeaseDoesNotEndAfterASweep"},
 	{"I8 subtree: its end is told to the dead", []edit{
 		{schema, "CROSS JOIN next_waiter(h.name, h.served) w",
 			"JOIN waiters w ON w.ticket = (SELECT min(o.ticket) FROM waiters o WHERE o.name = h.name)"},
