@@ -195,6 +195,44 @@ func TestTwoGuardATableAtOnce(t *testing.T) {
 	}
 }
 
+// What changes while GuardTable waits for the table is not left without a guard.
+func TestGuardTableLooksAgainAfterItHasWaited(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct{ before, after, meanwhile string }{
+		"a child comes": {`CREATE TABLE accounts (id int)`, ``, `CREATE TABLE late () INHERITS (accounts)`},
+		"the guard goes": {`CREATE TABLE accounts (id int) PARTITION BY RANGE (id)`,
+			`CREATE TABLE late PARTITION OF accounts DEFAULT`, `SELECT pglock.unguard_table('accounts')`},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.exec(t, c.before)
+			if c.after != "" {
+				b.guard(t, "accounts")
+				b.exec(t, c.after)
+			}
+			tx, conn, done := b.begin(t), b.db.Conn(t), make(chan error, 1)
+			if _, err := tx.Exec(t.Context(), c.meanwhile); err != nil {
+				t.Fatal(err)
+			}
+			go func() { done <- fencedstore.GuardTable(t.Context(), conn, "accounts") }()
+			pgtest.Eventually(t, "the guard waits", func() bool {
+				return b.number(t, `SELECT cardinality(pg_blocking_pids($1))`, conn.PgConn().PID()) == 1
+			})
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if guards, err := fencedstore.TableGuards(t.Context(), b.pool); err != nil || len(guards) != 1 ||
+				guards[0].Table != "public.accounts" || guards[0].Covered != 2 || guards[0].Problem != "" {
+				t.Errorf("%+v, %v", guards, err)
+			}
+		})
+	}
+}
+
 // Whatever the table and the resource are called, the guard is of that table and that resource.
 func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 	t.Parallel()

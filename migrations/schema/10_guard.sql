@@ -267,8 +267,9 @@ $$;
 -- guard_table puts a table, its partitions and its children under guard; called again, it adds what is missing. It
 -- runs with the rights of its caller, who must own the table, and refuses one on which others may make triggers. It
 -- locks the table of fences, so that the schema is not removed meanwhile, then the guarded tables, the uppermost first.
--- When somebody else has changed a guard meanwhile, it looks again: of two calls at once the second finds what the
--- first has made. It returns how many triggers it made.
+-- It may wait for them, so when it has made something, or somebody else has, it looks again: of two calls at once the
+-- second finds what the first has made, and a child that came meanwhile is guarded. It returns how many triggers it
+-- made.
 CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
@@ -327,7 +328,7 @@ BEGIN
       END IF;
     END LOOP;
   END LOOP;
-  RETURN n;
+  RETURN n + CASE WHEN n > 0 THEN guard_table(p_table, p_resource, p_key) ELSE 0 END;
 END $$;
 
 -- unguard_table removes the guard, also from partitions and children, but leaves theirs if it is another one. It runs
