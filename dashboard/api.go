@@ -10,7 +10,8 @@ import (
 // beginning has the first fields of every answer. The rest of an object, which is the same for all readers of a query,
 // follows it from its second byte.
 func (d *Dashboard) beginning(who Identity) []byte {
-	return fmt.Appendf(nil, `{"server":%s,"can_break":%t,`, d.server, who.MayBreak)
+	place, _ := json.Marshal(d.place) // a text
+	return fmt.Appendf(nil, `{"server":%s,"place":%s,"can_break":%t,`, d.server, place, who.MayBreak)
 }
 
 func (d *Dashboard) reply(w http.ResponseWriter, who Identity, v any) error {

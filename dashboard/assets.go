@@ -54,12 +54,13 @@ func readFiles() map[string]file {
 type settings struct {
 	Title    string // of WithTitle, or ""
 	Place    lockadmin.Place
+	Where    string // the place on one line, as every answer has it
 	User     string // the person's name, or ""
 	CanBreak bool
 }
 
 func (d *Dashboard) servePage(w http.ResponseWriter, _ *http.Request, who Identity) error {
-	s := settings{Title: d.title, Place: d.admin.Place(), User: who.Name, CanBreak: who.MayBreak}
+	s := settings{Title: d.title, Place: d.admin.Place(), Where: d.place, User: who.Name, CanBreak: who.MayBreak}
 	var body bytes.Buffer
 	if err := page.Execute(&body, s); err != nil {
 		d.onError(err)

@@ -17,13 +17,17 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// breakBytes limits the body of a request to break a lock: each byte of name and reason may be written as six.
-const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes) + 1024
+// placeBytes is room for the place in a request to break a lock.
+const placeBytes = 1024
+
+// breakBytes limits the body of a request to break a lock: each byte of its texts may be written as six.
+const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes+placeBytes) + 1024
 
 type breakRequest struct {
 	Name   string    `json:"name"`
 	Token  tokenText `json:"token"`
 	Reason string    `json:"reason"`
+	Place  string    `json:"place"` // of the locks that the caller sees; "": any
 }
 
 // tokenText is a token as somebody has sent it: a text, or a number.
@@ -51,6 +55,10 @@ func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Ident
 	request, err := readBreak(w, r)
 	if err != nil {
 		return err
+	}
+	if request.Place != "" && request.Place != d.place {
+		return refused(http.StatusConflict, fmt.Sprintf(
+			"This address leads to another database now: %s. Nothing was broken. Load the page again.", d.place))
 	}
 	number, err := strconv.ParseInt(string(request.Token), 10, 64)
 	if err != nil {
@@ -86,7 +94,7 @@ func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, er
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return request, refused(http.StatusRequestTimeout, "The body did not arrive in time.")
 	case err != nil:
-		return request, invalid("body", "something else", `be an object {"name", "token", "reason"}`)
+		return request, invalid("body", "something else", `be an object {"name", "token", "reason", "place"}`)
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // at it the server would take the client for gone
 	return request, nil

@@ -191,6 +191,27 @@ func TestABreakWithoutTheRoleSaysWhichOne(t *testing.T) {
 	}
 }
 
+// A page whose address leads to another database now breaks nothing there.
+func TestABreakForAnotherPlaceIsRefused(t *testing.T) {
+	t.Parallel()
+	s := breaking(t)
+	lease := s.hold("app-1", "nightly")
+	own := decode[struct{ Place string }](t, s.get("/api/locks", asAlice).want(200).body).Place
+	if own != s.admin.Place().String() {
+		t.Errorf("the list is of %q, want %q", own, s.admin.Place())
+	}
+	send := func(place string) reply {
+		t.Helper()
+		return s.tryBreak(map[string]string{"name": "nightly", "token": fmt.Sprint(lease.Token()), "reason": "stuck",
+			"place": place})
+	}
+	send(own+"_staging").want(409, "another database now: "+own+". Nothing was broken.")
+	if _, err := lease.Check(t.Context()); err != nil {
+		t.Errorf("the lease was broken: %v", err)
+	}
+	send(own).want(200)
+}
+
 // A body that does not come is waited for only for a while, also where nobody reads it.
 func TestASlowBodyIsCutOff(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,7 @@ type Dashboard struct {
 	config
 	admin   *lockadmin.Admin
 	files   map[string]file
+	place   string // server, database and schema, on one line
 	server  []byte // what the page calls it, in JSON
 	routes  map[string]route
 	origins http.CrossOriginProtection
@@ -43,9 +44,10 @@ func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, _ := json.Marshal(cmp.Or(c.title, shown.Line(admin.Place().String()))) // a text
+	place := shown.Line(admin.Place().String())
+	server, _ := json.Marshal(cmp.Or(c.title, place)) // a text
 	d := &Dashboard{
-		config: c, admin: admin, files: readFiles(), server: server,
+		config: c, admin: admin, files: readFiles(), place: place, server: server,
 		reads: make(chan struct{}, c.connections), breaks: make(chan struct{}, breaksAtOnce),
 	}
 	d.life, d.end = context.WithCancel(context.Background()) // the streams of many requests share what it ends

@@ -111,11 +111,7 @@ func (s *stream) run(ctx context.Context, f *feed) {
 
 // sendState writes an event. JSON has no line breaks. All streams of a feed share the data.
 func (s *stream) sendState(now state) bool {
-	begin, data := s.beginning, now.data[1:]
-	if now.event == eventProblem {
-		begin, data = nil, now.data
-	}
-	return s.send([]byte("event: "+now.event+"\ndata: "), begin, data, []byte("\n\n"))
+	return s.send([]byte("event: "+now.event+"\ndata: "), s.beginning, now.data[1:], []byte("\n\n"))
 }
 
 // send writes and flushes, piece by piece, and reports whether the reader took it.

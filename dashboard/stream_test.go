@@ -109,7 +109,13 @@ func TestAStreamShowsAChangeWithinASecond(t *testing.T) {
 	if got := decode[locks](t, list.next("locks")); len(got.Locks) != 0 {
 		t.Errorf("%+v", got)
 	}
-	single.next("problem") // there is no such lock yet
+	unknown := decode[struct { // there is no such lock yet
+		Status int
+		Place  string
+	}](t, single.next("problem"))
+	if unknown.Status != 404 || unknown.Place != s.admin.Place().String() {
+		t.Errorf("%+v, want 404, and that it says where", unknown)
+	}
 	lease := s.hold("app-1", "nightly")
 	list.until("locks", `"holder":"app-1"`)
 	for tries := 1; ; tries++ { // on a busy machine one of ten is as soon

@@ -1,6 +1,8 @@
 // Talks to the server: requests, and streams that stay open and come back.
 
+import { place } from './place.js';
 import { queryOf } from './route.js';
+import { escaped } from './text.js';
 
 const base = new URL('.', document.baseURI);
 base.username = base.password = ''; // fetch refuses an address with credentials; the browser sends them anyway
@@ -60,24 +62,33 @@ async function check(response, kind) {
   return response;
 }
 
+// here refuses data of another database than that of the page, as when a tunnel now leads elsewhere.
+function here(data) {
+  if (data.place === place) return data;
+  const now = `this address leads to another database now: ${escaped(data.place)}`;
+  throw new Refused(409, `${now}. Load the page again`);
+}
+
 async function ask(url, request) {
   const response = await check(await fetch(url, request), 'application/json');
   return parse(await response.text());
 }
 
 // get asks once.
-export function get(path, query, signal) {
-  return ask(address(path, query), { signal, headers: { Accept: 'application/json' } });
+export async function get(path, query, signal) {
+  return here(await ask(address(path, query), { signal, headers: { Accept: 'application/json' } }));
 }
 
-// breakLease ends the lease with this token, and no other.
+// breakLease ends the lease with this token in the page's database, and no other.
 export async function breakLease(name, token, reason) {
   const digits = String(token);
   if (!/^[0-9]+$/.test(digits)) throw new Refused(400, `token is ${digits}: it must be a number`);
   return ask(address('api/break'), {
     method: 'POST',
     headers: { 'Content-Type': 'application/json' },
-    body: `{"name":${JSON.stringify(name)},"token":${digits},"reason":${JSON.stringify(reason)}}`,
+    body:
+      `{"name":${JSON.stringify(name)},"token":${digits},"reason":${JSON.stringify(reason)},` +
+      `"place":${JSON.stringify(place)}}`,
   });
 }
 
@@ -138,8 +149,9 @@ export function stream(query, { event, state }) {
       else if (line.startsWith('data:')) data.push(line.slice(5).replace(/^ /, ''));
     }
     if (closed || data.length === 0) return;
+    const said = here(parse(data.join('\n')));
     pause = FIRST_PAUSE;
-    event(type, parse(data.join('\n')));
+    event(type, said);
   }
 
   async function run() {
@@ -155,6 +167,7 @@ export function stream(query, { event, state }) {
         pause = Math.min(pause * 2, LONGEST_PAUSE);
         if (err instanceof Refused) state('refused', err.message, err.status);
         else state('lost', current.signal.reason?.message ?? 'the server cannot be reached');
+        current.abort(); // the answer may go on
         await new Promise((resolve) => {
           const timer = setTimeout(resolve, wait);
           wake = () => {

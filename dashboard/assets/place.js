@@ -10,6 +10,9 @@ const database = meta('database');
 const schema = meta('schema');
 const usual = schema === 'pglock';
 
+// place is all of it, as every answer has it.
+export const place = meta('place');
+
 // where names the installation in the tab's title.
 export const where =
   installation || `${escaped(server)}, database ${escaped(database)}${usual ? '' : `, schema ${escaped(schema)}`}`;

@@ -1,10 +1,12 @@
 package browser
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/dashboard"
@@ -66,6 +68,59 @@ func TestTheDialogSaysWhereItBreaks(t *testing.T) {
 		if title := eval[string](p, "document.title"); !strings.Contains(title, place.String()) {
 			t.Errorf("title %q, want %q in it", title, place)
 		}
+	}
+}
+
+// An ssh tunnel leads to staging now, or another serve has the port.
+func TestAnAddressThatLeadsToAnotherDatabaseIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	lease := s.hold("app-1", "nightly")
+	there := newStage(t, asAlice()...)
+	if other := there.hold("app-9", "nightly"); other.Token() != lease.Token() {
+		t.Fatalf("the tokens differ: %d and %d", lease.Token(), other.Token())
+	}
+	there.hold("app-9", "only there")
+	s.hold("app-1", "only here")
+	away := func(w http.ResponseWriter, r *http.Request) bool {
+		there.server.Config.Handler.ServeHTTP(w, r)
+		return true
+	}
+	banner := "this address leads to another database now: " + there.admin.Place().String() + ". Load the page again."
+	for _, v := range []struct{ address, is, text string }{
+		{"#/locks", "tbody th", "only here"},
+		{"#/sessions", "tbody th", "app-1"},
+		{"#/lock?name=only%20here", ".sentence", "app-1 has held it"},
+		{"#/lock?name=nightly", ".sentence", "app-1 has held it"},
+	} {
+		p := open(t, s.home, v.address, 1240, 900)
+		p.expect("ERR_INCOMPLETE_CHUNKED_ENCODING")
+		p.expect("ERR_CONNECTION_")
+		p.expect("ERR_EMPTY_RESPONSE")
+		p.expect("409 (Conflict)")
+		p.text(v.is, v.text)
+		p.text("#link", "live")
+		if v.address == "#/lock?name=nightly" {
+			p.openDialog()
+			p.reason("host is down")
+		}
+		s.answer(away)
+		s.server.CloseClientConnections()
+		p.text("#banner", banner)
+		p.text("#link", "refused")
+		p.text(v.is, v.text) // what was known stays, marked as old
+		if v.address == "#/lock?name=nightly" {
+			p.click("dialog button[type=submit]")
+			p.text("dialog .refusal", "This address leads to another database now: "+there.admin.Place().String())
+			if info, err := there.admin.Get(t.Context(), "nightly"); err != nil || !info.Held {
+				t.Errorf("%+v, %v: want that nothing was broken there", info, err)
+			}
+			p.press(kb.Escape)
+		}
+		s.answer(nil) // the tunnel leads back
+		s.server.CloseClientConnections()
+		p.gone("#banner")
+		p.text("#link", "live")
 	}
 }
 
