@@ -7,6 +7,7 @@ import { clock, seconds } from './text.js';
 
 const PATIENCE = 2_000; // how long a view waits for its first data before the header says so
 const REST = 60_000; // how long a hidden page keeps its connection, of which a browser has few
+const UNSEEN = 5_000; // the same of a page that nobody has seen yet: tabs are opened many at a time
 
 const $ = (id) => document.getElementById(id);
 const WORDS = {
@@ -143,7 +144,9 @@ export function tick() {
 }
 
 let resting;
-document.addEventListener('visibilitychange', () => {
+
+// attend connects a page that people see, and lets a hidden one rest after a while.
+function attend(patience) {
   clearTimeout(resting);
   if (document.hidden) {
     resting = setTimeout(() => {
@@ -151,9 +154,12 @@ document.addEventListener('visibilitychange', () => {
       open.close();
       open = null;
       change('resting');
-    }, REST);
+    }, patience);
   } else if (!open && subject) connect();
-});
+}
+
+document.addEventListener('visibilitychange', () => attend(REST));
+attend(UNSEEN);
 window.addEventListener('online', () => open?.retry());
 window.addEventListener('pageshow', (e) => {
   if (e.persisted && subject) {
