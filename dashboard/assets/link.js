@@ -82,10 +82,7 @@ function connect() {
       event(type, data);
     },
     state(name, words, status) {
-      if (name === 'refused' && status === 404 && missing) {
-        touched();
-        missing(words);
-      } else if (name === 'refused' && status >= 500) change('problem', words);
+      if (name === 'refused' && status >= 500) change('problem', words);
       else if (name === 'lost' || name === 'refused' || (name === 'connecting' && now === 'resting'))
         change(name, words);
     },

@@ -69,6 +69,25 @@ func TestThePageSaysThatTheDatabaseIsAway(t *testing.T) {
 	}
 }
 
+// A proxy has another route now. Only the server knows that nobody has used a lock.
+func TestANotFoundOfAProxyIsARefusal(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.hold("app-1", "nightly")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 800)
+	p.expect("404 (Not Found)")
+	p.expect("ERR_INCOMPLETE_CHUNKED_ENCODING")
+	p.text(".sentence", "app-1 has held it")
+	s.answer(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusNotFound)
+		return true
+	})
+	s.server.CloseClientConnections()
+	p.text("#banner", "The server refuses: the server answered 404 Not Found.")
+	p.text("#link", "refused")
+	p.text(".sentence", "app-1 has held it")
+}
+
 func TestThePageConnectsAgain(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
