@@ -69,14 +69,26 @@ function here(data) {
   throw new Refused(409, `${now}. Load the page again`);
 }
 
+const ANSWER = 20_000; // the server answers, if only that the database does not, well within this time
+const silence = () => new Error('the server has been silent for too long');
+
 async function ask(url, request) {
   const response = await check(await fetch(url, request), 'application/json');
   return parse(await response.text());
 }
 
-// get asks once.
+// get asks once, until signal ends it or there is no answer for too long.
 export async function get(path, query, signal) {
-  return here(await ask(address(path, query), { signal, headers: { Accept: 'application/json' } }));
+  const own = new AbortController();
+  const stop = () => own.abort(signal.reason);
+  signal.addEventListener('abort', stop);
+  const timer = setTimeout(() => own.abort(silence()), ANSWER);
+  try {
+    return here(await ask(address(path, query), { signal: own.signal, headers: { Accept: 'application/json' } }));
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener('abort', stop);
+  }
 }
 
 // breakLease ends the lease with this token in the page's database, and no other.
@@ -112,7 +124,7 @@ export function stream(query, { event, state }) {
     let heard = false;
     const alive = () => {
       clearTimeout(watchdog);
-      watchdog = setTimeout(() => own.abort(new Error('the server has been silent for too long')), QUIET);
+      watchdog = setTimeout(() => own.abort(silence()), QUIET);
     };
     try {
       alive();

@@ -69,6 +69,22 @@ func TestThePageSaysThatTheDatabaseIsAway(t *testing.T) {
 	}
 }
 
+// A request has no end of its own: behind a tunnel that keeps everything back the list would stay green.
+func TestTheSessionsSayThatTheServerIsSilent(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.hold("app-1", "nightly")
+	p := open(t, s.home, "#/sessions", 1240, 800)
+	p.text("tbody th", "app-1")
+	end, asked := s.slow("/api/sessions")
+	<-asked
+	p.text("#banner", "The connection is lost: the server has been silent for too long.")
+	p.text("#link", "not connected")
+	end()
+	p.gone("#banner")
+	p.text("#link", "live")
+}
+
 // A proxy has another route now. Only the server knows that nobody has used a lock.
 func TestANotFoundOfAProxyIsARefusal(t *testing.T) {
 	t.Parallel()
