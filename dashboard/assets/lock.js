@@ -14,11 +14,12 @@ import { count, escaped, moment, shown } from './text.js';
 import { ENDS, sign, tenures, timeline } from './timeline.js';
 
 const PAGE = 200; // entries of the history at a time
+const NOTHING = { events: [], more: false, level: '' }; // is known of the history
 
 export function lockView(root, params) {
   const name = params.name ?? '';
   let data = null;
-  let past = { events: [], more: false, level: '' };
+  let past = NOTHING;
   let pastOf = null; // the state of the lock that the history was read for
   let asking = null; // the dialog that is open
   let abort = new AbortController();
@@ -102,6 +103,7 @@ export function lockView(root, params) {
       if (type === 'lock') draw(changed);
     },
     () => {
+      forget();
       waits.remove();
       missing.hidden = false;
       put(missing, unused());
@@ -187,6 +189,17 @@ export function lockView(root, params) {
   let shownHolders = '';
   let parts = [];
 
+  // forget is for a lock that has vanished: what was known of it is no state of this moment, and must not come back.
+  function forget() {
+    data = null;
+    past = NOTHING;
+    pastOf = null;
+    shownHolders = '';
+    parts = [];
+    abort.abort();
+    put(actions);
+  }
+
   function drawHolders() {
     const held = data.holders;
     cards.holders.hidden = held.length === 0;
@@ -242,12 +255,13 @@ export function lockView(root, params) {
 
   async function readHistory(before = '') {
     abort.abort();
-    abort = new AbortController();
+    const own = (abort = new AbortController());
     try {
-      const answer = await get('api/history', { name, before, limit: PAGE }, abort.signal);
+      const answer = await get('api/history', { name, before, limit: PAGE }, own.signal);
+      if (own.signal.aborted) return;
       past = before ? { ...answer, events: [...past.events, ...answer.events] } : answer;
     } catch (err) {
-      if (err.name === 'AbortError') return;
+      if (own.signal.aborted) return;
       pastOf = null; // with the next event again
       put(history, h('p', { class: 'hint' }, `The history cannot be read: ${err.message}`));
       cards.history.hidden = false;
