@@ -12,7 +12,8 @@ const MOST = 1024; // bytes of a reason
 const bytes = (text) => new TextEncoder().encode(text).length;
 
 // breakDialog asks for the reason, and breaks the lease that `lock` was when the dialog opened, and no other.
-// It returns moved(lock), to call with the present state of the lock, or null when nobody holds it.
+// It returns moved(lock, holders), to call with the present state of the lock's slot, or null when nobody holds it, and
+// with the number of all who hold the lock.
 export function breakDialog(lock, waiters) {
   const token = String(lock.token);
   const next = waiters.find((w) => w.alive);
@@ -116,9 +117,10 @@ export function breakDialog(lock, waiters) {
   open(dialog);
   reason.focus();
   return {
-    moved(present) {
+    moved(present, holders) {
       if (over || !dialog.open || confirm.textContent === 'Breaking…') return;
-      if (!present) end('Nobody holds this lease any more. There is nothing to break.');
+      if (!present && holders > 0) end('This lease has ended; others hold the lock. Nothing was broken.');
+      else if (!present) end('Nobody holds this lock any more. There is nothing to break.');
       else if (String(present.token) !== token) {
         end(
           'The lock has moved on: ',

@@ -109,7 +109,7 @@ export function lockView(root, params) {
       put(missing, unused());
       put(sentence);
       delete sentence.dataset.key;
-      asking?.moved(null);
+      asking?.moved(null, 0);
       for (const c of Object.values(cards)) c.hidden = true;
       title(`${escaped(name)} unknown`);
     },
@@ -136,7 +136,7 @@ export function lockView(root, params) {
     cards.fences.hidden = data.fences.length === 0;
     morph(fences.firstChild, h('div', {}, fencesTable(data)));
     pictures();
-    asking?.moved(data.holders.find((l) => l.slot === asking.slot) ?? null);
+    asking?.moved(data.holders.find((l) => l.slot === asking.slot) ?? null, data.holders.length);
     const state = JSON.stringify([
       data.lock.token,
       data.lock.held,

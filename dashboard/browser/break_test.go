@@ -97,6 +97,23 @@ func TestTheDialogSeesThatTheLockMovesOn(t *testing.T) {
 	p.until("document.querySelector('dialog button[type=submit]').disabled")
 }
 
+func TestTheDialogSeesThatOneOfSeveralHoldersLetsGo(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.hold("app-1", "thumbnails", pglock.WithLimit(3))
+	two := s.hold("app-2", "thumbnails", pglock.WithLimit(3))
+	s.hold("app-3", "thumbnails", pglock.WithLimit(3))
+	p := open(t, s.home, "#/lock?name=thumbnails", 1240, 900)
+	p.text("h2", "Holders (3)")
+	p.click(`button[aria-label="Break the lease of app-2"]`)
+	p.text("dialog h2", "Break this lease?")
+	if err := two.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.text("dialog .refusal", "This lease has ended; others hold the lock. Nothing was broken.")
+	p.until("document.querySelector('dialog button[type=submit]').disabled")
+}
+
 func TestOneOfSeveralHoldersIsBroken(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, asAlice()...)
