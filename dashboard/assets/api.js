@@ -70,6 +70,7 @@ function here(data) {
 }
 
 const ANSWER = 20_000; // the server answers, if only that the database does not, well within this time
+const BREAK = 30_000; // likewise for a break, and a look why it was none
 const silence = () => new Error('the server has been silent for too long');
 
 async function ask(url, request) {
@@ -97,6 +98,7 @@ export async function breakLease(name, token, reason) {
   if (!/^[0-9]+$/.test(digits)) throw new Refused(400, `token is ${digits}: it must be a number`);
   return ask(address('api/break'), {
     method: 'POST',
+    signal: AbortSignal.timeout(BREAK),
     headers: { 'Content-Type': 'application/json' },
     body:
       `{"name":${JSON.stringify(name)},"token":${digits},"reason":${JSON.stringify(reason)},` +

@@ -94,23 +94,25 @@ export function breakDialog(lock, waiters) {
     problem('');
     confirm.disabled = true;
     confirm.textContent = 'Breaking…';
+    cancel.textContent = 'Close'; // which calls nothing off
     try {
       const { broken } = await breakLease(lock.name, token, text);
       dialog.close();
       note(`Broken: token ${broken?.token ?? token} of ${escaped(lock.holder)} on ${escaped(lock.name)}.`);
     } catch (err) {
+      const words = err.status
+        ? err.message
+        : 'The server did not answer, so it is unknown whether the lease was broken. ' +
+          'Look at the lock before you try again.';
+      if (!dialog.open) note(`Token ${token} of ${escaped(lock.holder)} on ${escaped(lock.name)}: ${words}`, 'bad');
       confirm.textContent = `Break token ${token}`;
       if (err.status === 409) {
-        end(err.message);
+        end(words);
         return;
       }
+      cancel.textContent = 'Cancel';
       confirm.disabled = over;
-      problem(
-        err.status
-          ? err.message
-          : 'The server cannot be reached, so it is unknown whether the lease was broken. ' +
-              'Look at the lock before you try again.',
-      );
+      problem(words);
     }
   }
 

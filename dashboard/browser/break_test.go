@@ -136,6 +136,68 @@ func TestOneOfSeveralHoldersIsBroken(t *testing.T) {
 	}
 }
 
+// Once the request is on its way, closing the dialog calls nothing off.
+func TestWhoeverClosesTheDialogHearsWhatBecameOfTheBreak(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	lease := s.hold("app-1", "nightly")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.expect("503 (Service Unavailable)")
+	p.expect("ERR_EMPTY_RESPONSE")
+	on := fmt.Sprintf("Token %d of app-1 on nightly: ", lease.Token())
+	for _, way := range []struct {
+		fails func(http.ResponseWriter)
+		want  string
+	}{
+		{func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(`{"error":"The database does not answer."}`))
+		}, on + "The database does not answer."},
+		{func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+			on + "The server did not answer, so it is unknown whether the lease was broken."},
+	} {
+		asked, over := make(chan struct{}), make(chan struct{})
+		s.answer(func(w http.ResponseWriter, r *http.Request) bool {
+			if !strings.HasSuffix(r.URL.Path, "/api/break") {
+				return false
+			}
+			close(asked)
+			<-over
+			way.fails(w)
+			return true
+		})
+		p.openDialog()
+		p.reason("host is down")
+		p.click("dialog button[type=submit]")
+		<-asked
+		p.text("dialog button[type=submit]", "Breaking…")
+		if got := eval[string](p, "document.querySelector('dialog button[type=button]').textContent"); got != "Close" {
+			t.Errorf("the other button says %q, want Close", got)
+		}
+		p.press(kb.Escape)
+		p.gone("dialog")
+		close(over)
+		p.text("#note", way.want)
+	}
+}
+
+// A break without an answer has an end.
+func TestABreakThatNobodyAnswersIsUnknown(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.hold("app-1", "nightly")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.openDialog()
+	p.reason("host is down")
+	_, asked := s.slow("/api/break")
+	p.click("dialog button[type=submit]")
+	<-asked
+	p.text("dialog .refusal", "The server did not answer, so it is unknown whether the lease was broken.")
+	p.text("dialog button[type=button]", "Cancel")
+	p.until("!document.querySelector('dialog button[type=submit]').disabled")
+}
+
 func TestAReadOnlyPageHasNoBreakButton(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

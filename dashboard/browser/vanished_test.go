@@ -45,7 +45,7 @@ func TestALockThatVanishesIsForgotten(t *testing.T) {
 		t.Error("the page goes on to wait for the history of a lock that has gone")
 	}
 	p.do(chromedp.EmulateViewport(1000, 900)) // for which pictures are drawn again
-	p.eval("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+	eval[bool](p, "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
 	const left = "[...document.querySelectorAll('.actions button, .card')].filter(e => e.checkVisibility())" +
 		".map(e => e.innerText).join('; ')"
 	if got := eval[string](p, left); got != "" {
