@@ -112,7 +112,8 @@ export function holderCard(lock, onBreak) {
     tick() {
       write(held, seconds(heldFor(lock)));
       lease.update(lock);
-      const ago = lock.ttl_ms - lock.remaining_ms + performance.now() - lock.came;
+      const seen = new Date(lock.expires_at) - lock.remaining_ms; // by the server's clock: a lease may be extended
+      const ago = seen - new Date(lock.renewed_at) + performance.now() - lock.came;
       write(renewed, new Date(lock.renewed_at) - new Date(lock.acquired_at) < 1 ? 'not yet' : `${seconds(ago)} ago`);
     },
   };

@@ -1,0 +1,21 @@
+package browser
+
+import (
+	"testing"
+	"time"
+)
+
+// What is left of an extended lease is more than its TTL, which says nothing of its last renewal.
+func TestAnExtendedLeaseSaysWhenItWasRenewed(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	lease := s.hold("app-1", "nightly")
+	end, err := lease.Extend(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end)
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.text(".sentence", "app-1 has held it")
+	p.until("/ [1-9]\\d*s ago/.test(document.querySelector('.holder-card').innerText.replace(/\\s+/g, ' '))")
+}
