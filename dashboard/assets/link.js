@@ -8,6 +8,7 @@ import { clock, seconds } from './text.js';
 const PATIENCE = 2_000; // how long a view waits for its first data before the header says so
 const REST = 60_000; // how long a hidden page keeps its connection, of which a browser has few
 const UNSEEN = 5_000; // the same of a page that nobody has seen yet: tabs are opened many at a time
+const ASLEEP = 10_000; // without a tick
 
 const $ = (id) => document.getElementById(id);
 const WORDS = {
@@ -24,7 +25,7 @@ let open = null; // the stream of the view
 let subject = null; // what the view asked for, to ask again
 let now = 'connecting';
 let fresh = 0; // when the last data came, by performance.now()
-let freshAt = null; // the same, by the clock
+let freshAt = null; // the same, by the clock, which goes on while the machine sleeps
 let trouble = '';
 let slow;
 
@@ -67,6 +68,7 @@ export function failed(err) {
 function connect() {
   const { query, event, missing } = subject;
   const since = performance.now();
+  ticked = Date.now(); // a hidden page has few ticks, and rests: its data is of this moment when it is back
   open = stream(query, {
     event(type, data) {
       if (type === 'problem' && data.status === 404 && missing) {
@@ -101,7 +103,7 @@ function change(name, words = '') {
 }
 
 function sentence() {
-  const age = freshAt ? ` Below is what was true at ${clock(freshAt)}, ${seconds(performance.now() - fresh)} ago.` : '';
+  const age = freshAt ? ` Below is what was true at ${clock(freshAt)}, ${seconds(Date.now() - freshAt)} ago.` : '';
   switch (now) {
     case 'lost':
       return `The connection is lost: ${ended(trouble)}${age} The page keeps trying.`;
@@ -135,9 +137,25 @@ function draw() {
   }
 }
 
-// tick lets the age of old data grow, every second.
+let ticked = Date.now();
+
+// tick lets the age of old data grow, every second. A page that people see, and that has had no second for long, was
+// asleep with its machine, whose timers and performance.now stand still: its data may be hours old.
 export function tick() {
+  const asleep = Date.now() - ticked > ASLEEP;
+  ticked = Date.now();
+  if (asleep && !document.hidden && (open || again)) wake();
   if (drawn) write($('banner-text'), sentence());
+}
+
+function wake() {
+  if (now === 'live') change('connecting');
+  if (!open) {
+    again();
+    return;
+  }
+  open.close();
+  connect();
 }
 
 let resting;

@@ -85,6 +85,44 @@ func TestTheSessionsSayThatTheServerIsSilent(t *testing.T) {
 	p.text("#link", "live")
 }
 
+// A machine that wakes: no timer ran, but its clock has gone on.
+func TestAPageThatWakesAsksAgain(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.hold("app-1", "nightly")
+	p := open(t, s.home, "#/locks", 1240, 800)
+	const sleep = "(() => { const now = Date.now; Date.now = () => now() + 7200e3; })()"
+	p.text("tbody th", "nightly")
+	p.text("#link", "live")
+	end, asked := s.slow("/api/stream")
+	p.eval(sleep)
+	s.eventually(func() bool { return len(asked) > 0 })
+	p.text("#link", "connecting")
+	end()
+	p.text("#link", "live")
+
+	p.visit([2]string{"#/sessions", "tbody tr"})
+	p.text("#link", "live")
+	end, asked = s.slow("/api/sessions")
+	p.eval(sleep)
+	s.eventually(func() bool { return len(asked) > 0 })
+	p.text("#link", "connecting")
+	end()
+	p.text("#link", "live")
+
+	// A hidden page, whose timers run once a minute, must not be taken for one that was asleep.
+	p.visit([2]string{"#/locks", "tbody tr"})
+	p.text("#link", "live")
+	began := s.streams()
+	p.eval("Object.defineProperty(document, 'hidden', { get: () => true })")
+	p.eval(sleep)
+	held := "document.querySelector('td[data-label=\"Held for\"]').textContent"
+	p.until(held + " !== " + quote(eval[string](p, held))) // a second later
+	if n := len(began); n != 0 {
+		t.Errorf("a hidden page has connected %d times", n)
+	}
+}
+
 // A proxy has another route now. Only the server knows that nobody has used a lock.
 func TestANotFoundOfAProxyIsARefusal(t *testing.T) {
 	t.Parallel()
