@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 // beginning has the first fields of every answer. The rest of an object, which is the same for all readers of a query,
@@ -64,7 +66,9 @@ func (d *Dashboard) serveHistory(w http.ResponseWriter, r *http.Request, who Ide
 }
 
 func (d *Dashboard) serveSessions(w http.ResponseWriter, r *http.Request, who Identity) error {
-	a := readArguments(r.URL.RawQuery, "match", "after", "limit")
-	match, after, limit := a.text("match"), a.text("after"), a.limit()
-	return d.answer(w, who, a, func() (any, error) { return d.readSessions(r.Context(), match, after, limit) })
+	a := readArguments(r.URL.RawQuery, "match", "after", "after_holder", "limit")
+	limit := a.limit()
+	q := lockadmin.SessionsQuery{Match: a.text("match"), After: a.text("after"), AfterHolder: a.text("after_holder"),
+		Limit: limit + 1, PageSize: min(limit+1, lockadmin.MaxPageSize)}
+	return d.answer(w, who, a, func() (any, error) { return d.readSessions(r.Context(), q) })
 }

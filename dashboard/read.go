@@ -123,12 +123,11 @@ func (d *Dashboard) readWhy(ctx context.Context, name string) (v *whyView) {
 	return v
 }
 
-func (d *Dashboard) readSessions(ctx context.Context, match, after string, limit int) (v sessionsView, err error) {
+// readSessions asks for one more than it shows.
+func (d *Dashboard) readSessions(ctx context.Context, q lockadmin.SessionsQuery) (v sessionsView, err error) {
 	v = sessionsView{At: time.Now().UTC()}
-	q := lockadmin.SessionsQuery{Match: match, After: after, Limit: limit + 1,
-		PageSize: min(limit+1, lockadmin.MaxPageSize)}
 	err = inTurn(ctx, d.reads, func(ctx context.Context) error {
-		v.Sessions, v.More, err = first(limit, d.admin.Sessions(ctx, q), viewSession)
+		v.Sessions, v.More, err = first(q.Limit-1, d.admin.Sessions(ctx, q), viewSession)
 		return err
 	})
 	return v, err

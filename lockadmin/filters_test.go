@@ -264,6 +264,9 @@ func TestListsRefuseWhatTheyCannotDo(t *testing.T) {
 		"after in a queue": {waiters(lockadmin.WaitersQuery{Lock: "a", After: "b"}), `for all locks only`},
 		"after of sessions": {sessions(lockadmin.SessionsQuery{After: "a"}),
 			`after is "a": it must be the ID of a session`},
+		"after holder": {sessions(lockadmin.SessionsQuery{AfterHolder: "ada"}), `it must be given with after`},
+		"after holder with a NUL": {sessions(lockadmin.SessionsQuery{AfterHolder: "a\x00",
+			After: "3b241101-e2bb-4255-8caf-4136c566a962"}), `have no NUL byte`},
 		"NUL":         {locks(lockadmin.LocksQuery{Match: "a\x00"}), `have no NUL byte`},
 		"long holder": {locks(lockadmin.LocksQuery{Holder: strings.Repeat("a", 257)}), `have 1 to 256 bytes`},
 	} {

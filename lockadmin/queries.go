@@ -100,10 +100,11 @@ type SessionsQuery struct {
 	Session string
 	Older   time.Duration // it has been silent for so long
 
-	Order    Order  // OrderName by default, OrderAge, OrderWaiting or OrderLeases
-	After    string // the ID of a session
-	Limit    int
-	PageSize int
+	Order       Order  // OrderName by default, OrderAge, OrderWaiting or OrderLeases
+	After       string // the ID of a session that there is still, or with AfterHolder
+	AfterHolder string // its label: with that the session may have gone meanwhile
+	Limit       int
+	PageSize    int
 }
 
 // HistoryQuery chooses what History yields: with its zero value all entries, the newest first.

@@ -8,6 +8,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/refuse"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // Session is a client of package pglock, as the server knows it: a client that holds or waits, whose heartbeat's
@@ -53,10 +57,14 @@ func (a *Admin) Sessions(ctx context.Context, q SessionsQuery) iter.Seq2[Session
 	if err == nil && l.after != "" {
 		err = checkSession("after", l.after)
 	}
+	if err == nil && q.AfterHolder != "" {
+		err = cmp.Or(refuse.Text("after holder", q.AfterHolder, pglock.MaxHolderBytes),
+			refuse.If(l.after == "", "after holder", argument.Shorten(q.AfterHolder), "be given with after"))
+	}
 	read := pageOf[Session]{"list sessions", a.db.Queries.Sessions, scanSession}
 	return pages(ctx, a.db, l, err, read, func(last Session, size int) []any {
 		return []any{size, l.match, l.holder, orNull(l.session), l.since(), string(l.order),
-			orNull(cmp.Or(last.ID, l.after)), orNull(last.Holder)}
+			orNull(cmp.Or(last.ID, l.after)), orNull(cmp.Or(last.Holder, q.AfterHolder))}
 	})
 }
 

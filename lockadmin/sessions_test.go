@@ -266,4 +266,11 @@ func TestSessionsGoOnAfterOneThatHasGone(t *testing.T) {
 			t.Errorf("after %s: %d clients, %v; want %v", got[i], n, err, want)
 		}
 	}
+	for size := range 2 {
+		q := lockadmin.SessionsQuery{After: ids[0], AfterHolder: "ada", PageSize: size + 1}
+		if all, err := lists.All(admin.Sessions(t.Context(), q)); err != nil || len(all) != 2 ||
+			all[0].Holder != "bob" {
+			t.Errorf("after ada, who has gone, %d at a time: %+v, %v; want bob and cyd", size+1, all, err)
+		}
+	}
 }

@@ -6,7 +6,7 @@ import { received } from './lease.js';
 import * as connection from './link.js';
 import { cell, listPage } from './list.js';
 import { showLife } from './lives.js';
-import { title } from './notes.js';
+import { note, title } from './notes.js';
 import { go, link } from './route.js';
 import { clock, count, escaped, seconds, shown, showIn } from './text.js';
 
@@ -36,11 +36,17 @@ export function sessionsView(root, first) {
     abort.abort();
     const own = (abort = new AbortController());
     try {
-      const data = await get('api/sessions', { match: params.match, after: params.after, limit: PAGE }, own.signal);
+      const { match, after, after_holder } = params;
+      const data = await get('api/sessions', { match, after, after_holder, limit: PAGE }, own.signal);
       connection.touched();
       draw(data);
     } catch (err) {
       if (own.signal.aborted) return;
+      if (err.status === 400 && params.after) {
+        note('The client that this page began after has gone.', 'bad');
+        go('sessions', { match: params.match }, { replace: true });
+        return;
+      }
       connection.failed(err);
     }
     if (!own.signal.aborted)
@@ -58,7 +64,8 @@ export function sessionsView(root, first) {
     start.hidden = !params.after;
     start.href = link('sessions', { match: params.match });
     next.hidden = !data.more;
-    if (data.more) next.href = link('sessions', { ...params, after: sessions.at(-1).id });
+    const last = sessions.at(-1); // which may be gone when the next page is read
+    if (data.more) next.href = link('sessions', { match: params.match, after: last.id, after_holder: last.holder });
     list.pager.hidden = start.hidden && next.hidden;
     const bad = ['dead', 'silent']
       .map((life) => [sessions.filter((s) => s.life === life).length, life])
