@@ -316,6 +316,21 @@ func TestHoldersOfOneLockStayTogether(t *testing.T) {
 	}
 }
 
+// In the other orders the holders of a lock stand apart, and a list ends with its limit.
+func TestAnOrderThatEndsAmongHoldersOfOneLockSaysMore(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for n := range 5 {
+		s.hold(fmt.Sprint("app-", n), "gpu", pglock.WithLimit(5))
+	}
+	for _, order := range []string{"age", "waiting", "expiry"} {
+		got := decode[locks](t, s.get("/api/locks?limit=4&order="+order).want(200).body)
+		if len(got.Locks) != 4 || !got.More {
+			t.Errorf("by %s: %d holders, more: %v; want 4, and more", order, len(got.Locks), got.More)
+		}
+	}
+}
+
 func TestOneLockIsExplainedWithoutTheStatementsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := start(t, dashboard.WithOnError(func(err error) { t.Error(err) }))

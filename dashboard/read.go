@@ -39,7 +39,8 @@ func inTurn(ctx context.Context, underWay chan struct{}, f func(context.Context)
 	}
 }
 
-// readLocks reads one page of the list. The holders of a lock stay together, so it may have more than the limit.
+// readLocks reads one page of the list. In the order of names the holders of a lock stay together, so that may have
+// more than the limit.
 func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err error) {
 	v = locksView{At: time.Now().UTC(), Locks: []lockView{}}
 	list := lockadmin.LocksQuery{Match: q.match, Free: q.free, Order: lockadmin.Order(q.order), After: q.after,
@@ -62,7 +63,7 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 			}
 			size += len(i.Name) + len(i.Holder) + len(i.Metadata)
 			full := len(v.Locks) >= q.limit || size > bytesShown && len(v.Locks) > 0
-			if full && (i.Slot <= 1 || v.Locks[len(v.Locks)-1].Name != i.Name) {
+			if full && (q.order != orders[0] || i.Slot <= 1 || v.Locks[len(v.Locks)-1].Name != i.Name) {
 				v.More = true
 				break
 			}
