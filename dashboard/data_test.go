@@ -70,6 +70,18 @@ func TestTheListHasLocksAndTheirTokensAsTexts(t *testing.T) {
 	}
 }
 
+// The page subtracts the server's times from it. The server's clock has microseconds, that of this program more.
+func TestTheListHasTheTimeOfTheServerAlsoWhereNothingIsHeld(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for range 5 { // one of a thousand moments has whole microseconds by chance
+		got := decode[locks](t, s.get("/api/locks").want(200).body)
+		if got.At.IsZero() || got.At.Nanosecond()%1000 != 0 {
+			t.Errorf("at %v, want a time of the server", got.At)
+		}
+	}
+}
+
 // The list says of each lock what why says, and begins with what is wrong in the whole database.
 func TestTheListBeginsWithWhatIsWrong(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ func inTurn(ctx context.Context, underWay chan struct{}, f func(context.Context)
 // readLocks reads one page of the list. In the order of names the holders of a lock stay together, so that may have
 // more than the limit.
 func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err error) {
-	v = locksView{At: time.Now().UTC(), Locks: []lockView{}}
+	v.Locks = []lockView{}
 	list := lockadmin.LocksQuery{Match: q.match, Free: q.free, Order: lockadmin.Order(q.order), After: q.after,
 		PageSize: min(q.limit+1, pageRows)}
 	if q.order != orders[0] { // there is one page, and an entry more tells whether it is all
@@ -52,7 +52,7 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 	var infos []pglock.LockInfo
 	err = inTurn(ctx, d.reads, func(ctx context.Context) error {
 		all, err := d.admin.Overview(ctx, illShown)
-		v.Ill = viewIll(all)
+		v.At, v.Ill = all.At, viewIll(all)
 		if err != nil || v.Ill.closed() {
 			return err
 		}

@@ -99,7 +99,7 @@ func viewFence(f lockadmin.FenceInfo) fenceView { return fenceView(f) }
 
 // locksView is the answer of api/locks.
 type locksView struct {
-	At    time.Time  `json:"at"` // by the server's clock, if any lock is held
+	At    time.Time  `json:"at"`
 	Locks []lockView `json:"locks"`
 	More  bool       `json:"more"`
 	Ill   illView    `json:"ill"`
