@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 )
 
@@ -39,11 +38,7 @@ func TestATabThatNobodyHasSeenRestsSoon(t *testing.T) {
 	s.hold("app-1", "nightly")
 	p := open(t, s.home, "#/nothing", 1240, 800)
 	p.text(".unknown", "This page does not know the address")
-	_, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument,
-		page.AddScriptToEvaluateOnNewDocumentParams{Source: inBackground})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p.before(inBackground)
 	began := s.streams()
 	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(s.home+"#/locks"))
 	p.text("tbody th", "nightly") // it has its title

@@ -216,6 +216,19 @@ func TestDarkAndLight(t *testing.T) {
 	p.until(ground + " === " + quote(backgrounds["dark"]))
 }
 
+func TestAThemeCanBeChosenWithoutStorage(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	p := open(t, s.home, "#/nothing", 1240, 900)
+	p.before("Object.defineProperty(window, 'localStorage', { get() { throw new Error('not allowed'); } })")
+	p.do(chromedp.Reload())
+	p.text(".unknown", "This page does not know the address")
+	for _, theme := range []string{"Light", "Dark", "Auto"} {
+		p.click("#theme")
+		p.text("#theme", theme)
+	}
+}
+
 func TestNothingMovesForWhomThatHarms(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

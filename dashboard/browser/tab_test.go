@@ -133,6 +133,16 @@ func (p *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
+// before has a script run in the pages that come, before their own.
+func (p *tab) before(script string) {
+	p.t.Helper()
+	_, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument,
+		page.AddScriptToEvaluateOnNewDocumentParams{Source: script})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // eval asks the page.
 func eval[T any](p *tab, expression string) T {
 	p.t.Helper()
