@@ -52,11 +52,18 @@ export function queuePicture({ holders: held, waiters, more }, width) {
     const dead = !w.alive;
     const turn = w.alive && held.length === 0 && i === drawn.findIndex((d) => d.alive);
     svg.append(
-      s('circle', { class: dead ? 'place dead' : 'place', cx: left, cy: y, r: 14 }),
       s(
-        'text',
-        { class: dead ? 'place-number soft' : 'place-number on', x: left, y: y + 5, 'text-anchor': 'middle' },
-        String(w.place),
+        'g',
+        {},
+        w.mode === 'exclusive' && !w.subtree
+          ? null
+          : s('title', {}, `${escaped(w.holder)}: ${w.subtree ? modeOf(w) : w.mode}`),
+        s('circle', { class: dead ? 'place dead' : 'place', cx: left, cy: y, r: 14 }),
+        s(
+          'text',
+          { class: dead ? 'place-number soft' : 'place-number on', x: left, y: y + 5, 'text-anchor': 'middle' },
+          String(w.place),
+        ),
       ),
       label(text, narrow ? y - 2 : y + 5, escaped(w.holder), {
         class: dead ? 'soft struck' : 'ink',
@@ -77,9 +84,6 @@ export function queuePicture({ holders: held, waiters, more }, width) {
         `${lasted(w.waiting_ms)}${!turn ? '' : w.behind_lock ? ', another lock is in the way' : ', its turn'}`,
       ),
     );
-    if (w.mode !== 'exclusive' || w.subtree) {
-      svg.append(s('title', {}, `${w.holder}: ${w.subtree ? modeOf(w) : w.mode}`));
-    }
   });
   if (rest) {
     svg.append(

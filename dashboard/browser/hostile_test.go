@@ -129,6 +129,20 @@ func (p *tab) harmless() {
 	}
 }
 
+// Words for the mouse are texts, too, and those of a waiter are not those of the whole picture.
+func TestTheModeOfAWaiterIsSaidAtItsPlace(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.hold("app-1", "nightly")
+	s.queue("a\u202eb", "nightly", pglock.WithShared())
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.until("[...document.querySelectorAll('.queue-picture g > title')]" +
+		".some(e => e.textContent === 'a\\\\u202eb: shared')")
+	if eval[bool](p, "!!document.querySelector('.queue-picture > title')") {
+		t.Error("the whole picture has the words of one waiter")
+	}
+}
+
 func (p *tab) eval(expression string) {
 	p.t.Helper()
 	eval[any](p, "void ("+expression+"), 1")
