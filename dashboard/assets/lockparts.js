@@ -9,7 +9,7 @@ import { wordOf } from './verdict.js';
 
 // whyList shows the verdicts of an Explanation, the gravest first, each with what to do. The first is that of the lock.
 export function whyList(why) {
-  if (!why) return [];
+  if (!why) return [h('p', { class: 'hint' }, 'Nobody can tell now whether anything is wrong.')];
   return [
     verdicts(why.verdicts ?? []),
     (why.unseen ?? []).map((text) => h('p', { class: 'hint' }, 'Not seen: ', shown(text))),
@@ -154,20 +154,16 @@ export function queueTable({ waiters, more_waiters: more }) {
 // behind says whom a waiter waits for, and for which other lock, if that is in the way.
 const behind = (w) => (w.behind_lock ? `${escaped(w.behind_lock)} of ${escaped(w.behind)}` : shown(w.behind));
 
-export function fencesTable({ fences, lock }) {
+export function fencesTable({ fences, holders, lock }) {
+  const tokens = (holders.length > 0 ? holders : [lock]).map((l) => String(l.token));
+  const whose = (token) => {
+    if (tokens.includes(String(token))) return holders.length > 0 ? 'by the present token' : 'by the last token';
+    return tokens.every((t) => BigInt(token) > BigInt(t)) ? 'by a later token' : 'by an earlier token';
+  };
   return table(
     'Fences',
     ['Resource', 'Highest token', 'Written at', ''],
-    fences.map((f) => [
-      shown(f.resource),
-      String(f.last_token),
-      moment(f.advanced_at),
-      String(f.last_token) === String(lock.token)
-        ? 'by the present token'
-        : BigInt(f.last_token) > BigInt(lock.token)
-          ? 'by a later token'
-          : 'by an earlier token',
-    ]),
+    fences.map((f) => [shown(f.resource), String(f.last_token), moment(f.advanced_at), whose(f.last_token)]),
   );
 }
 
