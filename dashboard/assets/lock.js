@@ -22,7 +22,8 @@ export function lockView(root, params) {
   let past = NOTHING;
   let pastOf = null; // the state of the lock that the history was read for
   let asking = null; // the dialog that is open
-  let abort = new AbortController();
+  let abort = new AbortController(); // ends the request for the newest entries of the history
+  let abortOlder = new AbortController();
   let width = 0;
 
   const sentence = h('p', { class: 'sentence', 'aria-live': 'polite' });
@@ -128,7 +129,7 @@ export function lockView(root, params) {
     missing.hidden = true;
     words();
     morph(why, h('div', {}, whyList(data.why)));
-    cards.why.hidden = !data.why;
+    cards.why.hidden = false;
     drawHolders();
     cards.queue.hidden = false;
     queueList.hidden = data.waiters.length === 0;
@@ -197,6 +198,7 @@ export function lockView(root, params) {
     shownHolders = '';
     parts = [];
     abort.abort();
+    abortOlder.abort();
     put(actions);
   }
 
@@ -253,15 +255,35 @@ export function lockView(root, params) {
     };
   }
 
-  async function readHistory(before = '') {
+  // readHistory reads the newest entries. Those below that are known already stay, unless some are missing between.
+  function readHistory() {
     abort.abort();
-    const own = (abort = new AbortController());
+    abort = new AbortController();
+    return read('', abort.signal, (answer) => {
+      const known = answer.events.findIndex((e) => e.id === past.events[0]?.id);
+      return known < 0
+        ? answer
+        : { ...answer, events: [...answer.events.slice(0, known), ...past.events], more: past.more };
+    });
+  }
+
+  // readMore reads older entries. A change of the lock meanwhile ends that only if the last one is another now.
+  function readMore() {
+    const last = past.events.at(-1)?.id;
+    abortOlder.abort();
+    abortOlder = new AbortController();
+    return read(last, abortOlder.signal, (answer) =>
+      past.events.at(-1)?.id === last ? { ...answer, events: [...past.events, ...answer.events] } : past,
+    );
+  }
+
+  async function read(before, signal, joined) {
     try {
-      const answer = await get('api/history', { name, before, limit: PAGE }, own.signal);
-      if (own.signal.aborted) return;
-      past = before ? { ...answer, events: [...past.events, ...answer.events] } : answer;
+      const answer = await get('api/history', { name, before, limit: PAGE }, signal);
+      if (signal.aborted) return;
+      past = joined(answer);
     } catch (err) {
-      if (own.signal.aborted) return;
+      if (signal.aborted) return;
       pastOf = null; // with the next event again
       put(history, h('p', { class: 'hint' }, `The history cannot be read: ${err.message}`));
       cards.history.hidden = false;
@@ -283,10 +305,6 @@ export function lockView(root, params) {
     pictures();
   }
 
-  function readMore() {
-    readHistory(past.events.at(-1)?.id);
-  }
-
   let drawn = 0;
   return {
     update: (changed) => changed.name === name,
@@ -303,6 +321,7 @@ export function lockView(root, params) {
     },
     close() {
       abort.abort();
+      abortOlder.abort();
       watch.disconnect();
     },
   };
