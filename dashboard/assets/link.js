@@ -15,7 +15,7 @@ const WORDS = {
   connecting: 'connecting',
   live: 'live',
   lost: 'not connected',
-  problem: 'database away',
+  problem: 'no data', // the database, a right or a place among the streams is lacking: the banner says which
   refused: 'refused',
   resting: 'paused',
   none: '',

@@ -45,7 +45,7 @@ func TestThePageSaysThatTheDatabaseIsAway(t *testing.T) {
 	}
 	p.text("#banner", "The database")
 	p.text("#banner", "Below is what was true at")
-	p.text("#link", "database away")
+	p.text("#link", "no data")
 	p.text("#said", "The database") // screen readers hear it, once
 	p.text("tbody th", "nightly")   // what was known stays, marked as old
 	if !eval[bool](p, "document.documentElement.classList.contains('old')") {
