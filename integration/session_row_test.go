@@ -56,8 +56,8 @@ func TestI9_ATicketCountsThoughItsSessionIsMarkedMeanwhile(t *testing.T) {
 	}
 }
 
-// A lock whose row somebody keeps locked is in the way of those alone who want that lock: the requests for it keep their
-// client's session from nobody while they wait.
+// A lock whose row somebody keeps locked is in the way of those alone who want that lock: the requests for it keep
+// their client's session from nobody while they wait.
 func TestI9_AStuckLockLetsTheTicketsForOthersCount(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -313,8 +313,8 @@ func (q *Queries) Announce(names []string, slots []*int, told *int64) Step {
 	}}
 }
 
-// AnnounceAlong is Announce in the round trip of the releases that have granted the locks. Where a standby may be waited
-// for it announces nothing: told is -1.
+// AnnounceAlong is Announce in the round trip of the releases that have granted the locks. Where a standby may be
+// waited for it announces nothing: told is -1.
 func (q *Queries) AnnounceAlong(names []string, slots []*int, told *int64) Step {
 	s := q.Announce(names, slots, told)
 	s.SQL = q.announceAlong

@@ -3,7 +3,7 @@ package main
 // ofEnds are the faults of releases, renewals, checks, breaks and of giving up.
 var ofEnds = []mutant{
 	{"I4 A5 a break locks in a subtransaction and changes outside it", []edit{
-		{schema, "  RAISE SQLSTATE 'LK000';\nEXCEPTION", "  RETURN true;\nEXCEPTION"},
+		{schema, "l.slot = p_slot FOR UPDATE;\n  RAISE SQLSTATE 'LK000';", "l.slot = p_slot FOR UPDATE; RETURN true;"},
 	}, integration, "^TestI4_A5_TheCheckFollows"},
 	{"I4 a lease ends together with another of its lock", []edit{
 		{schema, "a.together = 1 AND l.name = a.name AND l.slot <= 0 AND l.grant_id",

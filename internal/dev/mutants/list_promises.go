@@ -505,7 +505,8 @@ var ofWhatIsSaid = []mutant{
 			"p_session_ttl);", "      alive := false;"},
 	}, integration, "^TestI9_ALookWaits"},
 	{"I9 a request for many reads by subscript", []edit{
-		{schema, "  label text := (SELECT h FROM pg_catalog.unnest(p_holders) h LIMIT 1);", "  label text := p_holders[1];"},
+		{schema, "  label text := (SELECT h FROM pg_catalog.unnest(p_holders) h LIMIT 1);",
+			"  label text := p_holders[1];"},
 	}, integration, "^TestI9_ATicketCountsThough"},
 	{"I13 a reader locks every slot that is free", []edit{
 		{schema, "CASE WHEN nxt.ticket = 0 THEN 1 ELSE 1000 END", "1000"},

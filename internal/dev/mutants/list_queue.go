@@ -79,15 +79,16 @@ var ofTheQueue = []mutant{
 			"n := (prune_history(NULL, p_limit)).removed; total := total + n; more := more OR n > 0;"},
 	}, integration, "^TestWhoeverSweeps"},
 	{"I8 a look seldom writes that the session lives for longer", []edit{
-		{schema, "until < clock_timestamp() + p_session_ttl - LEAST(p_session_ttl * 0.3, interval '3 s')",
-			"until < clock_timestamp() + p_session_ttl * 0.7"},
+		{schema, "until >= clock_timestamp() + p_session_ttl - LEAST(p_session_ttl * 0.3, interval '3 s')",
+			"until >= clock_timestamp() + p_session_ttl * 0.7"},
 	}, integration, "^TestI8_ALookKeepsASession"},
 	{"I8 a request shortens the life of a session that rests", []edit{
 		{schema, "alive_until = GREATEST(s.alive_until, clock_timestamp() + p_session_ttl)",
 			"alive_until = clock_timestamp() + p_session_ttl"},
 	}, integration, "^TestI8_ALookKeepsASession"},
 	{"I8 a look does not say that it could not keep the session", []edit{
-		{schema, "FOR NO KEY UPDATE SKIP LOCKED); RETURN FOUND;", "FOR NO KEY UPDATE SKIP LOCKED); RETURN true;"},
+		{schema, "FOR NO KEY UPDATE SKIP LOCKED); END IF; RETURN FOUND;",
+			"FOR NO KEY UPDATE SKIP LOCKED); END IF; RETURN true;"},
 	}, integration, "^TestI8_ALookKeepsASession"},
 	{"I8 whoever rests trusts a look that could not keep the session", []edit{
 		{"internal/queue/looks.go", " && kept(found) {", " {"},
@@ -584,7 +585,7 @@ var ofModes = []mutant{
 		},
 	}, integration, "^TestShared"},
 	{"modes: a limit has one holder too many", []edit{
-		{schema, "coalesce(nxt.capacity - limited, 1000));", "coalesce(nxt.capacity - limited + 1, 1000));"},
+		{schema, "LEAST(nxt.capacity - limited, CASE", "LEAST(nxt.capacity - limited + 1, CASE"},
 		{schema, "LEAST(top + p_most - coalesce(pg_catalog.cardinality(slots), 0), p_capacity)));",
 			"top + p_most - coalesce(cardinality(slots), 0)));"},
 	}, integration, "^TestLimitIs|^TestI1_ASemaphore"},

@@ -34,7 +34,7 @@ var ofSigns = []mutant{
 		},
 	}, administration, "^TestASignOfLifeKeeps"},
 	{"a look at a long session is no sign of life", []edit{
-		{schema, " OR seen < clock_timestamp() - interval '5 s' THEN", " THEN"},
+		{schema, " AND seen >= clock_timestamp() - interval '5 s' THEN", " THEN"},
 	}, administration, "^TestLooksAreNoted"},
 	{"a grant is a sign of life", []edit{
 		{schema, "CASE WHEN o.slowest IS NOT NULL THEN o.renewed_at END AS signed", "o.renewed_at AS signed"},

@@ -25,7 +25,8 @@ const standing = `SELECT current_user,
 	coalesce((SELECT pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_user'), false),
 	coalesce((SELECT pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_admin'), false)`
 
-// WithRights adds advice on the right that the user lacks, if err is a refusal. It does not suggest roles that do not exist.
+// WithRights adds advice on the right that the user lacks, if err is a refusal. It does not suggest roles that do not
+// exist.
 func (o *Options) WithRights(ctx context.Context, pool *pgxpool.Pool, err error) error {
 	if StateOf(err) != "42501" && !errors.Is(err, pglock.ErrPermission) || Is[*Advised](err) ||
 		Is[*pgconn.ConnectError](err) {
