@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -351,4 +352,58 @@ func TestACommandRunsForAsLongAsItsLeaseIsRenewed(t *testing.T) {
 	p.goesOn(t)
 	p.says(t, "still here")
 	p.ends(t, 0)
+}
+
+// unread makes the standard error of a run that is prepared: a pipe that nobody reads. It gives both of its ends.
+func (p *errandProcess) unread(t *testing.T) (reader, writer *os.File) {
+	t.Helper()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = reader.Close(), writer.Close() })
+	p.cmd.Stderr = writer
+	return reader, writer
+}
+
+func TestRunActsBeforeItSpeaksToAReaderWhoIsGone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	// A shell may say that its sleep was terminated, and would die of that.
+	p := prepared(t, db.URL(), line("a --ttl 9s", sh(`sh -c 'kill -PIPE $$'; echo "$? by a broken pipe"
+		exec 2> /dev/null; trap 'echo tidy; exit 0' TERM; echo ready; `+idle))...)
+	reader, _ := p.unread(t)
+	_ = reader.Close()
+	p.start(t)
+	p.says(t, "141 by a broken pipe") // the command does not bear it
+	p.says(t, "ready")
+	in(t, db.URL(), "break", "a", "--reason", "test").want(t, cli.ExitOK)
+	p.says(t, "tidy")
+	p.ends(t, run.ExitLost)
+
+	p = prepared(t, db.URL(), line("b --once k", sh(leftover))...)
+	reader, _ = p.unread(t)
+	_ = reader.Close()
+	p.start(t)
+	p.ends(t, 0)
+	running(t, db.URL(), line("b --once k", sh("echo never"))...).ends(t, run.ExitDone)
+}
+
+// leftover leaves a process that ignores TERM.
+const leftover = `(trap "" TERM; exec sleep 60) & exit 0`
+
+// A terminal after Ctrl-S is such a reader.
+func TestRunReleasesTheLockThoughNobodyReadsWhatItSays(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := prepared(t, db.URL(), line("a --once k --kill-after 100ms", sh("read line; "+leftover))...)
+	_, writer := p.unread(t)
+	_ = writer.SetWriteDeadline(time.Now().Add(time.Second)) // a pipe has one
+	if n, err := writer.Write(make([]byte, 1<<22)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("the pipe takes %d bytes: %v", n, err)
+	}
+	p.start(t)
+	p.goesOn(t)
+	p.ends(t, 0)
+	running(t, db.URL(), line("a --once k", sh("echo never"))...).ends(t, run.ExitDone)
 }

@@ -62,6 +62,9 @@ func runUnderLock(o *cli.Options, cmd *cobra.Command, e *errand) (err error) {
 	if err != nil {
 		return err
 	}
+	// Whoever reads the messages may be gone. If nobody asked for SIGPIPE, a message would then end run before run has
+	// ended the command, and in place of the exit code.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	// What ends cmd's context are signals, which come here too.
 	ctx := context.WithoutCancel(cmd.Context())
 	signals := make(chan os.Signal, 16)
@@ -79,11 +82,11 @@ func runUnderLock(o *cli.Options, cmd *cobra.Command, e *errand) (err error) {
 	if err != nil {
 		return err
 	}
+	notes := newNotes(cmd.ErrOrStderr())
+	defer notes.end()
 	r := &runner{
 		options: o, errand: e, path: path, lease: lease, pool: pool, store: fencedstore.New(pool), signals: signals,
-		note: func(format string, args ...any) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: %s\n", shown.Lines(fmt.Sprintf(format, args...)))
-		},
+		note: notes.write,
 	}
 	defer func() { err = r.release(ctx, client, err) }()
 	return r.run(ctx)

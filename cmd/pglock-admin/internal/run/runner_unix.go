@@ -108,11 +108,11 @@ func (r *runner) watch() error {
 			r.group.Signal(syscall.SIGTSTP) // run stops when the command has
 		case <-lost:
 			lost = nil
+			r.group.End()
 			if !r.overdue {
 				r.note("%s; COMMAND gets TERM", r.loss(r.lease.Err()))
 			}
 			r.overdue = true
-			r.group.End()
 			late = time.After(max(0, min(r.errand.killAfter, time.Until(r.lease.Deadline()))) + minderPatience)
 		case <-tick.C:
 			if deadline := r.lease.Deadline(); deadline.Sub(trusted) > time.Millisecond {
