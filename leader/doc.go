@@ -16,7 +16,7 @@
 //
 // First the context of fn ends, then fn returns, and then Run releases the lock. So the next leader begins when the
 // work of the last one has stopped, if fn obeys its context before the lease ends. Run says what follows when fn
-// returns.
+// returns. Whoever closes the client, or releases fn's lease, gives the lock up before fn returns: let Run end first.
 //
 // A candidate loses leadership when its process is stopped or cut off for longer than the TTL. The context of fn then
 // ends by the local clock, before the lease can end on the server: a twentieth of the TTL earlier, at most a second. Fn

@@ -2,7 +2,6 @@ package leader
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
 	"time"
 
@@ -18,7 +17,7 @@ const (
 	StateCampaigning State = "campaigning" // it waits, or was refused and will try again
 	StateLeading     State = "leading"     // fn runs
 	StateStopping    State = "stopping"    // fn was asked to stop and still runs; the lock is kept
-	StateDeposed     State = "deposed"     // leadership was lost, and fn still runs
+	StateDeposed     State = "deposed"     // leadership was lost or given up, and fn still runs
 )
 
 // Status is what a candidate knows of itself, without asking the server.
@@ -43,10 +42,10 @@ func (c *Candidate) Status() Status {
 		return s
 	}
 	s.State, s.Token = StateLeading, lease.Token()
-	switch err := lease.Err(); {
-	case errors.Is(err, pglock.ErrLost):
+	switch {
+	case lease.Err() != nil: // fn runs: whoever released the lock, Run has not
 		s.State, s.Since = StateDeposed, ended
-	case err != nil || !told.IsZero():
+	case !told.IsZero():
 		s.State, s.Since = StateStopping, told
 	default:
 		return s
@@ -59,8 +58,8 @@ func (c *Candidate) Status() Status {
 
 // Health answers probes, such as a liveness probe of Kubernetes, without asking a server. The status code is 503
 // (Service Unavailable) if leadership was lost longer ago than the tolerance (WithTolerance) and fn still runs: then
-// only a restart stops the work. In any other state it is 200, also when this candidate does not lead. The body is one
-// line of JSON:
+// only a restart stops the work. The same holds if this process has given the lock up, as by closing the client. In any
+// other state it is 200, also when this candidate does not lead. The body is one line of JSON:
 //
 //	{"lock":"scheduler","state":"leading","since":"2026-01-02T15:04:05.123Z","token":41}
 //

@@ -1,6 +1,7 @@
 package leader_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/leader"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // probe asks the health handler.
@@ -112,4 +114,43 @@ func TestDeposedCountsFromTheLossOfLeadership(t *testing.T) {
 	}
 	close(now.free)
 	_ = m.ends()
+}
+
+// Leadership may also end because this process gives the lock up while fn runs. Then another leads, too.
+func TestAWorkThatHasLostItsLockToItsOwnProcessIsDeposed(t *testing.T) {
+	t.Parallel()
+	for name, giveUp := range map[string]func(context.Context, *pglock.Client, *pglock.Lease) error{
+		"Close":   func(ctx context.Context, client *pglock.Client, _ *pglock.Lease) error { return client.Close(ctx) },
+		"Release": func(ctx context.Context, _ *pglock.Client, lease *pglock.Lease) error { return lease.Release(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newElection(t)
+			client := e.client()
+			c := e.candidate(client, leader.WithHolder("a"), leader.WithTolerance(0))
+			leads, free, over := make(chan *pglock.Lease, 1), make(chan struct{}), make(chan error, 1)
+			go func() {
+				over <- c.Run(t.Context(), func(_ context.Context, lease *pglock.Lease) error {
+					leads <- lease
+					<-free
+					return nil
+				})
+			}()
+			lease := receive(t, leads, "a leads")
+			if err := giveUp(t.Context(), client, lease); err != nil {
+				t.Error(err)
+			}
+			next := e.join("b", false)
+			next.leads()
+			time.Sleep(2 * time.Millisecond) // the clock moves on
+			code, body := probe(t, &member{Candidate: c}, http.MethodGet)
+			if code != http.StatusServiceUnavailable || body["state"] != string(leader.StateDeposed) {
+				t.Errorf("%d %v", code, body)
+			}
+			next.leave()
+			_ = next.ends()
+			close(free)
+			_ = receive(t, over, "Run of a ends") // it has campaigned again
+		})
+	}
 }
