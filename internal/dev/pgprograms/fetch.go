@@ -38,7 +38,8 @@ func MakeCache(dir string) error {
 // Fetch returns the programs that an earlier call kept in Cache, or downloads them, which it announces on progress. A
 // failed download is ErrNotFound.
 //
-// When ctx ends, Fetch returns at once, but a download under way continues for as long as the process lives.
+// When ctx ends, Fetch returns at once, and leaves no files. A download under way continues for as long as the process
+// lives, and is then thrown away.
 func Fetch(ctx context.Context, progress io.Writer) (Programs, error) {
 	cache, err := Cache()
 	if err != nil {
@@ -65,21 +66,13 @@ func (f fetcher) fetch(ctx context.Context, progress io.Writer) (Programs, error
 		return programs, nil
 	}
 	fmt.Fprintf(progress, "downloading PostgreSQL %s (once, kept in %s) …\n", f.version, f.dir)
-	done := make(chan error, 1)
-	go func() { done <- f.download() }()
-	var err error
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	if err != nil {
+	if err := f.download(ctx); err != nil {
 		return Programs{}, fmt.Errorf("%w: download of PostgreSQL %s into %s: %w", ErrNotFound, f.version, f.dir, err)
 	}
 	return FindIn(ctx, kept)
 }
 
-func (f fetcher) download() (err error) {
+func (f fetcher) download(ctx context.Context) (err error) {
 	if err := MakeCache(f.dir); err != nil {
 		return err
 	}
@@ -87,9 +80,24 @@ func (f fetcher) download() (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	programs := filepath.Join(temp, "programs")
-	if err := f.unpack(temp, programs); err != nil {
+	removeLogs := newLogs()
+	remove := func() error {
+		removeLogs()
+		return os.RemoveAll(temp)
+	}
+	programs, done := filepath.Join(temp, "programs"), make(chan error, 1)
+	go func() { done <- f.unpack(temp, programs) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		go func() { // if the process lives on
+			<-done
+			_ = remove()
+		}()
+		return errors.Join(context.Cause(ctx), remove())
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	if err != nil {
 		return err
 	}
 	// The umask may have hidden what the server's user has to read.
@@ -100,6 +108,20 @@ func (f fetcher) download() (err error) {
 		return err
 	}
 	return nil
+}
+
+// newLogs returns what removes the logs that embedded-postgres makes from now on. It does not say where they are.
+func newLogs() (remove func()) {
+	logs := filepath.Join(os.TempDir(), "embedded_postgres_log*")
+	before, _ := filepath.Glob(logs)
+	return func() {
+		after, _ := filepath.Glob(logs)
+		for _, log := range after {
+			if !slices.Contains(before, log) {
+				_ = os.Remove(log)
+			}
+		}
+	}
 }
 
 // unpack downloads the programs and unpacks them into dir. Embedded-postgres does both as the first part of starting
@@ -122,16 +144,7 @@ func (f fetcher) unpack(temp, dir string) error {
 	if f.repository != "" {
 		config = config.BinaryRepositoryURL(f.repository)
 	}
-	// It makes a log, and does not say where.
-	logs := filepath.Join(os.TempDir(), "embedded_postgres_log*")
-	before, _ := filepath.Glob(logs)
 	err := embedded.NewDatabase(config).Start()
-	after, _ := filepath.Glob(logs)
-	for _, log := range after {
-		if !slices.Contains(before, log) {
-			_ = os.Remove(log)
-		}
-	}
 	if isFolder(next) { // made when all was unpacked
 		return nil
 	}

@@ -175,7 +175,9 @@ func TestFailedDownloadSaysWhatFailedAndLeavesNoPrograms(t *testing.T) {
 	}
 }
 
-func TestEndedContextEndsTheWaitForADownload(t *testing.T) {
+func TestEndedContextEndsTheWaitForADownloadAndLeavesNothing(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
 	asked, answer := make(chan struct{}), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		close(asked)
@@ -188,8 +190,12 @@ func TestEndedContextEndsTheWaitForADownload(t *testing.T) {
 		<-asked
 		cancel()
 	}()
-	if _, err := fetching(t, server.URL).fetch(ctx, io.Discard); !errors.Is(err, context.Canceled) {
+	defer close(answer)
+	f := fetching(t, server.URL)
+	if _, err := f.fetch(ctx, io.Discard); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want context.Canceled", err)
 	}
-	close(answer)
+	if left := append(entries(t, temp), entries(t, f.dir)...); len(left) != 0 { // the process may end now
+		t.Errorf("left behind: %v", left)
+	}
 }

@@ -44,9 +44,10 @@ func (p *process) fill(ctx context.Context, cache string) error {
 // unused is how long nobody has copied a kept folder that is removed.
 const unused = 30 * 24 * time.Hour
 
-// forget removes what was kept in the cache and is unused. What it cannot remove stays.
+// forget removes what was kept in the cache and is unused, and what a process that was killed has half made or half
+// unpacked. What it cannot remove stays.
 func forget(cache string) {
-	for _, pattern := range []string{"data-*", "initdb-*"} {
+	for _, pattern := range []string{"data-*", "initdb-*", "unpack-*"} {
 		folders, _ := filepath.Glob(filepath.Join(cache, pattern))
 		for _, folder := range folders {
 			if info, err := os.Stat(folder); err == nil && time.Since(info.ModTime()) > unused {

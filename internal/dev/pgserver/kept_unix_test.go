@@ -88,12 +88,13 @@ func TestWhoeverKeepsAFolderRemovesThoseThatNobodyCopies(t *testing.T) {
 	s, _ := identified(t, cache)
 	kept := filepath.Join(cache, s.edition())
 	long := time.Now().Add(-unused - time.Hour)
-	for _, name := range []string{"data-14.0-gone", "initdb-half", "data-14.1-used", "another"} {
+	for _, name := range []string{"data-14.0-gone", "initdb-half", "unpack-half", "unpack-now", "data-14.1-used",
+		"another"} {
 		if err := os.Mkdir(filepath.Join(cache, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"data-14.0-gone", "initdb-half", "another", s.edition()} {
+	for _, name := range []string{"data-14.0-gone", "initdb-half", "unpack-half", "another", s.edition()} {
 		if err := os.Chtimes(filepath.Join(cache, name), time.Time{}, long); err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +112,7 @@ func TestWhoeverKeepsAFolderRemovesThoseThatNobodyCopies(t *testing.T) {
 	for _, e := range entries {
 		left = append(left, e.Name())
 	}
-	want := []string{"another", "data-14.1-used", s.edition()}
+	want := []string{"another", "data-14.1-used", "unpack-now", s.edition()}
 	slices.Sort(want)
 	if err != nil || !slices.Equal(left, want) {
 		t.Errorf("the cache has %v, %v; want %v", left, err, want)
