@@ -194,3 +194,22 @@ func TestOrphansOfTheCommandAreCollected(t *testing.T) {
 	p.ends(t, 0, "COMMAND has ended and left processes running")
 	wantGone(t, orphan)
 }
+
+// Who has left the group, and waits for nobody, may have a child in it. The child has ended, and stays in the group.
+func TestAProcessOfTheGroupForWhichNobodyWaitsKeepsNoLock(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := running(t, db.URL(), line("a --kill-after 100ms",
+		sh(`(sleep 1000 & exec setsid sleep 1000) < /dev/null > /dev/null 2>&1 & echo $!; read line; exit 5`))...)
+	left := p.number(t)
+	t.Cleanup(func() { _ = syscall.Kill(left, syscall.SIGKILL) })
+	pgtest.Eventually(t, "the one that leaves the group", func() bool {
+		group, err := syscall.Getpgid(left)
+		return err == nil && group == left
+	})
+	p.goesOn(t)
+	p.ends(t, 5, "COMMAND has ended and left processes running")
+	if gone(left) {
+		t.Error("the one that has left has ended")
+	}
+}

@@ -14,10 +14,12 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// These are how often the minder looks at the clocks, which may jump, and how often it asks whether a group has ended.
+// These are how often the minder looks at the clocks, which may jump, how often it asks whether a group has ended, and
+// how often it looks at each process for that.
 const (
 	clockTick = time.Second
 	groupTick = 5 * time.Millisecond
+	deadTick  = 100 * time.Millisecond
 )
 
 // minder is the process between the program and the command.
@@ -31,6 +33,7 @@ type minder struct {
 	warned   bool          // TERM was sent
 	killed   bool          // KILL was sent
 	ended    *Event        // of the command, while others of its group have not ended
+	looked   time.Time     // at each process
 }
 
 // death is the end of a process that the minder has waited for.
@@ -208,7 +211,16 @@ func (m *minder) signal(s syscall.Signal) {
 }
 
 // gone reports whether the whole group has ended. Nobody else gets the group's number while one member lives.
-func (m *minder) gone() bool { return errors.Is(syscall.Kill(-m.pid, 0), syscall.ESRCH) }
+func (m *minder) gone() bool {
+	if errors.Is(syscall.Kill(-m.pid, 0), syscall.ESRCH) {
+		return true
+	}
+	if !m.killed || time.Since(m.looked) < deadTick {
+		return false
+	}
+	m.looked = time.Now()
+	return isDead(m.pid)
+}
 
 // reap waits for the command, and for the orphans that the minder has adopted.
 func reap(deaths chan<- death) {
