@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,8 +13,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Lead runs step again and again in the process that leads, until ctx ends. Call it in every process. The others wait
-// in a queue; the first of them leads when the leader dies, is cut off, resigns or ends.
+// Lead runs step again and again in the process that leads, until ctx ends. A step that fails is tried again. Call Lead
+// in every process. The others wait in a queue; the first of them leads when the leader dies, is cut off, resigns or
+// ends.
 func Lead(ctx context.Context, candidate *leader.Candidate, store *fencedstore.Store, every time.Duration,
 	step func(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error) error {
 	return candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
@@ -21,8 +24,12 @@ func Lead(ctx context.Context, candidate *leader.Candidate, store *fencedstore.S
 			err := store.Write(ctx, term, func(ctx context.Context, tx pgx.Tx) error {
 				return step(ctx, tx, lease)
 			})
-			if err != nil {
+			overtaken := errors.Is(err, pglock.ErrLost) || errors.Is(err, fencedstore.ErrStaleToken)
+			if overtaken || ctx.Err() != nil {
 				return err // Run campaigns again if leadership was lost
+			}
+			if err != nil {
+				slog.WarnContext(ctx, "a step has failed and will be tried again", "error", err)
 			}
 			select {
 			case <-time.After(every):

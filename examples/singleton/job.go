@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,7 +14,8 @@ import (
 
 // Singleton runs step again and again, in one process at a time, until a step says that nothing is left or ctx ends.
 // Call it in every process: the others wait, and hold no connection meanwhile. Each step is one transaction, so whoever
-// takes over goes on after the last whole step.
+// takes over goes on after the last whole step. When a step fails, the next process takes over, and this one queues
+// again a second later.
 func Singleton(ctx context.Context, client *pglock.Client, store *fencedstore.Store, name string,
 	step func(context.Context, pgx.Tx) (more bool, err error)) error {
 	for {
@@ -26,10 +29,16 @@ func Singleton(ctx context.Context, client *pglock.Client, store *fencedstore.St
 			}
 			return err
 		})
-		overtaken := errors.Is(err, pglock.ErrLost) || errors.Is(err, fencedstore.ErrStaleToken)
-		if !overtaken || ctx.Err() != nil {
+		lasting := errors.Is(err, pglock.ErrInvalid) || errors.Is(err, pglock.ErrClosed) ||
+			errors.Is(err, pglock.ErrSchema) || errors.Is(err, pglock.ErrPermission)
+		if err == nil || lasting || ctx.Err() != nil {
 			return err
 		}
-		// This process was paused or cut off for too long, and another is at work: queue again.
+		// A step has failed; or this process was paused or cut off for too long, and another is at work.
+		slog.WarnContext(ctx, "queues again", "error", err)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
 	}
 }
