@@ -164,6 +164,20 @@ func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 	s.shows("sixth 0")
 }
 
+func TestACommandReadsTheTerminalUnlessItIsInAPipeline(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	s := atTerminal(t, db.URL(), `
+		"$RUN" run a -- sh -c 'read line; echo "it reads $line" >&2' > /dev/null; echo "first $?"
+		"$RUN" run a -- sh -c 'read line; echo "it reads $line" >&2' | (trap '' INT; cat); echo "second"`)
+	s.types("one\n")
+	s.shows("it reads one")
+	s.shows("first 0")
+	s.shows("COMMAND was stopped because it needs the terminal; the lock stays held")
+	s.types("\x03") // Ctrl-C
+	s.shows("second")
+}
+
 // The kernel kills the command itself when nobody else can. What the command has started goes on.
 func TestTheCommandDiesWithBothRunAndItsMinder(t *testing.T) {
 	t.Parallel()

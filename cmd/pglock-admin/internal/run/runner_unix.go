@@ -37,6 +37,7 @@ type runner struct {
 	overdue  bool // TERM was sent because of the lease
 	killed   bool
 	failed   bool // to start
+	stuck    bool // stopped for want of a terminal
 	ended    *minder.Event
 
 	request   syscall.Signal // to end, the first: INT or TERM

@@ -16,13 +16,16 @@ type terminal struct {
 	group int // of the command, 0 where it has not got it
 }
 
-// openTerminal finds the terminal. In a pipeline there is none for the command: its other programs need it where it is.
+// openTerminal finds the terminal at standard input. In a pipeline there is none for the command: its other programs
+// need it where it is.
 func openTerminal() *terminal {
-	in, out := int(os.Stdin.Fd()), int(os.Stdout.Fd())
-	for _, file := range []int{in, out} {
-		if _, err := unix.IoctlGetInt(file, unix.TIOCGPGRP); err != nil {
-			return nil
-		}
+	in := int(os.Stdin.Fd())
+	if _, err := unix.IoctlGetInt(in, unix.TIOCGPGRP); err != nil {
+		return nil
+	}
+	out, err := os.Stdout.Stat()
+	if err == nil && out.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0 {
+		return nil
 	}
 	return &terminal{file: in}
 }
@@ -61,7 +64,11 @@ func (r *runner) stopped(s syscall.Signal) {
 	case s == syscall.SIGTSTP:
 		r.terminal.takeBack()
 		r.suspend()
-	case r.terminal != nil && (s == syscall.SIGTTIN || s == syscall.SIGTTOU):
+	case s != syscall.SIGTTIN && s != syscall.SIGTTOU:
+	case r.terminal == nil && !r.stuck:
+		r.stuck = true
+		r.note("COMMAND was stopped because it needs the terminal; the lock stays held")
+	case r.terminal != nil:
 		if r.terminal.give(r.pid) {
 			r.group.Signal(syscall.SIGCONT)
 		} else {
