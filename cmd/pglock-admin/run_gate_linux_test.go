@@ -1,13 +1,19 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/run"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -71,4 +77,80 @@ func stateOf(t *testing.T, pid int) string {
 	_, rest, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(rest)
 	return strings.Join([]string{fields[0], fields[11], fields[12]}, " ")
+}
+
+// linked lets a run that is prepared start from a link to this program, in a folder that everybody may read.
+func (p *errandProcess) linked(t *testing.T) (file string) {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "linked-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	file = filepath.Join(folder, "pglock-admin")
+	if err := errors.Join(os.Chmod(folder, 0o755), os.Link(p.cmd.Path, file)); err != nil {
+		t.Skipf("no link to this program: %v", err)
+	}
+	p.cmd.Path, p.cmd.Args[0] = file, file
+	return file
+}
+
+func TestAProgramThatIsReplacedWhileItWaitsRunsItsCommand(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	first := running(t, db.URL(), line("a", sh("echo at work; read line"))...)
+	first.says(t, "at work")
+	p := prepared(t, db.URL(), line("a", sh(`cat /proc/$PPID/comm; ps -o args= -p $PPID | cut -d ' ' -f 1,2`))...)
+	file := p.linked(t)
+	p.start(t)
+	queued(t, db, "a", 1)
+	another := file + ".new"
+	if err := os.WriteFile(another, []byte("#!/bin/sh\necho another\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(another, file); err != nil {
+		t.Fatal(err)
+	}
+	first.goesOn(t)
+	p.says(t, "pglock-admin")
+	p.says(t, file+" run-minder")
+	p.ends(t, 0)
+	first.ends(t, 0)
+}
+
+// Of another user's process in the group run cannot know more than that it is there.
+func TestTheLockIsFreeWhenTheGroupOfAKilledMinderHasEnded(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can start another user's process")
+	}
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := prepared(t, db.URL(), line("a --ttl 10m", sh(`echo $PPID; echo $$; read line`))...)
+	p.linked(t)
+	const nobody = 65534
+	p.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	p.cmd.Dir = "/"
+	p.start(t)
+	minder, command := p.number(t), p.number(t)
+	other := exec.CommandContext(t.Context(), "sleep", "600")
+	other.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: command}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	next := running(t, db.URL(),
+		line("a", sh(fmt.Sprintf("kill -0 %d && echo overlaps; exit 0", other.Process.Pid)))...)
+	queued(t, db, "a", 1)
+	if err := syscall.Kill(minder, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	wantGone(t, command)
+	time.Sleep(time.Second) // the next would begin at once
+	if err := other.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = other.Wait()
+	p.ends(t, run.ExitRunBase+cli.ExitFailure, "the process that minds COMMAND has ended; COMMAND was killed")
+	if out := next.ends(t, 0); out != "" {
+		t.Error(out)
+	}
 }

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// Heeded leaves out the signals that this program was started to ignore, as nohup does.
+// Heeded leaves out the signals that this program was started to ignore, as nohup does. Go knows this of HUP and INT
+// only.
 func Heeded(signals ...os.Signal) []os.Signal {
 	return slices.DeleteFunc(slices.Clone(signals), signal.Ignored)
 }

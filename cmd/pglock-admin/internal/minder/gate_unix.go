@@ -28,7 +28,7 @@ type gate struct{ *os.File }
 // start starts the gate for a command: the path of its file, and its arguments. The arguments self make this program
 // call Mind. The gate is the head of the command's process group.
 func (m *minder) start(self, command []string) (gate, error) {
-	program, err := os.Executable()
+	program, name, err := ownProgram()
 	if err != nil {
 		return gate{}, err
 	}
@@ -44,7 +44,7 @@ func (m *minder) start(self, command []string) (gate, error) {
 		}
 		defer unix.Close(files[i])
 	}
-	args := append([]string{program}, self...)
+	args := append([]string{name}, self...)
 	args = append(args, gateway, strconv.Itoa(files[0]), strconv.Itoa(files[1]))
 	m.pid, err = syscall.ForkExec(program, append(args, command...), &syscall.ProcAttr{
 		Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setpgid: true},

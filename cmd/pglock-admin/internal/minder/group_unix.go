@@ -50,11 +50,11 @@ func Start(c Command) (*Group, error) {
 // start starts the minder with its end of the socket, and closes that here.
 func (c Command) start(socket int) (*os.Process, error) {
 	defer unix.Close(socket)
-	program, err := os.Executable()
+	program, name, err := ownProgram()
 	if err != nil {
 		return nil, fmt.Errorf("find the own program: %w", err)
 	}
-	args := append([]string{program}, c.Minder...)
+	args := append([]string{name}, c.Minder...)
 	args = append(args, strconv.Itoa(socket), c.KillAfter.String(), c.Path)
 	return os.StartProcess(program, append(args, c.Args...), &os.ProcAttr{
 		Env: c.Env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Setpgid: true},
@@ -107,6 +107,9 @@ func (g *Group) Kill(pid int) {
 	}
 	_ = g.minder.Kill()
 }
+
+// Gone reports whether the group of a command has ended after Kill.
+func Gone(pid int) bool { return errors.Is(syscall.Kill(-pid, 0), syscall.ESRCH) || isDead(pid) }
 
 // Close kills the group if it has not ended, and waits until the minder ends.
 func (g *Group) Close() error {

@@ -59,6 +59,7 @@ func Mind(args []string) error {
 		return err
 	}
 	m := &minder{socket: socket, clock: trust.SystemClock(), killAfter: killAfter}
+	showName()
 	bearSignals()
 	adoptOrphans()
 	orders := make(chan order)
@@ -84,7 +85,7 @@ func Mind(args []string) error {
 }
 
 // bearSignals keeps the minder alive when it gets signals that are not for it. It changes nothing for the command.
-// Signals that were ignored before stay ignored for both.
+// HUP and INT that were ignored before, as under nohup, stay ignored for both; Go does not keep that of the others.
 func bearSignals() {
 	heard := make(chan os.Signal, 1) // nobody listens
 	for _, s := range []os.Signal{

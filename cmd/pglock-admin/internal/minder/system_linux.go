@@ -23,6 +23,18 @@ func adoptOrphans() {
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // without it, init adopts them
 }
 
+// ownProgram is the file of this program, and the name to start it under. Another may have taken the file's place while
+// run waited for its lock, as in an upgrade, and would not understand what this one tells it.
+func ownProgram() (file, name string, err error) {
+	name, err = os.Executable()
+	return "/proc/self/exe", name, err
+}
+
+// showName shows the program's name in a list of processes, and not that of the link in /proc.
+func showName() {
+	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0) // it is only shown
+}
+
 // isDead reports whether all that is left of a group that was killed are processes that have ended, for which nobody
 // has waited. Their parents may lie outside the group, and never wait.
 func isDead(group int) (dead bool) {

@@ -34,7 +34,8 @@ exits with the exit code of COMMAND.
 run renews the lease while COMMAND runs. If it cannot, or if somebody breaks the lock, it ends COMMAND and the
 processes that COMMAND has started: first with TERM, then with KILL, before the lease ends. They also end when run
 itself is killed. If COMMAND ends and leaves processes running, they get TERM too, and run releases the lock when they
-have ended. run passes INT, TERM, HUP, QUIT, USR1 and USR2 on to COMMAND; the second INT or TERM kills it.
+have ended. run passes INT, TERM, HUP, QUIT, USR1 and USR2 on to COMMAND; the second INT or TERM that run gets kills it.
+On a terminal Ctrl-C goes to COMMAND alone, which may go on.
 
 COMMAND gets these environment variables: PGLOCK_NAME, PGLOCK_TOKEN, PGLOCK_RESOURCE, PGLOCK_SLOT, PGLOCK_SCHEMA,
 PGLOCK_DATABASE_ID, PGLOCK_GRANT_ID, and PGLOCK_KEY with --once. PGLOCK_GRANT_ID is secret: whoever has it can renew,

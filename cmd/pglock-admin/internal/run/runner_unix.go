@@ -36,6 +36,7 @@ type runner struct {
 	pid      int
 	overdue  bool // TERM was sent because of the lease
 	killed   bool
+	outlives bool // a KILL
 	failed   bool // to start
 	stuck    bool // stopped for want of a terminal
 	ended    *minder.Event
@@ -162,12 +163,27 @@ func (r *runner) learn(event minder.Event) error {
 func (r *runner) mindless() error {
 	if r.pid != 0 {
 		_ = syscall.Kill(-r.pid, syscall.SIGKILL) // none may be left
+		r.outlives = !r.awaitEnd()
 	}
 	if r.overdue {
 		return r.lost(r.lease.Err())
 	}
 	return cli.Errorf(cli.ExitFailure, cli.Again+", if the work can be repeated",
-		"the process that minds COMMAND has ended; COMMAND was killed")
+		"the process that minds COMMAND has ended; %s", r.fate())
+}
+
+// awaitEnd waits until a group that was killed has ended, but for no longer than the lease would last without a
+// renewal. The kernel takes a moment, and run may not kill what belongs to another user.
+func (r *runner) awaitEnd() bool {
+	const longest = 100 * time.Millisecond
+	deadline := r.lease.Deadline()
+	for pause := time.Millisecond; !minder.Gone(r.pid); pause = min(2*pause, longest) {
+		if !time.Now().Before(deadline) {
+			return false
+		}
+		time.Sleep(pause)
+	}
+	return true
 }
 
 // sameRequest is how soon a request to end that comes again is the same one: timeout(1) sends TERM to its command, and
@@ -197,6 +213,8 @@ func (r *runner) fate() string {
 		return "COMMAND has not run"
 	case r.pid == 0:
 		return "nobody knows whether COMMAND was started; if it was, it was killed"
+	case r.outlives:
+		return "COMMAND was sent KILL, and has not ended"
 	case r.ended == nil:
 		return "COMMAND was killed"
 	case r.ended.Signal != 0:
