@@ -23,7 +23,7 @@ func TestADeadQueueIsListedInTheTimeOfItsLength(t *testing.T) {
 	p.exec(t, `SET statement_timeout = '20s'`)
 	for _, order := range []string{"name", "age"} {
 		sql := `SELECT FROM pglock.list_waiters('report', p_limit => 10000, p_order => '` + order + `')`
-		if rows, _ := p.rowsRead(t, sql); rows > 3*dead {
+		if rows, _ := p.rowsRead(t, sql); rows > 4*dead {
 			t.Errorf("by %s: %d rows were read for %d waiters", order, rows, dead+1)
 		}
 	}

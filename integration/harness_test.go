@@ -126,6 +126,12 @@ type grant struct {
 	remaining time.Duration // of somebody else's lease, where it was not granted
 }
 
+// notes notes that the peer's session is alive, so that its next request need not.
+func (p *peer) notes(t *testing.T) {
+	t.Helper()
+	p.exec(t, `SELECT pglock.keep_session($1, 'peer', '10 s')`, p.key.String())
+}
+
 func (p *peer) acquire(ctx context.Context, name string, id uuid.UUID, ttl time.Duration, retry bool) (grant, error) {
 	g := grant{name: name, id: id}
 	var token, us *int64

@@ -124,6 +124,7 @@ func TestI8_WaiterLooksAgainAfterAReleaseUnderWay(t *testing.T) {
 			}
 			holder.exec(t, "BEGIN")
 			holder.exec(t, `SELECT pglock.release_lease('x', $1, $2, $3)`, held.token, held.id.String(), lock.slot)
+			waiter.notes(t)
 			type answer struct {
 				queued
 				err error

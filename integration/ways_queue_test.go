@@ -81,6 +81,7 @@ func TestI8_NoTicketForALockThatIsBeingReleased(t *testing.T) {
 	for way := range releaseWays {
 		holder, waiter, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 		g := holder.mustAcquire(t, way, time.Minute)
+		waiter.notes(t)
 		holder.exec(t, `BEGIN`)
 		holder.mustReleaseBy(t, way, g)
 		type answer struct {

@@ -71,7 +71,8 @@ func (c *Client) tell(ctx context.Context, name string, h protocol.Handed, sent 
 func (l *Lease) announce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, parting)
 	defer cancel()
-	l.client.send(ctx, announcement{names: []string{l.name}, slots: []*int{&l.slot}}, l.client.backend.Announce)
+	l.client.send(ctx, announcement{names: []string{l.name}, slots: []*int{&l.slot}},
+		l.client.backend.AnnounceUnconfirmed)
 }
 
 // tellSoon is tell for a call that does not wait for the announcement.

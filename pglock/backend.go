@@ -48,6 +48,7 @@ type backend interface {
 		error)
 	ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error)
 	AnnounceOwn(ctx context.Context, names []string, slots []*int) error
+	AnnounceUnconfirmed(ctx context.Context, names []string, slots []*int) error
 	EndSession(ctx context.Context, s protocol.Session) error
 	Sweep(ctx context.Context, every time.Duration) (swept bool, err error)
 	CloseOwn()

@@ -179,13 +179,15 @@ func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim, lost b
 	if err != nil {
 		return err
 	}
-	var others announcement
+	var others, unconfirmed announcement
 	for i, e := range endings {
 		if c.hear(claims[i].Name, e.Handed, &sent, &others); lost && !e.Released {
-			others.names, others.slots = append(others.names, claims[i].Name), append(others.slots, &claims[i].Slot)
+			unconfirmed.names = append(unconfirmed.names, claims[i].Name)
+			unconfirmed.slots = append(unconfirmed.slots, &claims[i].Slot)
 		}
 	}
 	c.send(ctx, others, c.backend.AnnounceOwn)
+	c.send(ctx, unconfirmed, c.backend.AnnounceUnconfirmed)
 	return nil
 }
 

@@ -420,6 +420,10 @@ func (s *fakeStore) AnnounceOwn(_ context.Context, names []string, slots []*int)
 	return nil
 }
 
+func (s *fakeStore) AnnounceUnconfirmed(ctx context.Context, names []string, slots []*int) error {
+	return s.AnnounceOwn(ctx, names, slots)
+}
+
 func (s *fakeStore) Notify(ctx context.Context, channel, payload string) error {
 	s.note(call{what: "notify", names: []string{channel, payload}})
 	if f := hook(s, &s.onNotify); f != nil {

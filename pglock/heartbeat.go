@@ -235,7 +235,7 @@ func (c *Client) lookAtQueue(ctx context.Context, look *queue.Look, limit time.D
 	who.TTL = look.Alive
 	sightings, err := c.backend.Look(ctx, limit/2, who, look.Nested)
 	if err != nil {
-		c.queue.LookFailed(look, err, c.now())
+		c.queue.LookFailed(look, err, sent, c.now())
 		return
 	}
 	c.leases.signed(sent.Mono-lookShows, nil)

@@ -17,7 +17,7 @@ type Queries struct {
 	acquire, acquireMany, acquireSubtree                      string
 	renewAll, look, ownTickets, renew, checkMany, timeline    string
 	release, releaseMany, handOver, giveUp, endSession, sweep string
-	announce, announceAlong, notify, mark                     string
+	announce, announceUnconfirmed, notify, mark               string
 
 	// The results of these are for people, and are read where they are shown.
 	Start, Watch, Get, BrokenGuards, Diagnose, Statistics, RecentEvents string
@@ -114,8 +114,8 @@ func NewQueries(schema string) *Queries {
 		announce: in(`SELECT a.told, ` + async + `
 			FROM {{schema}}.announce($1::pg_catalog.text[], ` + nulls("$2::pg_catalog.int4[]", "-1") + `) AS a (told)`),
 		// Behind a release, in one round trip, nothing says yet whether the standby has the grant: the wait for it may
-		// have been cancelled. So where there is one, the announcement comes later.
-		announceAlong: in(`SELECT CASE
+		// have been cancelled. Nor does anything where the answer was lost. So where there is one, this tells nobody.
+		announceUnconfirmed: in(`SELECT CASE
 				WHEN pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.=) ''
 				THEN {{schema}}.announce($1::pg_catalog.text[], ` + nulls("$2::pg_catalog.int4[]", "-1") + `) ELSE -1 END,
 				` + async),

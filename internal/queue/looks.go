@@ -67,12 +67,15 @@ func (q *Queue) DueLook(now trust.Instant) (*Look, time.Duration) {
 	return l, 0
 }
 
-// LookFailed notes that a look has failed. When looks fail for long, their waits end.
-func (q *Queue) LookFailed(l *Look, err error, now trust.Instant) {
+// LookFailed notes that a look has failed. When looks fail for long, their waits end. A single one never fails for so
+// long: if it seems so, the program stood still meanwhile.
+func (q *Queue) LookFailed(l *Look, err error, sent, now trust.Instant) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.fails {
-		q.fails, q.failing = true, now
+		if q.fails, q.failing = true, sent; now.Mono-sent.Mono > Outage/2 {
+			q.failing = now
+		}
 	}
 	q.restless(q.slowest, now)
 	if now.Mono-q.failing.Mono > Outage {

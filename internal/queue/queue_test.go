@@ -143,7 +143,7 @@ func TestLooksThatFailEndWaitsInTheEnd(t *testing.T) {
 	failure := errors.New("no server")
 	for now := time.Second; now <= Outage+2*time.Second; now += time.Second {
 		look, _ := q.DueLook(at(now + time.Hour))
-		q.LookFailed(look, failure, at(now))
+		q.LookFailed(look, failure, at(now), at(now))
 		n, _ := q.TakeNews(one, at(0))
 		if ended := now-time.Second > Outage; (n.Err == failure) != ended {
 			t.Errorf("after %v: %v", now-time.Second, n.Err)
@@ -216,7 +216,7 @@ func TestFarFromTheFrontLooksComeSoonAfterAFailureAndWhileThereAreStrays(t *test
 	found := map[int64]protocol.Sighting{1: far}
 	q.Looked(look(), found, at(now), at(now), pause.Never)
 	wantNext("far", farLook)
-	q.LookFailed(look(), errors.New("no server"), at(now))
+	q.LookFailed(look(), errors.New("no server"), at(now), at(now))
 	wantNext("after a failure", lastLook)
 	q.Looked(look(), found, at(now), at(now), pause.Never)
 	wantNext("far again", farLook)

@@ -281,7 +281,7 @@ func (s *Server) releaseTogether(ctx context.Context, conn *pgx.Conn, calls []re
 	for i := range heads {
 		heads[i] = new(int)
 	}
-	err := s.executor.Run(ctx, conn, ends, s.Queries.AnnounceAlong(names, heads, &told))
+	err := s.executor.Run(ctx, conn, ends, s.Queries.AnnounceUnconfirmed(names, heads, &told))
 	for i, c := range calls {
 		if h := &endings[i].Handed; c.announce && told >= 0 {
 			h.Announced = slices.Contains(h.Slots, 0)
