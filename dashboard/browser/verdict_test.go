@@ -43,6 +43,7 @@ type object = map[string]any
 // listing has the page get this list instead of what the database has.
 func (s *stage) listing(list object) {
 	s.t.Helper()
+	list["place"] = s.admin.Place().String()
 	data, err := json.Marshal(list)
 	if err != nil {
 		s.t.Fatal(err)
