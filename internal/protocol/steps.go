@@ -313,9 +313,9 @@ func (q *Queries) Announce(names []string, slots []*int, told *int64) Step {
 	}}
 }
 
-// AnnounceUnconfirmed is Announce for grants of which the client does not know that a standby has them: in the round trip
-// of the releases that have made them, or if the answer was lost. Where a standby may be waited for it announces nothing:
-// told is -1.
+// AnnounceUnconfirmed is Announce for grants of which the client does not know that a standby has them: in the round
+// trip of the releases that have made them, or if the answer was lost. Where a standby may be waited for it announces
+// nothing: told is -1.
 func (q *Queries) AnnounceUnconfirmed(names []string, slots []*int, told *int64) Step {
 	s := q.Announce(names, slots, told)
 	s.SQL = q.announceUnconfirmed

@@ -337,8 +337,8 @@ func (s *Server) AnnounceOwn(ctx context.Context, names []string, slots []*int) 
 	return s.run(ctx, s.Queries.Announce(names, slots, new(int64)))
 }
 
-// AnnounceUnconfirmed is AnnounceOwn for grants of statements whose answers were lost. Where a standby may be waited for
-// it tells nobody: their holders find them by looks, and confirm them.
+// AnnounceUnconfirmed is AnnounceOwn for grants of statements whose answers were lost. Where a standby may be waited
+// for it tells nobody: their holders find them by looks, and confirm them.
 func (s *Server) AnnounceUnconfirmed(ctx context.Context, names []string, slots []*int) error {
 	return s.run(ctx, s.Queries.AnnounceUnconfirmed(names, slots, new(int64)))
 }
