@@ -301,7 +301,7 @@ func TestUserWhoseRoleAHookOfThePoolSetsKeepsItsLeases(t *testing.T) {
 			c.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) { return true, set(ctx, conn) }
 		},
 		"BeforeAcquire": func(c *pgxpool.Config) {
-			//nolint:staticcheck // deprecated, but the pool still runs it
+			//lint:ignore SA1019 the pool still runs it
 			c.BeforeAcquire = func(ctx context.Context, conn *pgx.Conn) bool { return set(ctx, conn) == nil }
 		},
 	} {

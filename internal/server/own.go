@@ -203,16 +203,17 @@ func (s *Server) connect(ctx context.Context, prepare func(*pgx.ConnConfig)) (*p
 			return nil, fmt.Errorf("AfterConnect: %w", err)
 		}
 	}
-	hook, ok := "PrepareConn", true
-	switch {
-	case pool.PrepareConn != nil:
-		ok, err = pool.PrepareConn(ctx, conn)
-	case pool.BeforeAcquire != nil: //nolint:staticcheck // deprecated, but the pool still runs it
-		hook, ok = "BeforeAcquire", pool.BeforeAcquire(ctx, conn) //nolint:staticcheck // the same
+	prepareConn, hook := pool.PrepareConn, "PrepareConn"
+	//lint:ignore SA1019 the pool still runs it
+	if before := pool.BeforeAcquire; before != nil && prepareConn == nil {
+		hook = "BeforeAcquire"
+		prepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) { return before(ctx, conn), nil }
 	}
-	if err != nil || !ok {
-		_ = conn.Close(ctx)
-		return nil, fmt.Errorf("%s refused a connection of the client: %w", hook, errors.Join(err, ctx.Err()))
+	if prepareConn != nil {
+		if ok, err := prepareConn(ctx, conn); err != nil || !ok {
+			_ = conn.Close(ctx)
+			return nil, fmt.Errorf("%s refused a connection of the client: %w", hook, errors.Join(err, ctx.Err()))
+		}
 	}
 	return conn, nil
 }
