@@ -66,13 +66,12 @@ func (c *Client) tell(ctx context.Context, name string, h protocol.Handed, sent 
 	c.send(ctx, others, c.backend.Announce)
 }
 
-// announce tells who has got the lock of a lease that has ended, where the answer that said so was lost: the server
-// knows whether anybody has.
-func (l *Lease) announce(ctx context.Context) {
+// tellUnconfirmed tells who has got the lock of a lease that has ended, where the answer that said so was lost: the
+// server knows whether anybody has.
+func (c *Client) tellUnconfirmed(ctx context.Context, name string, slot int) {
 	ctx, cancel := context.WithTimeout(ctx, parting)
 	defer cancel()
-	l.client.send(ctx, announcement{names: []string{l.name}, slots: []*int{&l.slot}},
-		l.client.backend.AnnounceUnconfirmed)
+	c.send(ctx, announcement{names: []string{name}, slots: []*int{&slot}}, c.backend.AnnounceUnconfirmed)
 }
 
 // tellSoon is tell for a call that does not wait for the announcement.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -66,15 +68,15 @@ func (c *Client) Close(ctx context.Context) error {
 	c.calls.tasks.Wait()
 	c.listener.Wait()
 	if c.pool != nil {
-		c.closePool(ctx)
+		closePool(ctx, c.pool)
 	}
 	return failure.At(ctx, errors.Join(err, c.observing.close()), "pglock: close")
 }
 
 // closePool closes the pool of Open. Pgx waits for the server's goodbye on a connection whose statement was cut off.
-func (c *Client) closePool(ctx context.Context) {
+func closePool(ctx context.Context, pool *pgxpool.Pool) {
 	closed := make(chan struct{})
-	go func() { c.pool.Close(); close(closed) }()
+	go func() { pool.Close(); close(closed) }()
 	select {
 	case <-closed:
 		return
@@ -155,10 +157,11 @@ func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error
 		lost := false // the answer of an attempt
 		err := lastly(ctx, func(ctx context.Context) error {
 			rest, refused, err := inHalves(ctx, batch, func(batch []protocol.Claim) error {
-				return c.releaseAll(ctx, batch, lost)
+				err := c.releaseAll(ctx, batch, lost)
+				lost = lost || server.AnswerLost(err)
+				return err
 			})
 			batch = slices.Concat(rest, refused)
-			lost = lost || protocol.ConnectionLost(err) && !server.NeverSent(err)
 			return err
 		})
 		if err != nil {

@@ -160,7 +160,7 @@
 // Goroutines: two for its whole life, the heartbeat and the watch that ends leases at their deadlines; a third, which
 // listens, from the first wait or Watch on; one that reads from the open connection while no statement does; one that
 // calls the observer, if there is one (WithObserver); one for each dial under way, for at most ten seconds, and one for
-// each server that it tries; and one for each statement of calls under way, of which up to twelve stay for the next.
+// each server that it tries; and one for each statement of calls under way, of which up to twenty stay for the next.
 //
 // Connections outside the pool: one, for renewals and LISTEN, while the client waits, watches, or holds leases for
 // longer than ten seconds or a third of their TTL. It is made as the pool makes its own, and closed after 30 s without

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // handing holds the lock in one client, while b and c wait for it in two others.
@@ -171,6 +175,10 @@ func TestWhoeverGetsALockByAnAnswerThatIsLostHearsOfIt(t *testing.T) {
 		"release":    (*Lease).Release,
 		"handOver":   func(l *Lease, ctx context.Context) error { return l.HandOver(ctx, "c") },
 		"releaseAll": func(l *Lease, ctx context.Context) error { return l.client.Close(ctx) },
+		"giveUp": func(l *Lease, _ context.Context) error {
+			<-l.client.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl).Done
+			return nil
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -188,10 +196,63 @@ func TestWhoeverGetsALockByAnAnswerThatIsLostHearsOfIt(t *testing.T) {
 				if err := end(held, t.Context()); err != nil {
 					t.Error(err)
 				}
+				synctest.Wait()
 				wantAnnounced(t, s)
 			})
 		})
 	}
+}
+
+// The same for a call that has left: nobody repeats a hand-over, and the release of a call that has left is taken back.
+func TestWhoeverGetsALockByALateAnswerThatIsLostHearsOfIt(t *testing.T) {
+	for what, ends := range map[string]func(s *fakeServer, c protocol.Claim, err error){
+		"release": func(s *fakeServer, c protocol.Claim, err error) {
+			hook(s.fakeStore, &s.endedLate)(c, protocol.Ending{}, err)
+		},
+		"handOver": func(s *fakeServer, c protocol.Claim, err error) {
+			hook(s.fakeStore, &s.handedLate)(protocol.Bequest{Claim: c, To: "c"}, protocol.Succession{}, err)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, held, _, _ := handing(t)
+				ends(s, held.claim(), &pgconn.PgError{Code: "55P03"}) // it was refused: nobody got anything
+				ends(s, held.claim(), errReset)
+				wantAnnounced(t, s)
+			})
+		})
+	}
+}
+
+// The server refuses the release of one lease, and the answer for the other is lost in the same attempt.
+func TestCloseAnnouncesWhatWasLostBesideARefusal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock())
+		mustAcquire(t, c, "locked")
+		mustAcquire(t, c, "report")
+		attempts := make(map[string]int)
+		s.set(func() {
+			s.onReleaseAll = func(_ context.Context, claims []protocol.Claim) error {
+				key := strings.Join(namesOf(claims), "+")
+				attempts[key]++
+				switch {
+				case attempts[key] > 1:
+					return nil
+				case key == "report":
+					return errReset
+				}
+				return &pgconn.PgError{Code: "55P03"}
+			}
+		})
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if told := s.of("announce"); len(told) != 1 || !slices.Contains(told[0].names, "report") {
+			t.Errorf("%+v, want an announcement of the lease whose answer was lost", told)
+		}
+	})
 }
 
 // wantAnnounced checks that the holder of the lock was announced, once.

@@ -56,7 +56,7 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 			l.spend()
 			l.released(ctx, nil)
 			if l.client.tell(ctx, l.name, next.Handed, &sent); next.Outcome != protocol.HandedOver {
-				l.announce(ctx)
+				l.client.tellUnconfirmed(ctx, l.name, l.slot)
 			}
 			if next.Outcome != protocol.HandedOver && (earlier || !first && l.endedByCall()) {
 				err = fmt.Errorf("%w: another call may have ended the lease", ErrOutcomeUnknown)

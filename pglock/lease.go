@@ -303,7 +303,7 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	case err != nil:
 		reason = ReasonExpired
 	case reason == ReasonReleased && own:
-		l.announce(ctx)
+		l.client.tellUnconfirmed(ctx, l.name, l.slot)
 		return nil
 	}
 	lost := &LostError{Lock: l.name, Token: l.token, Reason: cmp.Or(reason, ReasonExpired)}

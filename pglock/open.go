@@ -33,7 +33,8 @@ const (
 // sets an application_name.
 //
 // The client owns the pool and its goroutines, besides what New lists, and Close ends all of it. Open connects once,
-// and checks that the schema is there and fits; ctx limits only that. After an error nothing is left open.
+// and checks that the schema is there and fits; ctx limits only that. After an error nothing is left open, but on a
+// connection that is silent pgx may go on for up to 15 s, as after Close.
 //
 // Errors are those of New. If pgx cannot read the URL, the error is ErrInvalid and contains neither the URL nor a
 // password.
@@ -48,7 +49,7 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	}
 	c, err := New(ctx, pool, opts...)
 	if err != nil {
-		pool.Close()
+		closePool(ctx, pool)
 		return nil, err
 	}
 	c.pool = pool

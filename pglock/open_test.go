@@ -234,6 +234,46 @@ func TestCloseOfAnOpenedClientEndsWithItsContextWhenTheServerIsSilent(t *testing
 	}
 }
 
+// The server becomes silent while Open checks the schema.
+func TestOpenEndsWithItsContextWhenTheServerIsSilent(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	link, look := newLink(t, db.URL()), db.Conn(t)
+	tx, err := db.Conn(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock.installation"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	opened := make(chan error, 1)
+	go func() {
+		c, err := pglock.Open(ctx, link.url(""))
+		if err == nil {
+			err = errors.Join(errors.New("it was opened"), c.Close(t.Context()))
+		}
+		opened <- err
+	}()
+	pgtest.Eventually(t, "the check of the schema waits", func() (waits bool) {
+		err := look.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+		return err == nil && waits
+	})
+	link.setSilent(true)
+	cancel()
+	select {
+	case err := <-opened:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want the end of ctx", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("Open goes on")
+	}
+}
+
 // link is a way to the server that a test can cut, or make silent.
 type link struct {
 	config   *pgxpool.Config // of the server

@@ -32,15 +32,22 @@ func (c *Client) abandoned(q protocol.Request, a protocol.Answer, err error) {
 // endedLate passes on what a release granted whose call has left. When that was sent nobody knows any more, so a waiter
 // of this client trusts its grant from when its ticket was last seen.
 func (c *Client) endedLate(l protocol.Claim, e protocol.Ending, err error) {
-	if err == nil {
-		c.tell(context.WithoutCancel(c.ctx), l.Name, e.Handed, nil)
-	}
+	c.passOnLate(l.Name, l.Slot, e.Handed, err)
 }
 
 // handedLate is endedLate for a hand-over.
 func (c *Client) handedLate(b protocol.Bequest, s protocol.Succession, err error) {
-	if err == nil {
-		c.tell(context.WithoutCancel(c.ctx), b.Name, s.Handed, nil)
+	if !b.Look {
+		c.passOnLate(b.Name, 0, s.Handed, err)
+	}
+}
+
+func (c *Client) passOnLate(name string, slot int, h protocol.Handed, err error) {
+	switch ctx := context.WithoutCancel(c.ctx); {
+	case err == nil:
+		c.tell(ctx, name, h, nil)
+	case server.AnswerLost(err):
+		c.tellUnconfirmed(ctx, name, slot)
 	}
 }
 
@@ -67,8 +74,8 @@ func (c *Client) takeBackDue(ctx context.Context, batch []*takeback.Request) {
 	}
 }
 
-// takeBackAll takes back requests of one kind and passes on the resulting grants to others. It returns what inHalves
-// returns.
+// takeBackAll takes back requests of one kind and passes on the resulting grants to others: also those of an attempt
+// whose answer was lost. It returns what inHalves returns.
 func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (rest, refused []*takeback.Request,
 	err error) {
 	return inHalves(ctx, batch, func(batch []*takeback.Request) error {
@@ -79,14 +86,21 @@ func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (re
 		sent := c.now()
 		backs, err := c.backend.TakeBack(ctx, c.who(), batch[0].Spend, requests)
 		if err != nil {
+			for _, u := range batch {
+				u.Lost = u.Lost || server.AnswerLost(err)
+			}
 			return err
 		}
-		var others announcement
+		var others, unconfirmed announcement
 		for i, u := range batch {
-			c.hear(u.Name, backs[i].Handed, &sent, &others)
+			if c.hear(u.Name, backs[i].Handed, &sent, &others); u.Lost {
+				unconfirmed.names = append(unconfirmed.names, u.Name)
+				unconfirmed.slots = append(unconfirmed.slots, new(int)) // nobody knows the slot of a semaphore's
+			}
 			u.Done <- backs[i]
 		}
 		c.send(ctx, others, c.backend.AnnounceOwn)
+		c.send(ctx, unconfirmed, c.backend.AnnounceUnconfirmed)
 		return nil
 	})
 }

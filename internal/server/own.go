@@ -76,13 +76,13 @@ func (s *Server) run(ctx context.Context, step protocol.Step) error {
 	if deadline, bounded := ctx.Deadline(); bounded {
 		within = min(within, time.Until(deadline))
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	living, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
-	err := s.lent(ctx, within/2, lending.OpenFirst, func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
+	err := s.lent(living, within/2, lending.OpenFirst, func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
 		return s.executor.Run(ctx, loan.Conn, step)
 	})
-	if err != nil && s.life.Err() != nil { // else a release that asks again until there is an answer would never end
+	if err != nil && ctx.Err() == nil && s.life.Err() != nil { // else a release that asks again would never end
 		err = fmt.Errorf("%w: %w", s.errClosed, err)
 	}
 	return err

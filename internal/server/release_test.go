@@ -1,8 +1,11 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -160,5 +163,134 @@ func TestAnAnnouncedReleaseGoesOnWhenItsCallLeaves(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Error("nobody heard of the release")
+	}
+}
+
+// used is a server whose pool the application has used up, with an own connection that is open.
+func used(t *testing.T, db *pgtest.DB, claims int) (*Server, *pgxpool.Pool, []protocol.Claim) {
+	t.Helper()
+	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
+	s := New(pool, "pglock", nil, errors.New("closed"))
+	t.Cleanup(s.Close)
+	held := make([]protocol.Claim, claims)
+	for i := range held {
+		held[i] = contended(t, s, fmt.Sprint("report ", i))
+	}
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Release)
+	who := protocol.Session{Key: uuid.New(), Holder: "holder", TTL: time.Minute}
+	if err := s.Sign(t.Context(), protocol.Patience, who); err != nil {
+		t.Fatal(err)
+	}
+	return s, pool, held
+}
+
+// NOTIFY waits for others' transactions that notify. Releases that tell nobody return before that, although they have
+// waited for a connection together with one that does.
+func TestAReleaseWaitsForNoAnnouncement(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := db.Conn(t)
+	s, _, claims := used(t, db, 9)
+	if _, err := look.Exec(t.Context(), `CREATE TABLE arrived ();
+		ALTER FUNCTION pglock.announce RENAME TO announce_then;
+		CREATE FUNCTION pglock.announce(p_names text[], p_slots int[]) RETURNS bigint LANGUAGE plpgsql AS $$
+		BEGIN
+			WHILE NOT EXISTS (SELECT FROM public.arrived) LOOP PERFORM pg_sleep(0.01); END LOOP;
+			RETURN pglock.announce_then(p_names, p_slots);
+		END $$`); err != nil {
+		t.Fatal(err)
+	}
+	plain, announced := make(chan error, len(claims)), make(chan error, 1)
+	for i, c := range claims {
+		go func() {
+			if _, err := s.Release(t.Context(), c, i == 0); i == 0 {
+				announced <- err
+			} else {
+				plain <- err
+			}
+		}()
+	}
+	for range claims[1:] {
+		select {
+		case err := <-plain:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(protocol.Patience / 2):
+			t.Fatal("a release waits for the announcement of another")
+		}
+	}
+	select {
+	case err := <-announced:
+		t.Errorf("it was announced meanwhile, %v", err)
+	default:
+	}
+	if _, err := look.Exec(t.Context(), "INSERT INTO arrived DEFAULT VALUES"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-announced; err != nil {
+		t.Error(err)
+	}
+}
+
+// Hand-overs share no statement. While the application has used up the pool, none of them waits for it in vain.
+func TestHandOversDoNotWaitForAPoolThatIsUsedUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	s, pool, claims := used(t, db, 20)
+	before := pool.Stat().CanceledAcquireCount()
+	ended := make(chan error, len(claims))
+	for _, c := range claims {
+		go func() {
+			next, err := s.HandOver(t.Context(), c, "holder", false)
+			if err == nil && next.Outcome != protocol.HandedOver {
+				err = errors.New(next.Outcome)
+			}
+			ended <- err
+		}()
+	}
+	for range claims {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := pool.Stat().CanceledAcquireCount() - before; n > int64(len(claims)/4) {
+		t.Errorf("%d hand-overs have waited %d times for the pool", len(claims), n)
+	}
+}
+
+// Whoever has asked for longer than its context allows hears of that, and not that the client was closed meanwhile.
+func TestAContextThatEndsBeforeCloseIsTheReason(t *testing.T) {
+	t.Parallel()
+	errClosed := errors.New("closed")
+	s := New(pgtest.Database(t).Pool(t), "pglock", nil, errClosed)
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.end()
+	_, err := s.TakeBack(ctx, protocol.Session{Key: uuid.New(), Holder: "holder"}, true,
+		[]protocol.RequestID{{Name: "report", GrantID: uuid.New()}})
+	if err == nil || errors.Is(err, errClosed) {
+		t.Errorf("%v, want the end of the context", err)
+	}
+}
+
+// The package comment of pglock tells how many goroutines stay for the next statement: so many as may be under way.
+func TestTheGoroutinesThatStayAreToldRight(t *testing.T) {
+	t.Parallel()
+	s := New(pgtest.Database(t).Pool(t), "pglock", nil, errors.New("closed"))
+	defer s.Close()
+	n := s.acquires.Width + s.waits.Width + s.again.Width + s.releases.Width + s.announced.Width + s.checks.Width +
+		s.handOvers.Width
+	doc, err := os.ReadFile("../../pglock/doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if words := map[int]string{20: "twenty"}; !bytes.Contains(doc, []byte("of which up to "+words[n]+" stay")) {
+		t.Errorf("%d stay; doc.go of pglock says otherwise", n)
 	}
 }

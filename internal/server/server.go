@@ -50,7 +50,7 @@ type Server struct {
 	errClosed error // what requests fail with then
 
 	acquires, waits, again *coalesce.Coalescer[*pgx.Conn, protocol.Request, protocol.Answer]
-	releases               *coalesce.Coalescer[*pgx.Conn, release, protocol.Ending]
+	releases, announced    *coalesce.Coalescer[*pgx.Conn, release, protocol.Ending]
 	checks                 *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Remains]
 	handOvers              *coalesce.Coalescer[*pgx.Conn, protocol.Bequest, protocol.Succession]
 }
@@ -68,8 +68,9 @@ func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed er
 	s.waits = gathering(s, waitsWide, errClosed, s.borrow, inStep(s, s.requests))
 	s.again = gathering(s, waitsWide, errClosed, s.lend, inStep(s, s.requests))
 	s.releases = gathering(s, releasesWide, errClosed, s.lend, s.releaseTogether)
+	s.announced = gathering(s, waitsWide, errClosed, s.lend, s.releaseTogether)
 	s.checks = gathering(s, checksWide, errClosed, s.borrow, inStep(s, s.Queries.Check))
-	s.handOvers = gathering(s, handOverWide, errClosed, s.lend, inStep(s, s.handOver))
+	s.handOvers = gathering(s, handOverWide, errClosed, s.lendOpen, inStep(s, s.handOver))
 	s.handOvers.Most = 1
 	return s
 }
@@ -109,7 +110,8 @@ func (s *Server) OnAbandoned(request func(protocol.Request, protocol.Answer, err
 	released func(protocol.Claim, protocol.Ending, error),
 	handedOver func(protocol.Bequest, protocol.Succession, error)) {
 	s.acquires.Abandoned, s.waits.Abandoned, s.again.Abandoned = request, request, request
-	s.releases.Abandoned = func(r release, e protocol.Ending, err error) { released(r.Claim, e, err) }
+	left := func(r release, e protocol.Ending, err error) { released(r.Claim, e, err) }
+	s.releases.Abandoned, s.announced.Abandoned = left, left
 	s.handOvers.Abandoned = handedOver
 }
 
@@ -145,7 +147,7 @@ func (s *Server) Close() {
 	for _, c := range []interface {
 		Shut()
 		Wait()
-	}{s.acquires, s.waits, s.again, s.releases, s.checks, s.handOvers} {
+	}{s.acquires, s.waits, s.again, s.releases, s.announced, s.checks, s.handOvers} {
 		c.Shut()
 		c.Wait()
 	}
@@ -161,6 +163,12 @@ func (s *Server) Pool() *pgxpool.Pool { return s.pool }
 // lend lends a connection of the pool or, if that has none soon, another that can be had.
 func (s *Server) lend(ctx context.Context) (*pgx.Conn, func(), error) {
 	loan, err := s.lender.Lend(ctx, lending.PoolFirst)
+	return loan.Conn, loan.Give, err
+}
+
+// lendOpen is lend for calls that share no statement: each would wait for the pool behind those before it.
+func (s *Server) lendOpen(ctx context.Context) (*pgx.Conn, func(), error) {
+	loan, err := s.lender.Lend(ctx, lending.OpenFirst)
 	return loan.Conn, loan.Give, err
 }
 
@@ -254,10 +262,15 @@ type release struct {
 
 // Release ends a lease. With announce it also notifies the next holder of an exclusive lock in the same round trip,
 // in a separate transaction, because NOTIFY must not wait for the disk; where a standby is waited for it does not. The
-// answer leaves out what was announced.
+// answer leaves out what was announced. Releases without an announcement wait for none.
 func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (e protocol.Ending, err error) {
+	announce = announce && c.Slot == 0
+	together := s.releases
+	if announce {
+		together = s.announced
+	}
 	err = s.past(func() error {
-		e, err = s.releases.Do(ctx, release{c, announce && c.Slot == 0})
+		e, err = together.Do(ctx, release{c, announce})
 		return err
 	})
 	return e, err

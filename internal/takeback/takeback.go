@@ -27,6 +27,7 @@ type Request struct {
 	protocol.RequestID
 	Spend   bool                    // an attempt may still be under way, and the server is to refuse it
 	Done    chan protocol.TakenBack // 1-buffered: receives the result
+	Lost    bool                    // the answer to an attempt
 	since   time.Duration           // it has been on the list
 	until   time.Duration           // it is repeated after refusals until then
 	refused bool                    // alone: it goes behind the others

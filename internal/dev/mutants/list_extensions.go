@@ -149,7 +149,7 @@ var ofExtensions = []mutant{
 		{"pglock/lease.go", "\tr := l.renewal(sent)\n", "\tr := renewal{claim: l.claim(), lasts: l.ttl}\n"},
 	}, library, "^TestI7_ExtendReturns"},
 	{"a call that asks again outlives Close", []edit{
-		{"internal/server/own.go", "if err != nil && s.life.Err() != nil {", "if err != nil && s.life.Err() != " +
-			"nil && false {"},
+		{"internal/server/own.go", "if err != nil && ctx.Err() == nil && s.life.Err() != nil {",
+			"if err != nil && ctx.Err() == nil && s.life.Err() != nil && false {"},
 	}, "./internal/server", "^TestWhoTakesBack"},
 }

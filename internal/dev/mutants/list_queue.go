@@ -405,10 +405,20 @@ var ofTheQueue = []mutant{
 		{"internal/server/server.go", "\ts.handOvers.Abandoned = handedOver\n", "\t_ = handedOver\n"},
 	}, library, "^TestI8_AReleaseWhose"},
 	{"I8 an end whose answer is lost is not announced", []edit{
-		{"pglock/lease.go", "\t\tl.announce(ctx)\n", ""},
-		{"pglock/handover.go", "\t\t\t\tl.announce(ctx)\n", ""},
+		{"pglock/lease.go", "\t\tl.client.tellUnconfirmed(ctx, l.name, l.slot)\n", ""},
+		{"pglock/handover.go", "\t\t\t\tl.client.tellUnconfirmed(ctx, l.name, l.slot)\n", ""},
 		{"pglock/close.go", "; lost && !e.Released {", "; false {"},
-	}, library, "^TestWhoeverGetsALock"},
+		{"pglock/takeback.go", "; u.Lost {", "; false {"},
+	}, library, "^TestWhoeverGetsALockByAnAnswer"},
+	{"I8 an end that is lost after its call has left is not announced", []edit{
+		{"pglock/takeback.go", "	case server.AnswerLost(err):\n\t\tc.tell", "	case false:\n\t\tc.tell"},
+	}, library, "^TestWhoeverGetsALockByALate"},
+	{"I8 Close forgets an answer that is lost beside a refusal", []edit{
+		{"pglock/close.go", "\t\t\t\tlost = lost || server.AnswerLost(err)\n", ""},
+	}, library, "^TestCloseAnnounces"},
+	{"a plain release travels with an announcement", []edit{
+		{"internal/server/server.go", "\t\ttogether = s.announced\n", ""},
+	}, "./internal/server", "^TestAReleaseWaitsForNoAnnouncement"},
 	{"I7 a hint is for whichever call waits", []edit{
 		{"internal/queue/hint.go", "\tt := q.tickets[h.ticket]\n\tif t == nil {\n",
 			"\tt := q.tickets[h.ticket]\n\tfor _, any := range q.tickets {\n\t\tt = any\n\t}\n\tif t == nil {\n"},

@@ -76,7 +76,7 @@ var ofUpkeep = []mutant{
 				"use_column\nBEGIN\n  RETURN QUERY WITH RECURSIVE ours AS"},
 	}, "./lockadmin", "^TestBackendsSay"},
 	{"the client of Open leaves its pool open", []edit{
-		{"pglock/close.go", "c.pool.Close(); ", ""},
+		{"pglock/close.go", "pool.Close(); ", ""},
 	}, library, "^TestOpenedClientGrants"},
 	{"a mark of a connection that fails leaves its lock", []edit{
 		{schema, "  mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid();\n",
