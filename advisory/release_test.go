@@ -50,7 +50,7 @@ func TestAReleaseInSilenceKeepsOneLimit(t *testing.T) {
 			for len(dialed) > 0 { // what comes after the test need not wait
 				_ = (<-dialed).Close()
 			}
-			if err == nil || took > limit*17/10 || h.Lease().Err() == nil { // the rest is for a busy machine
+			if err == nil || took > limit+3*time.Second || h.Lease().Err() == nil { // the rest is for a busy machine
 				t.Errorf("it took %v: %v; the lease: %v", took, err, h.Lease().Err())
 			}
 		})

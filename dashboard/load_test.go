@@ -116,7 +116,7 @@ func TestReadsUseFewConnections(t *testing.T) {
 // Readers that do not read are disconnected; meanwhile the others see every change.
 func TestTwoHundredStreamsWithSlowReadersHoldUpNobody(t *testing.T) {
 	t.Parallel()
-	s := start(t, withPace(50*time.Millisecond, time.Hour, 300*time.Millisecond, time.Hour))
+	s := start(t, withPace(50*time.Millisecond, time.Hour, 3*time.Second, time.Hour))
 	s.many(1000, "")
 	const slow, quick = 150, 50
 	address := strings.TrimPrefix(s.http.URL, "http://")

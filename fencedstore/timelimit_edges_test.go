@@ -91,7 +91,7 @@ func TestAWaitForAConnectionTakesNothingOfTheTimeLimit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lease := b.acquire(t, name, pglock.WithTTL(2*time.Second))
+			lease := b.acquire(t, name, pglock.WithTTL(3*time.Second))
 			written := make(chan error, 1)
 			var allowed string
 			go func() {

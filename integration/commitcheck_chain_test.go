@@ -151,7 +151,8 @@ func TestI4_ALeaseIsNotTakenOverWhereOneWasRenewed(t *testing.T) {
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
 	patientTransactions(t, look)
-	f := newFencedTxOn(t, p, look, 2*time.Second)
+	f := newFencedTxOn(t, p, look, time.Minute)
+	look.exec(t, `UPDATE pglock.locks SET ttl = '2 s' WHERE name = $1`, f.g.name)
 	const renew = `SELECT expires_at FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}',
 		NULL, $4::text[]::interval[], $5::timestamptz[])`
 	const take = `SELECT granted FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'next', '1 min')`
@@ -160,6 +161,9 @@ func TestI4_ALeaseIsNotTakenOverWhereOneWasRenewed(t *testing.T) {
 	look.exec(t, `BEGIN`)
 	one[time.Time](t, look, renew, f.g.name, f.g.token, f.g.id.String(), nil, []time.Time{until})
 	look.exec(t, `SELECT pg_sleep(2.1)`)
+	if !one[bool](t, look, `SELECT expires_at <= clock_timestamp() FROM pglock.locks WHERE name = $1`, f.g.name) {
+		t.Fatal("the lease has not run out")
+	}
 	look.exec(t, `SAVEPOINT s`)
 	granted := one[bool](t, look, take, f.g.name)
 	look.exec(t, `COMMIT`)
@@ -226,7 +230,8 @@ func TestI4_AnEndThatIsTooLateHidesNoTakeover(t *testing.T) {
 			'{0}')`,
 	} {
 		t.Run(what, func(t *testing.T) {
-			f := newFencedTxOn(t, p, look, time.Second)
+			f := newFencedTxOn(t, p, look, time.Minute)
+			look.exec(t, `UPDATE pglock.locks SET ttl = '1 s' WHERE name = $1`, f.g.name)
 			const renew = `SELECT expires_at FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}',
 				NULL, $4::text[]::interval[], $5::timestamptz[])`
 			args := []any{f.g.name, f.g.token, f.g.id.String()}

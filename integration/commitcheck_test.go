@@ -255,18 +255,18 @@ var checks = []struct {
 	}, "LK003", "40001", "unknown", false},
 	{"heartbeat renewed meanwhile", time.Minute, func(t *testing.T, f *fencedTx) { f.renew(t) },
 		"", "", "", false},
-	{"heartbeat renewed meanwhile, COMMIT after the expiry that its snapshot shows", 2500 * time.Millisecond,
+	{"heartbeat renewed meanwhile, COMMIT after the expiry that its snapshot shows", 5 * time.Second,
 		func(t *testing.T, f *fencedTx) {
 			pgtest.Eventually(t, "the first expiry to pass", func() bool {
 				f.renew(t)
 				return one[bool](t, f.look, `SELECT $1 <= clock_timestamp()`, f.ends)
 			})
 		}, "", "LK001", "", true},
-	{"heartbeat renewed meanwhile, then expired", 2500 * time.Millisecond, func(t *testing.T, f *fencedTx) {
+	{"heartbeat renewed meanwhile, then expired", 5 * time.Second, func(t *testing.T, f *fencedTx) {
 		f.renew(t)
 		awaitExpiry(t, f.look, f.g.name)
 	}, "LK001", "LK001", "expired", false},
-	{"heartbeat renewed meanwhile, then taken over", 2500 * time.Millisecond, func(t *testing.T, f *fencedTx) {
+	{"heartbeat renewed meanwhile, then taken over", 5 * time.Second, func(t *testing.T, f *fencedTx) {
 		f.renew(t)
 		awaitExpiry(t, f.look, f.g.name)
 		f.look.mustAcquire(t, f.g.name, time.Minute)

@@ -52,7 +52,7 @@ func TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	look.mustAcquire(t, "x", 4*time.Second) // and is never heard of again
+	look.mustAcquire(t, "x", 10*time.Second) // and is never heard of again
 	c := newClient(t, db.Pool(t))
 	got := make(chan fetched, 3)
 	for n := range 3 {

@@ -244,7 +244,7 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 	wg.Wait()
 	holder := mustTry(t, newClient(t, db.Pool(t)), "c")
 	_, err := newClient(t, db.Pool(t)).AcquireAll(t.Context(), []string{"d", "c", "b", "a"},
-		pglock.WithMaxWait(2*time.Second))
+		pglock.WithMaxWait(5*time.Second))
 	if !errors.Is(err, pglock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want ErrHeld and context.DeadlineExceeded", err)
 	}

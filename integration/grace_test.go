@@ -127,7 +127,7 @@ func TestI22_GraceAfterAFailoverOutlivesEveryLostGrant(t *testing.T) {
 }
 
 // graceOf is the grace in the tests without a failover; leases have a TTL of a second.
-const graceOf = 3 * time.Second
+const graceOf = 6 * time.Second
 
 func init() { roles["graceful holder"] = holdWithGrace }
 

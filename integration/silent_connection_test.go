@@ -138,7 +138,7 @@ func grantedAfterSilence(t *testing.T, holdsPool bool) time.Duration {
 func TestAWriteOverASilentConnectionEndsWithItsTimeLimit(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	lease, err := newClient(t, db.Pool(t)).Acquire(t.Context(), "x", pglock.WithTTL(2*time.Second))
+	lease, err := newClient(t, db.Pool(t)).Acquire(t.Context(), "x", pglock.WithTTL(5*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

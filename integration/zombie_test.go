@@ -316,13 +316,13 @@ func TestHole_I16_Before17ADrippingWriterKeepsTheFence(t *testing.T) {
 	}
 	z := startHungWriter(t, look, db.URL(), "dripping", 3*time.Second)
 	awaitExpiry(t, look, z.name)
-	g := next.mustAcquire(t, z.name, 3*time.Second)
+	g := next.mustAcquire(t, z.name, 6*time.Second)
 	next.exec(t, `BEGIN`)
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := next.fence(ctx, g, z.name)
-	if waited := time.Since(began); state(err) != "55P03" || waited > 3*time.Second+slack {
+	if waited := time.Since(began); state(err) != "55P03" || waited > 6*time.Second+slack {
 		t.Fatalf("the next holder waited %v, then %v", waited, err)
 	}
 	next.exec(t, `ROLLBACK`)
@@ -341,7 +341,7 @@ func TestHole_I16_AHangInCopyFromStdinKeepsTheFence(t *testing.T) {
 	z := startHungWriter(t, look, db.URL(), "copying", 3*time.Second)
 	z.signal(syscall.SIGSTOP)
 	awaitExpiry(t, look, z.name)
-	g := next.mustAcquire(t, z.name, 3*time.Second)
+	g := next.mustAcquire(t, z.name, 6*time.Second)
 	next.exec(t, `BEGIN`)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -112,11 +112,12 @@ func TestWhatIsLeftOfAWritesTimeIsWhatTheServerLeavesIt(t *testing.T) {
 		})
 	}()
 	var left time.Duration
-	var asked time.Time
+	var asked, told time.Time
 	says := regexp.MustCompile(`\(in (\S+) at the latest, unless its program has given it more time than its lease of 5s\)`)
 	pgtest.Eventually(t, "a verdict about the write, whose lease has been renewed", func() bool {
 		asked = time.Now()
 		e, err := admin.Explain(t.Context(), "report")
+		told = time.Now()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +133,7 @@ func TestWhatIsLeftOfAWritesTimeIsWhatTheServerLeavesIt(t *testing.T) {
 		t.Errorf("the write: %v, want ErrTimeLimit", err)
 	}
 	// The server ends a wait for a lock a twentieth sooner, and what is said is rounded.
-	if took := time.Since(asked); took > left+time.Second || took < left-time.Second/2 {
+	if took := time.Since(asked); time.Since(told) > left+3*time.Second || took < left-time.Second/2 {
 		t.Errorf("the write failed after %v, and %v had been left", took, left)
 	}
 }

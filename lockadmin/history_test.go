@@ -282,10 +282,13 @@ func TestATableInUseIsNamedIfTheServerEndsTheLastTryBeforeTheCaller(t *testing.T
 		t.Fatal(err)
 	}
 	for _, limit := range []time.Duration{530, 550, 570, 590} { // of which some end in the second try
-		deadline := time.Now().Add(limit * time.Millisecond)
-		ctx, cancel := context.WithDeadline(t.Context(), deadline.Add(80*time.Millisecond))
-		err = second(admin.SetHistory(late{ctx, deadline}, lockadmin.WithLevel(lockadmin.HistoryAll)))
-		cancel()
+		err = nil
+		for try := 0; try < 3 && !errors.Is(err, lockadmin.ErrInUse); try++ { // the machine may stand still
+			deadline := time.Now().Add(limit * time.Millisecond)
+			ctx, cancel := context.WithDeadline(t.Context(), deadline.Add(80*time.Millisecond))
+			err = second(admin.SetHistory(late{ctx, deadline}, lockadmin.WithLevel(lockadmin.HistoryAll)))
+			cancel()
+		}
 		if !errors.Is(err, lockadmin.ErrInUse) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v, want ErrInUse", err)
 		}

@@ -180,7 +180,7 @@ func ExampleWithMaxWait() {
 		fmt.Println(err)
 		return
 	}
-	_, err = client.Acquire(ctx, "ledger", pglock.WithHolder("worker 2"), pglock.WithMaxWait(500*time.Millisecond))
+	_, err = client.Acquire(ctx, "ledger", pglock.WithHolder("worker 2"), pglock.WithMaxWait(3*time.Second))
 	var held *pglock.HeldError
 	if errors.As(err, &held) {
 		fmt.Printf("%s is held by %s; left place %d of the queue\n", held.Lock, held.Holder, held.Place)

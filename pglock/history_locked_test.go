@@ -24,7 +24,7 @@ func lockHistory(t *testing.T, conn *pgx.Conn) {
 func TestLostLeaseWhoseEndCannotBeReadCostsNoOther(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c, conn := startClient(t, db.Pool(t), pglock.WithDefaultTTL(4*time.Second)), db.Conn(t)
+	c, conn := startClient(t, db.Pool(t), pglock.WithDefaultTTL(6*time.Second)), db.Conn(t)
 	broken, kept := mustAcquire(t, c, "broken"), mustAcquire(t, c, "kept")
 	execute(t, conn, "SELECT pglock.break_lock('broken', 'test', 'me')")
 	lockHistory(t, conn)
@@ -33,7 +33,7 @@ func TestLostLeaseWhoseEndCannotBeReadCostsNoOther(t *testing.T) {
 		lost.Reason != pglock.ReasonUnknown {
 		t.Errorf("the broken one: %v, want ReasonUnknown", context.Cause(broken.Context()))
 	}
-	deadline := kept.Deadline().Add(4 * time.Second)
+	deadline := kept.Deadline().Add(6 * time.Second)
 	pgtest.Eventually(t, "renewals of the other", func() bool {
 		return kept.Deadline().After(deadline) || kept.Err() != nil
 	})

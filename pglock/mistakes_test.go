@@ -188,12 +188,12 @@ func TestACallWithoutAConnectionSaysThatThePoolIsInUse(t *testing.T) {
 	}
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
 			conn, err := pool.Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
 			err = call(ctx)
 			conn.Release()
 			if !errors.Is(err, context.DeadlineExceeded) ||
@@ -203,7 +203,7 @@ func TestACallWithoutAConnectionSaysThatThePoolIsInUse(t *testing.T) {
 			}
 		})
 	}
-	_, err := c.Acquire(t.Context(), "held", pglock.WithMaxWait(time.Second))
+	_, err := c.Acquire(t.Context(), "held", pglock.WithMaxWait(3*time.Second))
 	if !errors.Is(err, pglock.ErrHeld) || strings.Contains(err.Error(), "no connection") {
 		t.Errorf("with a connection: %v, want that the lock is held", err)
 	}

@@ -399,7 +399,7 @@ func TestRunReleasesTheLockThoughNobodyReadsWhatItSays(t *testing.T) {
 	p := prepared(t, db.URL(), line("a --once k --kill-after 100ms", sh("read line; "+leftover))...)
 	_, writer := p.unread(t)
 	_ = writer.SetWriteDeadline(time.Now().Add(time.Second)) // a pipe has one
-	if n, err := writer.Write(make([]byte, 1<<22)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if n, err := writer.Write(make([]byte, 1<<22)); n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("the pipe takes %d bytes: %v", n, err)
 	}
 	p.start(t)

@@ -262,7 +262,7 @@ func TestI16_TimeLimitIsToldWhateverTheDriver(t *testing.T) {
 				t.Parallel()
 				s := warm(t, newScene(t))
 				store := fencedstore.NewSQL(openDriver(t, of, s.url)).With(fencedstore.WithTimeLimit(limit))
-				err := store.Write(t.Context(), s.leaseOf(t, 3*time.Second), do)
+				err := store.Write(t.Context(), s.leaseOf(t, time.Minute), do)
 				var late *fencedstore.TimeLimitError
 				if !errors.As(err, &late) || late.Limit != limit || !strings.Contains(err.Error(), "WithTimeLimit") {
 					t.Errorf("%v, want a TimeLimitError of %v", err, limit)

@@ -74,6 +74,12 @@ func startPair(t *testing.T, hosts ...string) *pair {
 		t.Fatal(err)
 	}
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return p.asks.Load() }
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		if !p.quiet.Load() { // a busy machine takes its time
+			c.ConnectTimeout = 10 * time.Second
+		}
+		return nil
+	}
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, to string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, own)
 		if err != nil || to != firstHost {
