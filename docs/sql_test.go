@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,13 +18,14 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
 }
 
+var blocksOfSQL = regexp.MustCompile("(?ms)^ *```sql\n(.*?)^ *```$")
+
 // Operators copy this SQL at three in the morning. What is for psql alone, or has a gap to fill, is left out.
 func TestTheSQLForOperatorsRuns(t *testing.T) {
 	t.Parallel()
-	blocks := regexp.MustCompile("(?ms)^ *```sql\n(.*?)^ *```$")
-	for _, page := range []string{"operations.md", "connections.md", "failover.md", "guards.md"} {
+	for _, page := range []string{"operations.md", "connections.md", "failover.md", "guards.md", "alerts.md"} {
 		ran := 0
-		for i, block := range blocks.FindAllStringSubmatch(read(t, "docs", page), -1) {
+		for i, block := range blocksOfSQL.FindAllStringSubmatch(read(t, "docs", page), -1) {
 			if strings.ContainsAny(block[1], `…\`) {
 				continue
 			}
@@ -46,3 +48,71 @@ func TestTheSQLForOperatorsRuns(t *testing.T) {
 }
 
 var comments = regexp.MustCompile(`--.*`)
+
+// Whoever is on the list is ended. So it must not show those who keep up the application alone, or another database.
+func TestTheSQLOfAlertsShowsWhoBlocksPglockAndNobodyElse(t *testing.T) {
+	t.Parallel()
+	db, elsewhere := pgtest.Database(t), pgtest.Database(t)
+	looks := db.Conn(t)
+	execute(t, looks, `CREATE TABLE public.accounts (id int); INSERT INTO public.accounts VALUES (1), (2)`)
+	for _, conn := range []*pgx.Conn{looks, elsewhere.Conn(t)} {
+		execute(t, conn, `SELECT pglock.acquire_lease('orders', gen_random_uuid(), gen_random_uuid(), 'me', '1 h')`)
+	}
+	const mine, yours = `SELECT FROM public.accounts WHERE id = 1 FOR UPDATE`,
+		`SELECT FROM public.accounts WHERE id = 2 FOR UPDATE`
+	const lock = `SELECT FROM pglock.locks WHERE name = 'orders' FOR UPDATE`
+	waits := func(conn *pgx.Conn, statement string) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		t.Cleanup(func() { cancel(); <-ended })
+		go func() {
+			defer close(ended)
+			_, _ = conn.Exec(ctx, statement)
+		}()
+		pgtest.Eventually(t, statement+" waits", func() (so bool) {
+			err := looks.QueryRow(t.Context(), `SELECT cardinality(pg_blocking_pids($1)) = 1`,
+				conn.PgConn().PID()).Scan(&so)
+			return err == nil && so
+		})
+	}
+	begun := func(db *pgtest.DB, statement string) *pgx.Conn {
+		t.Helper()
+		conn := db.Conn(t)
+		execute(t, conn, `BEGIN; `+statement)
+		return conn
+	}
+	first, second := begun(db, mine), begun(db, lock)
+	waits(second, mine)
+	waits(begun(db, ``), lock)
+	begun(db, yours)
+	waits(begun(db, ``), yours)
+	begun(elsewhere, lock)
+	waits(begun(elsewhere, ``), lock)
+
+	query := blocksOfSQL.FindStringSubmatch(read(t, "docs", "alerts.md"))[1]
+	rows, err := looks.Query(t.Context(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+		blocker, err := pgx.RowToMap(row)
+		return fmt.Sprint("process ", blocker["pid"], " waits for ", blocker["waits_for"]), err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, behind := first.PgConn().PID(), second.PgConn().PID()
+	want := []string{fmt.Sprintf("process %d waits for []", head),
+		fmt.Sprintf("process %d waits for [%d]", behind, head)}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func execute(t *testing.T, conn *pgx.Conn, script string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), script, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+}
