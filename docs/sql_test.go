@@ -3,6 +3,9 @@ package docs_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -107,6 +111,50 @@ func TestTheSQLOfAlertsShowsWhoBlocksPglockAndNobodyElse(t *testing.T) {
 		fmt.Sprintf("process %d waits for [%d]", behind, head)}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// The lock that the other writers take may have another name than the resource.
+func TestThePageOfGuardsWritesByHandUnderAnyLock(t *testing.T) {
+	t.Parallel()
+	psql, err := exec.LookPath("psql")
+	if err != nil {
+		t.Skipf("psql is not in PATH: %v", err)
+	}
+	_, rest, _ := strings.Cut(read(t, "docs", "guards.md"), "**Write tonight, by hand.**")
+	script := blocksOfSQL.FindStringSubmatch(rest)[1]
+	for _, lock := range []string{"accounts/42", "the ledger's"} {
+		t.Run(lock, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			conn := db.Conn(t)
+			execute(t, conn, `CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint);
+				INSERT INTO accounts VALUES (42, 0)`)
+			err := fencedstore.GuardTable(t.Context(), conn, "accounts", fencedstore.WithTableKey("id"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			changed := strings.Replace(script, "accounts/42", strings.ReplaceAll(lock, "'", "''"), 1)
+			file := filepath.Join(t.TempDir(), "by_hand.sql")
+			if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			//nolint:gosec // psql with the page's own script
+			said, err := exec.CommandContext(t.Context(), psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", db.URL(),
+				"-f", file).CombinedOutput()
+			if err != nil {
+				t.Errorf("%v: %s", err, said)
+			}
+			var balance int
+			var by string
+			var free bool
+			err = conn.QueryRow(t.Context(), `SELECT balance, f.lock_name, l.expires_at = '-infinity'
+				FROM accounts, pglock.fences f JOIN pglock.locks l ON l.name = f.lock_name
+				WHERE f.resource = 'accounts/42'`).Scan(&balance, &by, &free)
+			if err != nil || balance != 100 || by != lock || !free {
+				t.Errorf("balance %d, written under lock %q, which is free: %v; %v", balance, by, free, err)
+			}
+		})
 	}
 }
 
