@@ -158,6 +158,32 @@ func TestThePageOfGuardsWritesByHandUnderAnyLock(t *testing.T) {
 	}
 }
 
+// A schema that psql has made goes by psql.
+func TestThePageOfInstallMakesAndRemovesTheSchemaWithPsql(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("psql"); err != nil {
+		t.Skipf("psql is not in PATH: %v", err)
+	}
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	commands := regexp.MustCompile(`(?m)^    psql -X(.*\\\n)*.*`).FindAllString(read(t, "docs", "install.md"), -1)
+	for i, command := range commands {
+		run := exec.CommandContext(t.Context(), "sh", "-c", command)
+		run.Dir, run.Env = root, append(os.Environ(), "DATABASE_URL="+db.URL())
+		if said, err := run.CombinedOutput(); err != nil {
+			t.Fatalf("%s\n%v: %s", command, err, said)
+		}
+		var there bool
+		err := conn.QueryRow(t.Context(), `SELECT to_regnamespace('pglock') IS NOT NULL`).Scan(&there)
+		if err != nil || there != (i == 0) {
+			t.Errorf("after\n%s\nthe schema is there: %v, %v", command, there, err)
+		}
+	}
+	if len(commands) != 2 {
+		t.Errorf("the page has the commands %q, want one to make the schema and one to remove it", commands)
+	}
+}
+
 func execute(t *testing.T, conn *pgx.Conn, script string) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), script, pgx.QueryExecModeSimpleProtocol); err != nil {

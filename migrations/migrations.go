@@ -80,8 +80,8 @@ func Up[D Database](ctx context.Context, database D, opts ...Option) error {
 	return run(ctx, database, opts, session.up)
 }
 
-// Down removes the schema with every lock and fence in it. The roles stay if another database uses them. It refuses
-// with ErrGuarded while tables are guarded: drop the guards first.
+// Down removes the schema with every lock and fence in it. The roles go with all memberships, unless another database
+// uses them or the user may not drop them. It refuses with ErrGuarded while tables are guarded: drop the guards first.
 //
 // Errors: those of Up, and ErrGuarded.
 func Down[D Database](ctx context.Context, database D, opts ...Option) error {

@@ -94,6 +94,15 @@ func TestDownLeavesNothing(t *testing.T) {
 		version != 42 {
 		t.Errorf("the application's own migrations stand at %d, %v", version, err)
 	}
+	mustUp(t, server.URL())
+	execute(t, conn, "CREATE ROLE app IN ROLE pglock_user, pglock_admin")
+	mustDown(t, server.URL())
+	mustUp(t, server.URL())
+	var member bool
+	err = conn.QueryRow(t.Context(), "SELECT pg_has_role('app', 'pglock_user', 'MEMBER')").Scan(&member)
+	if err != nil || member {
+		t.Errorf("a member of roles that were dropped and made again is a member: %v, %v", member, err)
+	}
 }
 
 func TestSchemaThatWasThereBeforeUpStaysWithWhatIsInIt(t *testing.T) {

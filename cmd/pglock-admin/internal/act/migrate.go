@@ -33,7 +33,10 @@ func NewMigrate(o *cli.Options) *cobra.Command {
 		Use:   "down --yes",
 		Short: "Remove the schema with every lock and fence in it",
 		Long: `Delete the schema's tables and functions, with every lock, every fence and the history. Tokens then begin again at 1.
-It refuses while a table is guarded, and leaves alone what others have made in the schema.`,
+It refuses while a table is guarded, and leaves alone what others have made in the schema.
+
+The roles pglock_user and pglock_admin go with all memberships, unless another database uses them or you may not drop
+them. After a later migrate up, grant them again.`,
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes {
