@@ -189,7 +189,7 @@ func TestAUserWithTheRightsOfThePageMayLookAndDoNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(page), "CREATE ROLE oncall LOGIN;\n")
+	_, rest, _ := strings.Cut(string(page), "CREATE ROLE viewer LOGIN;\n")
 	grants, _, found := strings.Cut(rest, "```")
 	if !found {
 		t.Fatal("the page has no such user")
@@ -198,7 +198,7 @@ func TestAUserWithTheRightsOfThePageMayLookAndDoNothingElse(t *testing.T) {
 	lease := hold(t, db, "worker", "a")
 	user := asUser(t, db, "")
 	name := pgx.Identifier{db.Name() + "_user"}.Sanitize()
-	execute(t, db, strings.ReplaceAll(grants, "oncall", name))
+	execute(t, db, strings.ReplaceAll(grants, "viewer", name))
 	defer execute(t, db, "DROP OWNED BY "+name)
 	for _, command := range []string{"list", "list --order age", "show a", "why a", "why", "waiters",
 		"waiters --order age", "sessions", "fences", "fences --order age", "doctor"} {

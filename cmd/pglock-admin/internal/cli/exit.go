@@ -31,7 +31,7 @@ const ExitCodesHelp = `Exit codes:
     1  failed
     2  the command line or an argument is wrong; nothing was done
     3  the lock does not exist or is not held, or the table is not guarded
-    4  the server cannot be reached, does not answer in time, has no such database, or is a standby
+    4  the server is away or too slow, lacks the database, or is a standby where the command needs the primary
     5  the schema is missing, older or newer than this program needs, or marked dirty
     6  the database refuses the user, or the user lacks a right
     7  doctor --strict or verify found something that needs attention
