@@ -163,7 +163,7 @@ func (r *runner) learn(event minder.Event) error {
 func (r *runner) mindless() error {
 	if r.pid != 0 {
 		_ = syscall.Kill(-r.pid, syscall.SIGKILL) // none may be left
-		r.outlives = !r.awaitEnd()
+		r.outlives = !awaitEnd(func() bool { return minder.Gone(r.pid) }, r.lease.Deadline())
 	}
 	if r.overdue {
 		return r.lost(r.lease.Err())
@@ -172,12 +172,14 @@ func (r *runner) mindless() error {
 		"the process that minds COMMAND has ended; %s", r.fate())
 }
 
-// awaitEnd waits until a group that was killed has ended, but for no longer than the lease would last without a
-// renewal. The kernel takes a moment, and run may not kill what belongs to another user.
-func (r *runner) awaitEnd() bool {
+// awaitEnd waits until a group that was killed is gone: while the lease would last without a renewal, and if it has
+// ended, for as long as the kernel may take. run may not kill what belongs to another user.
+func awaitEnd(gone func() bool, deadline time.Time) bool {
 	const longest = 100 * time.Millisecond
-	deadline := r.lease.Deadline()
-	for pause := time.Millisecond; !minder.Gone(r.pid); pause = min(2*pause, longest) {
+	if soonest := time.Now().Add(minderPatience); deadline.Before(soonest) {
+		deadline = soonest
+	}
+	for pause := time.Millisecond; !gone(); pause = min(2*pause, longest) {
 		if !time.Now().Before(deadline) {
 			return false
 		}
