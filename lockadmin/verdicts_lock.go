@@ -247,17 +247,40 @@ func (l *look) guardVerdict() {
 			"the right, and why.",
 			Effect: "Nobody else can make triggers on the table any more. Those that are there stay."})
 	}
+	if hasNoKey(g) {
+		if v.IfNothing = "Nobody can write a row whose key cannot be read, not even a holder."; strings.Contains(
+			g.Problem, "; ") {
+			v.IfNothing += " What else the guard lacks lets others in."
+		}
+		v.Steps = append(v.Steps, guardStep("guard drop "+shown.Argument(g.Table)+" --yes", Step{
+			Do: "Drop the guard, as the table's owner: by that column it cannot be made again.",
+			Effect: "It waits for open transactions that have read or written the table. Until there is another " +
+				"guard, programs without the lock may write to the table."}),
+			Step{Do: "Then put the table under guard by another key: guard add TABLE --key COLUMN."})
+		l.add(v)
+		return
+	}
 	command := say("guard add %s --resource %s", shown.Argument(g.Table), shown.Argument(g.Resource))
 	if g.Key != "" {
 		command += " --key " + shown.Argument(g.Key)
 	}
-	step := Step{Do: "Put the table under guard again, as its owner.", Effect: "Adds what is missing and replaces " +
-		"what is not as it was made. It waits for open writes."}
-	if shown.AllPrint(command) {
-		step.Run, step.Command = RunAdmin, command
-	}
-	v.Steps = append(v.Steps, step)
+	v.Steps = append(v.Steps, guardStep(command, Step{Do: "Put the table under guard again, as its owner.",
+		Effect: "Adds what is missing and replaces what is not as it was made. It waits for open writes."}))
 	l.add(v)
+}
+
+// hasNoKey tells of a guard whose key column is gone, or can be a key no more: guard add refuses it.
+func hasNoKey(g BrokenGuard) bool {
+	return g.Key != "" && (strings.Contains(g.Problem, " has no column ") ||
+		strings.Contains(g.Problem, ": drop the guard"))
+}
+
+// guardStep has the command if that can be shown as it is.
+func guardStep(command string, s Step) Step {
+	if shown.AllPrint(command) {
+		s.Run, s.Command = RunAdmin, command
+	}
+	return s
 }
 
 func (l *look) pastVerdicts() {

@@ -4117,7 +4117,8 @@ AS $$
 $$;
 
 -- list_guards lists the guards of the database: one row for each table that was put under guard, including its
--- partitions and children. problem says what is wrong; guard_table, called again, mends it. It locks nothing.
+-- partitions and children. problem says what is wrong; guard_table, called again, mends it, but not a key column that
+-- is gone or can be none. It locks nothing.
 CREATE FUNCTION list_guards()
 RETURNS TABLE (table_name text, resource text, key_column text, covered int, problem text)
 LANGUAGE sql STABLE SET search_path FROM CURRENT SET jit = off

@@ -106,8 +106,8 @@ func drawGuards(w *cli.Page, o *cli.Options, v GuardsView) {
 			fmt.Fprint(w, "\nWhere others may make triggers, run the REVOKE first, as the table's owner.\n")
 		}
 		if slices.ContainsFunc(gaps, func(g GuardView) bool { return strings.Contains(g.Problem, "column ") }) {
-			fmt.Fprint(w, "\nWhere a key column is gone or has a type that cannot be a key, replace the\nguard: "+
-				"guard drop, then guard add.\n")
+			fmt.Fprint(w, "\nWhere a key column is gone or can be a key no more, replace the\nguard: "+
+				"guard drop, then guard add with another key.\n")
 		}
 	}
 }
