@@ -1,7 +1,6 @@
 package lockadmin
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/pglock-dev/pglock/internal/lists"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
-	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -33,7 +31,7 @@ func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
 	if err := refuse.Text("name", name, pglock.MaxNameBytes); err != nil {
 		return Explanation{}, err
 	}
-	l, err := a.explained(ctx, name)
+	l, err := a.explained(ctx, name, new(past))
 	if protocol.LockedOut(err) {
 		err = l.readTables(ctx, a)
 	}
@@ -53,6 +51,8 @@ type look struct {
 	readers int         // that live and wait behind the first in the queue
 	tables  []tableLock // who keeps them closed
 	leases  []pglock.LockInfo
+	past    *past       // of all looks of the same call
+	history []tableLock // who has locked the history, if the next grant needs it
 }
 
 func (a *Admin) look(name string) *look {
@@ -61,8 +61,9 @@ func (a *Admin) look(name string) *look {
 }
 
 // explained looks at one lock, in a transaction of its own: an older snapshot would make renewals look late.
-func (a *Admin) explained(ctx context.Context, name string) (*look, error) {
+func (a *Admin) explained(ctx context.Context, name string, p *past) (*look, error) {
 	l := a.look(name)
+	l.past = p
 	return l, l.in(ctx, a, func(r *reader) { l.read(r, a) })
 }
 
@@ -81,10 +82,8 @@ func (l *look) in(ctx context.Context, a *Admin, read func(*reader)) error {
 func (l *look) tablesOf(r *reader) {
 	l.closed, l.State, l.At = true, LockHidden, r.at
 	l.Standby = firstOrNil(rows(r, protocol.Replayed, nil, scanStandby))
-	l.tables = slices.DeleteFunc(rows(r, protocol.TableLocks, []any{l.schema}, scanTableLock), func(t tableLock) bool {
-		return t.table == "events" // no lock hangs because of its history
-	})
-	slices.SortStableFunc(l.tables, func(a, b tableLock) int { return cmp.Compare(b.Transaction, a.Transaction) })
+	l.tables = l.lockers(r, closedToReaders, "locks", "sessions", "waiters", "subtrees", "fences", "receipts",
+		"done_keys", "installation", "spent_grants") // whoever has locked events alone does not close the others
 }
 
 func (l *look) read(r *reader, a *Admin) {
@@ -100,6 +99,7 @@ func (l *look) read(r *reader, a *Admin) {
 	}
 	for _, read := range []func(*reader, *protocol.Queries){
 		l.readProcesses, l.readHolders, l.readQueue, l.readTree, l.readHandOvers, l.readWaits, l.readEvents,
+		l.readHistoryLocks,
 	} {
 		if r.err == nil { // else what was found until then is all that is known
 			read(r, q)
@@ -230,23 +230,13 @@ func (l *look) readHandOvers(r *reader, q *protocol.Queries) {
 	if l.Queue.HandedPast = granted > first.Ticket; !l.Queue.HandedPast {
 		return
 	}
-	r.history(func(r *reader) { // readEvents says so otherwise
+	l.ofHistory(r, func(r *reader) { // readEvents says so otherwise
 		var n int
 		var all bool
 		if r.row(q.HandOvers, []any{l.Lock, protocol.Timestamp(first.Since)}, &n, &all); all {
 			l.Queue.HandOvers = &n
 		}
 	})
-}
-
-func (l *look) readEvents(r *reader, q *protocol.Queries) {
-	kinds := shown.Words([]EventKind{EventTakeover, EventBreak})
-	unseen := r.history(func(r *reader) {
-		l.Events = rows(r, q.History, []any{l.Lock, eventsRead, nil, kinds, nil, nil}, scanEntry)
-	})
-	if unseen != "" {
-		l.Unseen = append(l.Unseen, unseen)
-	}
 }
 
 func scanBrokenGuard(r pgx.Rows) (g BrokenGuard, err error) {
@@ -258,18 +248,4 @@ func scanWait(r pgx.Rows) (w Wait, err error) {
 	err = r.Scan(&w.Holds, &w.Waiter, &w.Session, &w.SameOwner, &w.Ticket, &w.For, micros(&w.Waiting),
 		null(&w.Holder), null(&w.HolderSession), null(&w.Token), null(&w.By))
 	return w, err
-}
-
-// tableLock is somebody who keeps readers from a table of pglock.
-type tableLock struct {
-	Backend
-	table    string
-	waitsFor []int // processes, while it does not have the lock yet
-}
-
-func scanTableLock(r pgx.Rows) (t tableLock, err error) {
-	err = r.Scan(&t.table, null(&t.PID), null(&t.Prepared), null(&t.User), null(&t.Application), null(&t.State),
-		micros(&t.Transaction), null(&t.Statement), micros(&t.InState), &t.waitsFor)
-	t.Query, t.Hidden, t.MayEnd = t.InState, t.State == "" && t.Prepared == "", true
-	return t, err
 }

@@ -134,6 +134,7 @@ const (
 	whyAnotherSchema   = "another schema"   // another schema has this lock
 	whyStandby         = "standby"          // a standby cannot say how the lock is now
 	whyTable           = "table"            // somebody has locked a whole table of pglock
+	whyHistory         = "history"          // somebody has locked the history, which the next grant needs
 )
 
 // BrokenGuard is a guarded table whose guard is not as it was made: a write without a fence may reach it.

@@ -82,10 +82,10 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 		o = Overview{At: r.at, Locks: []Summary{}, Busy: found.queues, Held: found.held, Known: found.known,
 			Partly: found.partly, Standby: found.standby}
 	})
-	looked := 0
+	looked, p := 0, new(past)
 	for ; err == nil && looked < len(found.names) && len(o.Locks) < limit; looked++ {
 		var l *look
-		if l, err = a.explained(ctx, found.names[looked]); err == nil {
+		if l, err = a.explained(ctx, found.names[looked], p); err == nil {
 			o.note(l)
 		}
 	}
@@ -146,7 +146,7 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	ill := make(map[string]Summary)
+	ill, p := make(map[string]Summary), new(past)
 	for some := range slices.Chunk(names, overviewMost) { // no more can be suspect than are named
 		var found suspected
 		err := a.read(ctx, func(r *reader) { found = a.suspects(r, some, overviewMost) })
@@ -160,7 +160,7 @@ func (a *Admin) Summaries(ctx context.Context, leases []pglock.LockInfo) ([]Summ
 			s := Summary{Lock: found.names[n], Hidden: true}
 			if len(ill) < summariesLooked {
 				var l *look
-				if l, err = a.explained(ctx, s.Lock); err == nil {
+				if l, err = a.explained(ctx, s.Lock, p); err == nil {
 					s = l.summary()
 				}
 			}
@@ -242,6 +242,7 @@ var inWords = map[string]string{
 	whyAnotherSchema:   "it is in another schema",
 	whyStandby:         "the primary alone knows",
 	whyTable:           "a table of pglock is locked",
+	whyHistory:         "somebody has locked the history",
 }
 
 // suspected are locks that may not be well.

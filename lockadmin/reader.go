@@ -1,7 +1,6 @@
 package lockadmin
 
 import (
-	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -83,22 +82,4 @@ func (r *reader) apart(f func(*reader)) error {
 	inner := &reader{ctx: r.ctx, tx: tx, at: r.at}
 	f(inner)
 	return inner.err
-}
-
-// history lets f read the history, and says why it could not: that takes a right, and no look waits for somebody who
-// has locked its table, as no lock does.
-func (r *reader) history(f func(*reader)) (unseen string) {
-	err := r.apart(func(r *reader) {
-		var now time.Time
-		r.row(protocol.LookBriefly, []any{millis(historyPatience), millis(longestLook)}, moment(&now))
-		f(r)
-	})
-	switch {
-	case protocol.State(err) == "42501":
-		return "the history of takeovers and breaks: you need the role pglock_admin"
-	case protocol.LockedOut(err):
-		return "the history of takeovers and breaks: somebody has locked its table"
-	}
-	r.err = cmp.Or(r.err, err)
-	return ""
 }

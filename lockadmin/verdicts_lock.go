@@ -124,6 +124,9 @@ func (l *look) freeVerdicts() {
 		return
 	}
 	last := l.Last
+	if l.historyVerdict(last.ExpiresAt) {
+		return
+	}
 	v := Verdict{Kind: whyFree, Severity: SeverityOK, Who: last.Holder}
 	switch ended := last.EndedAt; {
 	case ended.IsZero() && last.ExpiresAt.IsZero(): // its row was made by somebody who waited or watched
@@ -197,6 +200,9 @@ func (l *look) betweenVerdict() {
 		waitWord(l.alive()))
 	v.Because = "That takes a moment, up to about a second after a lease that has run out."
 	v.Steps = []Step{again("Look again.", l.Lock)}
+	if l.historyVerdict(over) {
+		return
+	}
 	if since > 3*time.Second {
 		v.Kind, v.Severity = whyTurn, SeverityStuck
 		v.Text = say("Nobody has held %s for %s, although %s for it. It is the turn of %s, which does not take it.",
@@ -326,43 +332,4 @@ func (l *look) pastVerdicts() {
 				"use a longer TTL."}}
 		l.add(v)
 	}
-}
-
-// processes names some processes of the server.
-func processes(pids []int) string {
-	var all []string
-	for _, pid := range pids[:min(3, len(pids))] {
-		all = append(all, say("process %d", pid))
-	}
-	return strings.Join(all, ", ")
-}
-
-func (l *look) tableVerdict() {
-	v := Verdict{Kind: whyTable, Severity: SeverityStuck}
-	v.Text = say("Nobody can read the tables of pglock: no answer within %s.", patience)
-	v.Because = "The one who has locked them cannot be seen any more."
-	v.Steps = []Step{again("Look again.", l.Lock)}
-	if len(l.tables) > 0 {
-		t := l.tables[0]
-		b := t.Backend
-		v.Who, v.Since = process(b), l.since(b.Transaction)
-		v.Text = say("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b), t.table)
-		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock " +
-			"so. " + does(b)
-		v.Statement = statement(b)
-		v.Steps = l.endProcess(b)
-		if len(t.waitsFor) > 0 {
-			v.Text = say("Nobody can use any lock: %s wants to lock the whole table %s of pglock, and everybody "+
-				"queues behind it. It waits itself, for %s.", about(b), t.table, processes(t.waitsFor))
-			v.Steps = nil
-			for _, pid := range t.waitsFor {
-				v.Steps = append(v.Steps, terminate("End the connection of process %d, which is in the way.",
-					Backend{PID: pid, MayEnd: true}, "Rolls its transaction back: what it has not committed is lost."))
-			}
-			v.Steps = append(v.Steps, terminate("Or end that of process %d: then everybody else goes on.", b, ""))
-		}
-		l.Processes = []Backend{b}
-	}
-	v.IfNothing = "Every grant, renewal and release waits. Holders lose their leases when these run out."
-	l.add(v)
 }

@@ -249,7 +249,15 @@ func (l *look) rowVerdicts() {
 		}
 		v.Because = "Sure: the row names the transaction. Programs that use pglock hold this row for milliseconds; " +
 			"so this is a person or a script. " + does(b)
-		v.Statement = statement(b)
+		cause := b
+		if ends, between := l.roots(b); len(ends) > 0 { // it may be a grant that waits
+			cause = ends[0]
+			v.Who = process(cause)
+			v.Text += " It waits itself" + forWhat(b) + atTheEnd(ends, between)
+			v.Because = say("Sure: the row names the transaction, and pg_blocking_pids says who waits for whom. About "+
+				"%s: %s", process(cause), does(cause))
+		}
+		v.Statement = statement(cause)
 		switch {
 		case l.State != LockHeld:
 			v.IfNothing = say("Nobody gets %s until that transaction ends.", l.lock())
@@ -263,7 +271,7 @@ func (l *look) rowVerdicts() {
 			v.IfNothing = say("The holder probably cannot renew. Then its lease ends in %s, and after that nobody "+
 				"gets the lock until that transaction ends.", l.Holders[0].Remaining)
 		}
-		v.Steps = append(l.endProcess(b), Step{Do: "Do not break the lock: a break would wait for the same row."})
+		v.Steps = append(l.endProcess(cause), Step{Do: "Do not break the lock: a break would wait for the same row."})
 		l.add(v)
 	}
 }

@@ -89,8 +89,9 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 		AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname OPERATOR(pg_catalog.=) 'fencing_token_seq')
 	ORDER BY 2 NULLS LAST, 3 DESC, 1 LIMIT 20`
 
-// TableLocks tells who keeps readers from the tables of a schema: the process or the prepared transaction, its table,
-// what pg_stat_activity shows of it, and whom it waits for itself: everybody else queues behind it then.
+// TableLocks tells who has locked one of some tables of a schema in one of some modes, or wants to: the process or the
+// prepared transaction, its table, what pg_stat_activity shows of it, and whom it waits for itself: everybody else
+// queues behind it then.
 const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::pg_catalog.text, k.pid, p.gid,
 		coalesce(a.usename, p.owner)::pg_catalog.text, a.application_name, a.state,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.xact_start, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
@@ -105,8 +106,8 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 		LEFT JOIN pg_catalog.pg_locks u ON k.pid IS NULL AND u.pid IS NULL AND u.transactionid IS NOT NULL
 			AND u.virtualtransaction OPERATOR(pg_catalog.=) k.virtualtransaction
 		LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction OPERATOR(pg_catalog.=) u.transactionid
-	WHERE c.relname OPERATOR(pg_catalog.=) ANY ('{locks,sessions,waiters,subtrees,fences,receipts,done_keys,events,installation,spent_grants}')
-		AND k.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' AND k.locktype OPERATOR(pg_catalog.=) 'relation'
+	WHERE c.relname OPERATOR(pg_catalog.=) ANY ($2::pg_catalog.text[]) AND k.mode OPERATOR(pg_catalog.=) ANY ($3::pg_catalog.text[])
+		AND k.locktype OPERATOR(pg_catalog.=) 'relation'
 	ORDER BY k.virtualtransaction, k.pid, k.granted, p.gid, c.relkind DESC, c.relname LIMIT 20`
 
 // The statements of prune, each in its own transaction. PostgreSQL 14 reads no interval of more than 2^31 seconds or

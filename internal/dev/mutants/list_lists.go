@@ -114,6 +114,15 @@ var ofLists = []mutant{
 	{"why: a history without hand-overs says how many there were", []edit{
 		{"lockadmin/explain.go", "&n, &all); all {", "&n, &all); true {"},
 	}, administration, "^TestExplainSaysThatTheLockIsHanded"},
+	{"why: the next in the queue is to blame for a history that is locked", []edit{
+		{"lockadmin/verdicts_table.go", "if n < 0 || since", "if n < 1 || since"},
+	}, administration, "^TestExplainNamesWhoeverKeepsTheHistory"},
+	{"why: a grant that waits is to be ended", []edit{
+		{"lockadmin/verdicts_server.go", "\t\t\tcause = ends[0]\n", ""},
+	}, administration, "^TestExplainNamesWhoeverKeepsThose"},
+	{"each look at a lock waits for a history that is locked", []edit{
+		{"lockadmin/explain_closed.go", "past{closed: true", "past{closed: false"},
+	}, administration, "^TestALookAtManyLocks"},
 	{"why: a lock that is well takes a screen", []edit{
 		{"cmd/pglock-admin/internal/explain/why_screen.go", "\tif IsWell(e) {\n", "\tif false {\n"},
 	}, command, "^TestWhyTakesThreeLines"},

@@ -155,12 +155,12 @@ func breakLock(o *cli.Options, cmd *cobra.Command, b breaking) error {
 func breakFailed(o *cli.Options, err error, why, see string) error {
 	switch {
 	case cli.StateOf(err) == "57014": // the server undid it
-		return cli.Errorf(cli.ExitFailure, why+", which names that transaction's process and how to end it\n"+
+		return cli.Errorf(cli.ExitFailure, why+", which names that transaction's process\n"+
 			"  If it names none: psql -c 'SELECT 1' shows whether the server hangs", "nothing was broken within %s "+
 			"(--timeout): a transaction keeps the lease from being broken until it ends", shown.Duration(o.Timeout))
 	case errors.Is(err, context.DeadlineExceeded): // in the way of the break, or of its COMMIT, which is not undone
 		return UnknownBreak(err, see+"\n  If it was not: "+why+", which names the process of a transaction in "+
-			"the way, and how to end it\n  If it names none: psql -c 'SELECT 1' shows whether the server hangs")
+			"the way\n  If it names none: psql -c 'SELECT 1' shows whether the server hangs")
 	case UnknownOutcome(err):
 		return UnknownBreak(err, see)
 	}

@@ -1,0 +1,101 @@
+package lockadmin
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/shown"
+)
+
+// tableLock is somebody who keeps others from a table of pglock.
+type tableLock struct {
+	Backend
+	table    string
+	waitsFor []int // processes, while it does not have the lock yet
+}
+
+func scanTableLock(r pgx.Rows) (t tableLock, err error) {
+	err = r.Scan(&t.table, null(&t.PID), null(&t.Prepared), null(&t.User), null(&t.Application), null(&t.State),
+		micros(&t.Transaction), null(&t.Statement), micros(&t.InState), &t.waitsFor)
+	t.Query, t.Hidden, t.MayEnd = t.InState, t.State == "" && t.Prepared == "", true
+	return t, err
+}
+
+// The modes of a lock on a table that keep others from reading it, and from writing to it.
+var (
+	closedToReaders = []string{"AccessExclusiveLock"}
+	closedToWriters = append([]string{"ExclusiveLock", "ShareRowExclusiveLock", "ShareLock"}, closedToReaders...)
+)
+
+// lockers reads who has locked tables of pglock in some modes, the oldest transaction first.
+func (l *look) lockers(r *reader, modes []string, tables ...string) []tableLock {
+	found := rows(r, protocol.TableLocks, []any{l.schema, tables, modes}, scanTableLock)
+	slices.SortStableFunc(found, func(a, b tableLock) int { return cmp.Compare(b.Transaction, a.Transaction) })
+	return found
+}
+
+// past is what the looks of one call know of the history: when one has found it locked, no other waits for it.
+type past struct {
+	closed bool
+	by     []tableLock // who has locked it, as it was then
+}
+
+// ofHistory lets f read the history, and says why it could not: that takes a right, and somebody may have locked its
+// table, for which a look waits no longer than a renewal does.
+func (l *look) ofHistory(r *reader, f func(*reader)) (unseen string) {
+	const what = "the history of takeovers and breaks: "
+	if !l.past.closed {
+		err := r.apart(func(r *reader) {
+			r.row(protocol.LookBriefly, []any{millis(historyPatience), millis(longestLook)}, moment(&r.at))
+			f(r)
+		})
+		switch {
+		case protocol.State(err) == "42501":
+			return what + "you need the role pglock_admin"
+		case !protocol.LockedOut(err):
+			r.err = cmp.Or(r.err, err)
+			return ""
+		}
+		*l.past = past{closed: true, by: l.lockers(r, closedToReaders, "events")}
+	}
+	unseen = what + "somebody has locked its table"
+	if len(l.past.by) > 0 {
+		t := l.past.by[0]
+		if unseen += ": " + about(t.Backend); len(t.waitsFor) > 0 {
+			unseen = what + say("somebody wants to lock its table: %s, which waits for %s", about(t.Backend),
+				processes(t.waitsFor))
+		}
+		unseen += "; a break waits for that, too"
+	}
+	return unseen
+}
+
+func (l *look) readEvents(r *reader, q *protocol.Queries) {
+	kinds := shown.Words([]EventKind{EventTakeover, EventBreak})
+	unseen := l.ofHistory(r, func(r *reader) {
+		l.Events = rows(r, q.History, []any{l.Lock, eventsRead, nil, kinds, nil, nil}, scanEntry)
+	})
+	if unseen != "" {
+		l.Unseen = append(l.Unseen, unseen)
+	}
+}
+
+// readHistoryLocks reads who has locked the history, if the next grant needs it. Everybody may know that.
+func (l *look) readHistoryLocks(r *reader, _ *protocol.Queries) {
+	switch {
+	case l.Standby != nil || !l.ranOut():
+	case l.past.closed:
+		l.history = l.past.by
+	default:
+		l.history = l.lockers(r, closedToWriters, "events")
+	}
+}
+
+// ranOut reports whether nobody holds the lock, and its last lease ran out: the next grant waits for its entry in the
+// history.
+func (l *look) ranOut() bool {
+	return l.State == LockFree && l.Last != nil && l.Last.EndedAt.IsZero() && !l.Last.ExpiresAt.IsZero()
+}

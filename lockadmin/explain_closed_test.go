@@ -1,0 +1,205 @@
+package lockadmin_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// openly runs statements in a transaction that stays open, and returns the process of the server that has it.
+func openly(t *testing.T, db *pgtest.DB, statements ...string) (conn *pgx.Conn, pid uint32) {
+	t.Helper()
+	conn = db.Conn(t)
+	for _, sql := range append([]string{"BEGIN"}, statements...) {
+		execute(t, conn, sql)
+	}
+	return conn, conn.PgConn().PID()
+}
+
+// behind begins a statement that waits for somebody, and waits until it does.
+func behind(t *testing.T, db *pgtest.DB, conn *pgx.Conn, sql string) {
+	t.Helper()
+	wg := pgtest.Group(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	wg.Go(func() { _, _ = conn.Exec(ctx, sql) }) // its end is the test's
+	look := db.Conn(t)
+	pgtest.Eventually(t, "it waits", func() bool {
+		var waits bool
+		err := look.QueryRow(t.Context(), "SELECT cardinality(pg_blocking_pids($1)) > 0",
+			conn.PgConn().PID()).Scan(&waits)
+		return err == nil && waits
+	})
+}
+
+// A grant over a lease that ran out needs its entry in the history. One over a lease that was released does not.
+func TestExplainNamesWhoeverKeepsTheHistoryFromTheNextGrant(t *testing.T) {
+	t.Parallel()
+	const ranOut, released = "clock_timestamp() - interval '10 s'", "'-infinity'"
+	for what, c := range map[string]struct {
+		lock    string // what somebody does with the history
+		expires string
+		waits   bool // somebody waits for the lock
+		kind    string
+		grave   lockadmin.Severity
+	}{
+		"locked":                {"LOCK TABLE pglock.events", ranOut, true, "history", "stuck"},
+		"open to readers alone": {"LOCK TABLE pglock.events IN SHARE MODE", ranOut, true, "history", "stuck"},
+		"nobody waits":          {"LOCK TABLE pglock.events", ranOut, false, "history", "warning"},
+		"released":              {"LOCK TABLE pglock.events", released, true, "turn", "stuck"},
+		"read":                  {"LOCK TABLE pglock.events IN ROW EXCLUSIVE MODE", ranOut, true, "turn", "stuck"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			conn := db.Conn(t)
+			admin := newAdmin(t, db.Pool(t))
+			for n, wait := range []bool{false, c.waits} {
+				if n == 0 || wait {
+					execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), $1,
+						'1 h', p_wait => $2, p_session_ttl => '1 h')`, fmt.Sprint("app-", n+1), wait)
+				}
+			}
+			execute(t, conn, `UPDATE pglock.locks SET acquired_at = acquired_at - interval '1 h',
+				renewed_at = renewed_at - interval '1 h', ended_at = clock_timestamp() - interval '10 s',
+				expires_at = `+c.expires)
+			_, pid := openly(t, db, c.lock)
+			pgtest.Eventually(t, "the transaction is older than a moment", func() bool {
+				var old bool
+				err := conn.QueryRow(t.Context(), `SELECT clock_timestamp() - xact_start > '1500 ms'
+					FROM pg_stat_activity WHERE pid = $1`, pid).Scan(&old)
+				return err == nil && old
+			})
+			e, err := admin.Explain(t.Context(), "report")
+			if err != nil {
+				t.Fatal(err)
+			}
+			v := e.Verdicts[0]
+			if v.Kind != c.kind || v.Severity != c.grave {
+				t.Errorf("%s, %s, want %s, %s: %s", v.Kind, v.Severity, c.kind, c.grave, v.Text)
+			}
+			named := strings.Contains(v.Text, fmt.Sprintf("server process %d ", pid)) &&
+				v.Steps[len(v.Steps)-1].Command == fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid)
+			if named != (c.kind == "history") {
+				t.Errorf("%s: %+v", v.Text, v.Steps)
+			}
+		})
+	}
+}
+
+// Somebody may want to lock the history, and wait for others: those are in the way.
+func TestExplainNamesThoseWhoKeepWhoeverWantsToLockTheHistory(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')`)
+	execute(t, conn, `UPDATE pglock.locks SET acquired_at = acquired_at - interval '1 h',
+		renewed_at = renewed_at - interval '1 h', expires_at = clock_timestamp() - interval '10 s'`)
+	_, reader := openly(t, db, "LOCK TABLE pglock.events IN ACCESS SHARE MODE")
+	wants, pid := openly(t, db)
+	behind(t, db, wants, "LOCK TABLE pglock.events")
+	pgtest.Eventually(t, "who is in the way is named", func() bool {
+		e, err := admin.Explain(t.Context(), "report")
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := e.Verdicts[0]
+		return v.Kind == "history" && strings.Contains(v.Text, fmt.Sprintf("server process %d ", pid)) &&
+			strings.Contains(v.Text, fmt.Sprintf("It waits itself, for process %d.", reader)) &&
+			v.Steps[0].Command == fmt.Sprintf("SELECT pg_terminate_backend(%d)", reader)
+	})
+}
+
+// A grant that waits for the history has locked the lock's row meanwhile. Whoever it waits for is to blame.
+func TestExplainNamesWhoeverKeepsThoseWhoHaveLockedTheRow(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'app-1', '1 h')`)
+	_, pid := openly(t, db, "LOCK TABLE pglock.events")
+	grants, other := openly(t, db, "SELECT FROM pglock.locks WHERE name = 'report' FOR UPDATE")
+	behind(t, db, grants, "LOCK TABLE pglock.events IN ROW EXCLUSIVE MODE")
+	var e lockadmin.Explanation
+	pgtest.Eventually(t, "the row is found locked", func() bool {
+		var err error
+		if e, err = admin.Explain(t.Context(), "report"); err != nil {
+			t.Fatal(err)
+		}
+		return e.Verdicts[0].Kind == "row"
+	})
+	v := e.Verdicts[0]
+	if !strings.Contains(v.Text, fmt.Sprintf("server process %d ", other)) || !strings.Contains(v.Text,
+		fmt.Sprintf("It waits itself for table pglock.events: server process %d ", pid)) ||
+		strings.Contains(v.Because, "a person or a script") {
+		t.Errorf("%s %s", v.Text, v.Because)
+	}
+	for _, s := range v.Steps {
+		if strings.Contains(s.Command, fmt.Sprint(other)) {
+			t.Errorf("whoever waits is to be ended: %+v", s)
+		}
+	}
+	if !strings.HasPrefix(v.Who, fmt.Sprintf("process %d", pid)) {
+		t.Errorf("the cause is %s, want process %d", v.Who, pid)
+	}
+}
+
+// pastLooks counts the statements that read the history.
+type pastLooks struct{ n atomic.Int64 }
+
+func (p *pastLooks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(q.SQL, "list_history(") {
+		p.n.Add(1)
+	}
+	return ctx
+}
+
+func (p *pastLooks) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// However many locks are looked at, one look waits for whoever has locked the history, and all know of it.
+func TestALookAtManyLocksWaitsForTheHistoryOnce(t *testing.T) {
+	t.Parallel()
+	const many = 60
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	var past pastLooks
+	admin := newAdmin(t, db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &past }))
+	execute(t, conn,
+		`INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
+		SELECT 'a' || n, n, gen_random_uuid(), gen_random_uuid(), 'ailing', '1 h', now() - interval '50 min',
+			now() - interval '50 min', now() + interval '10 min' FROM generate_series(1, $1::int) n`, many)
+	_, pid := openly(t, db, "LOCK TABLE pglock.events")
+	began := time.Now()
+	all, err := admin.Overview(t.Context(), many)
+	if err != nil || len(all.Locks) != many {
+		t.Fatalf("%d locks, %v", len(all.Locks), err)
+	}
+	if n := past.n.Swap(0); n != 1 {
+		t.Errorf("the overview asked for the history %d times, want once", n)
+	}
+	if len(all.Unseen) != 1 || !strings.Contains(all.Unseen[0], fmt.Sprintf("server process %d ", pid)) {
+		t.Errorf("unseen: %q", all.Unseen)
+	}
+	var leases []pglock.LockInfo
+	for _, s := range all.Locks {
+		leases = append(leases, pglock.LockInfo{Name: s.Lock, Held: true})
+	}
+	if _, err := admin.Summaries(t.Context(), leases); err != nil {
+		t.Fatal(err)
+	}
+	if n := past.n.Load(); n != 1 {
+		t.Errorf("the summaries asked for the history %d times, want once", n)
+	}
+	t.Logf("both took %v", time.Since(began))
+}
