@@ -113,31 +113,50 @@ func TestTheOwnerOfASubtreeQueuesBehindNobodyBelow(t *testing.T) {
 }
 
 // A line of work queues below a subtree that another of its goroutines waits for. When it has the subtree it is granted
-// what lies below without its ticket. The ticket goes: nobody else would take it back or serve it any more.
+// what lies below without its ticket, once. The ticket goes: nobody else would take it back or serve it any more.
 func TestAGrantBelowItsOwnSubtreeLeavesNoTicket(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Database(t)
-	owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
-	line, outer, inner := uuid.New(), uuid.New(), uuid.New()
-	owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true", line)
-	before := other.mustSubtree(t, "t")
-	if a := owner.request(t, "acquire_lease", "t/b", inner, owned+", p_wait => true"); a.granted || a.ticket == 0 {
-		t.Fatalf("below another's subtree: %+v", a)
-	}
-	for range 2 {
-		owner.request(t, "acquire_subtree", "t", outer, owned)
-	}
-	other.mustEnd(t, before.grant)
-	if a := owner.request(t, "acquire_subtree", "t", outer, owned); !a.granted {
-		t.Fatalf("the subtree: %+v", a)
-	}
-	a := owner.request(t, "acquire_lease", "t/b", inner, owned+", p_wait => true")
-	if tickets := one[int](t, other, `SELECT count(*) FROM pglock.waiters`); !a.granted || tickets != 0 {
-		t.Errorf("below its own subtree: %+v, and %d tickets", a, tickets)
-	}
-	owner.mustEnd(t, a.grant)
-	if held := one[bool](t, other, `SELECT coalesce(bool_or(held), false) FROM pglock.get_lock('t/b')`); held {
-		t.Error("after its end the lease runs again")
+	for kind, inner := range map[string]struct{ function, mode string }{
+		"exclusive":      {"acquire_lease", ""},
+		"shared":         {"acquire_lease", ", p_mode => 'shared'"},
+		"a limit":        {"acquire_lease", ", p_mode => 'limit', p_capacity => 2"},
+		"shared subtree": {"acquire_subtree", ", p_mode => 'shared'"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			db := pgtest.Database(t)
+			owner, other := newPeer(t, db.URL()), newPeer(t, db.URL())
+			outer, id := uuid.New(), uuid.New()
+			owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true, p_wait => true", uuid.New())
+			before := other.mustSubtree(t, "t")
+			if a := owner.request(t, inner.function, "t/b", id, owned+inner.mode); a.granted || a.ticket == 0 {
+				t.Fatalf("below another's subtree: %+v", a)
+			}
+			for range 2 {
+				owner.request(t, "acquire_subtree", "t", outer, owned)
+			}
+			other.mustEnd(t, before.grant)
+			above := owner.request(t, "acquire_subtree", "t", outer, owned)
+			if !above.granted {
+				t.Fatalf("the subtree: %+v", above)
+			}
+			a := owner.request(t, inner.function, "t/b", id, owned+inner.mode)
+			if tickets := one[int](t, other, `SELECT count(*) FROM pglock.waiters`); !a.granted || tickets != 0 {
+				t.Errorf("below its own subtree: %+v, and %d tickets", a, tickets)
+			}
+			if leases := one[int](t, other, `SELECT count(*) FROM pglock.locks
+				WHERE grant_id = $1 AND expires_at > clock_timestamp()`, id.String()); leases != 1 {
+				t.Errorf("I6: %d leases of one request run, want 1", leases)
+			}
+			owner.mustEnd(t, a.grant)
+			if held := one[bool](t, other, `SELECT coalesce(bool_or(held), false) FROM pglock.get_lock('t/b')`); held {
+				t.Error("after its end the lease runs again")
+			}
+			owner.mustEnd(t, above.grant)
+			other.mustSubtree(t, "t/b/c")
+			if a := owner.request(t, "acquire_lease", "t/b/c/d", uuid.New(), owned+", p_mode => 'shared'"); a.granted {
+				t.Errorf("I1: %+v below another's exclusive subtree", a)
+			}
+		})
 	}
 }
 

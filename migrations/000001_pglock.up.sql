@@ -1568,6 +1568,8 @@ BEGIN
     nxt := next_waiter(p_head.name, upto);
     IF p_own THEN
       nxt := w; w := NULL;
+    ELSIF g.token IS NOT NULL AND nxt.grant_id = p_grant_id THEN   -- it had queued before it was own: once
+      upto := nxt.ticket;  CONTINUE;
     ELSIF nxt.ticket IS NULL THEN
       upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s WHERE (            -- nobody is drawing one
         SELECT q.ticket FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto ORDER BY 1 LIMIT 1) > 0));
@@ -1582,8 +1584,7 @@ BEGIN
       batch := claim(ARRAY[nxt], upto);
       IF batch IS NOT NULL THEN
         g := grant_head(g, nxt, coalesce(p_at, place_of(p_head.name)), above, p_head.expires_at > '-infinity',
-          GREATEST(upto, nxt.ticket));
-        exclusive := 1;
+          GREATEST(upto, nxt.ticket));  exclusive := 1;
       END IF;
     ELSE
       batch := NULL;  EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
@@ -1595,8 +1596,7 @@ BEGIN
       END IF;
       IF batch IS NOT NULL THEN
         g := grant_slots(g, batch, slots[1:pg_catalog.cardinality(batch)], above);
-        in_use := nxt.capacity;
-        above := g.tokens[pg_catalog.cardinality(batch)];
+        in_use := nxt.capacity;  above := g.tokens[pg_catalog.cardinality(batch)];
         shared := shared + CASE nxt.mode WHEN 'shared' THEN pg_catalog.cardinality(batch) ELSE 0 END;
         limited := limited + CASE nxt.mode WHEN 'limit' THEN pg_catalog.cardinality(batch) ELSE 0 END;
       END IF;

@@ -133,6 +133,9 @@ var ofSubtrees = []mutant{
 	{"subtree: whoever is granted a lock below its own keeps its ticket", []edit{
 		{schema, "IF g.token IS NOT NULL AND own THEN", "IF false THEN"},
 	}, integration, "^TestAGrantBelowItsOwn"},
+	{"I1 I6 subtree: whoever is granted a lock below its own is granted it by its ticket, too", []edit{
+		{schema, "ELSIF g.token IS NOT NULL AND nxt.grant_id = p_grant_id THEN", "ELSIF false THEN"},
+	}, integration, "^TestAGrantBelowItsOwn"},
 	{"subtree: its owner queues behind those who wait for it", []edit{
 		{schema, "take_head(w.name, own AND stays, true)", "take_head(w.name, false, true)"},
 		{schema, "IF p_wait AND own THEN RAISE", "IF false THEN RAISE"},
