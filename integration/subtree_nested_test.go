@@ -322,6 +322,44 @@ func TestAWaiterBehindOnesOwnTicketAboveIsNoCircle(t *testing.T) {
 	}
 }
 
+// Where that one holds locks itself, or wants a subtree, it is no circle either if the subtree to be granted is
+// exclusive: whoever has that passes the queue below. Whoever has a shared one does not.
+func TestAWaiterThatOnesOwnTicketAboveLetsOnePassIsNoCircle(t *testing.T) {
+	t.Parallel()
+	for kind, of := range map[string]struct {
+		between, more, above string
+		circle               bool
+	}{
+		"holds locks":                {"acquire_lease", ", p_nested => true", "exclusive", false},
+		"wants a subtree":            {"acquire_subtree", "", "exclusive", false},
+		"the subtree will be shared": {"acquire_lease", ", p_nested => true", "shared", true},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			db := pgtest.Database(t)
+			owner, other, holder := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			held := holder.mustAcquire(t, "t/held", time.Minute)
+			owned := fmt.Sprintf(", p_owner_id => '%s', p_nested => true, p_wait => true", uuid.New())
+			outer, above := uuid.New(), fmt.Sprintf("%s, p_mode => '%s'", owned, of.above)
+			for range 2 {
+				owner.request(t, "acquire_subtree", "t", outer, above)
+			}
+			other.request(t, of.between, "t/b", uuid.New(), ", p_owner_id => gen_random_uuid(), p_wait => true"+of.more)
+			inner := owner.request(t, "acquire_lease", "t/b", uuid.New(), owned)
+			if circle := one[bool](t, owner, `SELECT circle IS NOT NULL FROM pglock.look($1, 'peer', '30 s',
+				ARRAY[$2::bigint]) WHERE ticket = $2`, owner.key.String(), inner.ticket); circle != of.circle {
+				t.Errorf("a circle, while the subtree is still to be granted: %v, want %v", circle, of.circle)
+			}
+			holder.mustEnd(t, held)
+			if a := owner.request(t, "acquire_subtree", "t", outer, above); !a.granted {
+				t.Fatalf("the subtree: %+v", a)
+			}
+			if a := owner.request(t, "acquire_lease", "t/b", inner.id, owned); a.granted == of.circle {
+				t.Errorf("below it, before who waits for it: %+v, and a circle: %v", a, of.circle)
+			}
+		})
+	}
+}
+
 // Whoever waits below the ticket of a subtree is told when that is given up, also where the subtree's own name is held.
 func TestASubtreesTicketThatIsGivenUpIsAnnouncedBesideAHolder(t *testing.T) {
 	t.Parallel()

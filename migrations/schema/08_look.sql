@@ -68,7 +68,8 @@ CREATE VIEW few_tickets AS
 
 -- Who keeps a waiter waiting, and how: the holders of the lock, waiters before it that hold locks themselves, want a
 -- subtree or wait for one above, and what is in its way above and below. A waiter before it that waits for the same
--- owner's ticket above is not: that ticket comes first.
+-- owner's ticket above is not: that ticket comes first. If it holds locks or wants a subtree, it is not where that
+-- ticket lets the owner pass it: see is_own.
 -- any_of says that it can continue when one of several does, as with a semaphore. A waiter behind one of another mode
 -- waits for all holders, because that one does.
 CREATE VIEW waits AS
@@ -90,6 +91,9 @@ CREATE VIEW waits AS
       AND (e.nested OR e.subtree OR in_tree(e) AND (SELECT i.subtrees FROM installation i) AND EXISTS (
         SELECT FROM above(e) a WHERE a.alive AND (a.token IS NOT NULL OR a.owner_id IS DISTINCT FROM q.owner_id)))
       AND NOT (q.mode = 'shared' AND e.mode = 'shared')
+      AND NOT (q.nested AND in_tree(e) AND (SELECT i.subtrees FROM installation i) AND EXISTS (
+        SELECT FROM above(e) a WHERE a.alive AND a.token IS NULL AND a.owner_id = q.owner_id AND (
+          q.mode = 'shared' OR (SELECT s.mode FROM subtrees s WHERE s.ticket = a.ticket) = 'exclusive')))
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = e.session_id)) k
   WHERE (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id);
 

@@ -152,6 +152,13 @@ var ofSubtrees = []mutant{
 	{"subtree: a waiter behind one's own ticket above closes a circle", []edit{
 		{schema, "(a.token IS NOT NULL OR a.owner_id IS DISTINCT FROM q.owner_id)", "true"},
 	}, integration, "^TestAWaiterBehindOnesOwn"},
+	{"subtree: a waiter that one will pass by one's own ticket above closes a circle", []edit{
+		{schema, "AND NOT (q.nested AND in_tree(e)", "AND NOT (false AND in_tree(e)"},
+	}, integration, "^TestAWaiterThatOnesOwn"},
+	{"subtree: a shared ticket above, by which one passes nobody, hides a circle", []edit{
+		{schema, "q.mode = 'shared' OR (SELECT s.mode FROM subtrees s WHERE s.ticket = a.ticket) = 'exclusive'",
+			"true"},
+	}, integration, "^TestAWaiterThatOnesOwn"},
 	{"I8 subtree: a ticket that is given up beside a holder is not announced", []edit{
 		{schema, "AND (head.name IS NOT NULL OR l.watched_until = 'infinity')", "AND head.name IS NOT NULL"},
 	}, integration, "^TestASubtreesTicket"},
