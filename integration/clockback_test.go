@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -88,6 +90,51 @@ func TestI1_I4_I6_AClockThatIsSetBackRevivesNoLeaseOverWhichAnotherWasGranted(t 
 		}
 		if held := heldBy(t, p, name); held != want {
 			t.Errorf("I1: %s: %q hold the lock", name, held)
+		}
+	}
+}
+
+// A lease was extended and has ended. The next one of its row does not last for longer than its TTL says, also where
+// the clock is set back before it is first renewed.
+func TestAnExtensionEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := newPeer(t, db.URL())
+	const renews = `SELECT remaining_us FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid],
+		ARRAY[$4::int], p_lasting => $5)`
+	hour := []time.Duration{time.Hour}
+	for way, grants := range map[string]string{
+		"acquire_lease":  grantWays["acquire_lease"],
+		"acquire_leases": grantWays["acquire_leases"],
+		"grant_head":     grantWays["acquire_lease"],
+		"grant_slots":    `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min', p_mode => 'shared')`,
+	} {
+		slot := 0
+		if way == "grant_slots" {
+			slot = 1
+		}
+		var granted bool
+		var token int64
+		for _, lasting := range [][]time.Duration{hour, nil} {
+			id := uuid.New()
+			if err := p.QueryRow(t.Context(), grants, way, id.String(), p.key.String()).Scan(&granted,
+				&token); err != nil || !granted {
+				t.Fatalf("%s: granted %v, %v", way, granted, err)
+			}
+			if lasting == nil {
+				setBack(t, p, way, time.Hour)
+			}
+			left := time.Duration(one[int64](t, p, renews, way, token, id.String(), slot, lasting)) * time.Microsecond
+			if lasting == nil && left > time.Minute {
+				t.Errorf("%s: the renewed lease lasts %v, its TTL is a minute", way, left)
+			} else if lasting != nil && left < time.Hour-time.Minute {
+				t.Fatalf("%s: the extended lease lasts %v", way, left)
+			}
+			if way == "grant_head" {
+				endNow(t, p, way) // then the lock is free, but not for a plain grant
+			} else {
+				p.mustEnd(t, grant{name: way, id: id, token: token})
+			}
 		}
 	}
 }

@@ -1010,7 +1010,7 @@ BEGIN
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
     grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
-    grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL, subtree = false,
+    grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL, subtree = false, extended = false,
     session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
                                    'hex')::pg_catalog.uuid,                            -- session_of, written out
     acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
@@ -1667,7 +1667,8 @@ BEGIN
     ticket = coalesce(nullif(w.ticket, 0), l.ticket), served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
-    metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued = false, subtree = w.subtree,
+    metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued = false, extended = false,
+    subtree = w.subtree,
     watched_until = CASE WHEN w.subtree THEN 'infinity' ELSE l.watched_until END
     WHERE l.ctid = p_at;
   IF NOT FOUND THEN                                      -- nobody is told of a grant that is not there
@@ -1747,7 +1748,7 @@ BEGIN
       holder = EXCLUDED.holder, mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket,
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
       expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
-      slowest = NULL, subtree = EXCLUDED.subtree;
+      slowest = NULL, extended = false, subtree = EXCLUDED.subtree;
   UPDATE locks l SET top_slot = GREATEST(l.top_slot, p_slots[pg_catalog.cardinality(p_slots)]),
     limit_named = coalesce(p_batch[1].capacity, l.limit_named),
     watched_until = CASE WHEN p_batch[1].subtree THEN 'infinity' ELSE l.watched_until END
@@ -2501,8 +2502,8 @@ BEGIN
         token = (SELECT i.epoch << 36 FROM installation i WHERE i.started = pg_postmaster_start_time())
                 + nextval('fencing_token_seq'),
         grant_id = f.grant_id, owner_id = f.owner_id, holder = f.holder, ttl = f.ttl, metadata = f.metadata,
-        grants = l.grants + 1, slowest = NULL, subtree = false, session_id = me, acquired_at = clock_timestamp(),
-        renewed_at = clock_timestamp(), expires_at = clock_timestamp() + f.ttl
+        grants = l.grants + 1, slowest = NULL, subtree = false, extended = false, session_id = me,
+        acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + f.ttl
       FROM found f WHERE l.ctid = f.at AND (SELECT pg_catalog.count(*) FROM found) = (SELECT pg_catalog.count(*) FROM asked)
       RETURNING f.n, l.token, l.watched_until > clock_timestamp() AS watched)
   SELECT coalesce(pg_catalog.array_agg(v.n), '{}'), pg_catalog.array_agg(v.token), pg_catalog.array_agg(v.watched), (SELECT pg_catalog.array_agg(f.n) FROM found f),

@@ -446,7 +446,8 @@ BEGIN
     ticket = coalesce(nullif(w.ticket, 0), l.ticket), served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
-    metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued = false, subtree = w.subtree,
+    metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued = false, extended = false,
+    subtree = w.subtree,
     watched_until = CASE WHEN w.subtree THEN 'infinity' ELSE l.watched_until END
     WHERE l.ctid = p_at;
   IF NOT FOUND THEN                                      -- nobody is told of a grant that is not there
@@ -526,7 +527,7 @@ BEGIN
       holder = EXCLUDED.holder, mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket,
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
       expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
-      slowest = NULL, subtree = EXCLUDED.subtree;
+      slowest = NULL, extended = false, subtree = EXCLUDED.subtree;
   UPDATE locks l SET top_slot = GREATEST(l.top_slot, p_slots[cardinality(p_slots)]),
     limit_named = coalesce(p_batch[1].capacity, l.limit_named),
     watched_until = CASE WHEN p_batch[1].subtree THEN 'infinity' ELSE l.watched_until END

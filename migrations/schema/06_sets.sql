@@ -39,8 +39,8 @@ BEGIN
         token = (SELECT i.epoch << 36 FROM installation i WHERE i.started = pg_postmaster_start_time())
                 + nextval('fencing_token_seq'),
         grant_id = f.grant_id, owner_id = f.owner_id, holder = f.holder, ttl = f.ttl, metadata = f.metadata,
-        grants = l.grants + 1, slowest = NULL, subtree = false, session_id = me, acquired_at = clock_timestamp(),
-        renewed_at = clock_timestamp(), expires_at = clock_timestamp() + f.ttl
+        grants = l.grants + 1, slowest = NULL, subtree = false, extended = false, session_id = me,
+        acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + f.ttl
       FROM found f WHERE l.ctid = f.at AND (SELECT count(*) FROM found) = (SELECT count(*) FROM asked)
       RETURNING f.n, l.token, l.watched_until > clock_timestamp() AS watched)
   SELECT coalesce(array_agg(v.n), '{}'), array_agg(v.token), array_agg(v.watched), (SELECT array_agg(f.n) FROM found f),

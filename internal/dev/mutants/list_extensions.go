@@ -14,6 +14,19 @@ var ofExtensions = []mutant{
 	{"extension: the row does not remember it", []edit{
 		{schema, "        extended = coalesce(h.lasting > l.ttl, false)", "        extended = false"},
 	}, library, "^TestServerKeeps"},
+	{"extension: the next plain grant keeps it", []edit{
+		{schema, "subtree = false, extended = false, session_id = pg_catalog.encode(",
+			"subtree = false, session_id = pg_catalog.encode("},
+	}, integration, "^TestAnExtensionEnds"},
+	{"extension: the next grant of several keeps it", []edit{
+		{schema, "subtree = false, extended = false, session_id = me,", "subtree = false, session_id = me,"},
+	}, integration, "^TestAnExtensionEnds"},
+	{"extension: the next grant in turn keeps it", []edit{
+		{schema, "queued = false, extended = false,", "queued = false,"},
+	}, integration, "^TestAnExtensionEnds"},
+	{"extension: the next grant of a slot keeps it", []edit{
+		{schema, "slowest = NULL, extended = false,", "slowest = NULL,"},
+	}, integration, "^TestAnExtensionEnds"},
 	{"extension: any length will do", []edit{
 		{schema, "            AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM " +
 			"pg_catalog.unnest(p_lasting) g) IS NOT FALSE);", "            );"},
