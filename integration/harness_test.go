@@ -285,7 +285,7 @@ func (w *waits) Observe(_ context.Context, e pglock.Event) {
 // one.
 func patientCalls(t *testing.T, p *peer) {
 	t.Helper()
-	for _, function := range []string{"acquire_otherwise", "release_otherwise", "give_up"} {
+	for _, function := range []string{"acquire_leases", "release_otherwise", "give_up"} {
 		p.change(t, function, "'50ms'", "'1min'")
 	}
 }

@@ -133,7 +133,7 @@ func TestNothingIsPlannedAnewByEachCall(t *testing.T) {
 
 // fromTheFirst are functions that have one plan for all values from the first call on: they ask for it, or their
 // callers do.
-const fromTheFirst = "acquire_leases|grant_set|acquire_otherwise|decide|enqueue|touch_session|" +
+const fromTheFirst = "acquire_leases|grant_set|acquire_one|decide|enqueue|touch_session|" +
 	"release_leases|end_set|release_otherwise|serve|claim|give_up|give_up_all|hand_over|" +
 	"look|announce|check_leases|fence|fence_all|seal|outcome|once"
 

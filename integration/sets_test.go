@@ -352,3 +352,46 @@ func TestI25_AStatementForManyDoesNotWaitForWhatItHasPassed(t *testing.T) {
 		})
 	}
 }
+
+// Places are counted up to 100. A statement that has told one so far back does not count for the next one of the same
+// lock, but for a request that had its place before, and for another lock.
+func TestAStatementForManyTellsEachItsPlace(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	holder, m := newPeer(t, db.URL()), newMany(t, db.URL())
+	holder.mustAcquire(t, "a", time.Hour)
+	holder.mustAcquire(t, "b", time.Hour)
+	var requests []protocol.Request
+	var want []int
+	ask := func(name string, place int) {
+		requests, want = append(requests, m.request(name, true)), append(want, min(place, 100))
+	}
+	check := func() {
+		t.Helper()
+		answers, err := m.acquire(t, requests)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, a := range answers {
+			if a.Place != want[i] || a.Ticket == 0 {
+				t.Errorf("request %d, for %q: ticket %d in place %d, want %d", i, requests[i].Name, a.Ticket, a.Place, want[i])
+			}
+		}
+	}
+	for i := range 30 {
+		ask("a", i+1)
+	}
+	check()
+	again := requests[10]
+	again.Retry = true
+	requests, want = nil, nil
+	for i := range 100 {
+		ask("a", 31+i)
+	}
+	requests, want = append(requests, again), append(want, 11)
+	ask("a", 131)
+	for i := range 3 {
+		ask("b", i+1)
+	}
+	check()
+}

@@ -1029,7 +1029,7 @@ BEGIN
   IF NOT FOUND THEN
     a := {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
-        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL);
+        NULL, false), plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone);
   END IF;
   IF p_alone IS NOT TRUE AND a.granted THEN
     ok := {{schema}}.bound_rest(true);
@@ -1061,12 +1061,11 @@ DECLARE
     AND ((SELECT bool_and(g.retry IS NOT NULL AND g.wait IS NOT NULL) FROM unnest(p_retries, p_waits) g (retry, wait))
          OR refuse('retry or wait', NULL, 'be true or false'));
   free  boolean[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
-  a     record;
-  given record;
+  a     record;  given record;
   label text := (SELECT h FROM pg_catalog.unnest(p_holders) h LIMIT 1);
-  last  text;
+  last  text;  nth int;  far boolean;
   most  text;                                            -- the last name that it may have locked
-  nth   int;
+  limit_ text := current_setting('lock_timeout');
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
     ok := keep_session(p_session_key, label, p_session_ttl)
@@ -1081,6 +1080,7 @@ BEGIN
     EXIT WHEN given.ns IS NOT NULL;
     LOCK TABLE locks IN ROW EXCLUSIVE MODE;              -- grant_set has undone its own. Before a ticket: see wait_out
     free := CASE WHEN round = 1 THEN given.free ELSE free END;
+    ok := set_config('lock_timeout', '50ms', true) IS NOT NULL AND ok;
     FOR a IN
       SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities,
           p_waits, p_owner_ids, p_nested, free) WITH ORDINALITY
@@ -1088,22 +1088,21 @@ BEGIN
       WHERE g.free = (round = 2)                         -- first those that are not
       ORDER BY g.name COLLATE "C", g.n
     LOOP
-      nth := CASE WHEN a.name = last THEN nth ELSE 1 END;
-      last := a.name;
+      nth := CASE WHEN a.name = last THEN nth ELSE 1 END;  last := a.name;
       ok := (NOT (a.wait OR a.retry) OR in_order(a.name, most)) AND ok;         -- a try waits for no row that is there
-      given := acquire_otherwise(
+      given := acquire_one(
         ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL,
-          false),
-        false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth);
+          false), false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth, nth > 1 AND far);
+      far := (given.more ->> 'place')::int >= 100;
       nth := nth + (given.granted OR a.wait OR a.retry)::int;
       most := GREATEST(most COLLATE "C", a.name);
       RETURN QUERY SELECT a.n, given.granted, given.token, given.more;
       ok := ok AND NOT given.granted AND (given.more -> 'handed') IS NULL;
     END LOOP;
+    ok := set_config('lock_timeout', limit_, true) IS NOT NULL AND ok;
+    EXIT WHEN NOT true = ANY (free);                     -- nothing is left
   END LOOP;
-  IF p_alone AND ok THEN
-    ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
-  END IF;
+  ok := NOT (p_alone AND ok) OR set_config('synchronous_commit', 'off', true) IS NOT NULL;
   ok := bound_rest(p_alone);
 END $$;
 
@@ -1152,7 +1151,7 @@ BEGIN
   RETURN t;
 END $$;
 
--- acquire_otherwise first looks, without locking, unless the lock was never used. A try that is refused ends there, and
+-- acquire_one first looks, without locking, unless the lock was never used. A try that is refused ends there, and
 -- has written nothing (I13). If it cannot take the head of a lock that looks free, it looks again for some
 -- milliseconds: whoever joins, or has taken it, is soon done.
 -- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
@@ -1160,18 +1159,18 @@ END $$;
 -- wait for each other. If the lock has become free meanwhile, the answer says that the first asks again at once.
 -- A plain request has been checked. p_nth says that the request is part of a statement for many, which waits only for a
 -- moment. It is one more than the number of earlier ones in it that have locked something of this lock, as far as their
--- answers tell.
-CREATE FUNCTION acquire_otherwise(
+-- answers tell. p_far is for enqueue. It waits for rows as long as lock_timeout says.
+CREATE FUNCTION acquire_one(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
-    p_alone boolean, p_nth int) RETURNS acquired
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
+    p_alone boolean, p_nth int, p_far boolean) RETURNS acquired
+LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   head  locks;
   a     acquired;
   stays boolean := p_wait OR p_retry;
   own   boolean := is_own(w);                            -- nobody has it, and those who queue wait for its owner
-  ok    boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
+  ok    boolean;
 BEGIN
   w.session_id := session_of(p_session_key);
   IF p_plain IS NOT TRUE THEN
@@ -1196,7 +1195,7 @@ BEGIN
   ELSE
     FOR look IN 1..20 LOOP
       a := decide(w, CASE WHEN own OR NOT (stays AND is_held(w, head)) THEN take_head(w.name, own AND stays, true) END,
-        p_wait, true);
+        p_wait, true, false);
       EXIT WHEN a.granted IS NOT NULL OR stays;
       ok := pg_sleep(0.002) IS NOT NULL;                 -- a newcomer may have joined, or somebody is granted it
       head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
@@ -1204,7 +1203,7 @@ BEGIN
     END LOOP;
     IF a.granted IS NULL AND stays THEN
       ok := p_nth > 1 OR give_way(w.name);
-      a := decide(w, join_head(w.name), p_wait, false);
+      a := decide(w, join_head(w.name), p_wait, false, p_far);
     ELSIF a.granted IS NULL THEN
       a := refusal(w, head, NULL, NULL, NULL);
     END IF;
@@ -1214,6 +1213,16 @@ BEGIN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   RETURN a;
+END $$;
+
+-- acquire_otherwise is acquire_one for a request alone.
+CREATE FUNCTION acquire_otherwise(
+  w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
+    p_alone boolean) RETURNS acquired
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+  RETURN acquire_one(w, p_plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL, false);
 END $$;
 
 
@@ -1628,6 +1637,9 @@ BEGIN
       SELECT o.ctid FROM waiters o WHERE o.name = p_batch[1].name AND o.ticket > p_served AND o.ticket <= top
       ORDER BY o.ticket DESC LIMIT pg_catalog.cardinality(p_batch) + 1000 FOR UPDATE SKIP LOCKED)) RETURNING q.ticket)
     SELECT pg_catalog.array_agg(n.ticket) INTO got FROM gone n;
+  IF pg_catalog.cardinality(p_batch) = 1 THEN
+    RETURN CASE WHEN top = ANY (got) THEN p_batch END;
+  END IF;
   RETURN (SELECT pg_catalog.array_agg(b ORDER BY b.ticket) FROM pg_catalog.unnest(p_batch) b WHERE b.ticket = ANY (got));
 END $$;
 
@@ -1790,8 +1802,8 @@ $$;
 
 -- decide decides about a request and answers as acquire_lease does, under the head that its caller has taken, or with
 -- p_taken false joined: then it grants nothing anew, and if the lock is free the request has to ask again at once.
--- Without a head it answers nothing.
-CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, p_taken boolean) RETURNS acquired
+-- Without a head it answers nothing. p_far is for enqueue, under a head that this transaction has joined.
+CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, p_taken boolean, p_far boolean) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1839,7 +1851,7 @@ BEGIN
     END IF;
     IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
       ok := NOT w.subtree OR watch_subtree(w.name);      -- it locks the table before a ticket is drawn: see wait_out
-      r := enqueue(w, p_head);
+      r := enqueue(w, p_head, p_far);
       ticket := r.ticket; place := r.place;
     END IF;
     RETURN refusal(w, p_head, ticket, place, handed_by(g));
@@ -1902,8 +1914,9 @@ END $$;
 
 -- enqueue writes the ticket of a request, once; a ticket that was passed over is written anew. The caller has taken
 -- the head or joined, so whoever takes the head later sees every ticket that is lower than any later one. place is
--- counted up to 100, and includes tickets of dead sessions until a look corrects it.
-CREATE FUNCTION enqueue(w waiters, p_head locks, OUT ticket bigint, OUT place int)
+-- counted up to 100, and includes tickets of dead sessions until a look corrects it. p_far: a ticket that the same
+-- statement has written for this lock has that place, so a new one has it too.
+CREATE FUNCTION enqueue(w waiters, p_head locks, p_far boolean, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
@@ -1925,9 +1938,13 @@ BEGIN
     END IF;
     DELETE FROM waiters q WHERE q.grant_id = w.grant_id;
   END LOOP;
-  SELECT pg_catalog.count(*) + 1 INTO enqueue.place FROM (
-    SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_head.served AND q.ticket < enqueue.ticket
-    ORDER BY q.ticket LIMIT 99) ahead;
+  IF p_far AND enqueue.ticket = w.ticket THEN
+    place := 100;
+  ELSE
+    SELECT pg_catalog.count(*) + 1 INTO enqueue.place FROM (
+      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_head.served AND q.ticket < enqueue.ticket
+      ORDER BY q.ticket LIMIT 99) ahead;
+  END IF;
 END $$;
 
 -- Telling.
@@ -2472,8 +2489,8 @@ CREATE FUNCTION grant_set(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_modes text[], p_capacities int[], p_session_ttl interval, p_owner_ids uuid[], p_nested boolean[],
   p_chosen boolean[], OUT ns bigint[], OUT tokens bigint[], OUT watched boolean[], OUT free boolean[])
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
-SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on SET jit = off
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_nestloop = on SET enable_indexscan = on
+SET enable_tidscan = on SET jit = off
 AS $$
 DECLARE
   me     uuid := session_of(p_session_key);
@@ -2524,8 +2541,8 @@ END $$;
 CREATE FUNCTION end_set(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_chosen boolean[],
   OUT ns bigint[], OUT places tid[], OUT watched boolean[], OUT queued boolean[], OUT held boolean[])
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
-SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on SET jit = off
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_nestloop = on SET enable_indexscan = on
+SET enable_tidscan = on SET jit = off
 AS $$
 DECLARE
   plain  boolean := current_setting('transaction_isolation') = 'read committed';
@@ -2975,7 +2992,7 @@ BEGIN
       RETURN a;
     END IF;
   END IF;
-  RETURN acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone, NULL);
+  RETURN acquire_otherwise(w, false, p_session_key, p_session_ttl, p_retry, true, p_alone);
 END $$;
 
 -- try_subtree refuses a request that would have to wait, and locks nothing; otherwise it answers nothing.

@@ -156,7 +156,7 @@ func send(ctx context.Context, conn *pgx.Conn, explicit, named bool, steps []Ste
 			p.SendQueryParams(sql, nil, nil, nil, nil)
 		}
 		if b := &built[i]; named {
-			p.SendQueryPrepared(prepared[i].Name, b.ParamValues, b.ParamFormats, b.ResultFormats)
+			p.SendQueryStatement(prepared[i], b.ParamValues, b.ParamFormats, b.ResultFormats)
 		} else {
 			p.SendQueryParams(s.SQL, b.ParamValues, nil, b.ParamFormats, b.ResultFormats)
 		}

@@ -225,14 +225,17 @@ func (s *Server) acquireSubtree(ctx context.Context, a protocol.Request) (protoc
 	return answers[0], err
 }
 
-// past repeats what a standby has refused, as often as the pool had idle connections: each is closed when it is
+// past repeats what a standby has refused, once more than the pool has idle connections: each is closed when it is
 // refused, and a new one may reach the primary.
 func (s *Server) past(do func() error) error {
-	for old := s.pool.Stat().IdleConns(); ; old-- {
-		if err := do(); old == 0 || !protocol.ReadOnly(err) {
-			return err
-		}
+	err := do()
+	if !protocol.ReadOnly(err) {
+		return err
 	}
+	for old := s.pool.Stat().IdleConns() + 1; old > 0 && protocol.ReadOnly(err); old-- {
+		err = do()
+	}
+	return err
 }
 
 // requests is the step of requests that have a connection now.

@@ -407,6 +407,9 @@ BEGIN
       SELECT o.ctid FROM waiters o WHERE o.name = p_batch[1].name AND o.ticket > p_served AND o.ticket <= top
       ORDER BY o.ticket DESC LIMIT cardinality(p_batch) + 1000 FOR UPDATE SKIP LOCKED)) RETURNING q.ticket)
     SELECT array_agg(n.ticket) INTO got FROM gone n;
+  IF cardinality(p_batch) = 1 THEN
+    RETURN CASE WHEN top = ANY (got) THEN p_batch END;
+  END IF;
   RETURN (SELECT array_agg(b ORDER BY b.ticket) FROM unnest(p_batch) b WHERE b.ticket = ANY (got));
 END $$;
 
@@ -569,8 +572,8 @@ $$;
 
 -- decide decides about a request and answers as acquire_lease does, under the head that its caller has taken, or with
 -- p_taken false joined: then it grants nothing anew, and if the lock is free the request has to ask again at once.
--- Without a head it answers nothing.
-CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, p_taken boolean) RETURNS acquired
+-- Without a head it answers nothing. p_far is for enqueue, under a head that this transaction has joined.
+CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, p_taken boolean, p_far boolean) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -618,7 +621,7 @@ BEGIN
     END IF;
     IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
       ok := NOT w.subtree OR watch_subtree(w.name);      -- it locks the table before a ticket is drawn: see wait_out
-      r := enqueue(w, p_head);
+      r := enqueue(w, p_head, p_far);
       ticket := r.ticket; place := r.place;
     END IF;
     RETURN refusal(w, p_head, ticket, place, handed_by(g));
@@ -681,8 +684,9 @@ END $$;
 
 -- enqueue writes the ticket of a request, once; a ticket that was passed over is written anew. The caller has taken
 -- the head or joined, so whoever takes the head later sees every ticket that is lower than any later one. place is
--- counted up to 100, and includes tickets of dead sessions until a look corrects it.
-CREATE FUNCTION enqueue(w waiters, p_head locks, OUT ticket bigint, OUT place int)
+-- counted up to 100, and includes tickets of dead sessions until a look corrects it. p_far: a ticket that the same
+-- statement has written for this lock has that place, so a new one has it too.
+CREATE FUNCTION enqueue(w waiters, p_head locks, p_far boolean, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
@@ -704,9 +708,13 @@ BEGIN
     END IF;
     DELETE FROM waiters q WHERE q.grant_id = w.grant_id;
   END LOOP;
-  SELECT count(*) + 1 INTO enqueue.place FROM (
-    SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_head.served AND q.ticket < enqueue.ticket
-    ORDER BY q.ticket LIMIT 99) ahead;
+  IF p_far AND enqueue.ticket = w.ticket THEN
+    place := 100;
+  ELSE
+    SELECT count(*) + 1 INTO enqueue.place FROM (
+      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_head.served AND q.ticket < enqueue.ticket
+      ORDER BY q.ticket LIMIT 99) ahead;
+  END IF;
 END $$;
 
 -- Telling.

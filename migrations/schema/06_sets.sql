@@ -9,8 +9,8 @@ CREATE FUNCTION grant_set(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_modes text[], p_capacities int[], p_session_ttl interval, p_owner_ids uuid[], p_nested boolean[],
   p_chosen boolean[], OUT ns bigint[], OUT tokens bigint[], OUT watched boolean[], OUT free boolean[])
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
-SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on SET jit = off
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_nestloop = on SET enable_indexscan = on
+SET enable_tidscan = on SET jit = off
 AS $$
 DECLARE
   me     uuid := session_of(p_session_key);
@@ -61,8 +61,8 @@ END $$;
 CREATE FUNCTION end_set(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_chosen boolean[],
   OUT ns bigint[], OUT places tid[], OUT watched boolean[], OUT queued boolean[], OUT held boolean[])
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
-SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on SET jit = off
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_nestloop = on SET enable_indexscan = on
+SET enable_tidscan = on SET jit = off
 AS $$
 DECLARE
   plain  boolean := current_setting('transaction_isolation') = 'read committed';

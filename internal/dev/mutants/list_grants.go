@@ -130,8 +130,8 @@ var ofGrants = []mutant{
 	{"I13 a try that may be refused waits for who decides", []edit{
 		{
 			schema,
-			"THEN take_head(w.name, own AND stays, true) END, p_wait, true);",
-			"THEN take_head(w.name, true, true) END, p_wait, true);",
+			"THEN take_head(w.name, own AND stays, true) END, p_wait, true, false);",
+			"THEN take_head(w.name, true, true) END, p_wait, true, false);",
 		},
 	}, integration, "^TestI13_|^TestI1_I13_"},
 	{"I13 a try that is refused writes", []edit{
@@ -146,9 +146,16 @@ var ofGrants = []mutant{
 			"RETURN (free_at("},
 	}, integration, "^TestI13_TryThatTheQueue"},
 	{"I13 many are asked for in one statement, which waits for long", []edit{
-		{schema, "boolean := p_nth IS NULL OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until",
-			"boolean := p_nth IS NULL OR set_config('lock_timeout', '2s', true) IS NOT NULL;   -- until"},
+		{schema, "set_config('lock_timeout', '50ms', true) IS NOT NULL AND ok; FOR a IN SELECT * FROM unnest(p_names, " +
+			"p_grant_ids", "set_config('lock_timeout', '2s', true) IS NOT NULL AND ok; FOR a IN SELECT * FROM " +
+			"unnest(p_names, p_grant_ids"},
 	}, integration, "^TestI13_Calls"},
+	{"whoever had a place before is told the one of the last ticket", []edit{
+		{schema, "IF p_far AND enqueue.ticket = w.ticket THEN", "IF p_far THEN"},
+	}, integration, "^TestAStatementForManyTells"},
+	{"the first of a lock is told the place of another lock's last", []edit{
+		{schema, "false, nth, nth > 1 AND far);", "false, nth, far);"},
+	}, integration, "^TestAStatementForManyTells"},
 	{"I25 many are asked for as they are named", []edit{
 		{schema, "ORDER BY g.name COLLATE \"C\", g.n LOOP nth :=", "ORDER BY g.n LOOP nth :="},
 	}, integration, "^TestI25_Calls"},

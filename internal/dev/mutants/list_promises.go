@@ -326,9 +326,9 @@ var ofDeadlines = []mutant{
 	{"an acquire that waits is planned for the values at hand", []edit{
 		{
 			schema,
-			"p_nth int) RETURNS acquired LANGUAGE plpgsql VOLATILE SET " +
+			"p_alone boolean) RETURNS acquired LANGUAGE plpgsql VOLATILE SET " +
 				"search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan AS $$",
-			"p_nth int) RETURNS acquired LANGUAGE plpgsql VOLATILE SET " +
+			"p_alone boolean) RETURNS acquired LANGUAGE plpgsql VOLATILE SET " +
 				"search_path FROM CURRENT SET lock_timeout = '1s' AS $$",
 		},
 	}, integration, "^TestNothingIsPlanned"},

@@ -169,8 +169,8 @@ var ofTheQueue = []mutant{
 		{
 			schema,
 			"CASE WHEN own OR NOT (stays AND is_held(w, head)) THEN take_head(w.name, own AND stays, true) END, " +
-				"p_wait, true);",
-			"take_head(w.name, false, true), p_wait, true);",
+				"p_wait, true, false);",
+			"take_head(w.name, false, true), p_wait, true, false);",
 		},
 	}, integration, "^TestI14_Whoever|^TestI13_NobodyHolds"},
 	{"I8 I9 who has joined grants", []edit{
