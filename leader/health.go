@@ -32,21 +32,20 @@ type Status struct {
 // Status returns what the candidate does.
 func (c *Candidate) Status() Status {
 	c.mu.Lock()
+	defer c.mu.Unlock() // until the lease has told whether it has ended: after fn it ends because Run releases it
 	s := Status{Lock: c.name, State: StateIdle, Since: c.since, Err: c.failure}
-	lease, told, ended, running := c.lease, c.told, c.ended, c.running
-	c.mu.Unlock()
-	if lease == nil {
-		if running {
+	if c.lease == nil {
+		if c.running {
 			s.State = StateCampaigning
 		}
 		return s
 	}
-	s.State, s.Token = StateLeading, lease.Token()
+	s.State, s.Token = StateLeading, c.lease.Token()
 	switch {
-	case lease.Err() != nil: // fn runs: whoever released the lock, Run has not
-		s.State, s.Since = StateDeposed, ended
-	case !told.IsZero():
-		s.State, s.Since = StateStopping, told
+	case c.lease.Err() != nil: // fn runs: whoever released the lock, Run has not
+		s.State, s.Since = StateDeposed, c.ended
+	case !c.told.IsZero():
+		s.State, s.Since = StateStopping, c.told
 	default:
 		return s
 	}

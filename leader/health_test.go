@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -152,5 +154,39 @@ func TestAWorkThatHasLostItsLockToItsOwnProcessIsDeposed(t *testing.T) {
 			close(free)
 			_ = receive(t, over, "Run of a ends") // it has campaigned again
 		})
+	}
+}
+
+// A term that ends in order is at no moment one that goes on without its lock. More goroutines than processors ask, so
+// that the scheduler stops some of them in the middle of a question.
+func TestALeaderThatEndsInOrderIsNeverDeposed(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	m := e.join("a", false, leader.WithTolerance(0))
+	m.leads()
+	over := make(chan struct{})
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer close(over)
+	for range 4 * runtime.GOMAXPROCS(0) {
+		asking.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				if s := m.Status(); s.State == leader.StateDeposed {
+					t.Errorf("%+v", s)
+					return
+				}
+			}
+		})
+	}
+	for range 40 {
+		if err := m.Resign(t.Context()); err != nil {
+			t.Error(err)
+		}
+		m.leads()
 	}
 }

@@ -79,8 +79,7 @@ var ofLeaders = []mutant{
 		{"leader/candidate.go", "\t\tcase lasting(err):\n", "\t\tcase lasting(err) || true:\n"},
 	}, electing, "^TestCampaignGoesOn"},
 	{"a leader is deposed since it was asked to stop", []edit{
-		{"leader/health.go", "s.State, s.Since = StateDeposed, ended", "s.State, s.Since = StateDeposed, told; _ = " +
-			"ended"},
+		{"leader/health.go", "s.State, s.Since = StateDeposed, c.ended", "s.State, s.Since = StateDeposed, c.told"},
 	}, electing, "^TestDeposedCounts"},
 	{"a deposed leader that works on is healthy", []edit{
 		{"leader/health.go", "s.State == StateDeposed && time.Since", "s.State == StateIdle && time.Since"},
