@@ -30,7 +30,8 @@ func Singleton(ctx context.Context, client *pglock.Client, store *fencedstore.St
 			return err
 		})
 		lasting := errors.Is(err, pglock.ErrInvalid) || errors.Is(err, pglock.ErrClosed) ||
-			errors.Is(err, pglock.ErrSchema) || errors.Is(err, pglock.ErrPermission)
+			errors.Is(err, pglock.ErrSchema) || errors.Is(err, pglock.ErrPermission) ||
+			errors.Is(err, pglock.ErrSelfDeadlock) || errors.Is(err, pglock.ErrDeadlock)
 		if err == nil || lasting || ctx.Err() != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -39,5 +40,27 @@ func TestASingletonGoesOnAfterAStepThatFails(t *testing.T) {
 	}
 	if err := Singleton(t.Context(), client, store, "shipping", step); !errors.Is(err, pglock.ErrClosed) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// Under a context that holds the lock already, whoever queues again waits for itself, for ever.
+func TestASingletonDoesNotQueueBehindItsOwnLease(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Database(t).Pool(t)
+	client, err := pglock.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	step := func(context.Context, pgx.Tx) (bool, error) { return false, nil }
+	err = client.Do(ctx, "shipping", func(ctx context.Context, _ *pglock.Lease) error {
+		return Singleton(ctx, client, fencedstore.New(pool), "shipping", step)
+	})
+	if !errors.Is(err, pglock.ErrSelfDeadlock) || ctx.Err() != nil {
+		t.Errorf("%v, want ErrSelfDeadlock at once", err)
+	}
+	if err := client.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
