@@ -21,6 +21,7 @@ export function lockView(root, params) {
   let data = null;
   let past = NOTHING;
   let pastOf = null; // the state of the lock that the history was read for
+  let most = PAGE; // entries to keep: what somebody has asked for, and room for what comes
   let asking = null; // the dialog that is open
   let abort = new AbortController(); // ends the request for the newest entries of the history
   let abortOlder = new AbortController();
@@ -195,6 +196,7 @@ export function lockView(root, params) {
     data = null;
     past = NOTHING;
     pastOf = null;
+    most = PAGE;
     shownHolders = '';
     parts = [];
     abort.abort();
@@ -255,21 +257,23 @@ export function lockView(root, params) {
     };
   }
 
-  // readHistory reads the newest entries. Those below that are known already stay, unless some are missing between.
+  // readHistory reads the newest entries. Those below that are known already stay, unless some are missing between, or
+  // there are too many.
   function readHistory() {
     abort.abort();
     abort = new AbortController();
     return read('', abort.signal, (answer) => {
       const known = answer.events.findIndex((e) => e.id === past.events[0]?.id);
-      return known < 0
-        ? answer
-        : { ...answer, events: [...answer.events.slice(0, known), ...past.events], more: past.more };
+      if (known < 0) return answer;
+      const all = [...answer.events.slice(0, known), ...past.events];
+      return { ...answer, events: all.slice(0, most), more: past.more || all.length > most };
     });
   }
 
   // readMore reads older entries. A change of the lock meanwhile ends that only if the last one is another now.
   function readMore() {
     const last = past.events.at(-1)?.id;
+    most = past.events.length + 2 * PAGE;
     abortOlder.abort();
     abortOlder = new AbortController();
     return read(last, abortOlder.signal, (answer) =>
@@ -284,7 +288,7 @@ export function lockView(root, params) {
       past = joined(answer);
     } catch (err) {
       if (signal.aborted) return;
-      pastOf = null; // with the next event again
+      if (err.status !== 403) pastOf = null; // with the next event again
       put(history, h('p', { class: 'hint' }, `The history cannot be read: ${err.message}`));
       cards.history.hidden = false;
       return;
