@@ -139,12 +139,13 @@ function draw() {
 
 let ticked = Date.now();
 
-// tick lets the age of old data grow, every second. A page that people see, and that has had no second for long, was
-// asleep with its machine, whose timers and performance.now stand still: its data may be hours old.
+// tick lets the age of old data grow, every second. A page that has had no second for long was asleep with its machine,
+// whose timers and performance.now stand still: its data may be hours old. A hidden page has perhaps only few ticks.
 export function tick() {
   const asleep = Date.now() - ticked > ASLEEP;
   ticked = Date.now();
-  if (asleep && !document.hidden && (open || again)) wake();
+  if (asleep && document.hidden && open) pause();
+  else if (asleep && (open || again)) wake();
   if (drawn) write($('banner-text'), sentence());
 }
 
@@ -158,18 +159,20 @@ function wake() {
   connect();
 }
 
+function pause() {
+  if (!open) return;
+  open.close();
+  open = null;
+  change('resting');
+}
+
 let resting;
 
 // attend connects a page that people see, and lets a hidden one rest after a while.
 function attend(patience) {
   clearTimeout(resting);
   if (document.hidden) {
-    resting = setTimeout(() => {
-      if (!open) return;
-      open.close();
-      open = null;
-      change('resting');
-    }, patience);
+    resting = setTimeout(pause, patience);
   } else if (!open && subject) connect();
 }
 
