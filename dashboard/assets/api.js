@@ -28,11 +28,12 @@ export function parse(text) {
   );
 }
 
-// Refused is an answer that is no success: its status, and the server's words.
+// Refused is an answer that is no success: its status, and its words. own: they are this server's, and no proxy's.
 export class Refused extends Error {
-  constructor(status, message) {
+  constructor(status, message, own = false) {
     super(message);
     this.status = status;
+    this.own = own;
   }
 }
 
@@ -44,13 +45,16 @@ function address(path, query = {}) {
 
 async function refused(response) {
   let words = '';
+  let own = false;
   const text = await response.text().catch(() => '');
   try {
     words = JSON.parse(text).error;
+    own = Boolean(words);
   } catch {
     words = response.headers.get('Content-Type')?.startsWith('text/plain') ? text.trim() : '';
   }
-  return new Refused(response.status, words || `the server answered ${response.status} ${response.statusText}`.trim());
+  const status = `the server answered ${response.status} ${response.statusText}`.trim();
+  return new Refused(response.status, words || status, own);
 }
 
 // check refuses what is no answer of this server: an error, or somebody's page for a login.

@@ -100,7 +100,9 @@ export function breakDialog(lock, waiters) {
       dialog.close();
       note(`Broken: token ${broken?.token ?? token} of ${escaped(lock.holder)} on ${escaped(lock.name)}.`);
     } catch (err) {
-      const words = err.status
+      // A proxy answers with such a status where the server has not answered it.
+      const answered = err.own || (err.status && err.status < 500);
+      const words = answered
         ? err.message
         : 'The server did not answer, so it is unknown whether the lease was broken. ' +
           'Look at the lock before you try again.';

@@ -143,8 +143,10 @@ func TestWhoeverClosesTheDialogHearsWhatBecameOfTheBreak(t *testing.T) {
 	lease := s.hold("app-1", "nightly")
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
 	p.expect("503 (Service Unavailable)")
+	p.expect("504 (Gateway Timeout)")
 	p.expect("ERR_EMPTY_RESPONSE")
 	on := fmt.Sprintf("Token %d of app-1 on nightly: ", lease.Token())
+	const unknown = "The server did not answer, so it is unknown whether the lease was broken."
 	for _, way := range []struct {
 		fails func(http.ResponseWriter)
 		want  string
@@ -154,8 +156,15 @@ func TestWhoeverClosesTheDialogHearsWhatBecameOfTheBreak(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = w.Write([]byte(`{"error":"The database does not answer."}`))
 		}, on + "The database does not answer."},
-		{func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
-			on + "The server did not answer, so it is unknown whether the lease was broken."},
+		{func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, on + unknown},
+		{func(w http.ResponseWriter) { // a proxy that waits no longer
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(http.StatusGatewayTimeout)
+			_, _ = w.Write([]byte("<h1>504 Gateway Time-out</h1>"))
+		}, on + unknown},
+		{func(w http.ResponseWriter) { // one that has the server's connection no longer
+			http.Error(w, "upstream connect error", http.StatusServiceUnavailable)
+		}, on + unknown},
 	} {
 		asked, over := make(chan struct{}), make(chan struct{})
 		s.answer(func(w http.ResponseWriter, r *http.Request) bool {
