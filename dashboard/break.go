@@ -18,7 +18,7 @@ import (
 )
 
 // placeBytes is room for the place in a request to break a lock.
-const placeBytes = 1024
+const placeBytes = 1024 + 4*MaxTitleBytes // a byte that does not print is \x00
 
 // breakBytes limits the body of a request to break a lock: each byte of its texts may be written as six.
 const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes+placeBytes) + 1024
@@ -28,6 +28,10 @@ type breakRequest struct {
 	Token  tokenText `json:"token"`
 	Reason string    `json:"reason"`
 	Place  string    `json:"place"` // of the locks that the caller sees; "": any
+
+	// AcquiredAt is of the lease that the caller sees; zero: any. A lease keeps it. In another database none has it,
+	// though the place, the name and the token may be the same.
+	AcquiredAt time.Time `json:"acquired_at"`
 }
 
 // tokenText is a token as somebody has sent it: a text, or a number.
@@ -64,7 +68,7 @@ func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Ident
 	if err != nil {
 		return invalid("token", argument.Shorten(string(request.Token)), "be the token of the lease to break")
 	}
-	broken, err := d.breakLock(r.Context(), request.Name, pglock.Token(number), request.Reason, who.Name)
+	broken, err := d.breakLock(r.Context(), request, pglock.Token(number), who.Name)
 	if err != nil {
 		return d.notBroken(r.Context(), request.Name, number, err)
 	}
@@ -94,7 +98,8 @@ func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, er
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return request, refused(http.StatusRequestTimeout, "The body did not arrive in time.")
 	case err != nil:
-		return request, invalid("body", "something else", `be an object {"name", "token", "reason", "place"}`)
+		return request, invalid("body", "something else",
+			`be an object {"name", "token", "reason", "place", "acquired_at"}`)
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // at it the server would take the client for gone
 	return request, nil
@@ -103,6 +108,9 @@ func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, er
 // notBroken finds the words for a break that was not done.
 func (d *Dashboard) notBroken(ctx context.Context, name string, was int64, err error) error {
 	switch {
+	case errors.Is(err, errOtherLease):
+		return refused(http.StatusConflict, fmt.Sprintf("The lease with token %d is another one than you see: this "+
+			"address may lead to another database now. Nothing was broken. Load the page again.", was))
 	case errors.Is(err, lockadmin.ErrNotHeld):
 		var infos []pglock.LockInfo
 		lookErr := inTurn(ctx, d.reads, func(ctx context.Context) (err error) {
@@ -131,5 +139,8 @@ func (d *Dashboard) notBroken(ctx context.Context, name string, was int64, err e
 	d.onError(err)
 	return refused(http.StatusServiceUnavailable, "The connection to the database was lost, or it failed. "+lookFirst)
 }
+
+// errOtherLease: the lease with this token was granted at another moment.
+var errOtherLease = errors.New("dashboard: another lease has this token")
 
 const lookFirst = "Look at the lock before you try again: it is unknown whether the lease was broken."

@@ -209,7 +209,42 @@ func TestABreakForAnotherPlaceIsRefused(t *testing.T) {
 	if _, err := lease.Check(t.Context()); err != nil {
 		t.Errorf("the lease was broken: %v", err)
 	}
+	titled := startOver(t, s.db, s.pool, withAlice, dashboard.WithBreaks(), dashboard.WithTitle("staging\n2"))
+	titled.tryBreak(map[string]string{"name": "nightly", "token": fmt.Sprint(lease.Token()), "reason": "stuck",
+		"place": own}).want(409, `another database now: staging\\n2: `+own)
 	send(own).want(200)
+}
+
+// Two databases may have the same words, as behind tunnels, and leases with the same name and token.
+func TestABreakOfALeaseInAnotherDatabaseIsRefused(t *testing.T) {
+	t.Parallel()
+	here, db := breaking(t), pgtest.Database(t)
+	there := startOver(t, db, db.Pool(t, func(c *pgxpool.Config) {
+		c.ConnConfig.Database = here.db.Name()
+		c.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { c.Database = db.Name(); return nil }
+	}), withAlice, dashboard.WithBreaks())
+	lease, same := here.hold("app-1", "nightly"), there.hold("app-1", "nightly")
+	if here.admin.Place() != there.admin.Place() || lease.Token() != same.Token() {
+		t.Fatalf("%v, token %d; %v, token %d", here.admin.Place(), lease.Token(), there.admin.Place(), same.Token())
+	}
+	seen := decode[struct {
+		Place string
+		Lock  struct {
+			AcquiredAt string `json:"acquired_at"`
+		}
+	}](t, here.get("/api/lock?name=nightly", asAlice).want(200).body)
+	request := map[string]string{"name": "nightly", "token": fmt.Sprint(lease.Token()), "reason": "stuck",
+		"place": seen.Place, "acquired_at": seen.Lock.AcquiredAt}
+	there.tryBreak(request).want(409, "another one than you see", "Nothing was broken")
+	if _, err := same.Check(t.Context()); err != nil {
+		t.Errorf("the lease was broken: %v", err)
+	}
+	here.tryBreak(request).want(200)
+	here.tryBreak(request).want(409, "not held any more")
+	request["name"] = "nothing"
+	here.tryBreak(request).want(404, "no lock of this name")
+	request["acquired_at"] = "yesterday"
+	here.tryBreak(request).want(400, `"field":"body"`)
 }
 
 // A body that does not come is waited for only for a while, also where nobody reads it.

@@ -18,7 +18,7 @@ type Dashboard struct {
 	config
 	admin   *lockadmin.Admin
 	files   map[string]file
-	place   string // server, database and schema, on one line
+	place   string // title, server, database and schema, on one line
 	server  []byte // what the page calls it, in JSON
 	routes  map[string]route
 	origins http.CrossOriginProtection
@@ -46,6 +46,9 @@ func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
 	}
 	place := shown.Line(admin.Place().String())
 	server, _ := json.Marshal(cmp.Or(c.title, place)) // a text
+	if c.title != "" {
+		place = shown.Line(c.title) + ": " + place // two servers may have the same words behind a tunnel
+	}
 	d := &Dashboard{
 		config: c, admin: admin, files: readFiles(), place: place, server: server,
 		reads: make(chan struct{}, c.connections), breaks: make(chan struct{}, breaksAtOnce),

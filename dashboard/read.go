@@ -184,11 +184,32 @@ func first[T, V any](limit int, list iter.Seq2[T, error], view func(T) V) (some 
 }
 
 // breakLock ends a lease. It goes on when the client leaves: nobody could see what became of it.
-func (d *Dashboard) breakLock(ctx context.Context, name string, token pglock.Token, reason,
+func (d *Dashboard) breakLock(ctx context.Context, r breakRequest, token pglock.Token,
 	actor string) (broken lockadmin.Broken, err error) {
 	err = inTurn(context.WithoutCancel(ctx), d.breaks, func(ctx context.Context) error {
-		broken, err = d.admin.Break(ctx, name, reason, lockadmin.WithToken(token), lockadmin.WithActor(actor))
+		if err := d.isSeen(ctx, r, token); err != nil {
+			return err
+		}
+		broken, err = d.admin.Break(ctx, r.Name, r.Reason, lockadmin.WithToken(token), lockadmin.WithActor(actor))
 		return err
 	})
 	return broken, err
+}
+
+// isSeen refuses a lease that has the name and the token of the one that the caller sees, but is another one. What has
+// no such token the break refuses.
+func (d *Dashboard) isSeen(ctx context.Context, r breakRequest, token pglock.Token) error {
+	if r.AcquiredAt.IsZero() {
+		return nil
+	}
+	infos, err := d.admin.Holders(ctx, r.Name)
+	if errors.Is(err, lockadmin.ErrNotFound) {
+		return nil
+	}
+	for _, i := range infos {
+		if i.Token == token && !i.AcquiredAt.Equal(r.AcquiredAt) {
+			return errOtherLease
+		}
+	}
+	return err
 }

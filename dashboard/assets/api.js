@@ -96,17 +96,18 @@ export async function get(path, query, signal) {
   }
 }
 
-// breakLease ends the lease with this token in the page's database, and no other.
-export async function breakLease(name, token, reason) {
-  const digits = String(token);
+// breakLease ends this lease in the page's database, and no other. Leases of two databases may have the same name and
+// the same token, but not the same moment of their grant.
+export async function breakLease(lease, reason) {
+  const digits = String(lease.token);
   if (!/^[0-9]+$/.test(digits)) throw new Refused(400, `token is ${digits}: it must be a number`);
   return ask(address('api/break'), {
     method: 'POST',
     signal: AbortSignal.timeout(BREAK),
     headers: { 'Content-Type': 'application/json' },
     body:
-      `{"name":${JSON.stringify(name)},"token":${digits},"reason":${JSON.stringify(reason)},` +
-      `"place":${JSON.stringify(place)}}`,
+      `{"name":${JSON.stringify(lease.name)},"token":${digits},"reason":${JSON.stringify(reason)},` +
+      `"place":${JSON.stringify(place)},"acquired_at":${JSON.stringify(lease.acquired_at)}}`,
   });
 }
 

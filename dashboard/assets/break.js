@@ -96,7 +96,7 @@ export function breakDialog(lock, waiters) {
     confirm.textContent = 'Breaking…';
     cancel.textContent = 'Close'; // which calls nothing off
     try {
-      const { broken } = await breakLease(lock.name, token, text);
+      const { broken } = await breakLease(lock, text);
       dialog.close();
       note(`Broken: token ${broken?.token ?? token} of ${escaped(lock.holder)} on ${escaped(lock.name)}.`);
     } catch (err) {

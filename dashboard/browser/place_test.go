@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -8,11 +9,13 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/dashboard"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // stuckToTheTop tells what the page says of its place that is on the screen, whole, when the page is scrolled.
@@ -121,6 +124,40 @@ func TestAnAddressThatLeadsToAnotherDatabaseIsRefused(t *testing.T) {
 		s.server.CloseClientConnections()
 		p.gone("#banner")
 		p.text("#link", "live")
+	}
+}
+
+// Behind a tunnel two databases may have the same words, and leases with the same name and token.
+func TestABreakInAnotherDatabaseOfTheSameNameIsRefused(t *testing.T) {
+	t.Parallel()
+	chromium(t)
+	db, other := pgtest.Database(t), pgtest.Database(t)
+	s := stageOn(t, db.Pool(t), asAlice()...)
+	there := stageOn(t, other.Pool(t, func(c *pgxpool.Config) {
+		c.ConnConfig.Database = db.Name()
+		c.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { c.Database = other.Name(); return nil }
+	}), asAlice()...)
+	lease, same := s.hold("app-1", "nightly"), there.hold("app-1", "nightly")
+	if s.admin.Place() != there.admin.Place() || lease.Token() != same.Token() {
+		t.Fatalf("%v, token %d; %v, token %d", s.admin.Place(), lease.Token(), there.admin.Place(), same.Token())
+	}
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.expect("409 (Conflict)")
+	p.openDialog()
+	p.reason("host is down")
+	s.answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/api/break") {
+			return false
+		}
+		there.server.Config.Handler.ServeHTTP(w, r)
+		return true
+	})
+	p.click("dialog button[type=submit]")
+	p.text("dialog .refusal", "this address may lead to another database now. Nothing was broken.")
+	for _, l := range []*pglock.Lease{lease, same} {
+		if _, err := l.Check(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -175,4 +175,7 @@ var ofLists = []mutant{
 	{"dashboard: a form may break a lock", []edit{
 		{"dashboard/break.go", `; err != nil || kind != "application/json" {`, `; err != nil || kind == "" {`},
 	}, "./dashboard", "^TestRequestsFromOtherSites"},
+	{"dashboard: a page breaks a lease of another database", []edit{
+		{"dashboard/read.go", "&& !i.AcquiredAt.Equal(r.AcquiredAt) {", "&& false {"},
+	}, "./dashboard", "^TestABreakOfALeaseInAnother"},
 }
