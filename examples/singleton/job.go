@@ -19,7 +19,9 @@ import (
 func Singleton(ctx context.Context, client *pglock.Client, store *fencedstore.Store, name string,
 	step func(context.Context, pgx.Tx) (more bool, err error)) error {
 	for {
+		began := false
 		err := client.Do(ctx, name, func(ctx context.Context, lease *pglock.Lease) (err error) {
+			began = true
 			fence := fencedstore.Fence{Lease: lease, SameToken: true} // one lease makes many steps
 			for more := true; more && err == nil; {
 				err = store.Write(ctx, fence, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -31,7 +33,7 @@ func Singleton(ctx context.Context, client *pglock.Client, store *fencedstore.St
 		})
 		lasting := errors.Is(err, pglock.ErrInvalid) || errors.Is(err, pglock.ErrClosed) ||
 			errors.Is(err, pglock.ErrSchema) || errors.Is(err, pglock.ErrPermission) ||
-			errors.Is(err, pglock.ErrSelfDeadlock) || errors.Is(err, pglock.ErrDeadlock)
+			!began && (errors.Is(err, pglock.ErrSelfDeadlock) || errors.Is(err, pglock.ErrDeadlock))
 		if err == nil || lasting || ctx.Err() != nil {
 			return err
 		}
