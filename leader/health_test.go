@@ -183,7 +183,7 @@ func TestALeaderThatEndsInOrderIsNeverDeposed(t *testing.T) {
 			}
 		})
 	}
-	for range 40 {
+	for range 20 {
 		if err := m.Resign(t.Context()); err != nil {
 			t.Error(err)
 		}

@@ -47,7 +47,7 @@ func TestASingletonGoesOnAfterAStepThatFails(t *testing.T) {
 	}
 }
 
-// Whoever would wait for itself does not queue again, for ever: under a context that holds the lock already, or one that
+// Whoever would wait for itself does not queue again, for ever: under a context that holds the lock already, or that
 // holds what the lock's holder waits for.
 func TestASingletonThatWouldWaitForItselfEnds(t *testing.T) {
 	t.Parallel()
