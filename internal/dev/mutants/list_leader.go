@@ -70,7 +70,8 @@ var ofLeaders = []mutant{
 		{"leader/candidate.go", "lost := err != nil && errors.Is(end, pglock.ErrLost)", "lost := false"},
 	}, electing, "^TestAnErrorOfALeader"},
 	{"a panic of fn keeps the lock", []edit{
-		{"leader/candidate.go", "\t\tif !given { // fn has panicked\n", "\t\tif !given && false {\n"},
+		{"leader/candidate.go", "\t\tif !given { // fn has panicked, or called Goexit\n",
+			"\t\tif !given && false {\n"},
 	}, electing, "^TestAPanic"},
 	{"a candidate whose ctx has ended leads", []edit{
 		{"leader/candidate.go", "\tfor ctx.Err() == nil {\n\t\ttold, err", "\tfor {\n\t\ttold, err"},
