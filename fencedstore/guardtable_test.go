@@ -202,6 +202,8 @@ func TestGuardTableLooksAgainAfterItHasWaited(t *testing.T) {
 		"a child comes": {`CREATE TABLE accounts (id int)`, ``, `CREATE TABLE late () INHERITS (accounts)`},
 		"the guard goes": {`CREATE TABLE accounts (id int) PARTITION BY RANGE (id)`,
 			`CREATE TABLE late PARTITION OF accounts DEFAULT`, `SELECT pglock.unguard_table('accounts')`},
+		"a child comes, and the guard was disabled": {`CREATE TABLE accounts (id int)`,
+			`ALTER TABLE accounts DISABLE TRIGGER pglock_guard`, `CREATE TABLE late () INHERITS (accounts)`},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

@@ -4204,14 +4204,14 @@ $$;
 -- guard_table puts a table, its partitions and its children under guard; called again, it adds what is missing. It
 -- runs with the rights of its caller, who must own the table, and refuses one on which others may make triggers. It
 -- locks the table of fences, so that the schema is not removed meanwhile, then the guarded tables, the uppermost first.
--- It may wait for them, so when it has made something, or somebody else has, it looks again: of two calls at once the
--- second finds what the first has made, and a child that came meanwhile is guarded. It returns how many triggers it
--- made.
+-- It may wait for them, so when it has made or mended something, or somebody else has, it looks again: of two calls at
+-- once the second finds what the first has made, and a child that came meanwhile is guarded. It returns how many
+-- triggers it made.
 CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
-  c  record;  g  record;  rel  regclass;  n  int := 0;
+  c  record;  g  record;  rel  regclass;  n  int := 0;  mended  boolean := false;
 BEGIN
   SELECT k.relkind, k.relname, pg_has_role(k.relowner, 'USAGE') AS owned,
       k.relnamespace = (SELECT s.oid FROM pg_namespace s WHERE s.nspname = current_schema())
@@ -4261,11 +4261,11 @@ BEGIN
           END IF;
           RETURN n + guard_table(p_table, p_resource, p_key);
         END;
-        n := n + (g.args IS NULL)::int;
+        n := n + (g.args IS NULL)::int;  mended := true;
       END IF;
     END LOOP;
   END LOOP;
-  RETURN n + CASE WHEN n > 0 THEN guard_table(p_table, p_resource, p_key) ELSE 0 END;
+  RETURN n + CASE WHEN mended THEN guard_table(p_table, p_resource, p_key) ELSE 0 END;
 END $$;
 
 -- unguard_table removes the guard, also from partitions and children, but leaves theirs if it is another one. It runs

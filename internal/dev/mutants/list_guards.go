@@ -58,7 +58,10 @@ var ofGuards = []mutant{
 		{schema, "IF NOT (SELECT l.collisdeterministic FROM", "IF false AND (SELECT l.collisdeterministic FROM"},
 	}, store, "^TestAKeyWithANondeterministic"},
 	{"what changes while a guard waits for the table is not seen", []edit{
-		{schema, "RETURN n + CASE WHEN n > 0 THEN guard_table(p_table, p_resource, p_key) ELSE 0 END;", "RETURN n;"},
+		{schema, "RETURN n + CASE WHEN mended THEN guard_table(p_table, p_resource, p_key) ELSE 0 END;", "RETURN n;"},
+	}, store, "^TestGuardTableLooksAgain"},
+	{"what changes while a guard waits to enable a trigger is not seen", []edit{
+		{schema, "RETURN n + CASE WHEN mended THEN guard_table(", "RETURN n + CASE WHEN n > 0 THEN guard_table("},
 	}, store, "^TestGuardTableLooksAgain"},
 	{"of two that guard a table at once the second does not look again", []edit{
 		{schema, "EXCEPTION WHEN duplicate_object OR undefined_object THEN IF g.mend IN",
