@@ -86,6 +86,51 @@ func TestI9_ATicketCountsThoughItsOldSessionIsSweptMeanwhile(t *testing.T) {
 	}
 }
 
+// Two connections of one client queue while their old session is swept. Whoever comes second finds that the first has
+// written the session anew, and goes on.
+func TestI9_TwoQueueThoughTheirOldSessionIsSweptMeanwhile(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	holder, client, sweeper := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	sweeper.exec(t, `ALTER FUNCTION pglock.outlive_session SET lock_timeout = '1min'`) // a slow machine is no reason
+	sweeper.exec(t, `INSERT INTO pglock.sessions (session_id, holder, alive_until, seen_at)
+		VALUES ($1, 'h', now() - interval '2 min', now() - interval '2 min')`, client.session())
+	sweeper.exec(t, `BEGIN`)
+	sweeper.exec(t, `SELECT pglock.sweep()`)
+	sweeper.liftLimits(t)
+	type request struct {
+		by  *peer
+		err error
+	}
+	queued := make(chan request, 2)
+	requests := pgtest.Group(t)
+	for _, name := range []string{"x", "y"} {
+		holder.mustAcquire(t, name, time.Minute)
+		p := newPeer(t, db.URL())
+		p.exec(t, `BEGIN`)
+		requests.Go(func() {
+			_, err := p.Exec(t.Context(), `SELECT FROM pglock.acquire_lease($1, $2, $3, 'peer', '30 s', p_wait => true)`,
+				name, uuid.NewString(), client.key.String())
+			queued <- request{p, err}
+		})
+		p.awaitBlocked(t, holder)
+	}
+	sweeper.exec(t, `COMMIT`)
+	first := <-queued
+	if first.err != nil {
+		t.Fatal(first.err)
+	}
+	first.by.liftLimits(t)
+	pgtest.Eventually(t, "the second to wait for the first", func() bool {
+		return len(queued) > 0 || one[bool](t, holder, `SELECT EXISTS (SELECT FROM pg_stat_activity a
+			WHERE a.datname = current_database() AND $1 = ANY (pg_blocking_pids(a.pid)))`, first.by.PgConn().PID())
+	})
+	first.by.exec(t, `COMMIT`)
+	if second := <-queued; second.err != nil {
+		t.Error(second.err)
+	}
+}
+
 func TestI9_AReleaseOfManyServesTheQueueWhateverItsArraysLookLike(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -862,7 +862,8 @@ BEGIN
     WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp() + p_session_ttl / 2 FOR KEY SHARE;
   IF NOT FOUND THEN
     PERFORM FROM sessions s WHERE s.session_id = p_session_id FOR NO KEY UPDATE;
-    IF NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN    -- removed, and somebody else is writing it anew
+    IF NOT touch_session(p_session_id, p_holder, p_session_ttl)        -- removed, and somebody else has written it anew
+       AND NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN
       RAISE EXCEPTION 'session % is being written', p_session_id USING ERRCODE = '55P03', HINT = 'Try again.';
     END IF;
   END IF;

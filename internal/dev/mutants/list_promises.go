@@ -497,6 +497,9 @@ var ofWhatIsSaid = []mutant{
 	{"I9 a ticket is written while its session is marked", []edit{
 		{schema, " AND s.alive_until > clock_timestamp() + p_session_ttl / 2 FOR KEY SHARE;", " FOR KEY SHARE;"},
 	}, integration, "^TestI9_ATicketCountsThough"},
+	{"I9 whoever finds its session written anew gives up", []edit{
+		{schema, "       AND NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN", "       THEN"},
+	}, integration, "^TestI9_TwoQueue"},
 	{"I9 a request for a stuck lock keeps its session's row", []edit{
 		{schema, "  ok := p_name IS NULL OR give_way(p_name) AND await_head(p_name);", "  ok := true;"},
 	}, integration, "^TestI9_AStuckLock"},
