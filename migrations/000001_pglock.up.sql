@@ -47,6 +47,15 @@ BEGIN
         WHEN 2 THEN pg_catalog.format('REVOKE CREATE ON SCHEMA %I FROM %s CASCADE;', schema, r.who)
         ELSE pg_catalog.format('DROP %s %s;', CASE r.n WHEN 3 THEN 'ROUTINE' ELSE 'OPERATOR' END, r.what) END;
   END IF;
+  IF NOT has_schema_privilege(here.oid, 'USAGE WITH GRANT OPTION') AND EXISTS (
+      SELECT FROM pg_catalog.unnest('{pglock_user,pglock_admin}'::text[]) u
+      WHERE NOT coalesce(has_schema_privilege(to_regrole(u), here.oid, 'USAGE'),
+                         has_schema_privilege('public'::name, here.oid, 'USAGE'))) THEN
+    RAISE EXCEPTION 'user % cannot let the roles pglock_user and pglock_admin use schema %', quote_ident(current_user),
+        quote_ident(schema)
+      USING ERRCODE = 'insufficient_privilege',
+            HINT = pg_catalog.format('Let an administrator run: ALTER SCHEMA %I OWNER TO %I;', schema, current_user);
+  END IF;
   -- What is in the schema already, such as an application's functions, keeps its rights.
   PERFORM set_config('pglock.before', ARRAY(
     SELECT 'f' || p.oid FROM pg_proc p WHERE p.pronamespace = here.oid
@@ -6202,10 +6211,13 @@ BEGIN
         IF attempt = 100 THEN RAISE; END IF;
         PERFORM pg_sleep(0.02 * random());
       WHEN insufficient_privilege THEN
+        IF to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL THEN RAISE; END IF;
         RAISE EXCEPTION 'user % cannot create the roles pglock_user and pglock_admin', current_user
           USING ERRCODE = 'insufficient_privilege', DETAIL = SQLERRM,
-                HINT = 'Let an administrator run: CREATE ROLE pglock_user NOLOGIN; '
-                       'CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user;';
+                HINT = pg_catalog.concat_ws(' ', 'Let an administrator run:',
+                  CASE WHEN to_regrole('pglock_user') IS NULL THEN 'CREATE ROLE pglock_user NOLOGIN;' END,
+                  CASE WHEN to_regrole('pglock_admin') IS NULL
+                       THEN 'CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user;' END);
     END;
   END LOOP;
 END $do$;

@@ -161,7 +161,12 @@ func TestUpWithoutCREATEROLELeavesNothingAndSaysWhoCan(t *testing.T) {
 			t.Errorf("a schema is left: %v, %v", left, err)
 		}
 	}
-	execute(t, conn, "CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user")
+	execute(t, conn, "CREATE ROLE pglock_user NOLOGIN")
+	err = migrations.Up(t.Context(), app)
+	if err == nil || !strings.Contains(err.Error(), "run: CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user;") {
+		t.Errorf("with one of the roles there: %v, want the statement for the other alone", err)
+	}
+	execute(t, conn, "CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user")
 	if err := migrations.Up(t.Context(), app); err != nil {
 		t.Errorf("with the roles there: %v", err)
 	}

@@ -42,6 +42,15 @@ BEGIN
         WHEN 2 THEN format('REVOKE CREATE ON SCHEMA %I FROM %s CASCADE;', schema, r.who)
         ELSE format('DROP %s %s;', CASE r.n WHEN 3 THEN 'ROUTINE' ELSE 'OPERATOR' END, r.what) END;
   END IF;
+  IF NOT has_schema_privilege(here.oid, 'USAGE WITH GRANT OPTION') AND EXISTS (
+      SELECT FROM unnest('{pglock_user,pglock_admin}'::text[]) u
+      WHERE NOT coalesce(has_schema_privilege(to_regrole(u), here.oid, 'USAGE'),
+                         has_schema_privilege('public'::name, here.oid, 'USAGE'))) THEN
+    RAISE EXCEPTION 'user % cannot let the roles pglock_user and pglock_admin use schema %', quote_ident(current_user),
+        quote_ident(schema)
+      USING ERRCODE = 'insufficient_privilege',
+            HINT = format('Let an administrator run: ALTER SCHEMA %I OWNER TO %I;', schema, current_user);
+  END IF;
   -- What is in the schema already, such as an application's functions, keeps its rights.
   PERFORM set_config('pglock.before', ARRAY(
     SELECT 'f' || p.oid FROM pg_proc p WHERE p.pronamespace = here.oid

@@ -54,10 +54,13 @@ BEGIN
         IF attempt = 100 THEN RAISE; END IF;
         PERFORM pg_sleep(0.02 * random());
       WHEN insufficient_privilege THEN
+        IF to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL THEN RAISE; END IF;
         RAISE EXCEPTION 'user % cannot create the roles pglock_user and pglock_admin', current_user
           USING ERRCODE = 'insufficient_privilege', DETAIL = SQLERRM,
-                HINT = 'Let an administrator run: CREATE ROLE pglock_user NOLOGIN; '
-                       'CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user;';
+                HINT = concat_ws(' ', 'Let an administrator run:',
+                  CASE WHEN to_regrole('pglock_user') IS NULL THEN 'CREATE ROLE pglock_user NOLOGIN;' END,
+                  CASE WHEN to_regrole('pglock_admin') IS NULL
+                       THEN 'CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user;' END);
     END;
   END LOOP;
 END $do$;

@@ -58,6 +58,10 @@ var ofUpkeep = []mutant{
 		{"migrations/session.go", "\t\t\tif done = current(there); done {\n\t\t\t\treturn there.version, nil\n" +
 			"\t\t\t}\n\t\t\tif there.version", "\t\t\tif there.version"},
 	}, migrating, "^TestManyProcesses|^TestFifty"},
+	{"a schema is made that no user may use", []edit{
+		{schema, "IF NOT has_schema_privilege(here.oid, 'USAGE WITH GRANT OPTION') AND EXISTS (",
+			"IF false AND EXISTS ("},
+	}, migrating, "^TestUpRefusesASchemaThatIt"},
 	{"a client starts on a schema that serves it no more", []edit{
 		{"pglock/backend.go", "found.version < SchemaVersion || servesFrom > SchemaVersion",
 			"found.version < SchemaVersion"},
