@@ -81,6 +81,33 @@ func TestAWriteIsUnderTheFence(t *testing.T) {
 	}
 }
 
+// What the server refuses a statement of fn for is the application's affair.
+func TestAWriteLeavesTheErrorsOfItsFunctionAsTheyAre(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	events := make(chan pglock.Event, 9)
+	c := s.clientWith(pglock.WithObserver(pglock.ObserverFunc(func(_ context.Context, e pglock.Event) {
+		if e.Kind == pglock.EventRefused {
+			events <- e
+		}
+	})))
+	h := s.hold(s.bridgeOver(c), "x", advisory.Bigint(1))
+	var own error
+	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		_, own = tx.Exec(ctx, "SELECT 'a'::text = 1")
+		return own
+	})
+	if own == nil || err != own { //nolint:errorlint // as it is
+		t.Errorf("%v, want %v as it is", err, own)
+	}
+	if err := c.Close(t.Context()); err != nil { // which joins the observer
+		t.Fatal(err)
+	}
+	if len(events) > 0 {
+		t.Errorf("the observer heard %+v", <-events)
+	}
+}
+
 func TestAWriteTakesTheOptionsOfGuard(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

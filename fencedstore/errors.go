@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
@@ -66,6 +67,15 @@ func (e *OutcomeUnknownError) Unwrap() error { return e.Err }
 // translated are the errors that explain wraps around the server's. An error that has one of them is left alone.
 var translated = []error{ErrLeftFence, ErrUnfenced, ErrKeyTooOld,
 	pglock.ErrPermission, pglock.ErrReadOnly, pglock.ErrSchema, pglock.ErrInvalid}
+
+// explainOwn is explain for an error that may be of the application's own statements: what the server has refused them
+// for is left as it is.
+func (o opening) explainOwn(err error) error {
+	if strings.HasPrefix(protocol.State(err), "LK") || protocol.NameLost(err) {
+		return o.explain(err)
+	}
+	return err
+}
 
 // explain makes an error of this package or of pglock of what the server says about one of the fences.
 func (o opening) explain(err error) error {

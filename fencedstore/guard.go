@@ -82,13 +82,14 @@ func (g *Guarded) Seal(ctx context.Context) error {
 			"call Seal as its last statement: %w", err)
 	}
 	if err != nil {
-		err = g.explain(err, saysClosed(err)) // COMMIT was not sent
+		err = g.explainSeal(err)
 	}
 	return failure.At(ctx, g.o.observeRefusal(ctx, err), "fencedstore: seal %s", g.o)
 }
 
 // Explain turns an error of the transaction, of its COMMIT or of one of its statements, into the errors of this package
-// and of pglock. It returns other errors as they are, and any error if Guard was not called.
+// and of pglock. It returns other errors as they are, such as one of a statement of the application's own that the
+// server has refused for want of a right, and any error if Guard was not called.
 //
 // A TimeLimitError is what the server says was a time limit. If the driver only says that the connection has ended or
 // that a context has, the time limit may have been the reason. But such an error of COMMIT leaves open whether it was
@@ -101,16 +102,19 @@ func (g *Guarded) Explain(err error) error {
 	if err == nil || g.isZero() {
 		return err
 	}
-	explained := g.explain(err, false)
+	explained := g.o.explainOwn(err)
+	if late := g.pass.explain(err, false); late != nil {
+		explained = late
+	}
 	if kindOf(err) == "" && !errors.Is(err, ErrStaleToken) { // else the observer has heard of it
 		_ = g.o.observeRefusal(g.o.fences[0].Lease.Context(), explained)
 	}
 	return explained
 }
 
-// explain is Explain without the observer. isDead says that the connection has ended before COMMIT was sent.
-func (g *Guarded) explain(err error, isDead bool) error {
-	if late := g.pass.explain(err, isDead); late != nil {
+// explainSeal explains an error of the last statement before COMMIT, which is ours.
+func (g *Guarded) explainSeal(err error) error {
+	if late := g.pass.explain(err, saysClosed(err)); late != nil { // COMMIT was not sent
 		return late
 	}
 	return g.o.explain(err)

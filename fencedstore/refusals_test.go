@@ -53,7 +53,7 @@ func TestExplainTranslatesTheServersRefusalsAlone(t *testing.T) {
 	t.Parallel()
 	l := newBench(t).acquire(t, "report")
 	other := errors.New("something else")
-	unique := &pgconn.PgError{Code: "23505"}
+	unique, denied := &pgconn.PgError{Code: "23505"}, &pgconn.PgError{Code: "42501"}
 	for _, tc := range []struct{ err, want error }{
 		{nil, nil}, {other, other}, {unique, unique},
 		{&pgconn.PgError{Code: "LK001"}, pglock.ErrLost},
@@ -61,9 +61,9 @@ func TestExplainTranslatesTheServersRefusalsAlone(t *testing.T) {
 		{&pgconn.PgError{Code: "LK002", Detail: "last_token=9"}, fencedstore.ErrStaleToken},
 		{&pgconn.PgError{Code: "LK007"}, pglock.ErrWrongDatabase},
 		{&pgconn.PgError{Code: "LK009"}, fencedstore.ErrLeftFence},
-		{&pgconn.PgError{Code: "42501"}, pglock.ErrPermission},
+		{denied, denied},
 	} {
-		if got := fencedstore.Explained(tc.err, l); !errors.Is(got, tc.want) {
+		if got := fencedstore.Explained(tc.err, l); !errors.Is(got, tc.want) || tc.err == tc.want && got != tc.err {
 			t.Errorf("Explain(%v) = %v, want %v", tc.err, got, tc.want)
 		}
 	}

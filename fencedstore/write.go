@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/failure"
@@ -319,8 +318,8 @@ func (w *writing) explainFailure(err error) error {
 
 // explainRefusal is explainFailure without the time limits.
 func (w *writing) explainRefusal(err error) error {
-	if !errors.Is(err, ErrTimeLimit) && (strings.HasPrefix(protocol.State(err), "LK") || protocol.NameLost(err)) {
-		err = w.explain(err)
+	if !errors.Is(err, ErrTimeLimit) {
+		err = w.explainOwn(err)
 	}
 	if lost := w.lost(); lost != nil && !tellsTheEnd(err) {
 		return fmt.Errorf("%w: %w", lost, err)

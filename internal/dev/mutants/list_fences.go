@@ -36,8 +36,11 @@ var ofFences = []mutant{
 			"GREATEST(0, r.seconds OPERATOR(pg_catalog.*) 1000)"},
 	}, integration, "^TestTheFenceIsPassedWhere"},
 	{"I17 a COMMIT whose answer is lost late counts as ended by the time limit", []edit{
-		{"fencedstore/guard.go", "explained := g.explain(err, false)", "explained := g.explain(err, saysClosed(err))"},
+		{"fencedstore/guard.go", "late := g.pass.explain(err, false)", "late := g.pass.explain(err, saysClosed(err))"},
 	}, "./fencedstore", "^TestI17_Explain"},
+	{"Explain blames the fence for the application's own errors", []edit{
+		{"fencedstore/guard.go", "explained := g.o.explainOwn(err)", "explained := g.o.explain(err)"},
+	}, "./fencedstore", "^TestExplainLeaves|^TestExplainTranslates"},
 	{"a rollback in silence outlasts its context", []edit{
 		{"internal/pause/afterwards.go", "const Soon = 150 * time.Millisecond", "const Soon = time.Minute"},
 	}, "./fencedstore", "^TestAWriteReturnsSoon"},

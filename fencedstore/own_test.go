@@ -1,0 +1,48 @@
+package fencedstore_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// What the server refuses a statement of the application for is the application's affair, whether or not pglock knows
+// the SQLSTATE from its own statements.
+func TestExplainLeavesTheApplicationsOwnErrorsAsTheyAre(t *testing.T) {
+	t.Parallel()
+	o := &observed{}
+	b := newBench(t, pglock.WithObserver(o))
+	l := b.acquire(t, "report")
+	for state, statement := range map[string]string{
+		"42883": `SELECT 'a'::text = 1`, "3F000": `CREATE TABLE nowhere.rows ()`, "22P02": `SELECT 'a'::int`,
+		"22003": `SELECT 99999999999::int`, "22023": `SELECT set_config('lock_timeout', 'a', true)`,
+		"42501": `DO $$ BEGIN RAISE insufficient_privilege; END $$`,
+		"25006": `SET TRANSACTION READ ONLY; CREATE TABLE rows ()`,
+	} {
+		tx := b.begin(t)
+		guarded, err := fencedstore.Guard(t.Context(), tx, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, own := tx.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol)
+		if protocol.State(own) != state {
+			t.Errorf("%s: %v, want %s", statement, own, state)
+		}
+		if err := guarded.Explain(own); err != own { //nolint:errorlint // as it is
+			t.Errorf("Explain(%v) = %v", own, err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.client.Close(t.Context()); err != nil { // which joins the observer
+		t.Fatal(err)
+	}
+	if got := o.words(); len(got) != 0 {
+		t.Errorf("events %q", got)
+	}
+}
