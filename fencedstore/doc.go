@@ -129,6 +129,8 @@
 //   - PREPARE TRANSACTION. The last check runs then, and not at COMMIT PREPARED. In between nobody can be granted the
 //     lock, break it or release it. The write fails with ErrLeftFence, and somebody has to end the prepared
 //     transaction.
+//   - End with a role that lacks pglock_user, as after SET LOCAL ROLE: the last check runs with it, and the write fails
+//     with pglock.ErrPermission. RESET ROLE comes last, or the role has pglock_user.
 //   - Raise the limits that the fence has set. The next holder would wait for longer.
 //   - SET CONSTRAINTS ALL IMMEDIATE after Guard. It uses up the check inside COMMIT. In a write of a store it only
 //     makes breaks and releases of the lease wait for the end of the transaction.

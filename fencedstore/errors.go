@@ -77,6 +77,16 @@ func (o opening) explainOwn(err error) error {
 	return err
 }
 
+// ofSeal is an error of the last check before COMMIT. The transaction passed its fence as a user who may: if it now
+// lacks the right, it has taken a role.
+func ofSeal(err error) error {
+	if protocol.State(err) != "42501" {
+		return err
+	}
+	return fmt.Errorf("%w: the transaction has taken a role without pglock_user: RESET ROLE at its end, or GRANT "+
+		"pglock_user to that role: %w", pglock.ErrPermission, err)
+}
+
 // explain makes an error of this package or of pglock of what the server says about one of the fences.
 func (o opening) explain(err error) error {
 	if failure.IsOneOf(err, translated...) {

@@ -204,7 +204,7 @@ func (tx ownPgx) query(ctx context.Context, sql string, args []any) pgx.Row {
 
 func (tx ownPgx) seal(ctx context.Context, o opening) error {
 	_, err := tx.Exec(ctx, protocol.Seal(o.schema()), o.resources())
-	return err
+	return ofSeal(err)
 }
 
 type ownSQL struct{ SQLTx }
@@ -216,7 +216,7 @@ func (tx ownSQL) query(ctx context.Context, sql string, args []any) pgx.Row {
 
 func (tx ownSQL) seal(ctx context.Context, o opening) error {
 	_, err := tx.ExecContext(ctx, protocol.Seal(o.schema()), arrayText(o.resources()))
-	return err
+	return ofSeal(err)
 }
 
 // sqlRow is the only row of a query.

@@ -1,6 +1,10 @@
 package fencedstore_test
 
 import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -44,5 +48,40 @@ func TestExplainLeavesTheApplicationsOwnErrorsAsTheyAre(t *testing.T) {
 	}
 	if got := o.words(); len(got) != 0 {
 		t.Errorf("events %q", got)
+	}
+}
+
+// The last check before COMMIT runs as the role that the transaction has taken: one without pglock_user is refused, and
+// told what to do.
+func TestATransactionThatHasTakenARoleWithoutRightsIsToldSo(t *testing.T) {
+	t.Parallel()
+	o := &observed{}
+	b := newBench(t, pglock.WithObserver(o))
+	l := b.acquire(t, "report")
+	role := pgx.Identifier{b.db.Name() + "_tenant"}.Sanitize()
+	b.exec(t, "CREATE ROLE "+role)
+	t.Cleanup(func() {
+		if _, err := b.pool.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	take := "SET LOCAL ROLE " + role
+	var want []string
+	for _, name := range []string{"Write", "WriteSQL", "Guard", "GuardSQL"} {
+		if err := ways[name](t, b, l, does(take)); !errors.Is(err, pglock.ErrPermission) ||
+			!strings.Contains(err.Error(), "RESET ROLE at its end") {
+			t.Errorf("%s: %v, want an ErrPermission that tells of the role", name, err)
+		}
+		want = append(want, "refused: report")
+	}
+	if err := b.write(t, l, "report", take+"; RESET ROLE"); err != nil {
+		t.Errorf("with the role given back: %v", err)
+	}
+	want = append(want, "write: report")
+	if err := b.client.Close(t.Context()); err != nil { // which joins the observer
+		t.Fatal(err)
+	}
+	if got := o.words(); !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q", got, want)
 	}
 }

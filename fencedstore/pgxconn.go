@@ -93,7 +93,7 @@ func (c *pgxConn) commit(ctx context.Context, o opening) (sent bool, err error) 
 	batch.Queue("COMMIT")
 	results := c.tx.SendBatch(ctx, batch)
 	_, err = results.Exec()
-	if err == nil {
+	if err = ofSeal(err); err == nil {
 		_, err = results.Exec()
 	}
 	err = cmp.Or(err, results.Close())

@@ -143,7 +143,7 @@ func (c *sqlConn) begin(ctx context.Context, o opening, r Receipt) (p passed, er
 func (c *sqlConn) commit(ctx context.Context, o opening) (sent bool, err error) {
 	err = c.within(ctx, func() error {
 		_, err := c.tx.ExecContext(ctx, protocol.Seal(o.schema()), arrayText(o.resources()))
-		return err
+		return ofSeal(err)
 	})
 	if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
 		return false, errEnded

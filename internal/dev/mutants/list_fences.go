@@ -41,6 +41,12 @@ var ofFences = []mutant{
 	{"Explain blames the fence for the application's own errors", []edit{
 		{"fencedstore/guard.go", "explained := g.o.explainOwn(err)", "explained := g.o.explain(err)"},
 	}, "./fencedstore", "^TestExplainLeaves|^TestExplainTranslates"},
+	{"nobody tells of the role that a write has taken", []edit{
+		{"fencedstore/pgxconn.go", "if err = ofSeal(err); err == nil {", "if err == nil {"},
+	}, "./fencedstore", "^TestATransactionThatHasTaken"},
+	{"nobody tells of the role that a write through database/sql has taken", []edit{
+		{"fencedstore/sqlconn.go", "return ofSeal(err)", "return err"},
+	}, "./fencedstore", "^TestATransactionThatHasTaken"},
 	{"a rollback in silence outlasts its context", []edit{
 		{"internal/pause/afterwards.go", "const Soon = 150 * time.Millisecond", "const Soon = time.Minute"},
 	}, "./fencedstore", "^TestAWriteReturnsSoon"},
