@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -93,6 +94,52 @@ func TestProgramsWithoutRightsWaitForTheOneThatMigrates(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// The user's time limits are for statements that do something: no limit ends the wait for another program's migration.
+func TestProgramsTakeTurnsWhateverTimeLimitsTheirUserHas(t *testing.T) {
+	t.Parallel()
+	for limit, longer := range map[string]string{"lock_timeout=50ms": "200 ms", "statement_timeout=3s": "4 s"} {
+		if !pgtest.Among(limit, "lock_timeout=50ms") {
+			continue
+		}
+		t.Run(limit, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.EmptyDatabase(t)
+			other := db.Conn(t)
+			mustDo(t, other, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))")
+			u, err := url.Parse(db.URL())
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, value, _ := strings.Cut(limit, "=")
+			q := u.Query()
+			q.Set(name, value)
+			u.RawQuery = q.Encode()
+			done := make(chan error, 1)
+			go func() { done <- Up(t.Context(), u.String(), ladder(t, 2, nil)) }()
+			pgtest.Eventually(t, "it waits for longer than its limit", func() (waits bool) {
+				if err := other.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+					WHERE datname = current_database() AND wait_event = 'advisory'
+						AND clock_timestamp() - query_start > $1::text::interval)`, longer).Scan(&waits); err != nil {
+					t.Fatal(err)
+				}
+				return waits || len(done) > 0
+			})
+			mustDo(t, other, "SELECT pg_advisory_unlock_all()")
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if name == "lock_timeout" {
+				keepBusy(t, other)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				err := Up(ctx, u.String(), ladder(t, 3, map[int]string{3: "LOCK TABLE public.busy"}))
+				wantStep(t, err, 2, 3, "55P03")
+				mustDo(t, other, "COMMIT")
+			}
+		})
 	}
 }
 

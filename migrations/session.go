@@ -254,7 +254,12 @@ func (s session) alone(ctx context.Context, f func(pgx.Tx, found) (to int, err e
 		Unknown: sent && !refused && !errors.Is(err, pgx.ErrTxCommitRollback)}
 }
 
+// takeTurn waits for the others as long as ctx allows. The user's own time limits count for the work, and not for the
+// wait.
 func (s session) takeTurn(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, fmt.Sprintf(setLimits, "'0'")); err != nil {
+		return err
+	}
 	var name string
 	err := tx.QueryRow(ctx, "SELECT current_database() FROM pg_advisory_xact_lock(hashtextextended($1, 0))",
 		"pglock migrations "+s.schema).Scan(&name)
@@ -265,8 +270,14 @@ func (s session) takeTurn(ctx context.Context, tx pgx.Tx) error {
 	if err == nil {
 		_, err = tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::text::bigint)", theirs)
 	}
+	if err == nil {
+		_, err = tx.Exec(ctx, fmt.Sprintf(setLimits, "reset_val"))
+	}
 	return err
 }
+
+const setLimits = `SELECT set_config(name, %s, true) FROM pg_settings
+	WHERE name IN ('lock_timeout', 'statement_timeout', 'transaction_timeout')`
 
 // patience limits how long resolve asks the server.
 const patience = 5 * time.Second

@@ -58,6 +58,12 @@ var ofUpkeep = []mutant{
 		{"migrations/session.go", "\t\t\tif done = current(there); done {\n\t\t\t\treturn there.version, nil\n" +
 			"\t\t\t}\n\t\t\tif there.version", "\t\t\tif there.version"},
 	}, migrating, "^TestManyProcesses|^TestFifty"},
+	{"a time limit of the user ends the wait for another migration", []edit{
+		{"migrations/session.go", `tx.Exec(ctx, fmt.Sprintf(setLimits, "'0'"))`, `tx.Exec(ctx, "SELECT")`},
+	}, migrating, "^TestProgramsTakeTurns"},
+	{"a migration goes on without the time limits of its user", []edit{
+		{"migrations/session.go", `fmt.Sprintf(setLimits, "reset_val")`, `"SELECT"`},
+	}, migrating, "^TestProgramsTakeTurns"},
 	{"a schema is made that no user may use", []edit{
 		{schema, "IF NOT has_schema_privilege(here.oid, 'USAGE WITH GRANT OPTION') AND EXISTS (",
 			"IF false AND EXISTS ("},
