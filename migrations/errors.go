@@ -45,6 +45,7 @@ type RightError struct {
 	Lacks  string // the right, in words
 	Owner  string // who has it; "" means only administrators
 	Role   string // the role that gives it, if any
+	Member bool   // the user is a member of Role, and does not inherit its rights
 }
 
 func (e *RightError) Error() string {
@@ -57,6 +58,9 @@ func (e *RightError) Error() string {
 	}
 	s := fmt.Sprintf("migrations: schema %q %s: user %q lacks %s: ", e.Schema, state, e.User, e.Lacks)
 	switch {
+	case e.Member:
+		return s + fmt.Sprintf("it is a member of %s with NOINHERIT: put options='-c role=%[1]s' into the connection "+
+			"string, or options=-c%%20role%%3D%[1]s into a URL; the hooks of a pool do not run here", e.Role)
 	case e.Role != "":
 		return s + fmt.Sprintf("GRANT %s TO %s", e.Role, pgx.Identifier{e.User}.Sanitize())
 	case e.Owner == "":

@@ -20,6 +20,7 @@ type found struct {
 
 	user, owner, right         string // the right that the owner has, and that changes need
 	callable, mayChange, roles bool
+	member                     bool // of pglock_user, with NOINHERIT
 	mayMakeRoles               bool // or has them already
 }
 
@@ -33,6 +34,8 @@ const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 		WHEN n.oid IS NOT NULL THEN 'the right CREATE on it'
 		ELSE format('the right CREATE on database "%s"', d.datname) END,
 	current_user, pg_get_userbyid(coalesce(v.proowner, n.nspowner, d.datdba)), to_regrole('pglock_user') IS NOT NULL,
+	coalesce(pg_has_role(to_regrole('pglock_user'), 'MEMBER') AND NOT pg_has_role(to_regrole('pglock_user'), 'USAGE'),
+		false),
 	to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL OR r.rolsuper OR r.rolcreaterole
 FROM pg_database d
 	JOIN pg_roles r ON r.rolname = current_user
@@ -58,7 +61,7 @@ func (c config) look(ctx context.Context, db querier) (found, error) {
 func (c config) lookOnce(ctx context.Context, db querier) (f found, err error) {
 	var readable bool
 	err = db.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &readable, &f.mayChange,
-		&f.right, &f.user, &f.owner, &f.roles, &f.mayMakeRoles)
+		&f.right, &f.user, &f.owner, &f.roles, &f.member, &f.mayMakeRoles)
 	if err == nil && f.made && f.callable {
 		err = db.QueryRow(ctx, "SELECT "+c.quoted("schema_version")+"()").Scan(&f.version)
 	}
@@ -97,7 +100,7 @@ func (c config) mayLook(f found) error {
 	}
 	e := &RightError{Schema: c.schema, Have: -1, User: f.user, Lacks: "the right to use it", Owner: f.owner}
 	if f.roles {
-		e.Role = "pglock_user"
+		e.Role, e.Member = "pglock_user", f.member
 	}
 	return e
 }

@@ -1,8 +1,14 @@
 package migrations
 
 import (
+	"context"
+	"errors"
+	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
@@ -49,4 +55,34 @@ func TestUpRefusesASchemaThatItCannotLetTheRolesUse(t *testing.T) {
 			wantVersion(t, app, Latest, false)
 		})
 	}
+}
+
+// A pool's hooks do not run for migrations: a user that gets its role there is told where to put it.
+func TestAMemberThatDoesNotInheritIsToldToSetTheRole(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	mustUp(t, db.URL())
+	app, name := asUser(t, db, "_app")
+	mustDo(t, db.Conn(t), "ALTER ROLE "+name+" NOINHERIT; GRANT pglock_user TO "+name)
+	config, err := pgxpool.ParseConfig(app)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "SET ROLE pglock_user")
+		return err
+	}
+	var right *RightError
+	err = Up(t.Context(), config)
+	if !errors.As(err, &right) || !right.Member || right.Role != "pglock_user" ||
+		!strings.Contains(err.Error(), "options=-c%20role%3Dpglock_user") || strings.Contains(err.Error(), "GRANT") {
+		t.Errorf("%v, want a RightError that says how to set the role", err)
+	}
+	u, err := url.Parse(app)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.RawQuery += "&options=-c%20role%3Dpglock_user"
+	mustUp(t, u.String())
+	wantVersion(t, u.String(), Latest, false)
 }

@@ -250,7 +250,8 @@ func errorFromSQL(err error, name string, token Token) error {
 	case protocol.StateOtherDatabase:
 		return fmt.Errorf("%w: %s", ErrWrongDatabase, protocol.Message(err))
 	case "42501":
-		return fmt.Errorf("%w (GRANT pglock_user, or pglock_admin for operators, to the user): %w", ErrPermission, err)
+		return fmt.Errorf("%w (GRANT pglock_user, or pglock_admin for operators, to the user; a member with NOINHERIT "+
+			"must SET ROLE to it): %w", ErrPermission, err)
 	case "3F000", "42883":
 		return fmt.Errorf("%w: run `pglock-admin migrate up` or migrations.Up: %w", ErrSchema, err)
 	case "26000", "42P05":

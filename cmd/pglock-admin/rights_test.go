@@ -135,7 +135,9 @@ func TestAMemberThatDoesNotInheritIsToldToSetTheRole(t *testing.T) {
 	user := asUser(t, db, "")
 	execute(t, db, fmt.Sprintf("ALTER ROLE %s NOINHERIT", pgx.Identifier{db.Name() + "_user"}.Sanitize()))
 	execute(t, db, fmt.Sprintf("GRANT pglock_admin TO %s", pgx.Identifier{db.Name() + "_user"}.Sanitize()))
-	in(t, user, "list").want(t, cli.ExitPermission, "try: PGOPTIONS='-c role=pglock_user'")
+	for _, command := range []string{"list", "migrate up", "migrate version"} {
+		in(t, user, strings.Fields(command)...).want(t, cli.ExitPermission, "try: PGOPTIONS='-c role=pglock_user'")
+	}
 	u, err := url.Parse(user)
 	if err != nil {
 		t.Fatal(err)

@@ -68,6 +68,9 @@ var ofUpkeep = []mutant{
 		{schema, "IF NOT has_schema_privilege(here.oid, 'USAGE WITH GRANT OPTION') AND EXISTS (",
 			"IF false AND EXISTS ("},
 	}, migrating, "^TestUpRefusesASchemaThatIt"},
+	{"a member with NOINHERIT is told to become a member", []edit{
+		{"migrations/state.go", "e.Role, e.Member = \"pglock_user\", f.member", "e.Role = \"pglock_user\""},
+	}, migrating, "^TestAMemberThat"},
 	{"a client starts on a schema that serves it no more", []edit{
 		{"pglock/backend.go", "found.version < SchemaVersion || servesFrom > SchemaVersion",
 			"found.version < SchemaVersion"},

@@ -119,6 +119,8 @@ func (o *Options) Force(version int) string {
 const (
 	makeRoles = "let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE " +
 		"pglock_user"
+	asMember = "PGOPTIONS='-c role=%s': the user is a member of that role, but does not inherit its rights"
+
 	otherTool = "the migration tool that made the schema, with the files of this release"
 )
 
@@ -128,6 +130,8 @@ func (o *Options) migrationAdvice(ctx context.Context, err error) (code int, hin
 	var step *migrations.StepError
 	var pgErr *pgconn.PgError
 	switch {
+	case errors.As(err, &right) && right.Member:
+		return ExitPermission, fmt.Sprintf(asMember, right.Role)
 	case errors.As(err, &right) && right.Role != "":
 		return ExitPermission, fmt.Sprintf("let an administrator run: GRANT %s TO %s", right.Role,
 			pgx.Identifier{right.User}.Sanitize())

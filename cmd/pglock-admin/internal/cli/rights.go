@@ -50,8 +50,7 @@ func (o *Options) WithRights(ctx context.Context, pool *pgxpool.Pool, err error)
 		hint = "let the owner of the schema make the roles pglock_user and pglock_admin again, with their rights: " +
 			"restore them with pg_dumpall --roles-only"
 	case !mayUse && member || mayUse && operator: // a member, but with NOINHERIT
-		hint = fmt.Sprintf("PGOPTIONS='-c role=%s': the user is a member of that role, but does not inherit its rights",
-			role)
+		hint = fmt.Sprintf(asMember, role)
 	}
 	return &Advised{Err: err, Code: ExitPermission, Hint: hint}
 }
