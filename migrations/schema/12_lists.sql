@@ -19,11 +19,11 @@ CREATE FUNCTION is_listed(
   p_prefix text, p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT (p_prefix = '' OR starts_with(p_name, p_prefix))
-    AND (p_match = '' OR strpos(p_name, p_match) > 0 OR strpos(p_in_holder, p_match) > 0)
-    AND (p_holder = '' OR p_in_holder = p_holder)
+  SELECT (coalesce(p_prefix, '') = '' OR starts_with(p_name, p_prefix))
+    AND (coalesce(p_match, '') = '' OR strpos(p_name, p_match) > 0 OR strpos(p_in_holder, p_match) > 0)
+    AND (coalesce(p_holder, '') = '' OR p_in_holder = p_holder)
     AND (p_session_id IS NULL OR p_in_session = p_session_id)
-    AND (p_mode = '' OR p_in_mode = p_mode)
+    AND (coalesce(p_mode, '') = '' OR p_in_mode = p_mode)
     AND (p_older IS NULL OR p_since <= clock_timestamp() - p_older)
 $$;
 
@@ -75,11 +75,11 @@ BEGIN
           SELECT q.ticket FROM waiters q WHERE q.name = l.name AND q.ticket > CASE l.slot WHEN 0 THEN l.served
             ELSE (SELECT h.served FROM locks h WHERE h.name = l.name AND h.slot = 0) END
           ORDER BY q.ticket LIMIT 1) IS NOT NULL ELSE w.name IS NOT NULL END AS waits) q
-      WHERE (p_after = '' OR l.name > p_after) AND (p_prefix = '' OR l.name >= p_prefix
+      WHERE (coalesce(p_after, '') = '' OR l.name > p_after) AND (coalesce(p_prefix, '') = '' OR l.name >= p_prefix
           AND l.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m)))
         AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
                       p_prefix, p_match, p_holder, p_session_id, p_mode, p_older)
-        AND (NOT p_queued OR q.waits)
+        AND (p_queued IS NOT TRUE OR q.waits)
         AND (is_running(l.expires_at, l.ended_at)
           OR (p_free OR p_queued OR p_order = 'waiting' AND w.name IS NOT NULL OR p_waited AND p_order = 'name'
               AND q.waits AND is_left(l.name, coalesce(l.ended_at, l.expires_at))) AND NOT EXISTS (
@@ -102,7 +102,7 @@ AS $$
 BEGIN
   RETURN QUERY SELECT a.name, a.ticket, a.served, a.place FROM (
       SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) AS place FROM queue w
-      WHERE p_name = '' OR w.name = p_name) a
+      WHERE coalesce(p_name, '') = '' OR w.name = p_name) a
     WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
                     p_prefix, p_match, p_holder, p_session_id, p_mode, p_older)
     ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit;
@@ -128,11 +128,11 @@ AS $$
 DECLARE
   ok boolean := is_listing(p_order, 'name or age', p_limit, p_older)
     AND (p_after_place IS NULL OR is_count('after_place', p_after_place, 0, 1000000000000));
-  from_name   text   := p_after;
-  from_ticket bigint := p_after_ticket;
+  from_name   text   := coalesce(p_after, '');
+  from_ticket bigint := coalesce(p_after_ticket, 0);
   served      bigint := (SELECT l.served FROM locks l WHERE l.name = p_name AND l.slot = 0);
 BEGIN
-  IF (p_name COLLATE "C", served) > (p_after, p_after_ticket) THEN   -- what counts no more may fill the index there
+  IF (p_name COLLATE "C", served) > (from_name, from_ticket) THEN   -- what counts no more may fill the index there
     from_name := p_name;  from_ticket := served;
   END IF;
   RETURN QUERY SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id, q.alive,
@@ -149,7 +149,7 @@ BEGIN
                ELSE 0 END AS place
       FROM waiters w CROSS JOIN LATERAL (
         SELECT o.served FROM locks o WHERE o.name = w.name AND o.slot = 0 OFFSET 0) h
-      WHERE w.ticket > h.served AND w.name >= p_prefix
+      WHERE w.ticket > h.served AND w.name >= coalesce(p_prefix, '')
         AND w.name <= coalesce(nullif(p_name, ''), last_with(p_prefix), (SELECT max(m.name) FROM waiters m))
         AND (w.name, w.ticket) > (from_name, from_ticket)) a
     WHERE p_order = 'name' AND is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
@@ -185,13 +185,14 @@ DECLARE
 BEGIN
   RETURN QUERY SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
     (SELECT * FROM fences o
-     WHERE (p_lock_name = '' OR o.lock_name = p_lock_name) AND (p_after = '' OR o.resource > p_after)
-       AND (p_prefix = '' OR o.resource >= p_prefix
+     WHERE (coalesce(p_lock_name, '') = '' OR o.lock_name = p_lock_name)
+       AND (coalesce(p_after, '') = '' OR o.resource > p_after)
+       AND (coalesce(p_prefix, '') = '' OR o.resource >= p_prefix
          AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)))
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_prefix, p_match, '', NULL, '', p_older)
      ORDER BY CASE p_order WHEN 'age' THEN o.advanced_at END, o.resource LIMIT p_limit)
     UNION
-    SELECT * FROM fences o WHERE o.resource = p_lock_name AND (p_after = '' OR o.resource > p_after)
+    SELECT * FROM fences o WHERE o.resource = p_lock_name AND (coalesce(p_after, '') = '' OR o.resource > p_after)
       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_prefix, p_match, '', NULL, '', p_older)) f
   ORDER BY CASE p_order WHEN 'age' THEN f.advanced_at END, f.resource LIMIT p_limit;
 END $$;

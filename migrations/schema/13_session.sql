@@ -32,7 +32,7 @@ BEGIN
     SELECT a.name FROM (
       SELECT l.name FROM locks l WHERE l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at)
       UNION SELECT q.name FROM waiters q WHERE q.session_id = p_session_id) a
-    WHERE a.name > p_after ORDER BY a.name LIMIT p_limit
+    WHERE a.name > coalesce(p_after, '') ORDER BY a.name LIMIT p_limit
   LOOP
     head := take_to_break(n, NULL);
     RETURN QUERY

@@ -104,7 +104,8 @@ BEGIN
       e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number,
       e.subtree
     FROM events e
-    WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
+    WHERE (coalesce(p_lock_name, '') = '' OR e.lock_name = p_lock_name)
+      AND e.id < coalesce(p_before, 9223372036854775807)
       AND (p_kinds IS NULL OR e.kind = ANY (p_kinds))
       AND (p_since IS NULL OR e.at >= p_since) AND (p_until IS NULL OR e.at < p_until)
     ORDER BY e.id DESC LIMIT p_limit;
@@ -142,6 +143,8 @@ AS $$
 DECLARE
   ok boolean := is_length(p_limit);
 BEGIN
+  p_lock_name := coalesce(p_lock_name, '');  p_after := coalesce(p_after, '');
+  p_after_token := coalesce(p_after_token, 0);  p_after_id := coalesce(p_after_id, 0);
   RETURN QUERY SELECT * FROM (
       (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.new_token, e.holder, e.slot, e.mode,
          e.capacity, e.granted_at, e.ended_at, e.number, e.session_id, e.subtree
