@@ -221,6 +221,38 @@ func TestI16_FenceBoundsTheTransaction(t *testing.T) {
 	}
 }
 
+// The server shows tcp_user_timeout without a unit, and the others with one. Over a Unix socket it has no such limit.
+func TestI16_ALowerLimitOfTheUserStaysUnderTheFence(t *testing.T) {
+	t.Parallel()
+	p := newPeer(t, pgtest.Database(t).URL())
+	limits := map[string]string{"lock_timeout": "5s", "statement_timeout": "5500ms",
+		"idle_in_transaction_session_timeout": "0.1min", "client_connection_check_interval": "500"}
+	if !strings.HasPrefix(p.Config().Host, "/") {
+		limits["tcp_user_timeout"] = "5s"
+	}
+	if serverVersion(t, p) >= 170000 {
+		limits["transaction_timeout"] = "1min"
+	}
+	if !one[bool](t, p, `SELECT pglock.can_check_connection()`) {
+		delete(limits, "client_connection_check_interval")
+	}
+	g, own := p.mustAcquire(t, "x", time.Hour), map[string]string{}
+	const shown = `SELECT setting FROM pg_settings WHERE name = $1`
+	for setting, limit := range limits {
+		p.exec(t, `SELECT set_config($1, $2, false)`, setting, limit)
+		own[setting] = one[string](t, p, shown, setting)
+	}
+	p.exec(t, `BEGIN`)
+	if err := p.fence(t.Context(), g, "x"); err != nil {
+		t.Fatal(err)
+	}
+	for setting := range limits {
+		if now := one[string](t, p, shown, setting); now != own[setting] || now == "0" {
+			t.Errorf("I16: %s of the user's is %s ms, and %s ms under the fence", setting, own[setting], now)
+		}
+	}
+}
+
 // A predecessor's open transaction is waited for, but no longer than one's own lease lasts.
 func TestI16_WaitAtTheFenceIsBoundedByTheOwnLease(t *testing.T) {
 	t.Parallel()

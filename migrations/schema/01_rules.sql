@@ -173,12 +173,12 @@ LANGUAGE sql STABLE
 AS $$ SELECT to_char(p_at AT TIME ZONE interval '0', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') $$;
 
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 means no
--- limit.
+-- limit. All timeouts count in milliseconds: the server shows tcp_user_timeout as that number, the others with a unit.
 CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch
-    FROM current_setting(p_setting)::interval) * 1000 > p_ms
+  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch FROM (current_setting(p_setting)
+      || CASE WHEN current_setting(p_setting) ~ '^[0-9]+$' THEN ' ms' ELSE '' END)::interval) * 1000 > p_ms
     THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
 $$;
 

@@ -379,8 +379,9 @@ var ofTheQueue = []mutant{
 	{"I13 what locks raises a lower limit of the user", []edit{
 		{
 			schema,
-			"SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch FROM " +
-				"current_setting(p_setting)::interval) * 1000 > p_ms THEN",
+			"SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch FROM (current_setting(p_setting) || " +
+				"CASE WHEN current_setting(p_setting) ~ '^[0-9]+$' THEN ' ms' ELSE '' END)::interval) * 1000 " +
+				"> p_ms THEN",
 			"SELECT CASE WHEN true THEN",
 		},
 	}, integration, "^TestI13_WhoeverHasLocked"},
