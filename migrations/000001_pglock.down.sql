@@ -257,6 +257,7 @@ DROP FUNCTION json_time(p_at timestamptz);
 DROP FUNCTION require_durable_commit();
 DROP FUNCTION require_warnings();
 DROP FUNCTION require_unrenewed();
+DROP FUNCTION require_primary();
 DROP FUNCTION require_read_committed();
 DROP FUNCTION refuse_isolation();
 DROP FUNCTION is_batch(p_lengths int[]);

@@ -412,6 +412,18 @@ AS $$
     ELSE refuse_isolation() END
 $$;
 
+-- require_primary refuses on a standby, which may not know yet what has become of a lease or a key (I23). It is for
+-- what is answered before anything is written: a standby refuses each write by itself.
+CREATE FUNCTION require_primary() RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF pg_is_in_recovery() THEN
+    RAISE EXCEPTION 'a standby cannot tell whether locks are held' USING ERRCODE = 'read_only_sql_transaction';
+  END IF;
+  RETURN true;
+END $$;
+
 -- require_unrenewed refuses to end leases in a transaction that has renewed any, or has locked one for a hand-over that
 -- then found nobody, or has locked or marked one for a request above or below it, or in a sweep (pglock.kept). A
 -- renewal and a mark leave their lock on the new version of the row. So an end in a subtransaction, or after one of
@@ -3010,6 +3022,7 @@ CREATE FUNCTION try_subtree(w waiters) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
+  ok   boolean := require_primary();
   head locks;
 BEGIN
   head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
@@ -3294,12 +3307,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens), pg_catalog.cardinality(p_grant_ids),
-                               pg_catalog.cardinality(p_slots)]);
+                               pg_catalog.cardinality(p_slots)]) AND require_primary();
   a  record;
 BEGIN
-  IF pg_is_in_recovery() THEN
-    RAISE EXCEPTION 'a standby cannot tell whether locks are held' USING ERRCODE = 'read_only_sql_transaction';
-  END IF;
   FOR a IN
     SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS g (name, token, grant_id, slot, n)
   LOOP
@@ -3710,6 +3720,7 @@ CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_res
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
+  ok   boolean := require_primary();
   res  text := coalesce(p_resource, p_name || coalesce((
     SELECT '#' || l.slot FROM locks l WHERE l.name = p_name AND l.slot > 0 AND l.slot = coalesce(p_slot, l.slot)
       AND l.grant_id = p_grant_id AND l.token = p_token), ''));
@@ -4404,6 +4415,8 @@ END $$;
 CREATE FUNCTION refuse_old_key(p_key text, p_of timestamptz, p_keep interval) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
+DECLARE
+  ok boolean := require_primary();
 BEGIN
   RAISE EXCEPTION 'key % is of %, and is kept for %: whether it was done is not known any more',
       pg_catalog.quote_literal(p_key), p_of, p_keep

@@ -123,7 +123,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 		"SELECT pglock.break_lock('report', 'r', 'a')",
 		"SELECT pglock.lost_reason('report', 1, NULL, 0)", "SELECT pglock.check_request(NULL, '1 s', true, true)",
 		"SELECT pglock.require_durable_commit()", "SELECT pglock.require_unrenewed()",
-		"SELECT pglock.require_read_committed()",
+		"SELECT pglock.require_read_committed()", "SELECT pglock.require_primary()",
 		"SELECT pglock.draw_token(0)", "SELECT pglock.epoch_now()", "SELECT pglock.advance_epoch('r', 'a')",
 		"SELECT pglock.raise_lost('report', 1, 'broken')", "SELECT pglock.raise_stale('report', 1, 2)",
 		"SELECT pglock.refuse_lease(NULL, 1, NULL)",

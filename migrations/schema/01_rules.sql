@@ -128,6 +128,18 @@ AS $$
     ELSE refuse_isolation() END
 $$;
 
+-- require_primary refuses on a standby, which may not know yet what has become of a lease or a key (I23). It is for
+-- what is answered before anything is written: a standby refuses each write by itself.
+CREATE FUNCTION require_primary() RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF pg_is_in_recovery() THEN
+    RAISE EXCEPTION 'a standby cannot tell whether locks are held' USING ERRCODE = 'read_only_sql_transaction';
+  END IF;
+  RETURN true;
+END $$;
+
 -- require_unrenewed refuses to end leases in a transaction that has renewed any, or has locked one for a hand-over that
 -- then found nobody, or has locked or marked one for a request above or below it, or in a sweep (pglock.kept). A
 -- renewal and a mark leave their lock on the new version of the row. So an end in a subtransaction, or after one of

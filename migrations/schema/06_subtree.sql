@@ -380,6 +380,7 @@ CREATE FUNCTION try_subtree(w waiters) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
+  ok   boolean := require_primary();
   head locks;
 BEGIN
   head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);

@@ -135,12 +135,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := is_batch(ARRAY[cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids),
-                               cardinality(p_slots)]);
+                               cardinality(p_slots)]) AND require_primary();
   a  record;
 BEGIN
-  IF pg_is_in_recovery() THEN
-    RAISE EXCEPTION 'a standby cannot tell whether locks are held' USING ERRCODE = 'read_only_sql_transaction';
-  END IF;
   FOR a IN
     SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS g (name, token, grant_id, slot, n)
   LOOP

@@ -218,6 +218,7 @@ CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_res
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
+  ok   boolean := require_primary();
   res  text := coalesce(p_resource, p_name || coalesce((
     SELECT '#' || l.slot FROM locks l WHERE l.name = p_name AND l.slot > 0 AND l.slot = coalesce(p_slot, l.slot)
       AND l.grant_id = p_grant_id AND l.token = p_token), ''));

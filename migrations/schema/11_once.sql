@@ -63,6 +63,8 @@ END $$;
 CREATE FUNCTION refuse_old_key(p_key text, p_of timestamptz, p_keep interval) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
+DECLARE
+  ok boolean := require_primary();
 BEGIN
   RAISE EXCEPTION 'key % is of %, and is kept for %: whether it was done is not known any more',
       quote_literal(p_key), p_of, p_keep

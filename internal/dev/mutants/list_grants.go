@@ -241,9 +241,17 @@ var ofTokens = []mutant{
 		{schema, "  IF p_line > 524287 THEN", "  IF false THEN"},
 	}, integration, "^TestI22_Steps|^TestI22_Where"},
 	{"I23 a standby checks leases", []edit{
-		{schema, "  IF pg_is_in_recovery() THEN\n    RAISE EXCEPTION 'a standby", "  IF false THEN\n    RAISE " +
-			"EXCEPTION 'a standby"},
+		{schema, "cardinality(p_slots)]) AND require_primary();", "cardinality(p_slots)]);"},
 	}, integration, "^TestI23_StandbyAnswers"},
+	{"I23 a standby that lags says that a lease is lost", []edit{
+		{schema, "ok boolean := require_primary(); res  text", "ok boolean := true; res text"},
+	}, integration, "^TestI23_AStandbyThatLags"},
+	{"I23 a standby that lags says that a key is too old", []edit{
+		{schema, "ok boolean := require_primary(); BEGIN RAISE EXCEPTION 'key", "BEGIN RAISE EXCEPTION 'key"},
+	}, integration, "^TestI23_AStandbyThatLags"},
+	{"I23 a standby that lags says that a subtree is held", []edit{
+		{schema, "ok boolean := require_primary(); head locks;", "head locks;"},
+	}, integration, "^TestI23_AStandbyThatLags"},
 }
 
 // ofTheFirstStatement are the faults of the statement with which acquire_lease grants a free lock: what it requires
