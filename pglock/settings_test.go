@@ -103,6 +103,9 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		fences[0].LastToken != l.Token() {
 		t.Errorf("Fences = %+v, %v", fences, err)
 	}
+	if _, err := admin.Diagnose(t.Context()); err != nil {
+		t.Errorf("Diagnose: %v", err)
+	}
 	deadline := l.Deadline()
 	pgtest.Eventually(t, "a heartbeat", func() bool {
 		return l.Deadline().After(deadline.Add(exercised/6)) || !l.Valid()
