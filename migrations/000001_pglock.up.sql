@@ -1077,7 +1077,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok    boolean := is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_holders),
+  ok    boolean := require_read_committed()
+    AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_holders),
       pg_catalog.cardinality(p_ttls), pg_catalog.cardinality(p_metadata), pg_catalog.cardinality(p_retries), pg_catalog.cardinality(p_modes),
       pg_catalog.cardinality(p_capacities), pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested)])
     AND ((SELECT bool_and(g.retry IS NOT NULL AND g.wait IS NOT NULL) FROM unnest(p_retries, p_waits) g (retry, wait))

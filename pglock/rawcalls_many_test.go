@@ -257,3 +257,15 @@ func TestI11_OneBadRequestOfACallForManyUndoesTheOthers(t *testing.T) {
 		}
 	}
 }
+
+// Another connection of the session may write its row after the snapshot: the level is what is wrong, and not the row.
+func TestI19_ManyRequestsInAFrozenSnapshotAreRefusedForTheirLevel(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn, caller := db.Conn(t), db.Conn(t)
+	execute(t, caller, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+	execute(t, caller, "SELECT FROM pglock.locks")
+	execute(t, conn, "SELECT * FROM pglock.look("+someID+", 'h', '10 s')")
+	_, err := caller.Exec(t.Context(), "SELECT * FROM pglock."+manyOf("'new'", "waits = ARRAY[true]"))
+	checkState(t, "acquire_leases", err, "LK005", "REPEATABLE READ")
+}

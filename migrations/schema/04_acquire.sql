@@ -95,7 +95,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok    boolean := is_batch(ARRAY[cardinality(p_names), cardinality(p_grant_ids), cardinality(p_holders),
+  ok    boolean := require_read_committed()
+    AND is_batch(ARRAY[cardinality(p_names), cardinality(p_grant_ids), cardinality(p_holders),
       cardinality(p_ttls), cardinality(p_metadata), cardinality(p_retries), cardinality(p_modes),
       cardinality(p_capacities), cardinality(p_waits), cardinality(p_owner_ids), cardinality(p_nested)])
     AND ((SELECT bool_and(g.retry IS NOT NULL AND g.wait IS NOT NULL) FROM unnest(p_retries, p_waits) g (retry, wait))
