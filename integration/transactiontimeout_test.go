@@ -80,3 +80,29 @@ func TestI16_AHigherTransactionTimeoutLiftsNoLimit(t *testing.T) {
 		})
 	}
 }
+
+// The end of a limit is kept to the millisecond, whatever the session makes of numbers with a fraction.
+func TestI16_TheEndOfALimitIsNotRounded(t *testing.T) {
+	t.Parallel()
+	p := newPeer(t, pgtest.Database(t).URL())
+	if version := serverVersion(t, p); version < 170000 {
+		t.Skipf("server version %d has no transaction_timeout", version)
+	}
+	p.exec(t, `SET extra_float_digits = -15`)
+	g := p.mustAcquire(t, "x", time.Minute)
+	p.exec(t, `BEGIN`)
+	if err := p.fence(t.Context(), g, "x"); err != nil {
+		t.Fatal(err)
+	}
+	var early, late int64 // the fence's own statement lies between
+	if err := p.QueryRow(t.Context(), `
+		SELECT e.ms - (extract(epoch FROM l.expires_at) * 1000)::bigint,
+			e.ms - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+		FROM pglock.locks l, (SELECT current_setting('pglock.ends')::float8::bigint AS ms) e WHERE l.name = 'x'`).Scan(
+		&early, &late); err != nil {
+		t.Fatal(err)
+	}
+	if early < 0 || late > 60_200 {
+		t.Errorf("I16: the limit ends %d ms after the lease, and %d ms from now", early, late)
+	}
+}

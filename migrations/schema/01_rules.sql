@@ -216,7 +216,7 @@ BEGIN
   p_ms := GREATEST(1, LEAST(p_ms, 2147483647));
   RETURN set_config('transaction_timeout', '0', true) IS NOT NULL
     AND set_config('transaction_timeout', p_ms::text, true) IS NOT NULL
-    AND set_config('pglock.ends', (at + p_ms)::text, true) IS NOT NULL;
+    AND set_config('pglock.ends', (at + p_ms)::bigint::text, true) IS NOT NULL;
 END $$;
 
 -- is_running says that a lease is held. An expiry that is settled stays over, even if the clock is set back to before
