@@ -374,7 +374,8 @@ func TestAStatementForManyTellsEachItsPlace(t *testing.T) {
 		}
 		for i, a := range answers {
 			if a.Place != want[i] || a.Ticket == 0 {
-				t.Errorf("request %d, for %q: ticket %d in place %d, want %d", i, requests[i].Name, a.Ticket, a.Place, want[i])
+				t.Errorf("request %d, for %q: ticket %d in place %d, want %d", i, requests[i].Name, a.Ticket, a.Place,
+					want[i])
 			}
 		}
 	}

@@ -143,7 +143,7 @@ BEGIN
     ok := set_config('lock_timeout', limit_, true) IS NOT NULL AND ok;
     EXIT WHEN NOT true = ANY (free);                     -- nothing is left
   END LOOP;
-  ok := NOT (p_alone AND ok) OR set_config('synchronous_commit', 'off', true) IS NOT NULL;
+  ok := (p_alone AND ok) IS NOT TRUE OR set_config('synchronous_commit', 'off', true) IS NOT NULL;
   ok := bound_rest(p_alone);
 END $$;
 

@@ -146,9 +146,10 @@ var ofGrants = []mutant{
 			"RETURN (free_at("},
 	}, integration, "^TestI13_TryThatTheQueue"},
 	{"I13 many are asked for in one statement, which waits for long", []edit{
-		{schema, "set_config('lock_timeout', '50ms', true) IS NOT NULL AND ok; FOR a IN SELECT * FROM unnest(p_names, " +
-			"p_grant_ids", "set_config('lock_timeout', '2s', true) IS NOT NULL AND ok; FOR a IN SELECT * FROM " +
-			"unnest(p_names, p_grant_ids"},
+		{schema, "set_config('lock_timeout', '50ms', true) IS NOT NULL AND ok; FOR a IN SELECT * FROM " +
+			"unnest(p_names, p_grant_ids",
+			"set_config('lock_timeout', '2s', true) IS NOT NULL AND ok; FOR a IN SELECT * FROM " +
+				"unnest(p_names, p_grant_ids"},
 	}, integration, "^TestI13_Calls"},
 	{"whoever had a place before is told the one of the last ticket", []edit{
 		{schema, "IF p_far AND enqueue.ticket = w.ticket THEN", "IF p_far THEN"},
