@@ -44,10 +44,10 @@ type one struct {
 	Lock    lock
 	Holders []lock
 	Waiters []struct {
-		Place          int
-		Ticket, Holder string
-		Behind         string
-		Alive          bool
+		Place                  int
+		Ticket, Before, Holder string
+		Behind                 string
+		Alive                  bool
 	}
 	MoreWaiters bool `json:"more_waiters"`
 }
@@ -165,8 +165,8 @@ func TestOneLockHasItsQueue(t *testing.T) {
 	s.wait("app-3", "nightly")
 	got := decode[one](t, s.get("/api/lock?name=nightly").want(200).body)
 	if len(got.Holders) != 1 || len(got.Waiters) != 2 || got.Waiters[0].Holder != "app-2" ||
-		got.Waiters[0].Behind != "app-1" ||
-		got.Waiters[1].Behind != "app-2" || got.Waiters[1].Place != 2 || got.Lock.Waiting != 2 {
+		got.Waiters[0].Behind != "app-1" || got.Waiters[1].Behind != "app-2" ||
+		got.Waiters[1].Before != got.Waiters[0].Ticket || got.Waiters[1].Place != 2 || got.Lock.Waiting != 2 {
 		t.Errorf("%+v", got)
 	}
 	s.get("/api/lock?name=nobody").want(404, "no lock of this name")

@@ -128,7 +128,7 @@ func (d *Dashboard) readWhy(ctx context.Context, name string) (v *whyView) {
 func (d *Dashboard) readSessions(ctx context.Context, q lockadmin.SessionsQuery) (v sessionsView, err error) {
 	v = sessionsView{At: time.Now().UTC()}
 	err = inTurn(ctx, d.reads, func(ctx context.Context) error {
-		v.Sessions, v.More, err = first(q.Limit-1, d.admin.Sessions(ctx, q), viewSession)
+		v.Sessions, v.More, err = lists.First(q.Limit-1, d.admin.Sessions(ctx, q))
 		return err
 	})
 	return v, err

@@ -13,48 +13,27 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Tokens, tickets and numbers of events are texts in JSON (string), because programs that keep numbers as doubles
-// change those above 2^53.
+// The views have what package lockadmin writes in JSON. Tokens, tickets and numbers of events are texts (string):
+// programs that keep numbers as doubles change those above 2^53. Durations are in milliseconds.
 
 type lockView struct {
-	Name       string          `json:"name"`
-	Slot       int             `json:"slot"`
-	Mode       pglock.Mode     `json:"mode"`
-	Limit      int             `json:"limit"`
-	Subtree    bool            `json:"subtree"`
-	Held       bool            `json:"held"`
-	Holder     string          `json:"holder"`
-	Life       lockadmin.Life  `json:"life,omitempty"` // of the holder, in the list alone; "" if it is free
-	Session    string          `json:"session"`
-	Token      pglock.Token    `json:"token,string"`
-	AcquiredAt time.Time       `json:"acquired_at"`
-	RenewedAt  time.Time       `json:"renewed_at"`
-	ExpiresAt  time.Time       `json:"expires_at,omitzero"`
-	EndedAt    time.Time       `json:"ended_at,omitzero"`
-	Remaining  int64           `json:"remaining_ms"`
-	TTL        int64           `json:"ttl_ms"`
-	HeldFor    int64           `json:"held_for_ms"`
-	Waiting    int             `json:"waiting"`
-	Grants     int64           `json:"grants"`
-	Slowest    int64           `json:"slowest_renewal_ms"`
-	Longest    int64           `json:"longest_wait_ms"`
-	Metadata   json.RawMessage `json:"metadata"`
+	pglock.LockInfo
+	Life      lockadmin.Life `json:"life,omitempty"` // of the holder, in the list alone; "" if it is free
+	Token     pglock.Token   `json:"token,string"`
+	Remaining int64          `json:"remaining_ms"`
+	TTL       int64          `json:"ttl_ms"`
+	HeldFor   int64          `json:"held_for_ms"`
+	Slowest   int64          `json:"slowest_renewal_ms"`
+	Longest   int64          `json:"longest_wait_ms"`
 
 	Verdict lockadmin.Severity `json:"verdict,omitempty"` // of the lock, as why judges it; "": nobody has looked
 	Kind    string             `json:"kind,omitempty"`
 }
 
 func viewLock(i pglock.LockInfo) lockView {
-	v := lockView{
-		Name: i.Name, Slot: i.Slot, Mode: i.Mode, Limit: i.Limit, Subtree: i.Subtree,
-		Held: i.Held, Holder: i.Holder, Session: i.Session,
-		Token: i.Token, AcquiredAt: i.AcquiredAt, RenewedAt: i.RenewedAt, ExpiresAt: i.ExpiresAt,
-		EndedAt:   i.EndedAt,
-		Remaining: i.Remaining.Milliseconds(), TTL: i.TTL.Milliseconds(), Waiting: i.Waiting,
-		Grants: i.Grants, Slowest: i.SlowestRenewal.Milliseconds(), Longest: i.LongestWait.Milliseconds(),
-		Metadata: i.Metadata, HeldFor: lists.HeldFor(i).Milliseconds(),
-	}
-	return v
+	return lockView{LockInfo: i, Token: i.Token, Remaining: i.Remaining.Milliseconds(), TTL: i.TTL.Milliseconds(),
+		HeldFor: lists.HeldFor(i).Milliseconds(), Slowest: i.SlowestRenewal.Milliseconds(),
+		Longest: i.LongestWait.Milliseconds()}
 }
 
 // stable is the view without what changes by itself as time passes.
@@ -63,39 +42,29 @@ func (v lockView) stable() lockView {
 	return v
 }
 
+// The types of package lockadmin without their MarshalJSON.
+type (
+	plainWaiter lockadmin.Waiter
+	plainEvent  lockadmin.HistoryEntry
+)
+
 type waiterView struct {
-	Place   int         `json:"place"`
-	Ticket  int64       `json:"ticket,string"`
-	Mode    pglock.Mode `json:"mode"`
-	Limit   int         `json:"limit"`
-	Holder  string      `json:"holder"`
-	Session string      `json:"session"`
-	Alive   bool        `json:"alive"`
-	Since   time.Time   `json:"since"`
-	Waiting int64       `json:"waiting_ms"`
-	Behind  string      `json:"behind"`
-	// the lock of that holder, or of its request, if another is in the way
-	BehindLock string          `json:"behind_lock,omitempty"`
-	Subtree    bool            `json:"subtree"`
-	Metadata   json.RawMessage `json:"metadata"`
+	plainWaiter
+	Ticket  int64 `json:"ticket,string"`
+	Before  int64 `json:"before,string,omitempty"`
+	Waiting int64 `json:"waiting_ms"`
 }
 
 func viewWaiter(w lockadmin.Waiter) waiterView {
-	return waiterView{Place: w.Place, Ticket: w.Ticket, Mode: w.Mode, Limit: w.Limit,
-		Holder:  w.Holder,
-		Session: w.Session, Alive: w.Alive, Since: w.Since, Waiting: w.Waiting.Milliseconds(), Behind: w.Behind,
-		BehindLock: w.BehindLock, Subtree: w.Subtree,
-		Metadata: w.Metadata}
+	return waiterView{plainWaiter(w), w.Ticket, w.Before, w.Waiting.Milliseconds()}
 }
 
 type fenceView struct {
-	Resource   string       `json:"resource"`
-	LastToken  pglock.Token `json:"last_token,string"`
-	Lock       string       `json:"lock"`
-	AdvancedAt time.Time    `json:"advanced_at"`
+	lockadmin.FenceInfo
+	LastToken pglock.Token `json:"last_token,string"`
 }
 
-func viewFence(f lockadmin.FenceInfo) fenceView { return fenceView(f) }
+func viewFence(f lockadmin.FenceInfo) fenceView { return fenceView{f, f.LastToken} }
 
 // locksView is the answer of api/locks.
 type locksView struct {
@@ -171,64 +140,24 @@ func viewWhy(e lockadmin.Explanation, schema string) *whyView {
 
 const pglockSchema = "pglock"
 
-type sessionView struct {
-	ID             string         `json:"id"`
-	Holder         string         `json:"holder"`
-	Version        string         `json:"version"`
-	Leases         int            `json:"leases"`
-	Tickets        int            `json:"tickets"`
-	Life           lockadmin.Life `json:"life"`
-	LastHeartbeat  time.Time      `json:"last_heartbeat,omitzero"`
-	SinceHeartbeat *int64         `json:"since_heartbeat_ms"` // null: nothing was heard of it yet
-	PID            int            `json:"pid"`                // 0: not known
-	User           string         `json:"user"`
-	Application    string         `json:"application"`
-	Client         string         `json:"client"`
-	State          string         `json:"state"`
-}
-
-func viewSession(s lockadmin.Session) sessionView {
-	v := sessionView{ID: s.ID, Holder: s.Holder, Version: s.Version, Leases: s.Leases, Tickets: s.Tickets, Life: s.Life,
-		LastHeartbeat: s.LastHeartbeat, PID: s.PID, User: s.User, Application: s.Application,
-		Client: s.Client, State: s.State}
-	if !s.LastHeartbeat.IsZero() {
-		v.SinceHeartbeat = new(s.Silent.Milliseconds())
-	}
-	return v
-}
-
 // sessionsView is the answer of api/sessions.
 type sessionsView struct {
-	At       time.Time     `json:"at"`
-	Sessions []sessionView `json:"sessions"`
-	More     bool          `json:"more"`
+	At       time.Time           `json:"at"`
+	Sessions []lockadmin.Session `json:"sessions"`
+	More     bool                `json:"more"`
 }
 
-// eventView is an event in JSON, with the fields of a lockadmin.HistoryEntry. Of what is no tenure it has no times but
-// At.
+// eventView is an event in JSON. Of what is no tenure it has no times but At.
 type eventView struct {
-	ID        int64               `json:"id,string"`
-	At        time.Time           `json:"at"`
-	Kind      lockadmin.EventKind `json:"kind"`
-	Lock      string              `json:"lock"`
-	Token     pglock.Token        `json:"token,string"`
-	NewToken  pglock.Token        `json:"new_token,string"`
-	Holder    string              `json:"holder"`
-	Actor     string              `json:"actor"`
-	DBUser    string              `json:"db_user"`
-	Reason    string              `json:"reason"`
-	Resource  string              `json:"resource"`
-	Session   string              `json:"session"`
-	Slot      int                 `json:"slot"`
-	Mode      pglock.Mode         `json:"mode"`
-	Limit     int                 `json:"limit"`
-	GrantedAt time.Time           `json:"granted_at,omitzero"`
-	EndedAt   time.Time           `json:"ended_at,omitzero"`
-	Subtree   bool                `json:"subtree"`
-	Number    int64               `json:"-"`
+	plainEvent
+	ID       int64        `json:"id,string"`
+	Token    pglock.Token `json:"token,string"`
+	NewToken pglock.Token `json:"new_token,string"`
 }
 
-func viewEvent(e lockadmin.HistoryEntry) eventView { return eventView(e) }
+func viewEvent(e lockadmin.HistoryEntry) eventView {
+	return eventView{plainEvent(e), e.ID, e.Token, e.NewToken}
+}
 
 // historyView is the answer of api/history.
 type historyView struct {

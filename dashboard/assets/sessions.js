@@ -8,7 +8,7 @@ import { cell, listPage } from './list.js';
 import { showLife } from './lives.js';
 import { note, title } from './notes.js';
 import { go, link } from './route.js';
-import { clock, count, escaped, seconds, shown, showIn } from './text.js';
+import { count, escaped, seconds, shown, showIn } from './text.js';
 
 const EVERY = 3_000;
 const PAGE = 200;
@@ -132,8 +132,8 @@ function makeRow(session) {
         backend,
         [
           session.pid ? `PID ${session.pid}` : '',
-          escaped(session.application),
-          escaped(session.client),
+          escaped(session.application_name),
+          escaped(session.client_addr),
         ]
           .filter(Boolean)
           .join(' · ') || '–',
@@ -141,15 +141,8 @@ function makeRow(session) {
       this.tick();
     },
     tick() {
-      const ms = session.since_heartbeat_ms;
-      write(
-        beat,
-        Number.isFinite(ms)
-          ? `${seconds(ms + performance.now() - session.came)} ago`
-          : session.last_heartbeat
-            ? clock(session.last_heartbeat)
-            : '–',
-      );
+      const silent = session.silent_ms + performance.now() - session.came;
+      write(beat, session.last_heartbeat ? `${seconds(silent)} ago` : '–');
     },
   };
 }
