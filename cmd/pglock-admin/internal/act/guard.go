@@ -73,7 +73,7 @@ ALL gives too: guard add refuses, and names the REVOKE.`,
 		Example: `  pglock-admin guard add public.accounts
   pglock-admin guard add public.accounts --key id
   pglock-admin guard add reports --resource nightly-report --lock-timeout 1s`,
-		Args:        oneTable,
+		Args:        cli.Takes("the name of one table", false),
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts := []fencedstore.TableOption{fencedstore.WithSchema(o.Schema)}
@@ -111,7 +111,7 @@ most for each table that it covers. Others who want to read or write meanwhile w
 
 You need the role pglock_user, and you must own the table.`,
 		Example:     `  pglock-admin guard drop public.accounts --yes`,
-		Args:        oneTable,
+		Args:        cli.Takes("the name of one table", false),
 		Annotations: cli.UsesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !yes {
@@ -160,14 +160,6 @@ func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
 	*patience = defaultPatience
 	cli.DurationVar(cmd.Flags(), patience, "lock-timeout", "`duration` to wait for others to let go of the table, "+
 		"but no longer than half of --timeout by default")
-}
-
-func oneTable(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return cli.UsageErrorf("pglock-admin guard "+cmd.Use, "guard %s takes the name of one table, not %d arguments",
-			cmd.Name(), len(args))
-	}
-	return nil
 }
 
 // The two statements that only this program needs, and the library does not have.

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,7 @@ func Arguments(root *cobra.Command) {
 		case words[1] == "NAME":
 			c.Args = OneName
 		case words[1] == "[NAME]":
-			c.Args = atMostOneName
+			c.Args = Takes("the name of one lock", true)
 		}
 	}
 }
@@ -34,12 +35,23 @@ func needsSubcommand(cmd *cobra.Command, _ []string) error {
 	return UsageErrorf(cmd.CommandPath()+" --help", "%s needs a command", cmd.CommandPath())
 }
 
-func OneName(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return UsageErrorf("pglock-admin "+cmd.Use+`; a name with spaces needs quotes`, "%s takes the name of one "+
-			"lock, not %d arguments", cmd.Name(), len(args))
+var OneName = Takes("the name of one lock", false)
+
+// Takes lets a command have one argument, or none if it is optional.
+func Takes(what string, optional bool) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		takes := fmt.Sprintf("takes %s, not %d arguments", what, len(args))
+		right := len(args) == 1
+		if optional {
+			takes = fmt.Sprintf("takes %s or none, not %q", what, args)
+			right = len(args) == 0 || right && args[0] != ""
+		}
+		if right {
+			return nil
+		}
+		return UsageErrorf(strings.TrimSuffix(cmd.UseLine(), " [flags]")+"; a name with spaces needs quotes", "%s %s",
+			strings.TrimPrefix(cmd.CommandPath(), "pglock-admin "), takes)
 	}
-	return nil
 }
 
 // NoArguments checks commands that take only flags, and commands that only group others.
@@ -95,12 +107,4 @@ func OptionalName(cmd *cobra.Command, args []string) (string, error) {
 		return "", nil
 	}
 	return NameOf(cmd, args, 0)
-}
-
-func atMostOneName(cmd *cobra.Command, args []string) error {
-	if len(args) > 1 || len(args) == 1 && args[0] == "" {
-		return UsageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes", "%s takes the name of one "+
-			"lock or none, not %q", cmd.Name(), args)
-	}
-	return nil
 }

@@ -73,7 +73,7 @@ after pglock-admin show.`,
   pglock-admin list tenants/7/ --all -o tree       what there is of tenant 7, as a tree
   pglock-admin list --order age --limit 10         the ten leases that are held longest
   pglock-admin list --queued --older 5m            somebody waits, and the last grant is five minutes old`,
-		Args:        atMostOnePrefix,
+		Args:        cli.Takes("one PREFIX", true),
 		Annotations: cli.DrawsTree,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix, err := flags.read(cmd, args)
@@ -132,13 +132,6 @@ after pglock-admin show.`,
 		"after":   "begin after the lock with this `name`",
 	}, lockadmin.OrderName, lockadmin.OrderAge, lockadmin.OrderRecent, lockadmin.OrderWaiting, lockadmin.OrderExpiry)
 	return cmd
-}
-
-func atMostOnePrefix(cmd *cobra.Command, args []string) error {
-	if len(args) > 1 || len(args) == 1 && args[0] == "" {
-		return cli.UsageErrorf("pglock-admin "+cmd.Use, "list takes one PREFIX or none, not %q", args)
-	}
-	return nil
 }
 
 func drawList(w *cli.Page, view ListView, flags listFlags) {
