@@ -2,6 +2,7 @@ package lockadmin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -40,6 +41,15 @@ type HistorySettings struct {
 	Keep   time.Duration `json:"-"`
 	Since  time.Time     `json:"since,omitzero"`  // of HistoryAll: since when every tenure that ends is in it
 	Pruned time.Time     `json:"pruned,omitzero"` // what ended before may have been removed; zero: nothing was
+}
+
+// MarshalJSON writes durations in milliseconds.
+func (s HistorySettings) MarshalJSON() ([]byte, error) {
+	type plain HistorySettings
+	return json.Marshal(struct {
+		plain
+		Keep int64 `json:"keep_ms"`
+	}{plain(s), s.Keep.Milliseconds()})
 }
 
 // HistoryOption configures SetHistory.

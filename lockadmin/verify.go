@@ -2,6 +2,7 @@ package lockadmin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -67,6 +68,15 @@ type Violation struct {
 	Detail string        `json:"detail"` // what is wrong, in a sentence
 	// of an overlap with the lease of a subtree that Lock lies below: its name; one of the two tenures is of that
 	Subtree string `json:"subtree,omitempty"`
+}
+
+// MarshalJSON writes By in microseconds.
+func (v Violation) MarshalJSON() ([]byte, error) {
+	type plain Violation
+	return json.Marshal(struct {
+		plain
+		By int64 `json:"by_us"`
+	}{plain(v), v.By.Microseconds()})
 }
 
 // GapCause says why tenures are missing.
@@ -149,6 +159,8 @@ func (a *Admin) verify(ctx context.Context, name string) (Verification, error) {
 		return Verification{}, err
 	}
 	r := replay{steps: steps, only: name}
+	r.found.Violations, r.found.Clock, r.found.Gaps = []Violation{}, []Violation{}, []Gap{} // no null in JSON
+
 	for i := range name { // what lies above comes first, as in the order of all names
 		if i > 0 && name[i] == '/' && err == nil {
 			err = a.replay(ctx, name[:i], &r)

@@ -138,6 +138,9 @@ func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
 		db, _ := recorded(t, tc.rows)
 		a := in(t, db.URL(), "verify").want(t, tc.code)
 		screens.Compare(t, "testdata/history/verify-"+name+".golden", below(a.stdout))
+		if name == "wrong" {
+			in(t, db.URL(), "verify", "gpu", "-o", "json").want(t, cli.ExitAttention, `"by_us": 10000000`, `"keep_ms": `)
+		}
 		if tc.code != cli.ExitOK {
 			continue
 		}

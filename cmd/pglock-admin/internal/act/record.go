@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
-	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/look"
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
@@ -60,7 +59,7 @@ You need the role pglock_admin.`,
 					if err != nil {
 						return err
 					}
-					return o.Show(cmd, look.RecordViewOf(s), func(w *cli.Page) { drawRecord(w, s) })
+					return o.Show(cmd, s, func(w *cli.Page) { drawRecord(w, s) })
 				}
 				s, err := admin.SetHistory(ctx, opts...)
 				if errors.Is(err, lockadmin.ErrInUse) {
@@ -71,7 +70,7 @@ You need the role pglock_admin.`,
 				if err != nil {
 					return err
 				}
-				return o.Changed(cmd, look.RecordViewOf(s), func(w *cli.Page) { drawRecord(w, s) })
+				return o.Changed(cmd, s, func(w *cli.Page) { drawRecord(w, s) })
 			})
 		},
 	}

@@ -15,17 +15,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-type violationView struct {
-	lockadmin.Violation
-	By int64 `json:"by_us"`
-}
-
 type verifyView struct {
 	lockadmin.Verification
-	OK         bool            `json:"ok"` // nothing needs attention
-	Violations []violationView `json:"violations"`
-	Clock      []violationView `json:"clock"`
-	Settings   look.RecordView `json:"history"`
+	OK bool `json:"ok"` // nothing needs attention
 }
 
 func NewVerify(o *cli.Options) *cobra.Command {
@@ -68,12 +60,7 @@ You need the role pglock_admin.`,
 				if err != nil {
 					return look.NoSuchLock(o, name, err)
 				}
-				view := verifyView{Verification: v, OK: v.ViolationCount+v.ClockCount+v.MissingUnknown == 0,
-					Violations: violationViews(v.Violations), Clock: violationViews(v.Clock),
-					Settings: look.RecordViewOf(v.Settings)}
-				if view.Gaps == nil {
-					view.Gaps = []lockadmin.Gap{}
-				}
+				view := verifyView{v, v.ViolationCount+v.ClockCount+v.MissingUnknown == 0}
 				if err := o.Show(cmd, view, func(w *cli.Page) { drawVerify(w, v) }); err != nil || view.OK {
 					return err
 				}
@@ -82,14 +69,6 @@ You need the role pglock_admin.`,
 			})
 		},
 	}
-}
-
-func violationViews(all []lockadmin.Violation) []violationView {
-	views := []violationView{}
-	for _, v := range all {
-		views = append(views, violationView{Violation: v, By: v.By.Microseconds()})
-	}
-	return views
 }
 
 func summary(v lockadmin.Verification) string {

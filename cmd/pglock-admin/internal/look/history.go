@@ -18,9 +18,9 @@ import (
 )
 
 type historyView struct {
-	Events  []lockadmin.HistoryEntry `json:"events"` // newest first
-	More    bool                     `json:"more"`   // --limit left some out
-	History RecordView               `json:"history"`
+	Events  []lockadmin.HistoryEntry  `json:"events"` // newest first
+	More    bool                      `json:"more"`   // --limit left some out
+	History lockadmin.HistorySettings `json:"history"`
 }
 
 func NewHistory(o *cli.Options) *cobra.Command {
@@ -68,7 +68,7 @@ You need the role pglock_admin.`,
 				if err != nil {
 					return err
 				}
-				view := historyView{Events: events, More: more, History: RecordViewOf(settings)}
+				view := historyView{Events: events, More: more, History: settings}
 				return o.Show(cmd, view, func(w *cli.Page) { drawHistory(w, o, view, name) })
 			})
 		},
@@ -154,13 +154,4 @@ func note(e lockadmin.HistoryEntry) string {
 		return ""
 	}
 	return Tell(e)
-}
-
-type RecordView struct {
-	lockadmin.HistorySettings
-	Keep int64 `json:"keep_ms"`
-}
-
-func RecordViewOf(s lockadmin.HistorySettings) RecordView {
-	return RecordView{HistorySettings: s, Keep: s.Keep.Milliseconds()}
 }
