@@ -292,6 +292,9 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 	if password := db.Conn(t).Config().Password; password != "" && strings.Contains(story, password) {
 		t.Error("the story tells the password")
 	}
+	if !strings.Contains(story, "export DATABASE_URL=") || strings.Contains(story, "postgres://…") {
+		t.Errorf("its last lines do not lead to the database:\n%s", story)
+	}
 	interrupted := perform(t, "--database-url", db.URL())
 	interrupted.readTo(t, "SIGSTOP")
 	if err := interrupted.cmd.Process.Signal(os.Interrupt); err != nil {

@@ -22,7 +22,7 @@ func (o *Options) Same() string {
 		s = " --schema " + shown.Argument(o.Schema)
 	}
 	if o.DatabaseURL != "" && o.Config != nil {
-		s += " --database-url " + shown.Argument(withoutPassword(o.DatabaseURL, o.Config.ConnConfig))
+		s += " --database-url " + shown.Argument(WithoutPassword(o.DatabaseURL, o.Config.ConnConfig))
 	}
 	return s
 }
@@ -74,7 +74,7 @@ func (o *Options) LeavesOut(command string) bool {
 		return false
 	}
 	asks := strings.Contains(command, "--database-url ") || strings.HasPrefix(command, "psql ")
-	return asks && withoutPassword(given, o.Config.ConnConfig) != given &&
+	return asks && WithoutPassword(given, o.Config.ConnConfig) != given &&
 		o.Config.ConnConfig.Password != o.Getenv("PGPASSWORD")
 }
 
@@ -90,7 +90,7 @@ func (o *Options) sameBut(database string) string {
 	if o.url() == "" {
 		return s + " --database-url " + shown.Argument("dbname="+valueText(database))
 	}
-	if u, err := url.Parse(withoutPassword(o.url(), o.Config.ConnConfig)); err == nil &&
+	if u, err := url.Parse(WithoutPassword(o.url(), o.Config.ConnConfig)); err == nil &&
 		strings.HasPrefix(u.Scheme, "postgres") {
 		u.Path, u.RawPath = "/"+database, ""
 		query := u.Query()
@@ -117,14 +117,14 @@ func (o *Options) Psql() string {
 	if o.DatabaseURL == "" {
 		return `psql "$DATABASE_URL"`
 	}
-	return "psql " + shown.Argument(withoutPassword(o.DatabaseURL, o.Config.ConnConfig))
+	return "psql " + shown.Argument(WithoutPassword(o.DatabaseURL, o.Config.ConnConfig))
 }
 
 var passwords = regexp.MustCompile(`(?i)\b(ssl)?password\s*=\s*('(\\.|[^'\\])*'|(\\.|[^'\s\\])*)\s*`)
 
-// withoutPassword removes the passwords from a connection string. If it cannot tell them from the rest, it writes a new
+// WithoutPassword removes the passwords from a connection string. If it cannot tell them from the rest, it writes a new
 // string that leads to the same database.
-func withoutPassword(connString string, c *pgx.ConnConfig) string {
+func WithoutPassword(connString string, c *pgx.ConnConfig) string {
 	s := strings.TrimSpace(passwords.ReplaceAllString(connString, ""))
 	if strings.HasPrefix(connString, "postgres://") || strings.HasPrefix(connString, "postgresql://") {
 		u, err := url.Parse(connString)

@@ -53,7 +53,7 @@ func TestASuggestedCommandLeavesOutThePassword(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", given, err)
 		}
-		if got := withoutPassword(given, config); got != want && got != strings.TrimSuffix(want, "?") ||
+		if got := WithoutPassword(given, config); got != want && got != strings.TrimSuffix(want, "?") ||
 			strings.Contains(got, "ecret") {
 			t.Errorf("%s becomes %s, want %s", given, got, want)
 		}

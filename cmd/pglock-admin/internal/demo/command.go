@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 func New(o *cli.Options) *cobra.Command {
@@ -49,6 +50,7 @@ NO_COLOR turns colours off.`,
 				if err := o.Aim(cmd); err != nil {
 					return err
 				}
+				d.address = shown.Argument(cli.WithoutPassword(o.DatabaseURL, o.Config.ConnConfig))
 				fmt.Fprintf(d.out, "at %s\n", o.At.Now())
 			}
 			// When its reader goes away (| head), this process must live on to tidy up.

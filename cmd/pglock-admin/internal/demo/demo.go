@@ -29,6 +29,7 @@ var (
 
 type options struct {
 	connString string // of the database to play in, in a schema that is dropped at the end; "": a throwaway server
+	address    string // the same for a shell, without a password
 	seed       uint64 // determines the names and the amounts
 	workers    int
 	ttl        time.Duration // of the leases

@@ -3,6 +3,7 @@
 package demo
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,7 +12,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/timeline"
-	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 )
 
 // outcome is what the database has at the end of an act.
@@ -47,10 +47,6 @@ func (p *performance) epilogue() {
 		}
 		p.stage.print("  %-18s expected %d, actual %d  %s", actTitle(i == 1), p.total(), o.balance, verdict)
 	}
-	database := "postgres://…"
-	if p.server.Kind() == pgserver.KindURL {
-		database = withoutPassword(p.connString)
-	}
 	p.stage.print(`
 %s
   go run ./cmd/pglock-admin demo --workers 5 --ttl 500ms --seed %d
@@ -62,7 +58,7 @@ func (p *performance) epilogue() {
   go -C integration test -timeout 30m -p 4 . github.com/pglock-dev/pglock/...
                                               the promises, tested
   README.md                                   how to use it in a program`,
-		p.stage.style(styleTitle, "TRY NEXT"), p.seed+1, database)
+		p.stage.style(styleTitle, "TRY NEXT"), p.seed+1, cmp.Or(p.address, "postgres://…"))
 }
 
 func (p *performance) judge(r result) string {

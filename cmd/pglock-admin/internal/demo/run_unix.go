@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/url"
 	"strings"
 	"time"
 
@@ -177,21 +176,6 @@ func (p *performance) dropSchema(ctx context.Context) error {
 		return fmt.Errorf("schema %s (DROP SCHEMA %s CASCADE): %w", p.schema, p.schema, err)
 	}
 	return nil
-}
-
-// withoutPassword returns the connection string in a form that may be shown.
-func withoutPassword(connString string) string {
-	u, err := url.Parse(connString)
-	if err != nil || u.Scheme == "" {
-		return "your connection string"
-	}
-	if q := u.Query(); q.Has("password") || q.Has("sslpassword") {
-		return "your connection string"
-	}
-	if u.User != nil {
-		u.User = url.User(u.User.Username())
-	}
-	return u.String()
 }
 
 // progress takes the line that announces a download.
