@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/pglock-dev/pglock/internal/shown"
 	"github.com/pglock-dev/pglock/migrations"
@@ -111,23 +112,12 @@ func (o *Options) Diagnose(ctx context.Context, err error) Problem {
 
 // Wanted looks for the format in a command line that could not be parsed.
 func Wanted(args []string) string {
-	for i, a := range args {
-		value := ""
-		switch {
-		case a == "--":
-			return OutputTable
-		case (a == "-o" || a == "--output") && i+1 < len(args):
-			value = args[i+1]
-		case strings.HasPrefix(a, "--output="):
-			value = strings.TrimPrefix(a, "--output=")
-		case strings.HasPrefix(a, "-o"):
-			value = strings.TrimPrefix(a[len("-o"):], "=")
-		}
-		if slices.Contains(Outputs, value) {
-			return value
-		}
-	}
-	return OutputTable
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	flags.BoolP("help", "h", false, "") // unknown, it would end the search
+	format := flags.StringP("output", "o", OutputTable, "")
+	_ = flags.Parse(args)
+	return shown.Either(slices.Contains(Outputs, *format), *format, OutputTable)
 }
 
 // WriteData writes v, which is an object, as JSON or YAML. It escapes everything that could control a terminal, of
