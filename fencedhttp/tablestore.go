@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/refuse"
@@ -47,7 +48,7 @@ func NewTableStore(pool *pgxpool.Pool, table pgx.Identifier) (*TableStore, error
 	}
 	for _, part := range table {
 		if part == "" || len(part) > 63 || strings.IndexByte(part, 0) >= 0 {
-			return nil, refuse.Invalid("table", shorten(part), "have parts of 1 to 63 bytes without NUL")
+			return nil, refuse.Invalid("table", argument.Shorten(part), "have parts of 1 to 63 bytes without NUL")
 		}
 	}
 	name := table.Sanitize()

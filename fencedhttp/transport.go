@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/refuse"
 )
@@ -73,7 +74,7 @@ func (c carried) header(r *http.Request) (http.Header, error) {
 		}
 		for _, v := range values {
 			if v != token {
-				return nil, refuse.Invalid("header "+Header, shorten(v),
+				return nil, refuse.Invalid("header "+Header, argument.Shorten(v),
 					"not be set, or be "+token+" as the context says")
 			}
 		}
@@ -90,11 +91,4 @@ func (t *Transport) CloseIdleConnections() {
 	if b, ok := t.base().(interface{ CloseIdleConnections() }); ok {
 		b.CloseIdleConnections()
 	}
-}
-
-func shorten(s string) string {
-	if len(s) > maxHeaderBytes {
-		return strconv.Quote(s[:maxHeaderBytes]) + "…"
-	}
-	return strconv.Quote(s)
 }
