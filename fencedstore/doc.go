@@ -78,49 +78,30 @@
 // # Time limits
 //
 // A holder that hangs in a fenced transaction keeps the next one waiting at the fence. So the fence limits its
-// transaction. Without WithTimeLimit the limit is what the lease has left at the fence. With WithTimeLimit(d) it is d:
+// transaction: to what the lease has left, or to the d of WithTimeLimit(d). [A holder that hangs] says how, and what a
+// long d costs. The context of the callback ends two seconds after d.
 //
 //	err := store.With(fencedstore.WithTimeLimit(20*time.Minute)).Write(ctx, lease, nightlyJob)
 //
-// If d is longer than what the lease has left, the lease is extended to d before BEGIN. Renewals do not shorten it, and
-// after the write it goes back to its TTL. Choose d with care: it is also how long a holder that hangs, or dies, can
-// keep the next one waiting. The context of the callback ends two seconds after the limit d.
-//
-// The fence limits the transaction with settings that end with it: lock_timeout, statement_timeout,
-// idle_in_transaction_session_timeout, tcp_user_timeout, client_connection_check_interval (one second) and, from
-// PostgreSQL 17 on, transaction_timeout. Before 17 a transaction may outlast its limit, but never commits after its
-// lease has ended. So may one of any version in the middle of COPY FROM STDIN, where the server looks at no limit until
-// more data comes: have all the data before. If the user has set a lower limit, it stays.
-//
-// If a limit ends the transaction, the error is a TimeLimitError, which names the setting and its length, also if a
-// driver of database/sql only says "driver: bad connection". For a transaction of Guard, Guarded.Explain finds it if
-// the driver says what the server said: it cannot tell a COMMIT whose answer was lost from an earlier statement. If the
-// transaction waited for somebody else's lock, TimeLimitError.Wait says for what and for whom. After a
-// TimeLimitError of a transaction of Guard the application has to close the connection: with pgx by tx.Conn().Close;
-// with database/sql by returning driver.ErrBadConn from the function of sql.Conn.Raw. The stores do that themselves.
-//
-// Under REPEATABLE READ and SERIALIZABLE the last check refuses a write that outlives the expiry in its snapshot, even
-// if the heartbeat has renewed the lease meanwhile. WithTimeLimit extends the lease before the snapshot.
+// If a limit ends the transaction, the error is a TimeLimitError. After one of a transaction of Guard the application
+// has to close the connection: with pgx by tx.Conn().Close; with database/sql by returning driver.ErrBadConn from the
+// function of sql.Conn.Raw. The stores do that themselves.
 //
 // A fenced write is as durable as the session's synchronous_commit makes it. Unlike a grant, it does not turn this
 // setting on. The fence and the write are lost together or not at all.
 //
 // # Unknown outcomes
 //
-// A write leaves a receipt, a row that its own transaction writes. So the receipt is there if the write was committed,
-// and only then. If COMMIT gets no answer, the write asks for its receipt, for five seconds. It returns nil if the
-// transaction was committed. If it was rolled back, the write returns an error that does not match
-// pglock.ErrOutcomeUnknown. If the question gets no answer either, or if somebody cancelled the wait for a synchronous
-// standby, the error is an OutcomeUnknownError. Give its Receipt to Outcome of a store later, from any process. It
-// answers for a week, also after a crash. After a failover it answers what the new primary knows.
+// If COMMIT gets no answer, the write asks [what became of it], for five seconds. It returns nil if the transaction was
+// committed. If it was rolled back, the error does not match pglock.ErrOutcomeUnknown. If the question gets no answer
+// either, or if somebody cancelled the wait for a synchronous standby, the error is an OutcomeUnknownError: give its
+// Receipt to Outcome of a store within a week. It is safe to try again with the same lease and without SameToken: if
+// the first attempt was committed, the second is stale.
 //
 // A cancelled wait for the standby shows only on connections whose configuration went through pglock.ObserveCommits;
-// through database/sql only pgx has them. It is safe to try again with the same lease and without SameToken: if the
-// first attempt was committed, the second is stale. If a connection was cut in silence, the write waits for COMMIT
-// until ctx ends, at most for the TTL and five seconds; with WithTimeLimit at most until five seconds after the time
-// limit, if that is later. Then it asks for its receipt. If that is too long for you, give ctx a deadline. A
-// transaction of Guard leaves a receipt if you give WithReceipt: the application sends its COMMIT, and asks what became
-// of it.
+// through database/sql only pgx has them. If a connection was cut in silence, the write waits for COMMIT until ctx
+// ends, at most for the TTL and five seconds; with WithTimeLimit at most until five seconds after the time limit, if
+// that is later.
 //
 // # What the callback must not do
 //
@@ -141,4 +122,6 @@
 //   - Keep the transaction after the callback has returned.
 //
 // [docs/fencing.md]: https://github.com/pglock-dev/pglock/blob/main/docs/fencing.md
+// [A holder that hangs]: https://github.com/pglock-dev/pglock/blob/main/docs/fencing.md#a-holder-that-hangs
+// [what became of it]: https://github.com/pglock-dev/pglock/blob/main/docs/fencing.md#a-commit-without-an-answer
 package fencedstore

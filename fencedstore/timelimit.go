@@ -93,8 +93,8 @@ func (e *TimeLimitError) Unwrap() error { return e.Err }
 // If d is longer than the lease has left, the write first extends the lease with pglock.Lease.Extend, before BEGIN. The
 // heartbeat goes on renewing it, and its deadline, Valid and Context follow. If d is shorter, the lease stays as it is
 // and the transaction may take d. Several leases are extended together; if one of them is lost meanwhile, nothing is
-// written. The server ends a transaction that takes longer (TimeLimitError); the package documentation says how, and
-// what a long d costs.
+// written. The server ends a transaction that takes longer (TimeLimitError); docs/fencing.md says how, and what a long
+// d costs.
 //
 // After a store's write the lease goes back to its TTL at once; a crash just before that leaves the lock taken for up
 // to d. Guard does not hear of the end of the transaction. After it the lease goes back when d has passed, or ends when
