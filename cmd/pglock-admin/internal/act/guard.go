@@ -60,13 +60,8 @@ func newGuardAdd(o *cli.Options) *cobra.Command {
 table. So first make all its writers pass that fence.
 
 The resource is the table's name without its schema, unless --resource names another. With --key each row has its own
-resource: the table's, a slash, and the value of that column, as in accounts/42. The column must be of an integer
-type, numeric, text, varchar, uuid, bool, date or an enum, and a text of a deterministic collation, as those that come
-with the server are. A row whose key is NULL cannot be written.
-
-guard add waits until the open transactions that have written to the table have ended, for --lock-timeout at most for
-each table that it covers. Others who want to write meanwhile wait behind it. Run it again with the same resource and
-key to add what the guard lacks, such as TRUNCATE of newer partitions.
+resource: the table's, a slash, and the value of that column, as in accounts/42. docs/guards.md says which types a key
+may have, and whom guard add waits for. Run it again with the same resource and key to add what the guard lacks.
 
 You need the role pglock_user, and you must own the table. Nobody else may have the privilege TRIGGER on it, which GRANT
 ALL gives too: guard add refuses, and names the REVOKE.`,
@@ -101,13 +96,10 @@ func newGuardDrop(o *cli.Options) *cobra.Command {
 		Use:   "drop TABLE --yes",
 		Short: "Remove the guard of a table",
 		Long: `Remove the guard of a table, of its partitions and of its children. From then on everybody who has the rights to write
-to the table may do so without a fence, even a holder that has lost its lease. The history does not
-record it; the server's log does, if it logs all statements (log_statement = 'all').
+to the table may do so without a fence, even a holder that has lost its lease. The history does not record it.
 
 For a single repair, leave the guard in place: the SQL function bypass_guards lets one transaction write past it.
-
-guard drop waits until the open transactions that have read or written the table have ended, for --lock-timeout at
-most for each table that it covers. Others who want to read or write meanwhile wait behind it.
+docs/guards.md has an example, and says whom guard drop waits for.
 
 You need the role pglock_user, and you must own the table.`,
 		Example:     `  pglock-admin guard drop public.accounts --yes`,

@@ -31,15 +31,11 @@ func NewPrune(o *cli.Options) *cobra.Command {
 		Use:   "prune",
 		Short: "Remove idle locks, old events and leftovers",
 		Long: `Remove what nobody needs any more: locks that have been free for longer than --idle and that nobody waits for, events
-that are older than the history is kept (pglock-admin record), and leftovers. Leftovers are tickets and sessions that have been dead for a minute, notes of
-requests that were given up an hour ago, receipts of fenced writes that are a week old, and keys of work done once
-whose time is over. Programs that hold a lock also remove some leftovers, one of them for all, about once a minute.
-Held locks and fences are never removed. Tokens never go back: when a lock that was pruned is used again, its token is
-greater than ever before.
+that are older than the history is kept (pglock-admin record), and leftovers of dead sessions, old requests, old writes
+and work done once. Held locks and fences are never removed, and tokens never go back.
 
-prune removes a thousand locks at a time. For each thousand it has the table to itself for about ten milliseconds,
-while grants and renewals wait. While others use the table, prune tries again until --timeout. What it has removed by
-then stays removed, and the next run goes on from there.
+While others use the table of locks, prune tries again until --timeout. What it has removed by then stays removed, and
+the next run goes on from there. docs/operations.md says how long others wait for it.
 
 You need the role pglock_admin.`,
 		Example: `  pglock-admin prune

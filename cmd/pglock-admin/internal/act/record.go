@@ -22,17 +22,11 @@ func NewRecord(o *cli.Options) *cobra.Command {
 		Long: `Show which tenures the history has and for how long it is kept. With --level or --keep, set it for every program that
 uses these locks.
 
-  losses  leases that ended without their holder: taken over, broken, or expired and pruned. This
-          is the default, and costs nothing where locks are acquired and released.
-  all     also releases and hand-overs: every tenure. Each release then writes one more row.
+  losses  leases that ended without their holder: taken over, broken, or expired and pruned. This is the default
+  all     also releases and hand-overs: every tenure. Each release then writes one more row
 
-A change of the level needs the table of locks for a moment. While others use the table, record tries again until
---timeout; none of them waits for longer than a tenth of a second.
-
-Events older than --keep are removed a thousand at a time: by programs that hold a lock, about once a minute, by more of
-them while some are left, and by pglock-admin prune, which removes all of them.
-
-You need the role pglock_admin.`,
+While others use the table of locks, a change of the level tries again until --timeout. Programs that hold a lock, and
+prune, remove events older than --keep. docs/history.md says what the levels cost. You need the role pglock_admin.`,
 		Example: `  pglock-admin record
   pglock-admin record --level all --keep 30d`,
 		Annotations: cli.ForOperators,

@@ -28,15 +28,12 @@ func NewDoctor(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check what the server can do for the locks",
-		Long: `Check what the server can do for the locks, and explain each finding: the version of the schema, whether tokens
-survive a failover, settings that cost durability, transactions that block others, and every guarded table. doctor
-changes nothing, and also works when programs refuse to start.
+		Long: `Check what the server can do for the locks, and explain each finding, which is "ok", "attention", or "–" when it depends
+on what you want. doctor changes nothing, and also works when programs refuse to start. docs/operations.md has all
+findings.
 
-A finding is marked "ok", "attention", or "–" when it depends on what you want. Some cannot be changed, such as a
-setting that this version of PostgreSQL lacks. So the exit code is 0 whatever doctor finds; with --strict it is 7 when
-anything needs attention. A schema that is missing or of another version is an error with exit code 5.
-
-You need the role pglock_user.
+The exit code is 0 whatever doctor finds; with --strict it is 7 when anything needs attention. A schema that is missing
+or of another version is an error with exit code 5. You need the role pglock_user.
 
 With --engine, doctor tries on the server what locks need of PostgreSQL, in a second: for an engine that speaks
 PostgreSQL's protocol, before you install anything. It makes a schema pglock_trial_… and drops it. You need CREATE on

@@ -24,25 +24,19 @@ func NewVerify(o *cli.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify [NAME]",
 		Short: "Check the history for overlaps and for tokens that went back",
-		Long: `Replay the history of one lock, or of all, together with the present leases, and report
+		Long: `Check the history of one lock, or of all, together with the present leases. With a NAME, verify compares that lock also
+with the subtrees above it, and not with the locks below. It reports
 
-  overlap  two tenures that exclude each other ran at the same time: of one lock, or of a subtree and a lock below it
-           (but not of one session, which may have both)
+  overlap  two tenures that exclude each other ran at the same time
   limit    more tenures ran at the same time than the limit allows
   token    a later grant has a token that is not greater than all before
   clock    the times of tenures contradict each other, and the history shows that the server's clock was set back
-  gaps     tenures that are missing from the history, and why: all that should be there, and three of the others.
-           -o json has up to a hundred
+  gaps     tenures that are missing from the history, and why: all that should be there, and three of the others
 
-With a NAME, verify compares that lock also with the subtrees above it, and not with the locks below.
+The exit code is 7 if verify finds anything but gaps that the level of the history or pruning explains. docs/history.md
+says what each finding means, and what the answer proves: at level losses the history lacks most.
 
-The exit code is 7 if verify finds anything but gaps that the level of the history or pruning explains. verify cannot
-check what the history lacks: at level losses that is most of it (see pglock-admin record). The page docs/history.md
-says what the answer proves.
-
-verify reads a page at a time, and holds up nobody. A million tenures take some seconds: mind --timeout.
-
-You need the role pglock_admin.`,
+A million tenures take some seconds: mind --timeout. You need the role pglock_admin.`,
 		Example: `  pglock-admin verify
   pglock-admin verify nightly-report -o json
   pglock-admin verify --timeout 10m`,

@@ -16,19 +16,14 @@ func NewWhy(o *cli.Options) *cobra.Command {
 		Use:   "why [NAME]",
 		Short: "Say what is wrong, and what to do next",
 		Long: `Without a name, show the locks of the database that are not well, the worst first: who is the cause and since when, and
-the first thing to do. The words are those of VERDICT in list: STUCK, somebody waits in vain, or soon will; WARNING,
-something is wrong, and nobody waits in vain yet; NOTE; BUSY, somebody waits, and the holder lives; OK.
+the first thing to do. STUCK: somebody waits in vain, or soon will. WARNING: something is wrong, and nobody waits in vain
+yet. BUSY: somebody waits, and the holder lives. Of more than 1,000 locks it may miss a dead holder that nobody waits for.
 
-Of more than 1,000 locks it does not read all, so it is quick however many there are: it finds those that somebody waits
-for, that open transactions keep, or whose holders have given signs of life and give none now. Then it does not find a
-dead holder that nobody waits for, if its lease ends within half a minute.
+With a name, explain one lock in plain words: who holds it and whether that program is alive, who waits, what blocks it in
+PostgreSQL, what happened before, and what to do next, as commands to paste. If nobody has used the lock, it names similar
+ones, and other databases of the server in which pglock is in use.
 
-With a name, explain one lock in plain words: who holds it and whether that program is alive, who waits and for how long, what the
-holder itself waits for, what blocks it in PostgreSQL, and what happened to the lock before. At the end it says what to do
-next, as commands to paste, and what each of them does and does not do.
-
-It changes nothing and waits for no row. It exits with 0 whatever it finds. If nobody has used the lock, it names similar
-locks, and other databases of the server in which pglock is in use.
+It changes nothing, waits for no row, and exits with 0 whatever it finds. docs/operations.md has all that it recognizes.
 
 You need the role pglock_user. To see takeovers and breaks you also need pglock_admin, and to see what other users'
 connections do, pg_read_all_stats.`,

@@ -30,9 +30,8 @@ func NewHistory(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history [NAME]",
 		Short: "Show who held a lock, from when until when, and how it ended",
-		Long: `Show the history of one lock, or of all. A line is a tenure: the time for which somebody held a lease. The server
-writes the line when it learns that the tenure is over, so the present holder has none: see pglock-admin show. The line
-that it wrote last comes first, also where another lease ended later.
+		Long: `Show the history of one lock, or of all. A line is a tenure: the time for which somebody held a lease. The line that the
+server wrote last comes first. The present holder has none yet: see pglock-admin show.
 
   takeover  the lease ran out, and the lock was granted to the next
   break     an operator ended the lease
@@ -42,9 +41,7 @@ that it wrote last comes first, also where another lease ended later.
   overlap   the lock was granted before its lease was over: must never happen
 
 The history has release, handover and overlap only at level all: pglock-admin record. Other lines are what operators
-did: bypass (of a guard), epoch and level. A lease that ran out ended with its expiry, however late somebody noticed.
-
-You need the role pglock_admin.`,
+did: bypass (of a guard), epoch and level. docs/history.md says more. You need the role pglock_admin.`,
 		Example: `  pglock-admin history nightly-report
   pglock-admin history --kind takeover,break --since 1h
   pglock-admin history nightly-report --before 4711 -o json`,

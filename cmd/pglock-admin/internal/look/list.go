@@ -48,26 +48,19 @@ func NewList(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [PREFIX]",
 		Short: "Show who holds which lock",
-		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is
-left. VERDICT is what why says of the lock, in a word: OK, BUSY (somebody waits, and the holder lives), NOTE, WARNING or
-STUCK; "?" of locks that may not be well beyond the first fifty, at which nobody has looked. LEASE shows how much of the
-lease is left; or instead that the holder is silent or dead, as pglock-admin sessions --help explains. A live holder
-renews its lease. One that has almost run out belongs to a holder that is stopped or cut off.
+		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is left.
+You can paste a name from the table after pglock-admin show.
+
+  VERDICT  what why says: OK, BUSY (somebody waits, and the holder lives), NOTE, WARNING or STUCK; "?": not looked at, beyond the first fifty that may not be well
+  MODE     "shared #2" and "limit 3 #2" are slots: each holder has a line; "subtree" covers all names below, too
+  LEASE    how much is left, or that the holder is silent or dead: pglock-admin sessions --help
+  WAITING  how many wait for the lock, and for how long the first of them has
 
 A lock that has been free for three seconds though somebody waits is in the list too, unless you choose leases or another
-order: perhaps a transaction has locked its row.
+order. With -o tree the names stand under each other by their parts between slashes. PREFIX is the same as --prefix.
 
-A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the
-holder of slot 2. WAITING is how many wait for the lock, and for how long the first of them has; pglock-admin waiters
-shows them.
-
-The mode of a lease that covers all names below its lock's, too, is "exclusive subtree" or "shared subtree". With -o tree
-the names stand under each other by their parts between slashes, so that what a subtree covers stands below it. With a
-PREFIX, list shows only names that begin with it, as with --prefix.
-
-The order is that of the names. --order age shows the lease first that is held longest, --order waiting the lock
-that somebody has waited for longest, --order expiry the lease that ends next. You can paste a name from the table
-after pglock-admin show.`,
+--order age shows the lease first that is held longest, --order waiting the lock that somebody has waited for longest,
+--order expiry the lease that ends next. docs/command-line.md has more about filters and pages.`,
 		Example: `  pglock-admin list
   pglock-admin list --prefix jobs/ --all -o json
   pglock-admin list tenants/7/ --all -o tree       what there is of tenant 7, as a tree

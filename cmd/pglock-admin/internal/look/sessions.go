@@ -23,19 +23,15 @@ func NewSessions(o *cli.Options) *cobra.Command {
 		Use:   "sessions",
 		Short: "Show the clients that hold locks or wait for them",
 		Long: `Show the clients: the label of each, the version of its library, how many leases and tickets it has, when the server last
-heard of it, and the process of the server that serves its heartbeat.
-
-A client that holds or waits gives a sign of life every ten seconds or more often. STATE says what follows from that:
+heard of it, and the process of the server that serves its heartbeat. VERSION and PID come with the first sign of life; no
+PID behind a pooler such as PgBouncer. A client that holds or waits gives a sign of life every ten seconds or more often.
+STATE says what follows from that:
 
   alive    it gave a sign within 15 seconds, and its tickets count
   silent   it gave none: it is stopped or cut off; or dead, if its connection cannot be seen, as behind a pooler
   dead     it gave none, and its connection has ended
-  unknown  nobody can tell yet: its lease is younger than 15 seconds, or its connection has just ended; or a standby
-           has no sign of it
-  idle     it holds nothing and waits for nothing, so it gives no sign
-
-A client opens the connection of its heartbeat with its first sign of life. Before that the server does not know its
-version, and PID is empty. Behind a pooler such as PgBouncer PID stays empty.`,
+  unknown  nobody can tell yet: its lease is younger than 15 seconds, its connection has just ended, or a standby has no sign of it
+  idle     it holds nothing and waits for nothing, so it gives no sign`,
 		Example: `  pglock-admin sessions
   pglock-admin sessions --order age                          the longest silent first
   pglock-admin break --session ID --reason "its host is gone"`,
