@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,6 +12,27 @@ func (s *stage) clients(n int) {
 	s.t.Helper()
 	s.sql(`SELECT pglock.acquire_lease('lock-' || i, gen_random_uuid(), gen_random_uuid(),
 		'app-' || lpad(i::text, 3, '0'), '1 h') FROM generate_series(1, $1::int) i`, n)
+}
+
+func TestAClientHasItsHeartbeatAndItsBackend(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	conn, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(t.Context(), "SET application_name = 'reporter'"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), `SELECT pglock.mark_connection(gen_random_uuid(), pg_backend_pid(), 'app-1',
+		'v0.1.0', '1 h')`); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, s.home, "#/sessions", 1240, 900)
+	p.text("tbody th", "v0.1.0")
+	p.text("tbody tr", fmt.Sprintf("PID %d · reporter", conn.Conn().PgConn().PID()))
+	p.until(`/\d(\.\d)?s ago/.test(document.querySelector('tbody tr').textContent)`)
 }
 
 // A client may go while somebody looks at the page that begins after it.
