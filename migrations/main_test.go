@@ -20,9 +20,5 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Compiling a query that runs once takes longer than the query.
-	if err := os.Setenv("PGOPTIONS", "-c jit=off"); err != nil {
-		panic(err)
-	}
-	pgtest.Main(m)
+	pgtest.Main(m, pgtest.PGOptions("-c jit=off")) // compiling a query that runs once takes longer than the query
 }

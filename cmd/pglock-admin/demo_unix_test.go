@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 )
 
@@ -53,6 +55,11 @@ func perform(t *testing.T, args ...string) *performance {
 	p := &performance{cmd: cmd, temp: t.TempDir(), server: make(map[string]bool)}
 	p.mark = "DEMO_TEST_MARK=" + p.temp
 	p.cmd.Env = append(p.cmd.Env, p.mark, "TMPDIR="+p.temp, "DATABASE_URL=postgres://nobody@127.0.0.1:1/nowhere")
+	if slices.Contains(args, "--database-url") {
+		p.cmd.Env = append(p.cmd.Env, pgserver.Variable+"="+string(pgserver.KindURL)) // this server, and no other
+	} else {
+		p.cmd.Env = append(p.cmd.Env, "PGSERVICE=none", "PGOPTIONS=-c role=nobody_here")
+	}
 	p.cmd.Stderr = &p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error

@@ -35,17 +35,16 @@ func TestMain(m *testing.M) {
 		os.Exit(mainWithSignals())
 	}
 	heedAll()
-	_ = flag.Set("test.parallel", "16") // most tests wait; the command line says it better
-	// Compiling a query that runs once takes longer than the query.
-	if err := os.Setenv("PGOPTIONS", "-c jit=off"); err != nil {
+	_ = flag.Set("test.parallel", "16")                 // most tests wait; the command line says it better
+	if err := os.Unsetenv("DATABASE_URL"); err != nil { // the developer's; a test sets its own
 		panic(err)
 	}
 	// Bubble Tea leaves the goroutine that reads the terminal behind when an answer of the terminal comes after its
 	// end.
 	answered := goleak.IgnoreTopFunction("github.com/charmbracelet/ultraviolet.(*TerminalReader).sendEvents")
-	pgtest.Main(m, pgtest.IgnoreLeaks(answered), pgtest.WithTemplate(func(ctx context.Context, url string) error {
-		return migrations.Up(ctx, url)
-	}))
+	pgtest.Main(m, pgtest.IgnoreLeaks(answered),
+		pgtest.PGOptions("-c jit=off"), // compiling a query that runs once takes longer than the query
+		pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
 }
 
 // heedAll makes the programs that tests start heed signals that this process was started to ignore, as under nohup: a

@@ -65,6 +65,10 @@ func main() {
 	if os.Getenv(roleVariable) != "" {
 		os.Exit(work())
 	}
+	if err := pgserver.UnsetPG(); err != nil { // the workers inherit this
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(exitFailed)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(command(ctx, os.Args[1:], os.Stdout, os.Stderr))

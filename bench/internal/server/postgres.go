@@ -30,6 +30,9 @@ var postgresSettings = map[string]string{
 
 // startPostgres starts a server with a migrated database that has the tables of the bare statements too.
 func startPostgres(ctx context.Context, o Options) (*Running, error) {
+	if err := pgserver.UnsetPG(); err != nil {
+		return nil, err
+	}
 	settings := maps.Clone(postgresSettings)
 	if o.Connections > 0 {
 		settings["max_connections"] = strconv.Itoa(o.Connections)

@@ -102,6 +102,8 @@ func perform(ctx context.Context, p Play, url string, out io.Writer) (err error)
 	if server.Kind() == pgserver.KindURL {
 		s.Schema = fmt.Sprintf("pglock_example_%08x", rand.Uint32())
 		where = "in schemas " + s.Schema + " and " + s.tables() + ", dropped at the end"
+	} else if err := pgserver.UnsetPG(); err != nil { // the processes inherit this
+		return errors.Join(err, server.Stop())
 	}
 	fmt.Fprintf(out, "%s, %s\n\n", server.Description(), where)
 	defer func() {

@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -37,7 +39,7 @@ type Options struct {
 	Kind Kind
 
 	// Settings are for postgresql.conf, after the defaults of a throwaway server (fsync=off, no Unix sockets,
-	// max_connections=200). The address and the port cannot be set. Defaults to none.
+	// max_connections=400). The address and the port cannot be set. Defaults to none.
 	Settings map[string]string
 
 	// InMemory keeps the server's folder in memory, if the system has room there: making a file is cheap there, and a
@@ -69,6 +71,20 @@ func (s *Server) URL() string { return s.url }
 // Description names the version and the place for people, without a password: "PostgreSQL 15.18 from
 // /usr/lib/postgresql/15/bin".
 func (s *Server) Description() string { return s.description }
+
+// UnsetPG removes the PG* variables from the environment of this process and of those that it starts from now on. They
+// are meant for another server: pgx adds them to the URL of every server. It is for programs that use servers of their
+// own alone.
+func UnsetPG() error {
+	var errs []error
+	for _, variable := range os.Environ() {
+		name, _, _ := strings.Cut(variable, "=")
+		if strings.HasPrefix(name, "PG") && !strings.HasPrefix(name, "PGLOCK_") {
+			errs = append(errs, os.Unsetenv(name))
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // connectTimeout limits the first connection to a server given by its connection string.
 const connectTimeout = 10 * time.Second

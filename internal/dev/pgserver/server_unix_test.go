@@ -27,7 +27,7 @@ import (
 )
 
 // ownerVariable makes this test binary a process that owns a server and ends in the way the variable says.
-const ownerVariable = "PGSERVER_TEST_OWNER"
+const ownerVariable = "PGLOCK_PGSERVER_TEST_OWNER"
 
 // whole leaves a test to the tiers that run every test: how servers share a folder, are killed and find a port is of
 // interest to those who change this package.
@@ -41,6 +41,10 @@ func whole(t *testing.T) {
 func TestMain(m *testing.M) {
 	if end := os.Getenv(ownerVariable); end != "" {
 		actAsOwner(end)
+	}
+	if err := UnsetPG(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	code := m.Run()
 	if err := goleak.Find(); err != nil {
@@ -444,6 +448,8 @@ func TestEnvironmentMeantForOthersDoesNotMatter(t *testing.T) {
 	t.Setenv("PGPORT", "1")
 	t.Setenv("PGDATA", "/nonexistent")
 	t.Setenv("PGOPTIONS", "-c no_such_setting=1")
+	t.Setenv("PGSERVICE", "none")
+	t.Setenv("PGLOCK_SERVER_TEST", "kept")
 	t.Setenv("LC_ALL", "nonsense")
 	// The folder of a test belongs to this process's user alone, so root must not choose it.
 	t.Setenv("TMPDIR", t.TempDir())
@@ -451,15 +457,11 @@ func TestEnvironmentMeantForOthersDoesNotMatter(t *testing.T) {
 	if os.Geteuid() == 0 && strings.HasPrefix(s.DataDir(), os.TempDir()) {
 		t.Errorf("the data is in %s", s.DataDir())
 	}
-	config, err := pgx.ParseConfig(s.URL())
-	if err != nil {
+	if err := UnsetPG(); err != nil {
 		t.Fatal(err)
 	}
-	config.RuntimeParams = nil // pgx takes PGOPTIONS for its own
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
+	if value, is := os.LookupEnv("PGLOCK_SERVER_TEST"); !is || value != "kept" {
+		t.Errorf("our own variable is %q", value)
 	}
-	defer conn.Close(t.Context())
-	ask[int](t, conn, "select 1")
+	ask[int](t, connected(t, s), "select 1")
 }

@@ -11,6 +11,7 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -37,6 +38,7 @@ type options struct {
 	migrate      func(ctx context.Context, url string) error
 	docker       func(context.Context) (*pgserver.Server, func() error, error)
 	ignoredLeaks []goleak.Option
+	pgOptions    string
 }
 
 // WithTemplate makes Database copy a database on which migrate ran, once per test package. Defaults to an empty one.
@@ -55,12 +57,21 @@ func IgnoreLeaks(ignored ...goleak.Option) Option {
 	return func(o *options) { o.ignoredLeaks = append(o.ignoredLeaks, ignored...) }
 }
 
+// PGOptions gives the sessions of this process, and of those that it starts, settings as the variable PGOPTIONS does.
+// Defaults to none.
+func PGOptions(settings string) Option {
+	return func(o *options) { o.pgOptions = settings }
+}
+
 // Main runs the tests of a package and ends the process with their exit code. In between it drops the databases it
 // made, ends the server it started, and fails if goroutines are left. On an interrupt or a request to terminate it
 // cleans up likewise and exits with 130 or 143; on a second one it ends at once.
 func Main(m *testing.M, opts ...Option) {
 	for _, opt := range opts {
 		opt(&shared.options)
+	}
+	if code := complain("the PG* variables", shared.setPG()); code != 0 {
+		os.Exit(code)
 	}
 	shared.prepared = true
 	signals := make(chan os.Signal, 1)
@@ -81,6 +92,19 @@ func Main(m *testing.M, opts ...Option) {
 		code = complain("goroutines left after the tests", goleak.Find(shared.ignoredLeaks...))
 	}
 	os.Exit(code)
+}
+
+// setPG keeps what the PG* variables say of another server from the sessions of the tests, unless somebody has named
+// the server, who may need them for it.
+func (o *options) setPG() (err error) {
+	if forced := pgserver.Kind(os.Getenv(pgserver.Variable)); os.Getenv(URLVariable) == "" ||
+		forced != "" && forced != pgserver.KindURL {
+		err = pgserver.UnsetPG()
+	}
+	if o.pgOptions != "" {
+		err = errors.Join(err, os.Setenv("PGOPTIONS", o.pgOptions))
+	}
+	return err
 }
 
 // waitTogether lets more tests run at once than there are processors, unless the command line says how many: most of

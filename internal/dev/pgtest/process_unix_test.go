@@ -22,7 +22,7 @@ import (
 )
 
 // childVariable makes TestChild do something; what it says is what.
-const childVariable = "PGTEST_TEST_CHILD"
+const childVariable = "PGLOCK_PGTEST_TEST_CHILD"
 
 // TestChild is the test of a package in trouble. Other tests run it in a
 // process of its own.

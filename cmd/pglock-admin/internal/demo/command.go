@@ -25,8 +25,8 @@ until its lease has ended. Worker B gets the lock, with a greater token, and wri
 computed before. Without the fence this destroys B's deposit; with the fence the database refuses it.
 
 The demo starts a throwaway PostgreSQL server from installed programs, or downloads them. With --database-url it uses
-your server instead: it makes a schema there and drops it at the end. It ignores DATABASE_URL and the PG* variables.
-It leaves no process, folder or schema behind, even after Ctrl-C.
+your server instead: it makes a schema there and drops it at the end. It ignores DATABASE_URL, and without the flag
+the PG* variables, too. It leaves no process, folder or schema behind, even after Ctrl-C.
 
 NO_COLOR turns colours off.`,
 		Example: `  pglock-admin demo

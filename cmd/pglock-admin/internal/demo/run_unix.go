@@ -98,6 +98,8 @@ func (p *performance) prepare(ctx context.Context) (err error) {
 	if p.server.Kind() == pgserver.KindURL {
 		p.schema = fmt.Sprintf("pglock_demo_%08x", rand.Uint32())
 		where = "in schema " + p.schema + ", dropped at the end"
+	} else if err := pgserver.UnsetPG(); err != nil { // the workers inherit this
+		return err
 	}
 	p.stage.print("%s", p.stage.style(styleFaint, fmt.Sprintf("%s\n%s", p.server.Description(), where)))
 	if err := migrations.Up(ctx, p.server.URL(), migrations.WithSchema(p.schema)); err != nil {
