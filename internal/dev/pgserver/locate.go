@@ -38,9 +38,9 @@ func ForcedKind(allowed ...Kind) (Kind, error) {
 }
 
 // Locate returns the server at connString, if that is not empty; else it starts one from installed programs; else
-// from downloaded ones, and announces the download to progress. Variable allows only one of the three. Locate uses
-// the first that it finds: it fails if that server cannot be reached or does not start. The caller owns the server
-// and ends it with Stop.
+// from downloaded ones, and announces the download to progress. Variable allows only one of the three; beside a
+// connection string it must not name another. Locate uses the first that it finds: it fails if that server cannot be
+// reached or does not start. The caller owns the server and ends it with Stop.
 func Locate(ctx context.Context, connString string, progress io.Writer) (*Server, error) {
 	forced, err := ForcedKind(KindURL, KindPrograms, KindDownload)
 	switch {
@@ -48,7 +48,10 @@ func Locate(ctx context.Context, connString string, progress io.Writer) (*Server
 		return nil, err
 	case forced == KindURL && connString == "":
 		return nil, fmt.Errorf("%s: %q needs a connection string, and none was given", Variable, string(forced))
-	case connString != "" && (forced == "" || forced == KindURL):
+	case connString != "" && forced != "" && forced != KindURL:
+		return nil, fmt.Errorf("%s: %q forbids the server of the connection string: unset the variable, or name none",
+			Variable, string(forced))
+	case connString != "":
 		return Connect(ctx, connString)
 	}
 	programs, kind, err := LocatePrograms(ctx, forced, progress)

@@ -34,6 +34,17 @@ func TestForcedURLNeedsAConnectionString(t *testing.T) {
 	}
 }
 
+func TestAConnectionStringAndAnotherKindExcludeEachOther(t *testing.T) {
+	for _, kind := range []Kind{KindPrograms, KindDownload} {
+		t.Setenv(Variable, string(kind))
+		_, err := Locate(t.Context(), "postgres://me:hush-hush@127.0.0.1:1/postgres", io.Discard)
+		if err == nil || !strings.Contains(err.Error(), Variable) || !strings.Contains(err.Error(), string(kind)) ||
+			strings.Contains(err.Error(), "hush") {
+			t.Errorf("%s: error %v", kind, err)
+		}
+	}
+}
+
 func TestConnectionStringThatLeadsNowhereIsAnErrorWithoutItsPassword(t *testing.T) {
 	t.Setenv(Variable, "")
 	for _, connString := range []string{
