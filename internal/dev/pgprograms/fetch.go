@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"time"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
 )
@@ -38,8 +39,8 @@ func MakeCache(dir string) error {
 // Fetch returns the programs that an earlier call kept in Cache, or downloads them, which it announces on progress. A
 // failed download is ErrNotFound.
 //
-// When ctx ends, Fetch returns at once, and leaves no files. A download under way continues for as long as the process
-// lives, and is then thrown away.
+// When ctx ends, Fetch returns within seconds, and leaves no files. A download under way continues for as long as the
+// process lives, and is then thrown away.
 func Fetch(ctx context.Context, progress io.Writer) (Programs, error) {
 	cache, err := Cache()
 	if err != nil {
@@ -54,10 +55,19 @@ type fetcher struct {
 	repository string // where to download from; empty for the usual place
 }
 
-// home is the programs' final folder. They get there by a rename, so it is always complete. Of two processes that
-// fetch at the same time the later one finds the folder and uses it.
+// home is the programs' final folder. They get there by a rename. Of two processes that fetch at the same time the
+// later one finds the folder and uses it.
 func (f fetcher) home() string {
-	return filepath.Join(f.dir, fmt.Sprintf("postgresql-%s-%s-%s", f.version, runtime.GOOS, runtime.GOARCH))
+	return filepath.Join(f.dir, fmt.Sprintf("postgresql-%s-%s-%s%s", f.version, runtime.GOOS, runtime.GOARCH,
+		library("/etc/alpine-release")))
+}
+
+// library tells programs apart that need another C library: those for Alpine, which has the file.
+func library(release string) string {
+	if _, err := os.Stat(release); err != nil {
+		return ""
+	}
+	return "-musl"
 }
 
 func (f fetcher) fetch(ctx context.Context, progress io.Writer) (Programs, error) {
@@ -90,11 +100,13 @@ func (f fetcher) download(ctx context.Context) (err error) {
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		go func() { // if the process lives on
-			<-done
-			_ = remove()
+		defer func() {
+			go func() { // if the process lives on
+				<-done
+				_ = remove()
+			}()
 		}()
-		return errors.Join(context.Cause(ctx), remove())
+		return errors.Join(context.Cause(ctx), removeForGood(temp, done, remove))
 	}
 	defer func() { err = errors.Join(err, remove()) }()
 	if err != nil {
@@ -104,10 +116,42 @@ func (f fetcher) download(ctx context.Context) (err error) {
 	if out, err := exec.Command("chmod", "-R", "a+rX", programs).CombinedOutput(); err != nil {
 		return fmt.Errorf("make the programs readable for all: %w %s", err, out)
 	}
-	if err := os.Rename(programs, f.home()); err != nil && !isFolder(f.home()) {
+	return f.move(ctx, programs, filepath.Join(temp, "broken"))
+}
+
+// move gives the programs their home. What is there and works stays; what does not work goes to aside.
+func (f fetcher) move(ctx context.Context, programs, aside string) error {
+	if err := os.Rename(programs, f.home()); err == nil {
+		return nil
+	}
+	if _, err := FindIn(ctx, filepath.Join(f.home(), "bin")); err == nil {
+		return nil // of another process
+	}
+	if err := os.Rename(f.home(), aside); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return nil
+	return os.Rename(programs, f.home())
+}
+
+// removeForGood removes temp again and again, for two seconds at most, while somebody unpacks there who makes the
+// folders anew. Whoever unpacks fails soon, because a file that was written is gone.
+func removeForGood(temp string, done chan error, remove func() error) error {
+	for range 40 {
+		unpacking, _ := os.ReadDir(temp)
+		if err := remove(); err != nil && len(unpacking) == 0 {
+			return err
+		}
+		select {
+		case err := <-done:
+			done <- err
+			return remove()
+		case <-time.After(50 * time.Millisecond):
+		}
+		if len(unpacking) < 2 && !isFolder(temp) { // it still downloads: there is one file at most
+			return nil
+		}
+	}
+	return remove()
 }
 
 // newLogs returns what removes the logs that embedded-postgres makes from now on. It does not say where they are.
@@ -127,7 +171,12 @@ func newLogs() (remove func()) {
 // unpack downloads the programs and unpacks them into dir. Embedded-postgres does both as the first part of starting
 // a server. It gets no further, because it cannot make a data folder below a file. Its own servers would not run as
 // root, and would outlive a killed process.
-func (f fetcher) unpack(temp, dir string) error {
+func (f fetcher) unpack(temp, dir string) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // it panics where its files have gone
+			err = fmt.Errorf("unpack: %v", p)
+		}
+	}()
 	file, next := filepath.Join(temp, "file"), filepath.Join(temp, "next")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		return err
@@ -144,7 +193,7 @@ func (f fetcher) unpack(temp, dir string) error {
 	if f.repository != "" {
 		config = config.BinaryRepositoryURL(f.repository)
 	}
-	err := embedded.NewDatabase(config).Start()
+	err = embedded.NewDatabase(config).Start()
 	if isFolder(next) { // made when all was unpacked
 		return nil
 	}

@@ -15,12 +15,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
 )
@@ -197,5 +200,103 @@ func TestEndedContextEndsTheWaitForADownloadAndLeavesNothing(t *testing.T) {
 	}
 	if left := append(entries(t, temp), entries(t, f.dir)...); len(left) != 0 { // the process may end now
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestBrokenProgramsThatWereKeptAreReplaced(t *testing.T) {
+	url, downloads := repository(t, archive)
+	f := fetching(t, url)
+	if err := os.MkdirAll(filepath.Join(f.home(), "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if programs, err := f.fetch(t.Context(), io.Discard); err != nil || programs.Version != "17.5" {
+			t.Errorf("fetched %+v, %v", programs, err)
+		}
+	}
+	if n := downloads.Load(); n != 1 {
+		t.Errorf("%d downloads, want 1", n)
+	}
+	if kept := entries(t, f.dir); len(kept) != 1 {
+		t.Errorf("kept: %v", kept)
+	}
+}
+
+// Fetches that find the same broken folder replace it one after the other.
+func TestProgramsThatWorkAreNotReplaced(t *testing.T) {
+	f := fetching(t, "")
+	bin := filepath.Join(f.home(), "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fake(t, bin, "17.5", needed...)
+	later := filepath.Join(f.dir, "later")
+	if err := os.MkdirAll(filepath.Join(later, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.move(t.Context(), later, filepath.Join(f.dir, "aside")); err != nil {
+		t.Error(err)
+	}
+	if left := entries(t, f.dir); len(left) != 2 {
+		t.Errorf("there is %v, want what was there before", left)
+	}
+	if _, err := FindIn(t.Context(), bin); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAlpinesProgramsHaveAFolderOfTheirOwn(t *testing.T) {
+	release := filepath.Join(t.TempDir(), "alpine-release")
+	if name := library(release); name != "" {
+		t.Errorf("without the file: %q", name)
+	}
+	if err := os.WriteFile(release, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if name := library(release); name == "" {
+		t.Error("with the file the name is the same")
+	}
+}
+
+// many is an archive of so many folders that it takes a while to unpack.
+func many(tb testing.TB) []byte {
+	tb.Helper()
+	dir := tb.TempDir()
+	for i := range 1000 {
+		if err := os.Mkdir(filepath.Join(dir, strconv.Itoa(i)), 0o700); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	packed := filepath.Join(tb.TempDir(), "many.txz")
+	if out, err := exec.Command("tar", "-cJf", packed, "-C", dir, ".").CombinedOutput(); err != nil {
+		tb.Skipf("no tar that packs with xz: %v %s", err, out)
+	}
+	content, err := os.ReadFile(packed)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return content
+}
+
+func TestEndedContextEndsTheUnpackingAndLeavesNothing(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	url, _ := repository(t, many(t))
+	f := fetching(t, url)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for ctx.Err() == nil {
+			if begun, _ := filepath.Glob(filepath.Join(f.dir, "unpack-*", "programs")); len(begun) > 0 {
+				return
+			}
+		}
+	}()
+	if _, err := f.fetch(ctx, io.Discard); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want context.Canceled", err)
+	}
+	for began := time.Now(); time.Since(began) < 200*time.Millisecond; { // the process may end at any time
+		if left := entries(t, f.dir); len(left) != 0 {
+			t.Fatalf("left behind: %v", left)
+		}
 	}
 }
