@@ -165,8 +165,12 @@ func gone(pid int) bool {
 	return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }
 
-// stateOfProcess is the letter that ps shows: T for one that was stopped.
+// stateOfProcess is the letter that ps shows: T for one that was stopped. It is "" for one that is gone.
 func stateOfProcess(pid int) string {
+	if stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err == nil {
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		return rest[:min(len(rest), 1)]
+	}
 	out, _ := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(pid)).Output() // it may have ended
 	return strings.TrimSpace(string(out))
 }

@@ -1,16 +1,17 @@
 package minder
 
 import (
+	"bytes"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 )
 
 // The program can kill a group only if it knows its number. So a command must not begin before the program can know
@@ -54,8 +55,8 @@ func TestACommandBeginsWhenTheProgramCanKnowItsGroup(t *testing.T) {
 
 // ended reports whether a process has ended. In a container there may be nobody who waits for an orphan.
 func ended(pid int) bool {
-	out, _ := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(pid)).Output() // it may be gone
-	return len(out) == 0 || out[0] == 'Z'
+	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // it may be gone
+	return len(stat) == 0 || bytes.Contains(stat, []byte(") Z "))
 }
 
 // fill fills a socket, so that whoever writes to it waits.
@@ -75,9 +76,12 @@ func fill(t *testing.T, socket int) {
 func childOf(t *testing.T, parent int) (child int) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < patience; time.Sleep(time.Millisecond) {
-		out, _ := exec.Command("ps", "-o", "pid=", "--ppid", strconv.Itoa(parent)).Output() // it may have none yet
-		if _, err := fmt.Sscan(string(out), &child); err == nil {
-			return child
+		children, err := pgserver.ChildrenOf(parent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(children) > 0 {
+			return children[0]
 		}
 	}
 	t.Fatal("the minder has started nothing")
