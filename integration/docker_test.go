@@ -28,10 +28,12 @@ const engineTimeout = 5 * time.Second
 // startContainer runs the shared server in a container, if an engine answers.
 func startContainer(ctx context.Context) (*pgserver.Server, func() error, error) {
 	tclog.SetDefault(tclog.NewNoopLogger())
-	if err := engineAnswers(ctx); err != nil {
-		return nil, nil, fmt.Errorf("no Docker engine answers: %w", err)
-	}
 	image := cmp.Or(os.Getenv(imageVariable), defaultImage)
+	if has, err := engineHas(ctx, image); err != nil {
+		return nil, nil, fmt.Errorf("no Docker engine answers: %w", err)
+	} else if !has {
+		fmt.Fprintf(stdout, "pulling Docker image %s (once) …\n", image)
+	}
 	label := rand.Text()
 	minder, err := startContainerMinder(label)
 	if err != nil {
@@ -65,15 +67,23 @@ func startContainer(ctx context.Context) (*pgserver.Server, func() error, error)
 	return pgserver.Known(pgserver.KindDocker, url, description), end, nil
 }
 
-func engineAnswers(ctx context.Context) error {
+// stdout is the process's own: while an Example runs, its output is read from os.Stdout.
+var stdout = os.Stdout
+
+// engineHas says whether the engine, if one answers, has the image.
+func engineHas(ctx context.Context, image string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	provider, err := testcontainers.NewDockerProvider()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer provider.Close()
-	return provider.Health(ctx)
+	if err := provider.Health(ctx); err != nil {
+		return false, err
+	}
+	_, err = provider.Client().ImageInspect(ctx, image)
+	return err == nil, nil
 }
 
 // leaksOfDocker are the goroutines that the Docker client may leave: idle connections to the engine, and the one that

@@ -16,7 +16,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 )
 
-// startTimeout limits the start of a server, including the download of an image or of programs.
+// startTimeout limits the start of a container, including the download of its image, and that of another server,
+// including the download of programs.
 const startTimeout = 5 * time.Minute
 
 // shared is the server of the package under test.
@@ -31,6 +32,8 @@ type cluster struct {
 	ctx    context.Context // ends when the cluster is closed
 	cancel context.CancelFunc
 	close  func() error
+
+	dockerTimeout time.Duration
 
 	start    sync.Once
 	server   *pgserver.Server
@@ -53,7 +56,7 @@ type cluster struct {
 }
 
 func newCluster() *cluster {
-	c := &cluster{room: newRoom(runnable)}
+	c := &cluster{room: newRoom(runnable), dockerTimeout: startTimeout}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.close = sync.OnceValue(c.shut)
 	return c
@@ -78,10 +81,10 @@ func (c *cluster) get() error {
 		return errors.New("pgtest: the package needs: func TestMain(m *testing.M) { pgtest.Main(m) }")
 	}
 	c.start.Do(func() {
-		ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
-		defer cancel()
-		if c.startErr = c.obtain(ctx); c.startErr == nil {
+		if c.startErr = c.obtain(); c.startErr == nil {
 			fmt.Fprintf(stdout, "pgtest: %s: using %s\n", program, c.server.Description())
+			ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
+			defer cancel()
 			c.startErr = c.connect(ctx)
 		}
 	})
@@ -89,17 +92,21 @@ func (c *cluster) get() error {
 }
 
 // obtain fails if the given connection string leads nowhere: whoever set it does not want another server.
-func (c *cluster) obtain(ctx context.Context) (err error) {
+func (c *cluster) obtain() (err error) {
 	forced, url := pgserver.Kind(os.Getenv(pgserver.Variable)), os.Getenv(URLVariable)
 	var noDocker error
 	switch {
 	case c.docker != nil && (forced == "" || forced == pgserver.KindDocker):
+		ctx, cancel := context.WithTimeout(c.ctx, c.dockerTimeout)
+		defer cancel()
 		if c.server, c.end, noDocker = c.docker(ctx); noDocker == nil || forced != "" {
 			return noDocker
 		}
 	case forced == pgserver.KindDocker:
 		return fmt.Errorf("pgtest: %s: only the tests in integration know %q", pgserver.Variable, forced)
 	}
+	ctx, cancel := context.WithTimeout(c.ctx, startTimeout) // nothing is left of Docker's when an image does not come
+	defer cancel()
 	if forced == pgserver.KindURL || forced == "" && url != "" {
 		c.server, err = pgserver.Locate(ctx, url, stdout)
 	} else if err = c.startOwn(); err == nil {
