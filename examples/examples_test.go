@@ -9,10 +9,12 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -137,7 +139,11 @@ func TestRecipes(t *testing.T) {
 	})
 	t.Run("LeaveNothingWhenInterrupted", func(t *testing.T) {
 		t.Parallel()
-		leavesNothing(t, filepath.Join(folder, "singleton"))
+		leavesNothing(t, filepath.Join(folder, "singleton"), os.Interrupt)
+	})
+	t.Run("LeaveNothingWhenTheTerminalGoes", func(t *testing.T) {
+		t.Parallel()
+		leavesNothing(t, filepath.Join(folder, "singleton"), syscall.SIGHUP)
 	})
 }
 
@@ -191,7 +197,10 @@ func bringsItsOwnServer(t *testing.T, path string) {
 	}
 }
 
-func leavesNothing(t *testing.T, path string) {
+func leavesNothing(t *testing.T, path string, s os.Signal) {
+	if signal.Ignored(s) { // as under nohup, which a program inherits
+		signal.Notify(make(chan os.Signal, 1), s)
+	}
 	db := pgtest.EmptyDatabase(t)
 	cmd, out := command(t, path, "--database-url", db.URL())
 	cmd.Env = append(os.Environ(), pgserver.Variable+"="+string(pgserver.KindURL))
@@ -211,7 +220,7 @@ func leavesNothing(t *testing.T, path string) {
 			t.Fatalf("%v\n%s", err, said.String())
 		}
 	}
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+	if err := cmd.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(&said, stdout); err != nil { // ends with the last process of it

@@ -20,7 +20,6 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/check"
@@ -69,7 +68,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(exitFailed)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), pgserver.Ending()...)
 	defer stop()
 	os.Exit(command(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }

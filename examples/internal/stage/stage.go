@@ -63,7 +63,7 @@ func Main(p Play) {
 	_ = flags.Parse(os.Args[1:]) // it exits
 	// A reader that goes away (| head) must not kill this process: it has to tidy up.
 	life := context.Background() //nolint:forbidigo // the program's own
-	ctx, stop := signal.NotifyContext(life, os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(life, append(pgserver.Ending(), syscall.SIGPIPE)...)
 	err := perform(ctx, p, *url, os.Stdout)
 	stop()
 	if err != nil {

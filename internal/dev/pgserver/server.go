@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -84,6 +86,16 @@ func UnsetPG() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Ending are the signals that ask a program to end, which then has to tidy up what it made on a server. A terminal that
+// goes sends SIGHUP; a program that was started to ignore that, as nohup does, does not hear of it.
+func Ending() []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		all = append(all, syscall.SIGHUP)
+	}
+	return all
 }
 
 // connectTimeout limits the first connection to a server given by its connection string.

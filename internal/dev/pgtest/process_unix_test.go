@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
@@ -172,12 +173,15 @@ func TestPanicLeavesNoServer(t *testing.T) {
 
 func TestInterruptedTestsLeaveNoServerAndExitAccordingly(t *testing.T) {
 	t.Parallel()
-	for signal, want := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
-		t.Run(signal.String(), func(t *testing.T) {
+	for s, want := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
+		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
+			if signal.Ignored(s) { // as under nohup, which the child inherits
+				signal.Notify(make(chan os.Signal, 1), s)
+			}
 			c := startChild(t, "wait", local(t))
 			dir := c.ready(t)
-			if err := c.cmd.Process.Signal(signal); err != nil {
+			if err := c.cmd.Process.Signal(s); err != nil {
 				t.Fatal(err)
 			}
 			if code, said := c.end(t); code != want {
