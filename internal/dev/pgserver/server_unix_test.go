@@ -442,26 +442,3 @@ func TestTakenPortIsToldApartFromOtherFailures(t *testing.T) {
 		t.Errorf("on another port: %v", err)
 	}
 }
-
-func TestEnvironmentMeantForOthersDoesNotMatter(t *testing.T) {
-	whole(t)
-	t.Setenv("PGPORT", "1")
-	t.Setenv("PGDATA", "/nonexistent")
-	t.Setenv("PGOPTIONS", "-c no_such_setting=1")
-	t.Setenv("PGSERVICE", "none")
-	t.Setenv("PGLOCK_SERVER_TEST", "kept")
-	t.Setenv("LC_ALL", "nonsense")
-	// The folder of a test belongs to this process's user alone, so root must not choose it.
-	t.Setenv("TMPDIR", t.TempDir())
-	s := started(t, nil)
-	if os.Geteuid() == 0 && strings.HasPrefix(s.DataDir(), os.TempDir()) {
-		t.Errorf("the data is in %s", s.DataDir())
-	}
-	if err := UnsetPG(); err != nil {
-		t.Fatal(err)
-	}
-	if value, is := os.LookupEnv("PGLOCK_SERVER_TEST"); !is || value != "kept" {
-		t.Errorf("our own variable is %q", value)
-	}
-	ask[int](t, connected(t, s), "select 1")
-}

@@ -77,13 +77,11 @@ func newProcess(programs pgprograms.Programs, inMemory bool) (_ *process, err er
 	if p.user != nil {
 		base = "/tmp"
 	}
+	bases := []string{base}
 	if dir := memory(); inMemory && dir != "" {
-		base = dir
+		bases = []string{dir, base}
 	}
-	if base, err = filepath.EvalSymlinks(base); err == nil {
-		p.folder, err = os.MkdirTemp(base, "pglock-server-")
-	}
-	if err != nil {
+	if p.folder, err = makeFolder(bases...); err != nil {
 		return nil, fmt.Errorf("pgserver: %w", err)
 	}
 	p.data, p.log = filepath.Join(p.folder, "data"), filepath.Join(p.folder, "log")
@@ -94,6 +92,20 @@ func newProcess(programs pgprograms.Programs, inMemory bool) (_ *process, err er
 		return nil, errors.Join(fmt.Errorf("pgserver: %w", err), os.RemoveAll(p.folder))
 	}
 	return p, nil
+}
+
+// makeFolder makes a folder in the first of bases where that can be done: the one in memory may be there for others
+// only.
+func makeFolder(bases ...string) (folder string, err error) {
+	for _, base := range bases {
+		if base, err = filepath.EvalSymlinks(base); err == nil {
+			folder, err = os.MkdirTemp(base, "pglock-server-")
+		}
+		if err == nil {
+			return folder, nil
+		}
+	}
+	return "", err
 }
 
 func (p *process) run(ctx context.Context, program string, args ...string) (string, error) {
