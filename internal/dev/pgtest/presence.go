@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 )
 
@@ -32,7 +34,9 @@ func (c *cluster) connect(ctx context.Context) (err error) {
 	if c.presence, err = pgx.Connect(ctx, c.server.URL()); err != nil {
 		return fmt.Errorf("pgtest: %w", err)
 	}
-	c.old = strings.HasPrefix(c.presence.PgConn().ParameterStatus("server_version"), "14")
+	if c.old, err = isOld(c.presence.PgConn().ParameterStatus("server_version")); err != nil {
+		return err
+	}
 	for alone := false; !alone; {
 		c.id = rand.Int32()
 		if err := c.presence.QueryRow(ctx, "select pg_try_advisory_lock($1, $2)", lockClass,
@@ -50,6 +54,18 @@ func (c *cluster) connect(ctx context.Context) (err error) {
 		_, _ = c.presence.Exec(ctx, "drop database if exists "+quote(name))
 	}
 	return nil
+}
+
+// isOld says of a version whether it lacks what came after the oldest that pglock works with. It fails for one that is
+// older than that.
+func isOld(version string) (bool, error) {
+	number, _, _ := strings.Cut(version, ".")
+	major, err := strconv.Atoi(number[:len(number)-len(strings.TrimLeft(number, "0123456789"))])
+	if err != nil || major < pgprograms.MinMajor {
+		return false, fmt.Errorf("pgtest: the server is PostgreSQL %s; pglock needs %d or newer", version,
+			pgprograms.MinMajor)
+	}
+	return major == pgprograms.MinMajor, nil
 }
 
 // disconnect drops the template, and what panicking tests could not drop; on a server of our own everything goes with

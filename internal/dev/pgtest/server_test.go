@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,5 +24,19 @@ func TestAnImageThatDoesNotComeLeavesTimeForAnotherServer(t *testing.T) {
 	}
 	if err := c.close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAServerThatIsTooOldIsRefusedWithItsVersion(t *testing.T) {
+	for version, want := range map[string]bool{"14.19 (Debian 14.19-1)": true, "14beta1": true, "15.18": false,
+		"18devel": false, "140.1": false} {
+		if old, err := isOld(version); err != nil || old != want {
+			t.Errorf("%s: old is %v, %v", version, old, err)
+		}
+	}
+	for _, version := range []string{"13.22 (Debian 13.22-1)", "9.6.24", ""} {
+		if _, err := isOld(version); err == nil || !strings.Contains(err.Error(), "PostgreSQL "+version+"; ") {
+			t.Errorf("%s: %v", version, err)
+		}
 	}
 }
