@@ -73,11 +73,11 @@ func (p *pooler) start(t *testing.T, program string, server *pgx.ConnConfig) boo
 	} else if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	folder := p.folder(t, server)
 	account, err := pgprograms.Account() // PgBouncer refuses root too
 	if err != nil {
 		t.Fatal(err)
 	}
+	folder := p.folder(t, account.TempDir(), server)
 	for _, path := range []string{filepath.Join(folder, "pgbouncer.ini"), filepath.Join(folder, "users"), folder} {
 		if err := account.Own(path); err != nil {
 			t.Fatal(err)
@@ -134,9 +134,9 @@ func (p *pooler) start(t *testing.T, program string, server *pgx.ConnConfig) boo
 
 // folder writes what PgBouncer reads. Only the account that it runs as may look into it: the server's password is
 // there.
-func (p *pooler) folder(t *testing.T, server *pgx.ConnConfig) string {
+func (p *pooler) folder(t *testing.T, base string, server *pgx.ConnConfig) string {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "pglock-pooler-")
+	folder, err := os.MkdirTemp(base, "pglock-pooler-")
 	if err != nil {
 		t.Fatal(err)
 	}

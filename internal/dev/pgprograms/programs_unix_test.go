@@ -149,3 +149,15 @@ func TestNewestMajorComesFirst(t *testing.T) {
 		t.Errorf("order %v, want %v", got, want)
 	}
 }
+
+func TestAnotherUsersTemporaryFilesAreNotInAFolderOfThisProcess(t *testing.T) {
+	ours := t.TempDir()
+	t.Setenv("TMPDIR", ours)
+	var self *User
+	if got := self.TempDir(); got != ours {
+		t.Errorf("this process has its files in %s, want %s", got, ours)
+	}
+	if got := (&User{Name: "somebody"}).TempDir(); got == ours {
+		t.Errorf("another user has its files in %s", got)
+	}
+}

@@ -38,6 +38,14 @@ func (u *User) Own(path string) error {
 	return os.Lchown(path, u.UID, u.GID)
 }
 
+// TempDir is a folder for temporary files that u can enter: that of this process may be for its own user alone.
+func (u *User) TempDir() string {
+	if u == nil {
+		return os.TempDir()
+	}
+	return "/tmp"
+}
+
 // Write makes a file that only u and root can read.
 func (u *User) Write(path, text string) error {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -73,13 +73,9 @@ func newProcess(programs pgprograms.Programs, inMemory bool) (_ *process, err er
 	if p.user, err = pgprograms.Account(); err != nil {
 		return nil, err
 	}
-	base := os.TempDir()
-	if p.user != nil {
-		base = "/tmp"
-	}
-	bases := []string{base}
+	bases := []string{p.user.TempDir()}
 	if dir := memory(); inMemory && dir != "" {
-		bases = []string{dir, base}
+		bases = append([]string{dir}, bases...)
 	}
 	if p.folder, err = makeFolder(bases...); err != nil {
 		return nil, fmt.Errorf("pgserver: %w", err)

@@ -122,11 +122,7 @@ func (p *Patroni) makeFolder() (err error) {
 	if p.owner, err = pgprograms.Account(); err != nil {
 		return err
 	}
-	base := os.TempDir()
-	if p.owner != nil {
-		base = "/tmp"
-	}
-	if p.folder, err = os.MkdirTemp(base, "pglock-patroni-"); err != nil {
+	if p.folder, err = os.MkdirTemp(p.owner.TempDir(), "pglock-patroni-"); err != nil {
 		return err
 	}
 	if err := p.owner.Own(p.folder); err != nil {
