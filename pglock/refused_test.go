@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -338,7 +339,7 @@ func TestI11_RefusedModesQueuesAndWatchesChangeNothing(t *testing.T) {
 				return c.Do(ask(ctx), lock, fnRan, opts...)
 			}, want, says})
 	}
-	for _, n := range []int{0, -1, 1001, 1 << 31} {
+	for _, n := range []int{0, -1, 1001, math.MaxInt} {
 		each(fmt.Sprintf("limit %d", n), pglock.ErrInvalid, []string{"limit", fmt.Sprint(n), "from 1 to 1000"}, "new",
 			nil, pglock.WithLimit(n))
 	}
