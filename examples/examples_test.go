@@ -187,7 +187,7 @@ func bringsItsOwnServer(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	cmd, out := command(t, path)
-	cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
+	cmd.Env = append(os.Environ(), "TMPDIR="+temporary, "PGSERVICE=none", "PGOPTIONS=-c role=nobody_here")
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
