@@ -64,8 +64,8 @@ func PGOptions(settings string) Option {
 }
 
 // Main runs the tests of a package and ends the process with their exit code. In between it drops the databases it
-// made, ends the server it started, and fails if goroutines are left. On an interrupt, a request to terminate, or the end
-// of its terminal it cleans up likewise and exits with 130, 143 or 129; on a second one it ends at once.
+// made, ends the server it started, and fails if goroutines are left. On an interrupt, a request to terminate, or the
+// end of its terminal it cleans up likewise and exits with 130, 143 or 129; on a second one it ends at once.
 func Main(m *testing.M, opts ...Option) {
 	for _, opt := range opts {
 		opt(&shared.options)
