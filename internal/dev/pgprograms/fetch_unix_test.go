@@ -15,9 +15,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,6 +30,11 @@ import (
 //
 //go:embed testdata/programs.txz
 var archive []byte
+
+// many holds 2,000 empty folders, so that it takes a while to unpack.
+//
+//go:embed testdata/many.txz
+var many []byte
 
 // repository serves the archive the way the real one does, and counts.
 func repository(tb testing.TB, archive []byte) (url string, downloads *atomic.Int32) {
@@ -258,29 +261,9 @@ func TestAlpinesProgramsHaveAFolderOfTheirOwn(t *testing.T) {
 	}
 }
 
-// many is an archive of so many folders that it takes a while to unpack.
-func many(tb testing.TB) []byte {
-	tb.Helper()
-	dir := tb.TempDir()
-	for i := range 1000 {
-		if err := os.Mkdir(filepath.Join(dir, strconv.Itoa(i)), 0o700); err != nil {
-			tb.Fatal(err)
-		}
-	}
-	packed := filepath.Join(tb.TempDir(), "many.txz")
-	if out, err := exec.Command("tar", "-cJf", packed, "-C", dir, ".").CombinedOutput(); err != nil {
-		tb.Skipf("no tar that packs with xz: %v %s", err, out)
-	}
-	content, err := os.ReadFile(packed)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return content
-}
-
 func TestEndedContextEndsTheUnpackingAndLeavesNothing(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	url, _ := repository(t, many(t))
+	url, _ := repository(t, many)
 	f := fetching(t, url)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
