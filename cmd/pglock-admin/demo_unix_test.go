@@ -319,6 +319,12 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 	interrupted.wantNothingLeft(t)
 }
 
+func TestDemoRefusesAServerThatTheVariableForbids(t *testing.T) {
+	t.Setenv(pgserver.Variable, string(pgserver.KindPrograms))
+	admin(t, "demo", "--plain", "--database-url", "postgres://me:secret@"+closedPort(t)+"/db").want(t, cli.ExitUsage,
+		"--database-url does not go with "+pgserver.Variable, "try: unset "+pgserver.Variable)
+}
+
 func TestDemoNamesAnUnreachableServer(t *testing.T) {
 	t.Parallel()
 	addr := closedPort(t)

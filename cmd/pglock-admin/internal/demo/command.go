@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/internal/dev/pgprograms"
+	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/shown"
 )
 
@@ -45,6 +46,10 @@ NO_COLOR turns colours off.`,
 			}
 			d.connString, d.out, d.noColour = o.DatabaseURL, cmd.OutOrStdout(), o.Getenv("NO_COLOR") != ""
 			if d.connString != "" {
+				if kind := o.Getenv(pgserver.Variable); kind != "" && kind != string(pgserver.KindURL) {
+					return cli.UsageErrorf("unset "+pgserver.Variable, "--database-url does not go with %s=%q, which "+
+						"allows no such server", pgserver.Variable, kind)
+				}
 				cmd.Annotations = cli.UsesDatabase
 				o.Schema = cli.DefaultSchema
 				if err := o.Aim(cmd); err != nil {
