@@ -1,6 +1,7 @@
 package fencedhttp_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -217,6 +219,78 @@ func TestTableIsCreatedByManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// The table may be made by somebody else, with the rights that the comment of TableStore names.
+func TestATableThatIsThereNeedsNoRightToMakeOne(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	if _, err := conn.Exec(t.Context(), "CREATE SCHEMA theirs"); err != nil {
+		t.Fatal(err)
+	}
+	old := tableStore(t, db, pgx.Identifier{"theirs", "tokens"}, nil)
+	if _, err := old.Advance(t.Context(), "r", 34); err != nil {
+		t.Fatal(err)
+	}
+	name := db.Name() + "_service"
+	if _, err := conn.Exec(t.Context(), fmt.Sprintf(`CREATE ROLE %[1]s; GRANT USAGE ON SCHEMA theirs TO %[1]s;
+		GRANT SELECT, INSERT, UPDATE ON theirs.tokens TO %[1]s; CREATE SCHEMA %[1]s AUTHORIZATION %[1]s;
+		ALTER ROLE %[1]s IN DATABASE %[2]s SET search_path = '$user', theirs`, name, db.Name())); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, _ = conn.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+name+" CASCADE; DROP ROLE "+name)
+	})
+	for _, table := range []pgx.Identifier{{"theirs", "tokens"}, {"tokens"}} {
+		pool := db.Pool(t, func(c *pgxpool.Config) {
+			c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+				_, err := conn.Exec(ctx, fmt.Sprintf("SET ROLE %s; SET search_path = %[1]s, theirs", name))
+				return err
+			}
+		})
+		s, err := fencedhttp.NewTableStore(pool, table)
+		if err == nil {
+			err = s.Create(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last, err := s.Advance(t.Context(), "r", 33); err != nil || last != 34 {
+			t.Errorf("%v: %d, %v; want the token 34 that was seen", table, last, err)
+		}
+	}
+}
+
+// I17: the row of a token may be there though the wait for the standby was cut off: the same token waits again.
+func TestI17_ATokenThatTheStandbyMayLackIsWrittenAgain(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, map[string]string{"synchronous_standby_names": "nobody"})
+	config, err := pgxpool.ParseConfig(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	s, err := fencedhttp.NewTableStore(pool, pgx.Identifier{"tokens"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), `SET synchronous_commit = local; CREATE TABLE tokens (resource text PRIMARY KEY,
+		token bigint, advanced_at timestamptz); INSERT INTO tokens VALUES ('r', 34)`); err != nil {
+		t.Fatal(err)
+	}
+	if last, err := s.Advance(t.Context(), "r", 33); err != nil || last != 34 {
+		t.Errorf("%d, %v; want the token 34 that was seen", last, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if last, err := s.Advance(ctx, "r", 34); err == nil {
+		t.Errorf("token %d was admitted without the standby", last)
+	}
 }
 
 func TestTableStoreUnderAHostileSearchPath(t *testing.T) {

@@ -28,7 +28,9 @@ const attempts = 20
 //	  advanced_at timestamptz NOT NULL DEFAULT clock_timestamp()
 //	) WITH (fillfactor = 50);
 //
-// The user needs SELECT, INSERT and UPDATE on it. A token that was seen before is only read, not written. Deleting a
+// The user needs SELECT, INSERT and UPDATE on it. A token that was seen before is only read, not written, unless
+// synchronous_standby_names is set: the standby need not have it. There give the pool's configuration to
+// pglock.ObserveCommits, so that a cancelled wait for the standby is an error of Advance, and no answer. Deleting a
 // row reopens the fence for stale tokens. Use NewTableStore to make one. It is safe for concurrent use; the pool
 // stays the caller's.
 type TableStore struct {
@@ -56,8 +58,9 @@ func NewTableStore(pool *pgxpool.Pool, table pgx.Identifier) (*TableStore, error
 }
 
 // advanceSQL reads the token, and writes only if the given one is greater: to the row as it is then, after whatever
-// wait. If another statement has written a greater token meanwhile, GREATEST keeps and returns it. The join with
-// durable makes the server evaluate it.
+// wait. If another statement has written a greater token meanwhile, GREATEST keeps and returns it. Where a standby may
+// be waited for, which need not have the token that is there, it writes the same one again. The join with durable makes
+// the server evaluate it.
 const advanceSQL = `
 WITH seen AS MATERIALIZED (
   SELECT t.token FROM {{table}} t WHERE t.resource OPERATOR(pg_catalog.=) $1::pg_catalog.text
@@ -65,7 +68,9 @@ WITH seen AS MATERIALIZED (
   SELECT pg_catalog.set_config('synchronous_commit',
            CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) ANY (ARRAY['off', 'local'])
                 THEN 'on' ELSE pg_catalog.current_setting('synchronous_commit') END, true) AS mode
-  WHERE NOT EXISTS (SELECT FROM seen WHERE seen.token OPERATOR(pg_catalog.>=) $2::pg_catalog.int8)
+  WHERE NOT EXISTS (SELECT FROM seen WHERE seen.token OPERATOR(pg_catalog.>) $2::pg_catalog.int8
+    OR seen.token OPERATOR(pg_catalog.=) $2::pg_catalog.int8
+       AND pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.=) '')
 ), written AS (
   INSERT INTO {{table}} AS t (resource, token, advanced_at)
     SELECT $1::pg_catalog.text, $2::pg_catalog.int8, pg_catalog.clock_timestamp() FROM durable WHERE durable.mode IS NOT NULL
@@ -82,7 +87,17 @@ func (s *TableStore) Advance(ctx context.Context, resource string, token pglock.
 	}
 	var last int64
 	err := repeat(ctx, func() error {
-		return s.pool.QueryRow(ctx, s.advance, resource, int64(token)).Scan(&last)
+		conn, err := s.pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		_ = protocol.Unconfirmed(conn.Conn()) // of an earlier commit
+		err = conn.QueryRow(ctx, s.advance, resource, int64(token)).Scan(&last)
+		if err == nil && protocol.Unconfirmed(conn.Conn()) {
+			err = protocol.ErrUnconfirmed
+		}
+		return err
 	}, "40001", "40P01") // a default isolation above READ COMMITTED, a circle with the service's own statements
 	if err != nil {
 		return 0, failure.At(ctx, err, "fencedhttp: table %s", s.table)
@@ -90,10 +105,17 @@ func (s *TableStore) Advance(ctx context.Context, resource string, token pglock.
 	return pglock.Token(last), nil
 }
 
-// Create makes the table if it does not exist. Its schema must exist. Any number of processes may call it at once.
+// Create makes the table if none is found by its name; otherwise the user needs no right to make one. Its schema must
+// exist. Any number of processes may call it at once.
 func (s *TableStore) Create(ctx context.Context) error {
 	err := repeat(ctx, func() error {
-		_, err := s.pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS `+s.table+` (
+		var exists bool
+		const find = "SELECT pg_catalog.to_regclass($1::pg_catalog.text) IS NOT NULL"
+		err := s.pool.QueryRow(ctx, find, s.table).Scan(&exists)
+		if err != nil || exists {
+			return err
+		}
+		_, err = s.pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS `+s.table+` (
   resource    pg_catalog.text COLLATE pg_catalog."C" PRIMARY KEY CHECK (
     pg_catalog.octet_length(resource) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(resource) OPERATOR(pg_catalog.<=) 512),
   token       pg_catalog.int8        NOT NULL CHECK (token OPERATOR(pg_catalog.>) 0),

@@ -29,7 +29,9 @@ type Verifier struct {
 	// Serialize makes a request with a greater token wait until the handlers of requests with lower tokens have
 	// returned, and refuses requests that a greater token has overtaken. So for one resource no two tokens are at
 	// work at the same time, in this process and behind this Verifier. The wait ends with the request's context, with
-	// 503: give handlers a time limit. Requests with the same token run concurrently.
+	// 503. Over HTTP/1 that does not end when the client leaves, if the request has a body. So set a time limit around
+	// the middleware, as http.TimeoutHandler(verifier.Middleware(h), …) does, and none inside it: that returns while h
+	// is still at work. Requests with the same token run concurrently.
 	Serialize bool
 	// OnError receives what a response omits: errors of Store and Resource, and missing fields of this struct.
 	// Optional.

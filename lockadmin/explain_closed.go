@@ -85,11 +85,7 @@ func (l *look) readEvents(r *reader, q *protocol.Queries) {
 
 // readHistoryLocks reads who has locked the history, if the next grant needs it. Everybody may know that.
 func (l *look) readHistoryLocks(r *reader, _ *protocol.Queries) {
-	switch {
-	case l.Standby != nil || !l.ranOut():
-	case l.past.closed:
-		l.history = l.past.by
-	default:
+	if l.Standby == nil && l.ranOut() {
 		l.history = l.lockers(r, closedToWriters, "events")
 	}
 }

@@ -12,7 +12,7 @@ import (
 func processes(pids []int) string {
 	var all []string
 	for _, pid := range pids[:min(3, len(pids))] {
-		all = append(all, say("process %d", pid))
+		all = append(all, shown.Either(pid == 0, "a prepared transaction", say("process %d", pid)))
 	}
 	return strings.Join(all, ", ")
 }
@@ -47,6 +47,12 @@ func (l *look) endLocker(t tableLock) (steps []Step) {
 		return l.endProcess(t.Backend)
 	}
 	for _, pid := range t.waitsFor {
+		if pid == 0 { // as the server says it
+			steps = append(steps, Step{Do: "Find the prepared transaction that is in the way, and end it with COMMIT " +
+				"PREPARED or ROLLBACK PREPARED.", Run: RunSQL,
+				Command: "SELECT gid, owner, database, prepared FROM pg_prepared_xacts ORDER BY prepared"})
+			continue
+		}
 		steps = append(steps, terminate("End the connection of process %d, which is in the way.",
 			Backend{PID: pid, MayEnd: true}, "Rolls its transaction back: what it has not committed is lost."))
 	}

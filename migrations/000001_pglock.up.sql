@@ -50,6 +50,7 @@ BEGIN
   IF NOT has_schema_privilege(here.oid, 'USAGE WITH GRANT OPTION') AND EXISTS (
       SELECT FROM pg_catalog.unnest('{pglock_user,pglock_admin}'::text[]) u
       WHERE NOT coalesce(has_schema_privilege(to_regrole(u), here.oid, 'USAGE'),
+                         has_schema_privilege(to_regrole('pglock_user'), here.oid, 'USAGE'), -- whose member it will be
                          has_schema_privilege('public'::name, here.oid, 'USAGE'))) THEN
     RAISE EXCEPTION 'user % cannot let the roles pglock_user and pglock_admin use schema %', quote_ident(current_user),
         quote_ident(schema)
@@ -419,7 +420,8 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   IF pg_is_in_recovery() THEN
-    RAISE EXCEPTION 'a standby cannot tell whether locks are held' USING ERRCODE = 'read_only_sql_transaction';
+    RAISE EXCEPTION 'a standby cannot tell whether locks are held, or what was done'
+      USING ERRCODE = 'read_only_sql_transaction';
   END IF;
   RETURN true;
 END $$;
@@ -3423,6 +3425,7 @@ CREATE VIEW waits AS
         SELECT FROM above(e) a WHERE a.alive AND (a.token IS NOT NULL OR a.owner_id IS DISTINCT FROM q.owner_id)))
       AND NOT (q.mode = 'shared' AND e.mode = 'shared')
       AND NOT (q.nested AND in_tree(e) AND (SELECT i.subtrees FROM installation i) AND EXISTS (
+        SELECT FROM subtrees o WHERE o.owner_id = q.owner_id AND o.name = ANY (ancestors(q.name))) AND EXISTS (
         SELECT FROM above(e) a WHERE a.alive AND a.token IS NULL AND a.owner_id = q.owner_id AND (
           q.mode = 'shared' OR (SELECT s.mode FROM subtrees s WHERE s.ticket = a.ticket) = 'exclusive')))
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = e.session_id)) k

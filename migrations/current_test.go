@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
@@ -135,7 +136,14 @@ func TestProgramsTakeTurnsWhateverTimeLimitsTheirUserHas(t *testing.T) {
 				keepBusy(t, other)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				err := Up(ctx, u.String(), ladder(t, 3, map[int]string{3: "LOCK TABLE public.busy"}))
+				steps := ladder(t, 3, map[int]string{3: "LOCK TABLE public.busy"})
+				err := Up(ctx, u.String(), steps)
+				wantStep(t, err, 2, 3, "55P03")
+				config := other.Config() // the session's own limit, which a hook has set
+				config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+					return conn.Exec(ctx, "SET lock_timeout = '50ms'").Close()
+				}
+				err = Up(ctx, config, steps)
 				wantStep(t, err, 2, 3, "55P03")
 				mustDo(t, other, "COMMIT")
 			}

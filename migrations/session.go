@@ -257,11 +257,16 @@ func (s session) alone(ctx context.Context, f func(pgx.Tx, found) (to int, err e
 // takeTurn waits for the others as long as ctx allows. The user's own time limits count for the work, and not for the
 // wait.
 func (s session) takeTurn(ctx context.Context, tx pgx.Tx) error {
-	if _, err := tx.Exec(ctx, fmt.Sprintf(setLimits, "'0'")); err != nil {
+	var limits, name string
+	err := tx.QueryRow(ctx, `SELECT json_object_agg(name, setting)::text FROM pg_settings
+		WHERE name IN ('lock_timeout', 'statement_timeout', 'transaction_timeout')`).Scan(&limits)
+	if err != nil {
 		return err
 	}
-	var name string
-	err := tx.QueryRow(ctx, "SELECT current_database() FROM pg_advisory_xact_lock(hashtextextended($1, 0))",
+	if _, err := tx.Exec(ctx, fmt.Sprintf(setLimits, "'0'"), limits); err != nil {
+		return err
+	}
+	err = tx.QueryRow(ctx, "SELECT current_database() FROM pg_advisory_xact_lock(hashtextextended($1, 0))",
 		"pglock migrations "+s.schema).Scan(&name)
 	if err != nil {
 		return err
@@ -271,13 +276,12 @@ func (s session) takeTurn(ctx context.Context, tx pgx.Tx) error {
 		_, err = tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::text::bigint)", theirs)
 	}
 	if err == nil {
-		_, err = tx.Exec(ctx, fmt.Sprintf(setLimits, "reset_val"))
+		_, err = tx.Exec(ctx, fmt.Sprintf(setLimits, "value"), limits)
 	}
 	return err
 }
 
-const setLimits = `SELECT set_config(name, %s, true) FROM pg_settings
-	WHERE name IN ('lock_timeout', 'statement_timeout', 'transaction_timeout')`
+const setLimits = `SELECT set_config(key, %s, true) FROM json_each_text($1::text::json)`
 
 // patience limits how long resolve asks the server.
 const patience = 5 * time.Second

@@ -60,8 +60,8 @@ func newMeters(m metric.Meter) (*meters, error) {
 			"than two thirds of their TTL."),
 		renewFailures: counter("pglock.renewal.failures", "{attempt}",
 			"The number of statements that could not renew."),
-		stale: counter("pglock.write.stale", "{write}", "The number of writes that a fence refused because of "+
-			"their token."),
+		stale: counter("pglock.write.stale", "{write}", "The number of writes that a fence refused because a "+
+			"greater token had written."),
 		refused: counter("pglock.write.refused", "{write}", "The number of writes that were refused for another "+
 			"reason."),
 		unknown: counter("pglock.write.unknown", "{write}", "The number of writes with an unknown outcome."),

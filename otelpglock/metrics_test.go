@@ -97,6 +97,9 @@ func TestEachEventIsMeasuredWithItsUnitAndAttributes(t *testing.T) {
 				"lock.mode=exclusive"}},
 		{pglock.Event{Kind: pglock.EventStale, Resource: "file", Token: 7, LastToken: 8, Err: errors.New("x")},
 			map[string]string{"pglock.write.stale": "1 {write}"}},
+		{with(pglock.EventStale, func(e *pglock.Event) { // it has written itself: a repetition
+			e.LastToken, e.Err = e.Token, fencedstore.ErrStaleToken
+		}), map[string]string{"pglock.write.refused": "1 {write} error.type=stale_token lock.mode=exclusive"}},
 		{with(pglock.EventRefused, func(e *pglock.Event) {
 			e.Age, e.Err = time.Second, pglock.ErrLost
 		}), map[string]string{

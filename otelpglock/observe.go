@@ -82,7 +82,11 @@ func (o *observer) Observe(ctx context.Context, e pglock.Event) {
 		m.write.Record(ctx, e.Took.Seconds(), with)
 		m.age.Record(ctx, e.Age.Seconds(), with)
 	case pglock.EventStale:
-		m.stale.Add(ctx, 1, of(dimensions{}))
+		if e.LastToken == e.Token { // this grant itself has written: nobody is late
+			m.refused.Add(ctx, 1, of(dimensions{mode: mode, failure: failure(e.Err)}))
+		} else {
+			m.stale.Add(ctx, 1, of(dimensions{}))
+		}
 		m.ageOf(ctx, e, of(dimensions{mode: mode, failure: failure(e.Err)}))
 	case pglock.EventRefused:
 		with := of(dimensions{mode: mode, failure: failure(e.Err)})

@@ -24,7 +24,7 @@
 //	pglock.handover.duration       s          histogram  from the request that ends a lease to the notification
 //	pglock.write.duration          s          histogram  fenced transactions that were committed
 //	pglock.write.token_age         s          histogram  time from the grant to the write or its refusal
-//	pglock.write.stale             {write}    counter    writes that a fence refused because of their token
+//	pglock.write.stale             {write}    counter    writes that a fence refused after a greater token
 //	pglock.write.refused           {write}    counter    writes that were refused for another reason
 //	pglock.write.unknown           {write}    counter    writes of which nobody could say whether they were committed
 //	pglock.connection.reconnects   {connection}  counter connections of the client's own that were lost and replaced

@@ -24,7 +24,8 @@
 //     started. NewSlots refuses cron's "@every 1h", which counts from the start of the replica; use Every.
 //   - If a run begins after the next planned time, it counts as the run of that next time.
 //   - A run that you start by hand counts as the run of the last planned time. If that is done, it does nothing.
-//   - Times of day need the same time zone in all replicas: CRON_TZ=UTC, or a name.
+//   - Times of day need the same time zone in all replicas: CRON_TZ=UTC, or a name. That of gocron.WithLocation does
+//     not reach Slots.
 //
 // # What is promised
 //

@@ -51,6 +51,23 @@ func TestTheSlotIsTheLastPlannedTimeOrOneThatIsVeryNear(t *testing.T) {
 	}
 }
 
+// A schedule without a time zone plans in the one in which it is asked. The scheduler asks in its own.
+func TestSlotsArePlannedInTheTimeZoneOfTheScheduler(t *testing.T) {
+	t.Parallel()
+	newYork, err := time.LoadLocation("America/New_York")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 7, 1, 20, 0, 0, 0, time.UTC) // 16:00 there
+	s := &Slots{schedule: mustParse(t, "0 9-17 * * *"), now: func() time.Time { return now }}
+	if next := s.Next(now.Add(-time.Second).In(newYork)); !next.Equal(now) {
+		t.Fatalf("the scheduler runs the job at %v", next)
+	}
+	if slot, err := s.Slot(); err != nil || !slot.Equal(now) {
+		t.Errorf("%v, %v; want %v", slot, err, now)
+	}
+}
+
 func TestASchedulePlansTheSameTimesWheneverAReplicaStarted(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 345, time.UTC)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,6 +31,7 @@ type Slots struct {
 	retention time.Duration
 	limit     time.Duration
 	now       func() time.Time
+	zone      atomic.Pointer[time.Location] // in which the scheduler asks for times; nil: it has not
 }
 
 // Option configures Slots. A bad value makes NewSlots fail.
@@ -92,11 +94,21 @@ func NewSlots(client *pglock.Client, store *fencedstore.Store, schedule Schedule
 	return s, checkSchedule(schedule, s.now())
 }
 
-// Next is the schedule's, so that Slots can be given to a scheduler as its schedule.
-func (s *Slots) Next(t time.Time) time.Time { return s.schedule.Next(t) }
+// Next is the schedule's, so that Slots can be given to a scheduler as its schedule. Slots plans in the time zone in
+// which the scheduler asks last, as cron.WithLocation sets it.
+func (s *Slots) Next(t time.Time) time.Time {
+	s.zone.Store(t.Location())
+	return s.schedule.Next(t)
+}
 
 // Slot returns the planned time of a run that begins now.
-func (s *Slots) Slot() (time.Time, error) { return slotAt(s.schedule, s.now()) }
+func (s *Slots) Slot() (time.Time, error) {
+	now := s.now()
+	if zone := s.zone.Load(); zone != nil {
+		now = now.In(zone)
+	}
+	return slotAt(s.schedule, now)
+}
 
 // Work is what a job does for a planned time, in a transaction.
 type Work = func(ctx context.Context, tx pgx.Tx, slot time.Time) error

@@ -45,6 +45,8 @@ const (
 	OwnFirst
 	// OpenFirst takes one of one's own if it is open, else an idle one of the pool. It dials if there is neither.
 	OpenFirst
+	// OpenOfMany is OpenFirst for callers, of whom there may be many: it may open one of the pool, and dials few.
+	OpenOfMany
 	// IdleFirst takes an idle one of the pool, else one of one's own, which it dials if there is none.
 	IdleFirst
 	// PoolFirst takes one of the pool, which may open it for that. It is for callers, of whom there may be many.
@@ -165,7 +167,7 @@ func (l *Lender[C]) race(ctx context.Context, order Order) (Loan[C], error) {
 		if order <= Own || borrowed != nil || !late && failure == nil {
 			return
 		}
-		if idle, full := l.Serves(); idle || full {
+		if idle, full := l.Serves(); idle || full || order == OpenOfMany {
 			borrowed = l.borrow(ctx)
 		}
 	}
@@ -252,7 +254,7 @@ func (l *Lender[C]) dial(order Order, ended chan<- error) bool {
 	case l.closed:
 		ended <- errClosed
 		return true
-	case l.dials >= l.Dials, order == PoolFirst && len(l.lent)+l.dials >= ownMost:
+	case l.dials >= l.Dials, (order == PoolFirst || order == OpenOfMany) && len(l.lent)+l.dials >= ownMost:
 		return false
 	}
 	l.dials, l.dialled = l.dials+1, time.Now()

@@ -183,28 +183,42 @@ func TestAnExhaustedPoolCostsNoDialWhileAConnectionIsOpen(t *testing.T) {
 
 // Hundreds of calls release at once, and the application holds its whole pool: they share a few connections.
 func TestCallersOfAnExhaustedPoolShareAFewConnections(t *testing.T) {
+	for _, order := range []Order{PoolFirst, OpenOfMany} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 3, 3)
+			w.takes()
+			w.Keep()
+			hangs := w.lends(t, OwnFirst, time.Second).want(t, true, moment)
+			var callers sync.WaitGroup
+			for range 200 {
+				callers.Go(func() {
+					l := w.lends(t, order, time.Minute)
+					if l.err != nil {
+						t.Error(l.err)
+						return
+					}
+					time.Sleep(300 * time.Millisecond) // longer than others wait for it
+					l.Give()
+				})
+			}
+			callers.Wait()
+			hangs.Give()
+			if n := w.dialled(); n < 2 || n > ownMost {
+				t.Errorf("order %v: %d dials", order, n)
+			}
+		})
+	}
+}
+
+// A pool that has room opens a connection for a caller whose own ones hang.
+func TestCallersWithOneOfTheirOwnInUseLetThePoolGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, 3)
-		w.takes()
+		w := newWorld(t, 0, 3)
 		w.Keep()
 		hangs := w.lends(t, OwnFirst, time.Second).want(t, true, moment)
-		var callers sync.WaitGroup
-		for range 200 {
-			callers.Go(func() {
-				l := w.lends(t, PoolFirst, 10*time.Second)
-				if l.err != nil {
-					t.Error(l.err)
-					return
-				}
-				time.Sleep(10 * time.Millisecond)
-				l.Give()
-			})
-		}
-		callers.Wait()
+		w.set(func() { w.dial = hang })
+		w.lends(t, OpenOfMany, 10*time.Second).want(t, false, headStart+moment).Give()
 		hangs.Give()
-		if n := w.dialled(); n < 2 || n > ownMost {
-			t.Errorf("%d dials", n)
-		}
 	})
 }
 

@@ -168,7 +168,7 @@ func (s *Server) lend(ctx context.Context) (*pgx.Conn, func(), error) {
 
 // lendOpen is lend for calls that share no statement: each would wait for the pool behind those before it.
 func (s *Server) lendOpen(ctx context.Context) (*pgx.Conn, func(), error) {
-	loan, err := s.lender.Lend(ctx, lending.OpenFirst)
+	loan, err := s.lender.Lend(ctx, lending.OpenOfMany)
 	return loan.Conn, loan.Give, err
 }
 

@@ -45,6 +45,7 @@ BEGIN
   IF NOT has_schema_privilege(here.oid, 'USAGE WITH GRANT OPTION') AND EXISTS (
       SELECT FROM unnest('{pglock_user,pglock_admin}'::text[]) u
       WHERE NOT coalesce(has_schema_privilege(to_regrole(u), here.oid, 'USAGE'),
+                         has_schema_privilege(to_regrole('pglock_user'), here.oid, 'USAGE'), -- whose member it will be
                          has_schema_privilege('public'::name, here.oid, 'USAGE'))) THEN
     RAISE EXCEPTION 'user % cannot let the roles pglock_user and pglock_admin use schema %', quote_ident(current_user),
         quote_ident(schema)

@@ -135,7 +135,8 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   IF pg_is_in_recovery() THEN
-    RAISE EXCEPTION 'a standby cannot tell whether locks are held' USING ERRCODE = 'read_only_sql_transaction';
+    RAISE EXCEPTION 'a standby cannot tell whether locks are held, or what was done'
+      USING ERRCODE = 'read_only_sql_transaction';
   END IF;
   RETURN true;
 END $$;

@@ -92,6 +92,7 @@ CREATE VIEW waits AS
         SELECT FROM above(e) a WHERE a.alive AND (a.token IS NOT NULL OR a.owner_id IS DISTINCT FROM q.owner_id)))
       AND NOT (q.mode = 'shared' AND e.mode = 'shared')
       AND NOT (q.nested AND in_tree(e) AND (SELECT i.subtrees FROM installation i) AND EXISTS (
+        SELECT FROM subtrees o WHERE o.owner_id = q.owner_id AND o.name = ANY (ancestors(q.name))) AND EXISTS (
         SELECT FROM above(e) a WHERE a.alive AND a.token IS NULL AND a.owner_id = q.owner_id AND (
           q.mode = 'shared' OR (SELECT s.mode FROM subtrees s WHERE s.ticket = a.ticket) = 'exclusive')))
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = e.session_id)) k

@@ -37,7 +37,7 @@ var ofConnections = []mutant{
 			"!slices.ContainsFunc(loginRefusals"},
 	}, integration, "^TestAServerWithoutAFreeSlot"},
 	{"idle connections of the pool keep no lease", []edit{
-		{"internal/lending/lender.go", "; idle || full {", "; (idle || full) && false {"},
+		{"internal/lending/lender.go", "; idle || full || order == OpenOfMany {", "; false {"},
 		{"internal/lending/lender.go", " || l.sparesDials()) && l.idle() {", ") && l.idle() {"},
 	}, integration, "^TestAServerWithoutAFreeSlot"},
 	{"a release takes no connection but the pool's", []edit{
@@ -70,7 +70,8 @@ var ofConnections = []mutant{
 			"nil\n\t}\n\treturn l.race", "\t}\n\treturn l.race"},
 	}, lendingPackage, "^TestAnExhaustedPoolCosts"},
 	{"hundreds of callers dial hundreds of connections", []edit{
-		{"internal/lending/lender.go", ", order == PoolFirst && len(l.lent)+l.dials >= ownMost:", ":"},
+		{"internal/lending/lender.go",
+			", (order == PoolFirst || order == OpenOfMany) && len(l.lent)+l.dials >= ownMost:", ":"},
 	}, lendingPackage, "^TestCallersOfAnExhaustedPool"},
 	{"a connection is lent while somebody reads what comes over it", []edit{
 		{"internal/lending/own.go", "\tif s.end(); !l.Usable(s.conn) {", "\tif !l.Usable(s.conn) {"},

@@ -59,10 +59,10 @@ var ofUpkeep = []mutant{
 			"\t\t\t}\n\t\t\tif there.version", "\t\t\tif there.version"},
 	}, migrating, "^TestManyProcesses|^TestFifty"},
 	{"a time limit of the user ends the wait for another migration", []edit{
-		{"migrations/session.go", `tx.Exec(ctx, fmt.Sprintf(setLimits, "'0'"))`, `tx.Exec(ctx, "SELECT")`},
+		{"migrations/session.go", `tx.Exec(ctx, fmt.Sprintf(setLimits, "'0'"), limits)`, `tx.Exec(ctx, "SELECT")`},
 	}, migrating, "^TestProgramsTakeTurns"},
 	{"a migration goes on without the time limits of its user", []edit{
-		{"migrations/session.go", `fmt.Sprintf(setLimits, "reset_val")`, `"SELECT"`},
+		{"migrations/session.go", `fmt.Sprintf(setLimits, "value"), limits)`, `"SELECT")`},
 	}, migrating, "^TestProgramsTakeTurns"},
 	{"a schema is made that no user may use", []edit{
 		{schema, "IF NOT has_schema_privilege(here.oid, 'USAGE WITH GRANT OPTION') AND EXISTS (",

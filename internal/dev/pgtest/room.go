@@ -17,8 +17,8 @@ const (
 	roomyTasks  = 2 // that run or want to, for each processor
 	roomLooks   = 4 // of which the mean counts: one look alone sees little
 	roomPause   = 15 * time.Millisecond
-	roomTest    = 20 * time.Second // the most that one test waits
-	roomPackage = 5 * time.Minute  // the most that a package waits in all
+	roomTest    = time.Minute      // the most that one test waits
+	roomPackage = 15 * time.Minute // the most that a package waits in all
 )
 
 // A room is where tests begin. The zero value is of no use; see newRoom.
