@@ -270,6 +270,8 @@ func TestI17_ATokenThatTheStandbyMayLackIsWrittenAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	config.ConnConfig.RuntimeParams["client_min_messages"] = "error"
+	pglock.ObserveCommits(config.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -290,6 +292,21 @@ func TestI17_ATokenThatTheStandbyMayLackIsWrittenAgain(t *testing.T) {
 	defer cancel()
 	if last, err := s.Advance(ctx, "r", 34); err == nil {
 		t.Errorf("token %d was admitted without the standby", last)
+	}
+	for _, token := range []pglock.Token{34, 35} { // somebody cancels the wait, which the server takes for a success
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.Advance(t.Context(), "r", token)
+			done <- err
+		}()
+		pgtest.Eventually(t, "the wait for the standby to be cancelled", func() (cancelled bool) {
+			err := pool.QueryRow(t.Context(), `SELECT coalesce(bool_or(pg_cancel_backend(pid)), false)
+				FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&cancelled)
+			return err == nil && cancelled
+		})
+		if err := <-done; err == nil {
+			t.Errorf("token %d was admitted though the wait for the standby was cancelled", token)
+		}
 	}
 }
 

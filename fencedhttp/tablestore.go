@@ -28,11 +28,11 @@ const attempts = 20
 //	  advanced_at timestamptz NOT NULL DEFAULT clock_timestamp()
 //	) WITH (fillfactor = 50);
 //
-// The user needs SELECT, INSERT and UPDATE on it. A token that was seen before is only read, not written, unless
-// synchronous_standby_names is set: the standby need not have it. There give the pool's configuration to
-// pglock.ObserveCommits, so that a cancelled wait for the standby is an error of Advance, and no answer. Deleting a
-// row reopens the fence for stale tokens. Use NewTableStore to make one. It is safe for concurrent use; the pool
-// stays the caller's.
+// The user needs SELECT, INSERT and UPDATE on it. A token that was seen before is only read, not written. Where
+// synchronous_standby_names is set the standby need not have it yet, so its COMMIT waits for the standby, too. There
+// give the pool's configuration to pglock.ObserveCommits, so that a cancelled wait is an error of Advance, and no
+// answer. Deleting a row reopens the fence for stale tokens. Use NewTableStore to make one. It is safe for concurrent
+// use; the pool stays the caller's.
 type TableStore struct {
 	pool    *pgxpool.Pool
 	table   string // quoted
@@ -59,26 +59,36 @@ func NewTableStore(pool *pgxpool.Pool, table pgx.Identifier) (*TableStore, error
 
 // advanceSQL reads the token, and writes only if the given one is greater: to the row as it is then, after whatever
 // wait. If another statement has written a greater token meanwhile, GREATEST keeps and returns it. Where a standby may
-// be waited for, which need not have the token that is there, it writes the same one again. The join with durable makes
-// the server evaluate it.
+// be waited for, which need not have the token that is there, a message in the log makes the COMMIT wait for it, and
+// locks no row. The server reports a wait that was cancelled by a warning, which no setting may silence. The joins make
+// the server evaluate all that.
 const advanceSQL = `
 WITH seen AS MATERIALIZED (
   SELECT t.token FROM {{table}} t WHERE t.resource OPERATOR(pg_catalog.=) $1::pg_catalog.text
 ), durable AS MATERIALIZED (
   SELECT pg_catalog.set_config('synchronous_commit',
            CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) ANY (ARRAY['off', 'local'])
-                THEN 'on' ELSE pg_catalog.current_setting('synchronous_commit') END, true) AS mode
+                THEN 'on' ELSE pg_catalog.current_setting('synchronous_commit') END, true) AS mode,
+         CASE WHEN pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.=) 'error'
+              THEN pg_catalog.set_config('client_min_messages', 'warning', true) ELSE '' END AS told
   WHERE NOT EXISTS (SELECT FROM seen WHERE seen.token OPERATOR(pg_catalog.>) $2::pg_catalog.int8
     OR seen.token OPERATOR(pg_catalog.=) $2::pg_catalog.int8
        AND pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.=) '')
 ), written AS (
   INSERT INTO {{table}} AS t (resource, token, advanced_at)
-    SELECT $1::pg_catalog.text, $2::pg_catalog.int8, pg_catalog.clock_timestamp() FROM durable WHERE durable.mode IS NOT NULL
+    SELECT $1::pg_catalog.text, $2::pg_catalog.int8, pg_catalog.clock_timestamp() FROM durable
+      WHERE durable.mode IS NOT NULL AND durable.told IS NOT NULL
+        AND NOT EXISTS (SELECT FROM seen WHERE seen.token OPERATOR(pg_catalog.=) $2::pg_catalog.int8)
     ON CONFLICT (resource) DO UPDATE SET token = GREATEST(t.token, EXCLUDED.token), advanced_at = pg_catalog.clock_timestamp()
     RETURNING t.token
+), awaited AS MATERIALIZED (
+  SELECT pg_catalog.pg_logical_emit_message(true, 'pglock', ''::pg_catalog.text) AS place FROM durable
+  WHERE durable.mode IS NOT NULL AND durable.told IS NOT NULL
+    AND EXISTS (SELECT FROM seen WHERE seen.token OPERATOR(pg_catalog.=) $2::pg_catalog.int8)
 )
 SELECT written.token FROM written
-UNION ALL SELECT seen.token FROM seen WHERE NOT EXISTS (SELECT FROM written)`
+UNION ALL SELECT seen.token FROM seen
+  WHERE NOT EXISTS (SELECT FROM written) AND (SELECT pg_catalog.count(awaited.place) FROM awaited) OPERATOR(pg_catalog.>=) 0`
 
 // Advance implements TokenStore. Errors: pglock.ErrInvalid, ctx's error, or the server's failure.
 func (s *TableStore) Advance(ctx context.Context, resource string, token pglock.Token) (pglock.Token, error) {

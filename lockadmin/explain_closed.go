@@ -20,6 +20,8 @@ type tableLock struct {
 func scanTableLock(r pgx.Rows) (t tableLock, err error) {
 	err = r.Scan(&t.table, null(&t.PID), null(&t.Prepared), null(&t.User), null(&t.Application), null(&t.State),
 		micros(&t.Transaction), null(&t.Statement), micros(&t.InState), &t.waitsFor)
+	slices.Sort(t.waitsFor)
+	t.waitsFor = slices.Compact(t.waitsFor) // 0 for each prepared transaction
 	t.Query, t.Hidden, t.MayEnd = t.InState, t.State == "" && t.Prepared == "", true
 	return t, err
 }

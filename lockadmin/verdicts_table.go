@@ -56,7 +56,7 @@ func (l *look) endLocker(t tableLock) (steps []Step) {
 		steps = append(steps, terminate("End the connection of process %d, which is in the way.",
 			Backend{PID: pid, MayEnd: true}, "Rolls its transaction back: what it has not committed is lost."))
 	}
-	return append(steps, terminate("Or end that of process %d: then everybody else goes on.", t.Backend, ""))
+	return append(steps, terminate("Or end the connection of process %d: then everybody else goes on.", t.Backend, ""))
 }
 
 // historyVerdict is about somebody who has locked the history, which the next grant needs. It reports whether somebody

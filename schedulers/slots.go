@@ -31,7 +31,7 @@ type Slots struct {
 	retention time.Duration
 	limit     time.Duration
 	now       func() time.Time
-	zone      atomic.Pointer[time.Location] // in which the scheduler asks for times; nil: it has not
+	zone      atomic.Pointer[time.Location] // in which the scheduler has asked first; nil: it has not
 }
 
 // Option configures Slots. A bad value makes NewSlots fail.
@@ -95,9 +95,9 @@ func NewSlots(client *pglock.Client, store *fencedstore.Store, schedule Schedule
 }
 
 // Next is the schedule's, so that Slots can be given to a scheduler as its schedule. Slots plans in the time zone in
-// which the scheduler asks last, as cron.WithLocation sets it.
+// which Next is asked first, as cron.WithLocation sets it: the scheduler asks when it starts.
 func (s *Slots) Next(t time.Time) time.Time {
-	s.zone.Store(t.Location())
+	s.zone.CompareAndSwap(nil, t.Location())
 	return s.schedule.Next(t)
 }
 

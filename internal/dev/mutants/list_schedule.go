@@ -37,7 +37,8 @@ var ofConnections = []mutant{
 			"!slices.ContainsFunc(loginRefusals"},
 	}, integration, "^TestAServerWithoutAFreeSlot"},
 	{"idle connections of the pool keep no lease", []edit{
-		{"internal/lending/lender.go", "; idle || full || order == OpenOfMany {", "; false {"},
+		{"internal/lending/lender.go", "; idle || full || order == OpenOfMany {",
+			"; (idle || full || order == OpenOfMany) && false {"},
 		{"internal/lending/lender.go", " || l.sparesDials()) && l.idle() {", ") && l.idle() {"},
 	}, integration, "^TestAServerWithoutAFreeSlot"},
 	{"a release takes no connection but the pool's", []edit{
