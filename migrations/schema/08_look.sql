@@ -68,8 +68,8 @@ CREATE VIEW few_tickets AS
 
 -- Who keeps a waiter waiting, and how: the holders of the lock, waiters before it that hold locks themselves, want a
 -- subtree or wait for one above, and what is in its way above and below. A waiter before it that waits for the same
--- owner's ticket above is not: that ticket comes first. If it holds locks or wants a subtree, it is not where that
--- ticket lets the owner pass it: see is_own.
+-- owner's ticket above is not: that ticket comes first. Nor is one that holds locks or wants a subtree, where that
+-- ticket will let the owner pass: see is_own.
 -- any_of says that it can continue when one of several does, as with a semaphore. A waiter behind one of another mode
 -- waits for all holders, because that one does.
 CREATE VIEW waits AS
