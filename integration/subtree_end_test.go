@@ -92,6 +92,7 @@ func TestI1_ASubtreeWaitsForAStatementForManyThatHasDrawnATicket(t *testing.T) {
 	old := look.party("old", "shared", time.Minute).mustGet(t, "t/b") // so that its head has slots
 	waysToEnd["release_lease"](t, old)
 	look.mustAcquire(t, "tz", time.Minute)
+	look.change(t, "give_way", "'50 ms'", "'1 min'")
 	knocking.exec(t, `BEGIN; SET LOCAL search_path = pglock, pg_temp;
 		SELECT pg_advisory_xact_lock_shared(knock_key('tz'))`)
 	joined.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 't/b' AND slot = 0 FOR KEY SHARE`)

@@ -860,7 +860,7 @@ BEGIN
       AND seen >= clock_timestamp() - interval '5 s' THEN
     RETURN true;
   END IF;
-  ok := p_name IS NULL OR give_way(p_name) AND await_head(p_name);
+  ok := p_name IS NULL OR give_way(p_name, false) AND await_head(p_name);
   IF until IS NULL THEN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
@@ -1086,10 +1086,8 @@ DECLARE
     AND ((SELECT bool_and(g.retry IS NOT NULL AND g.wait IS NOT NULL) FROM unnest(p_retries, p_waits) g (retry, wait))
          OR refuse('retry or wait', NULL, 'be true or false'));
   free  boolean[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
-  a     record;  given record;
-  label text := (SELECT h FROM pg_catalog.unnest(p_holders) h LIMIT 1);
-  last  text;  nth int;  far boolean;
-  most  text;                                            -- the last name that it may have locked
+  a     record;  given record;  answers acquired[];
+  label text := (SELECT h FROM pg_catalog.unnest(p_holders) h LIMIT 1);  most text;    -- the last name that it may have locked
   limit_ text := current_setting('lock_timeout');
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
@@ -1107,22 +1105,24 @@ BEGIN
     free := CASE WHEN round = 1 THEN given.free ELSE free END;
     ok := set_config('lock_timeout', '50ms', true) IS NOT NULL AND ok;
     FOR a IN
-      SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities,
-          p_waits, p_owner_ids, p_nested, free) WITH ORDINALITY
+      SELECT g.name, pg_catalog.array_agg(g.n ORDER BY g.n) AS ns, pg_catalog.array_agg(g.retry ORDER BY g.n) AS retries,
+        pg_catalog.array_agg(g.wait ORDER BY g.n) AS waits,
+        pg_catalog.array_agg(ROW(g.name, 0, g.mode, g.capacity, g.grant_id, NULL, g.owner_id, g.nested, g.holder, g.ttl,
+          g.metadata, NULL, false)::waiters ORDER BY g.n) AS requests
+      FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities, p_waits,
+          p_owner_ids, p_nested, free) WITH ORDINALITY
         AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, free, n)
       WHERE g.free = (round = 2)                         -- first those that are not
-      ORDER BY g.name COLLATE "C", g.n
+      GROUP BY g.name ORDER BY g.name COLLATE "C"
     LOOP
-      nth := CASE WHEN a.name = last THEN nth ELSE 1 END;  last := a.name;
-      ok := (NOT (a.wait OR a.retry) OR in_order(a.name, most)) AND ok;         -- a try waits for no row that is there
-      given := acquire_one(
-        ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL,
-          false), false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth, nth > 1 AND far);
-      far := (given.more ->> 'place')::int >= 100;
-      nth := nth + (given.granted OR a.wait OR a.retry)::int;
+      ok := (NOT true = ANY (a.waits || a.retries) OR in_order(a.name, most)) AND ok;  -- a try waits for no row there
+      answers := acquire_each(a.requests, a.retries, a.waits, p_session_key, p_session_ttl);
       most := GREATEST(most COLLATE "C", a.name);
-      RETURN QUERY SELECT a.n, given.granted, given.token, given.more;
-      ok := ok AND NOT given.granted AND (given.more -> 'handed') IS NULL;
+      FOR i IN 1..pg_catalog.cardinality(answers) LOOP
+        given := answers[i];  n := a.ns[i];  granted := given.granted;  token := given.token;  more := given.more;
+        RETURN NEXT;
+        ok := ok AND NOT granted AND (more -> 'handed') IS NULL;
+      END LOOP;
     END LOOP;
     ok := set_config('lock_timeout', limit_, true) IS NOT NULL AND ok;
     EXIT WHEN NOT true = ANY (free);                     -- nothing is left
@@ -1181,13 +1181,14 @@ END $$;
 -- milliseconds: whoever joins, or has taken it, is soon done.
 -- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
 -- locked the head, a request that waits joins the queue. It never takes a head that it has joined: two that did would
--- wait for each other. If the lock has become free meanwhile, the answer says that the first asks again at once.
--- A plain request has been checked. p_nth says that the request is part of a statement for many, which waits only for a
--- moment. It is one more than the number of earlier ones in it that have locked something of this lock, as far as their
--- answers tell. p_far is for enqueue. It waits for rows as long as lock_timeout says.
+-- wait for each other, and what it ended then would be no change of the key for a COMMIT that follows the row's
+-- versions (I4). If the lock has become free meanwhile, the answer says that the first asks again at once.
+-- A plain request has been checked. p_many says that the request is part of a statement for many, which waits only for
+-- a moment; p_locked that an earlier one in it has locked something of this lock, as far as its answer tells, and
+-- p_joined that it has joined. It waits for rows as long as lock_timeout says.
 CREATE FUNCTION acquire_one(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
-    p_alone boolean, p_nth int, p_far boolean) RETURNS acquired
+    p_alone boolean, p_many boolean, p_locked boolean, p_joined boolean) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1209,35 +1210,61 @@ BEGIN
       RETURN a;
     END IF;
   END IF;
-  ok := NOT p_wait OR p_nth IS NOT NULL                  -- a session before any lock
+  ok := NOT p_wait OR p_many                             -- a session before any lock
     OR touch_session(w.session_id, w.holder, p_session_ttl, w.name)
     OR outlive_session(w.session_id, w.holder, p_session_ttl);
-  IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN
+  IF p_wait AND NOT p_many OR head.name IS NULL THEN
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   IF NOT stays AND is_taken(w, head) THEN
     a := refusal(w, head, NULL, NULL, NULL);
   ELSE
     FOR look IN 1..20 LOOP
-      a := decide(w, CASE WHEN own OR NOT (stays AND is_held(w, head)) THEN take_head(w.name, own AND stays, true) END,
-        p_wait, true, false);
+      a := decide(w, CASE WHEN NOT p_joined AND (own OR NOT (stays AND is_held(w, head)))
+        THEN take_head(w.name, own AND stays, true) END, p_wait, true);
       EXIT WHEN a.granted IS NOT NULL OR stays;
       ok := pg_sleep(0.002) IS NOT NULL;                 -- a newcomer may have joined, or somebody is granted it
       head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
       EXIT WHEN is_taken(w, head);
     END LOOP;
     IF a.granted IS NULL AND stays THEN
-      ok := p_nth > 1 OR give_way(w.name);
-      a := decide(w, join_head(w.name), p_wait, false, p_far);
+      ok := p_locked OR give_way(w.name, p_many);
+      a := decide(w, join_head(w.name), p_wait, false);
     ELSIF a.granted IS NULL THEN
       a := refusal(w, head, NULL, NULL, NULL);
     END IF;
-    ok := p_nth IS NOT NULL OR bound_rest(p_alone);      -- after all waiting
+    ok := p_many OR bound_rest(p_alone);                 -- after all waiting
   END IF;
   IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   RETURN a;
+END $$;
+
+-- acquire_each is acquire_one for requests of a session for one lock, in their order. Where they only queue, queue_all
+-- answers them.
+CREATE FUNCTION acquire_each(
+  p_requests waiters[], p_retries boolean[], p_waits boolean[], p_session_key uuid, p_session_ttl interval)
+RETURNS acquired[]
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  answers acquired[];
+  joined  boolean := false;
+  locked  boolean := false;
+BEGIN
+  IF pg_catalog.cardinality(p_requests) > 1 AND true = ALL (p_waits) AND only_queue(p_requests, (SELECT l FROM locks l
+      WHERE l.name = p_requests[1].name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1)) THEN
+    answers := queue_all(p_requests, session_of(p_session_key));
+    joined := true;
+  END IF;
+  FOR i IN coalesce(pg_catalog.cardinality(answers), 0) + 1..pg_catalog.cardinality(p_requests) LOOP
+    answers[i] := acquire_one(p_requests[i], false, p_session_key, p_session_ttl, p_retries[i], p_waits[i], false, true,
+      locked OR joined, joined);
+    locked := locked OR answers[i].granted;
+    joined := joined OR NOT answers[i].granted AND (p_waits[i] OR p_retries[i]);
+  END LOOP;
+  RETURN answers;
 END $$;
 
 -- acquire_otherwise is acquire_one for a request alone.
@@ -1247,7 +1274,8 @@ CREATE FUNCTION acquire_otherwise(
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
-  RETURN acquire_one(w, p_plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL, false);
+  RETURN acquire_one(w, p_plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, false, false,
+    false);
 END $$;
 
 
@@ -1295,14 +1323,16 @@ LANGUAGE sql STABLE
 AS $$ SELECT hashtextextended(p_name, 'locks'::regclass::oid::bigint) $$;
 
 -- give_way waits while somebody knocks, until the caller's statement has lasted a second: by then whoever had joined
--- before is done. Whoever has locked a row of the lock does not call it: they would wait for each other.
-CREATE FUNCTION give_way(p_name text) RETURNS boolean
+-- before is done. A statement for many waits for a moment only: it may have joined the heads of other locks. Whoever
+-- has locked a row of the lock does not call it: they would wait for each other.
+CREATE FUNCTION give_way(p_name text, p_many boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
   key  bigint := knock_key(p_name);
   wait float8 := 0.001;
-  till timestamptz := statement_timestamp() + interval '1 s';
+  till timestamptz := LEAST(statement_timestamp() + interval '1 s',
+    clock_timestamp() + CASE WHEN p_many THEN interval '50 ms' END);
 BEGIN
   LOOP   -- locked and unlocked in one expression, which nothing interrupts
     EXIT WHEN CASE WHEN pg_try_advisory_lock(key) THEN pg_advisory_unlock(key) END OR clock_timestamp() > till;
@@ -1542,7 +1572,7 @@ END $$;
 -- settle finds the leases that have run out and have nothing under way, and notes that they are over. It waits for
 -- nobody: a row that it cannot lock at once, because of a renewal or a COMMIT, counts as held. It locks rows FOR
 -- UPDATE, so a prepared transaction that has passed the lease's check also keeps it held (I4). In a transaction that
--- has renewed leases all of them count as held: see require_unrenewed.
+-- has renewed leases, those count as held that had not run out when it began: see require_unrenewed.
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1550,7 +1580,8 @@ BEGIN
   UPDATE locks l SET ended_at = l.expires_at
     FROM (SELECT o.slot FROM locks o
           WHERE o.name = p_name AND o.expires_at <= clock_timestamp() AND NOT is_over(o.expires_at, o.ended_at)
-            AND current_setting('pglock.renewed', true) IS DISTINCT FROM 'true'
+            AND (current_setting('pglock.renewed', true) IS DISTINCT FROM 'true'
+                 OR o.expires_at < transaction_timestamp())
           ORDER BY o.slot FOR UPDATE SKIP LOCKED) e
     WHERE l.name = p_name AND l.slot = e.slot;
   RETURN FOUND;
@@ -1827,8 +1858,8 @@ $$;
 
 -- decide decides about a request and answers as acquire_lease does, under the head that its caller has taken, or with
 -- p_taken false joined: then it grants nothing anew, and if the lock is free the request has to ask again at once.
--- Without a head it answers nothing. p_far is for enqueue, under a head that this transaction has joined.
-CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, p_taken boolean, p_far boolean) RETURNS acquired
+-- Without a head it answers nothing.
+CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, p_taken boolean) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1876,7 +1907,7 @@ BEGIN
     END IF;
     IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
       ok := NOT w.subtree OR watch_subtree(w.name);      -- it locks the table before a ticket is drawn: see wait_out
-      r := enqueue(w, p_head, p_far);
+      r := enqueue(w, p_head);
       ticket := r.ticket; place := r.place;
     END IF;
     RETURN refusal(w, p_head, ticket, place, handed_by(g));
@@ -1939,9 +1970,8 @@ END $$;
 
 -- enqueue writes the ticket of a request, once; a ticket that was passed over is written anew. The caller has taken
 -- the head or joined, so whoever takes the head later sees every ticket that is lower than any later one. place is
--- counted up to 100, and includes tickets of dead sessions until a look corrects it. p_far: a ticket that the same
--- statement has written for this lock has that place, so a new one has it too.
-CREATE FUNCTION enqueue(w waiters, p_head locks, p_far boolean, OUT ticket bigint, OUT place int)
+-- counted up to 100, and includes tickets of dead sessions until a look corrects it.
+CREATE FUNCTION enqueue(w waiters, p_head locks, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
@@ -1963,13 +1993,58 @@ BEGIN
     END IF;
     DELETE FROM waiters q WHERE q.grant_id = w.grant_id;
   END LOOP;
-  IF p_far AND enqueue.ticket = w.ticket THEN
-    place := 100;
-  ELSE
-    SELECT pg_catalog.count(*) + 1 INTO enqueue.place FROM (
-      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_head.served AND q.ticket < enqueue.ticket
-      ORDER BY q.ticket LIMIT 99) ahead;
+  SELECT pg_catalog.count(*) + 1 INTO enqueue.place FROM (
+    SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_head.served AND q.ticket < enqueue.ticket
+    ORDER BY q.ticket LIMIT 99) ahead;
+END $$;
+
+-- only_queue says that all which these requests for one lock can do is queue: they are plain, a lease is in the way of
+-- all of them that is none of theirs, and no grant ID of this lock was given up lately.
+CREATE FUNCTION only_queue(p_requests waiters[], p_head locks) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN is_running(p_head.expires_at, p_head.ended_at) AND (p_head.spent_until > clock_timestamp()) IS NOT TRUE
+    AND (SELECT bool_and(NOT w.nested AND w.grant_id <> p_head.grant_id
+           AND is_plain(w.name, w.grant_id, w.holder, w.ttl, w.metadata, w.mode, w.capacity, w.nested))
+         FROM pg_catalog.unnest(p_requests) w);
+END $$;
+
+-- queue_all queues requests of a session for one lock if they can only_queue, in their order and in one statement: see
+-- enqueue. NULL: the lease has ended meanwhile, or one of them had a ticket. Then acquire_one decides about each, under
+-- the head that this has joined.
+CREATE FUNCTION queue_all(p_requests waiters[], p_session_id uuid) RETURNS acquired[]
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  answers acquired[];
+  head    locks;
+  tickets bigint[];
+  ahead   bigint[];
+  place   int;
+  ok      boolean := give_way(p_requests[1].name, true);
+BEGIN
+  head := join_head(p_requests[1].name);
+  IF NOT only_queue(p_requests, head) THEN
+    RETURN NULL;
   END IF;
+  WITH queued AS (
+    INSERT INTO waiters AS q
+      SELECT w.name, draw_ticket(head.served), w.mode, w.capacity, w.grant_id, p_session_id, w.owner_id, w.nested,
+        w.holder, w.ttl, w.metadata, clock_timestamp(), w.subtree FROM pg_catalog.unnest(p_requests) w
+      ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket)
+    SELECT pg_catalog.array_agg(q.ticket) INTO tickets FROM queued q;
+  IF pg_catalog.cardinality(tickets) < pg_catalog.cardinality(p_requests) THEN
+    RETURN NULL;
+  END IF;
+  ahead := ARRAY(SELECT q.ticket FROM waiters q WHERE q.name = head.name AND q.ticket > head.served
+    ORDER BY q.ticket LIMIT 99);
+  head := (SELECT l FROM locks l WHERE l.name = head.name AND l.slot = 0);             -- who watches it now
+  FOR i IN 1..pg_catalog.cardinality(tickets) LOOP
+    place := CASE WHEN place = 100 THEN 100 ELSE coalesce(pg_catalog.array_position(ahead, tickets[i]), 100) END;
+    answers[i] := refusal(p_requests[i], head, tickets[i], place, NULL);
+  END LOOP;
+  RETURN answers;
 END $$;
 
 -- Telling.

@@ -115,7 +115,7 @@ BEGIN
       AND seen >= clock_timestamp() - interval '5 s' THEN
     RETURN true;
   END IF;
-  ok := p_name IS NULL OR give_way(p_name) AND await_head(p_name);
+  ok := p_name IS NULL OR give_way(p_name, false) AND await_head(p_name);
   IF until IS NULL THEN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;

@@ -102,10 +102,8 @@ DECLARE
     AND ((SELECT bool_and(g.retry IS NOT NULL AND g.wait IS NOT NULL) FROM unnest(p_retries, p_waits) g (retry, wait))
          OR refuse('retry or wait', NULL, 'be true or false'));
   free  boolean[] := array_fill(true, ARRAY[cardinality(p_names)]);
-  a     record;  given record;
-  label text := (SELECT h FROM unnest(p_holders) h LIMIT 1);
-  last  text;  nth int;  far boolean;
-  most  text;                                            -- the last name that it may have locked
+  a     record;  given record;  answers acquired[];
+  label text := (SELECT h FROM unnest(p_holders) h LIMIT 1);  most text;    -- the last name that it may have locked
   limit_ text := current_setting('lock_timeout');
 BEGIN
   IF true = ANY (p_waits) THEN                           -- a session before any lock
@@ -123,22 +121,24 @@ BEGIN
     free := CASE WHEN round = 1 THEN given.free ELSE free END;
     ok := set_config('lock_timeout', '50ms', true) IS NOT NULL AND ok;
     FOR a IN
-      SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities,
-          p_waits, p_owner_ids, p_nested, free) WITH ORDINALITY
+      SELECT g.name, array_agg(g.n ORDER BY g.n) AS ns, array_agg(g.retry ORDER BY g.n) AS retries,
+        array_agg(g.wait ORDER BY g.n) AS waits,
+        array_agg(ROW(g.name, 0, g.mode, g.capacity, g.grant_id, NULL, g.owner_id, g.nested, g.holder, g.ttl,
+          g.metadata, NULL, false)::waiters ORDER BY g.n) AS requests
+      FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities, p_waits,
+          p_owner_ids, p_nested, free) WITH ORDINALITY
         AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, free, n)
       WHERE g.free = (round = 2)                         -- first those that are not
-      ORDER BY g.name COLLATE "C", g.n
+      GROUP BY g.name ORDER BY g.name COLLATE "C"
     LOOP
-      nth := CASE WHEN a.name = last THEN nth ELSE 1 END;  last := a.name;
-      ok := (NOT (a.wait OR a.retry) OR in_order(a.name, most)) AND ok;         -- a try waits for no row that is there
-      given := acquire_one(
-        ROW(a.name, 0, a.mode, a.capacity, a.grant_id, NULL, a.owner_id, a.nested, a.holder, a.ttl, a.metadata, NULL,
-          false), false, p_session_key, p_session_ttl, a.retry, a.wait, false, nth, nth > 1 AND far);
-      far := (given.more ->> 'place')::int >= 100;
-      nth := nth + (given.granted OR a.wait OR a.retry)::int;
+      ok := (NOT true = ANY (a.waits || a.retries) OR in_order(a.name, most)) AND ok;  -- a try waits for no row there
+      answers := acquire_each(a.requests, a.retries, a.waits, p_session_key, p_session_ttl);
       most := GREATEST(most COLLATE "C", a.name);
-      RETURN QUERY SELECT a.n, given.granted, given.token, given.more;
-      ok := ok AND NOT given.granted AND (given.more -> 'handed') IS NULL;
+      FOR i IN 1..cardinality(answers) LOOP
+        given := answers[i];  n := a.ns[i];  granted := given.granted;  token := given.token;  more := given.more;
+        RETURN NEXT;
+        ok := ok AND NOT granted AND (more -> 'handed') IS NULL;
+      END LOOP;
     END LOOP;
     ok := set_config('lock_timeout', limit_, true) IS NOT NULL AND ok;
     EXIT WHEN NOT true = ANY (free);                     -- nothing is left
@@ -197,13 +197,14 @@ END $$;
 -- milliseconds: whoever joins, or has taken it, is soon done.
 -- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
 -- locked the head, a request that waits joins the queue. It never takes a head that it has joined: two that did would
--- wait for each other. If the lock has become free meanwhile, the answer says that the first asks again at once.
--- A plain request has been checked. p_nth says that the request is part of a statement for many, which waits only for a
--- moment. It is one more than the number of earlier ones in it that have locked something of this lock, as far as their
--- answers tell. p_far is for enqueue. It waits for rows as long as lock_timeout says.
+-- wait for each other, and what it ended then would be no change of the key for a COMMIT that follows the row's
+-- versions (I4). If the lock has become free meanwhile, the answer says that the first asks again at once.
+-- A plain request has been checked. p_many says that the request is part of a statement for many, which waits only for
+-- a moment; p_locked that an earlier one in it has locked something of this lock, as far as its answer tells, and
+-- p_joined that it has joined. It waits for rows as long as lock_timeout says.
 CREATE FUNCTION acquire_one(
   w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean,
-    p_alone boolean, p_nth int, p_far boolean) RETURNS acquired
+    p_alone boolean, p_many boolean, p_locked boolean, p_joined boolean) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -225,35 +226,61 @@ BEGIN
       RETURN a;
     END IF;
   END IF;
-  ok := NOT p_wait OR p_nth IS NOT NULL                  -- a session before any lock
+  ok := NOT p_wait OR p_many                             -- a session before any lock
     OR touch_session(w.session_id, w.holder, p_session_ttl, w.name)
     OR outlive_session(w.session_id, w.holder, p_session_ttl);
-  IF p_wait AND p_nth IS NULL OR head.name IS NULL THEN
+  IF p_wait AND NOT p_many OR head.name IS NULL THEN
     head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   IF NOT stays AND is_taken(w, head) THEN
     a := refusal(w, head, NULL, NULL, NULL);
   ELSE
     FOR look IN 1..20 LOOP
-      a := decide(w, CASE WHEN own OR NOT (stays AND is_held(w, head)) THEN take_head(w.name, own AND stays, true) END,
-        p_wait, true, false);
+      a := decide(w, CASE WHEN NOT p_joined AND (own OR NOT (stays AND is_held(w, head)))
+        THEN take_head(w.name, own AND stays, true) END, p_wait, true);
       EXIT WHEN a.granted IS NOT NULL OR stays;
       ok := pg_sleep(0.002) IS NOT NULL;                 -- a newcomer may have joined, or somebody is granted it
       head := (SELECT l FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
       EXIT WHEN is_taken(w, head);
     END LOOP;
     IF a.granted IS NULL AND stays THEN
-      ok := p_nth > 1 OR give_way(w.name);
-      a := decide(w, join_head(w.name), p_wait, false, p_far);
+      ok := p_locked OR give_way(w.name, p_many);
+      a := decide(w, join_head(w.name), p_wait, false);
     ELSIF a.granted IS NULL THEN
       a := refusal(w, head, NULL, NULL, NULL);
     END IF;
-    ok := p_nth IS NOT NULL OR bound_rest(p_alone);      -- after all waiting
+    ok := p_many OR bound_rest(p_alone);                 -- after all waiting
   END IF;
   IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
   RETURN a;
+END $$;
+
+-- acquire_each is acquire_one for requests of a session for one lock, in their order. Where they only queue, queue_all
+-- answers them.
+CREATE FUNCTION acquire_each(
+  p_requests waiters[], p_retries boolean[], p_waits boolean[], p_session_key uuid, p_session_ttl interval)
+RETURNS acquired[]
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  answers acquired[];
+  joined  boolean := false;
+  locked  boolean := false;
+BEGIN
+  IF cardinality(p_requests) > 1 AND true = ALL (p_waits) AND only_queue(p_requests, (SELECT l FROM locks l
+      WHERE l.name = p_requests[1].name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1)) THEN
+    answers := queue_all(p_requests, session_of(p_session_key));
+    joined := true;
+  END IF;
+  FOR i IN coalesce(cardinality(answers), 0) + 1..cardinality(p_requests) LOOP
+    answers[i] := acquire_one(p_requests[i], false, p_session_key, p_session_ttl, p_retries[i], p_waits[i], false, true,
+      locked OR joined, joined);
+    locked := locked OR answers[i].granted;
+    joined := joined OR NOT answers[i].granted AND (p_waits[i] OR p_retries[i]);
+  END LOOP;
+  RETURN answers;
 END $$;
 
 -- acquire_otherwise is acquire_one for a request alone.
@@ -263,5 +290,6 @@ CREATE FUNCTION acquire_otherwise(
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
-  RETURN acquire_one(w, p_plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, NULL, false);
+  RETURN acquire_one(w, p_plain, p_session_key, p_session_ttl, p_retry, p_wait, p_alone, false, false,
+    false);
 END $$;

@@ -40,14 +40,16 @@ LANGUAGE sql STABLE
 AS $$ SELECT hashtextextended(p_name, 'locks'::regclass::oid::bigint) $$;
 
 -- give_way waits while somebody knocks, until the caller's statement has lasted a second: by then whoever had joined
--- before is done. Whoever has locked a row of the lock does not call it: they would wait for each other.
-CREATE FUNCTION give_way(p_name text) RETURNS boolean
+-- before is done. A statement for many waits for a moment only: it may have joined the heads of other locks. Whoever
+-- has locked a row of the lock does not call it: they would wait for each other.
+CREATE FUNCTION give_way(p_name text, p_many boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
   key  bigint := knock_key(p_name);
   wait float8 := 0.001;
-  till timestamptz := statement_timestamp() + interval '1 s';
+  till timestamptz := LEAST(statement_timestamp() + interval '1 s',
+    clock_timestamp() + CASE WHEN p_many THEN interval '50 ms' END);
 BEGIN
   LOOP   -- locked and unlocked in one expression, which nothing interrupts
     EXIT WHEN CASE WHEN pg_try_advisory_lock(key) THEN pg_advisory_unlock(key) END OR clock_timestamp() > till;
@@ -287,7 +289,7 @@ END $$;
 -- settle finds the leases that have run out and have nothing under way, and notes that they are over. It waits for
 -- nobody: a row that it cannot lock at once, because of a renewal or a COMMIT, counts as held. It locks rows FOR
 -- UPDATE, so a prepared transaction that has passed the lease's check also keeps it held (I4). In a transaction that
--- has renewed leases all of them count as held: see require_unrenewed.
+-- has renewed leases, those count as held that had not run out when it began: see require_unrenewed.
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -295,7 +297,8 @@ BEGIN
   UPDATE locks l SET ended_at = l.expires_at
     FROM (SELECT o.slot FROM locks o
           WHERE o.name = p_name AND o.expires_at <= clock_timestamp() AND NOT is_over(o.expires_at, o.ended_at)
-            AND current_setting('pglock.renewed', true) IS DISTINCT FROM 'true'
+            AND (current_setting('pglock.renewed', true) IS DISTINCT FROM 'true'
+                 OR o.expires_at < transaction_timestamp())
           ORDER BY o.slot FOR UPDATE SKIP LOCKED) e
     WHERE l.name = p_name AND l.slot = e.slot;
   RETURN FOUND;
@@ -572,8 +575,8 @@ $$;
 
 -- decide decides about a request and answers as acquire_lease does, under the head that its caller has taken, or with
 -- p_taken false joined: then it grants nothing anew, and if the lock is free the request has to ask again at once.
--- Without a head it answers nothing. p_far is for enqueue, under a head that this transaction has joined.
-CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, p_taken boolean, p_far boolean) RETURNS acquired
+-- Without a head it answers nothing.
+CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, p_taken boolean) RETURNS acquired
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -621,7 +624,7 @@ BEGIN
     END IF;
     IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0 OR p_head.queued) THEN
       ok := NOT w.subtree OR watch_subtree(w.name);      -- it locks the table before a ticket is drawn: see wait_out
-      r := enqueue(w, p_head, p_far);
+      r := enqueue(w, p_head);
       ticket := r.ticket; place := r.place;
     END IF;
     RETURN refusal(w, p_head, ticket, place, handed_by(g));
@@ -684,9 +687,8 @@ END $$;
 
 -- enqueue writes the ticket of a request, once; a ticket that was passed over is written anew. The caller has taken
 -- the head or joined, so whoever takes the head later sees every ticket that is lower than any later one. place is
--- counted up to 100, and includes tickets of dead sessions until a look corrects it. p_far: a ticket that the same
--- statement has written for this lock has that place, so a new one has it too.
-CREATE FUNCTION enqueue(w waiters, p_head locks, p_far boolean, OUT ticket bigint, OUT place int)
+-- counted up to 100, and includes tickets of dead sessions until a look corrects it.
+CREATE FUNCTION enqueue(w waiters, p_head locks, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
@@ -708,13 +710,58 @@ BEGIN
     END IF;
     DELETE FROM waiters q WHERE q.grant_id = w.grant_id;
   END LOOP;
-  IF p_far AND enqueue.ticket = w.ticket THEN
-    place := 100;
-  ELSE
-    SELECT count(*) + 1 INTO enqueue.place FROM (
-      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_head.served AND q.ticket < enqueue.ticket
-      ORDER BY q.ticket LIMIT 99) ahead;
+  SELECT count(*) + 1 INTO enqueue.place FROM (
+    SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_head.served AND q.ticket < enqueue.ticket
+    ORDER BY q.ticket LIMIT 99) ahead;
+END $$;
+
+-- only_queue says that all which these requests for one lock can do is queue: they are plain, a lease is in the way of
+-- all of them that is none of theirs, and no grant ID of this lock was given up lately.
+CREATE FUNCTION only_queue(p_requests waiters[], p_head locks) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN is_running(p_head.expires_at, p_head.ended_at) AND (p_head.spent_until > clock_timestamp()) IS NOT TRUE
+    AND (SELECT bool_and(NOT w.nested AND w.grant_id <> p_head.grant_id
+           AND is_plain(w.name, w.grant_id, w.holder, w.ttl, w.metadata, w.mode, w.capacity, w.nested))
+         FROM unnest(p_requests) w);
+END $$;
+
+-- queue_all queues requests of a session for one lock if they can only_queue, in their order and in one statement: see
+-- enqueue. NULL: the lease has ended meanwhile, or one of them had a ticket. Then acquire_one decides about each, under
+-- the head that this has joined.
+CREATE FUNCTION queue_all(p_requests waiters[], p_session_id uuid) RETURNS acquired[]
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  answers acquired[];
+  head    locks;
+  tickets bigint[];
+  ahead   bigint[];
+  place   int;
+  ok      boolean := give_way(p_requests[1].name, true);
+BEGIN
+  head := join_head(p_requests[1].name);
+  IF NOT only_queue(p_requests, head) THEN
+    RETURN NULL;
   END IF;
+  WITH queued AS (
+    INSERT INTO waiters AS q
+      SELECT w.name, draw_ticket(head.served), w.mode, w.capacity, w.grant_id, p_session_id, w.owner_id, w.nested,
+        w.holder, w.ttl, w.metadata, clock_timestamp(), w.subtree FROM unnest(p_requests) w
+      ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket)
+    SELECT array_agg(q.ticket) INTO tickets FROM queued q;
+  IF cardinality(tickets) < cardinality(p_requests) THEN
+    RETURN NULL;
+  END IF;
+  ahead := ARRAY(SELECT q.ticket FROM waiters q WHERE q.name = head.name AND q.ticket > head.served
+    ORDER BY q.ticket LIMIT 99);
+  head := (SELECT l FROM locks l WHERE l.name = head.name AND l.slot = 0);             -- who watches it now
+  FOR i IN 1..cardinality(tickets) LOOP
+    place := CASE WHEN place = 100 THEN 100 ELSE coalesce(array_position(ahead, tickets[i]), 100) END;
+    answers[i] := refusal(p_requests[i], head, tickets[i], place, NULL);
+  END LOOP;
+  RETURN answers;
 END $$;
 
 -- Telling.

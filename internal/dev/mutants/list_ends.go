@@ -222,7 +222,15 @@ var ofReleases = []mutant{
 			"BY h.slot DESC LIMIT 1 FOR UPDATE)"},
 	}, integration, "^TestI13_CallsForOne"},
 	{"I4 a lease is taken over where one was renewed", []edit{
-		{schema, "AND current_setting('pglock.renewed', true) IS DISTINCT FROM 'true' ORDER BY", "ORDER BY"},
+		{schema, "AND (current_setting('pglock.renewed', true) IS DISTINCT FROM 'true' OR o.expires_at < " +
+			"transaction_timestamp()) ORDER BY", "ORDER BY"},
+	}, integration, "^TestI4_ALeaseIsNotTaken"},
+	{"a grant that is repeated keeps its statement from taking over", []edit{
+		{schema, "(current_setting('pglock.renewed', true) IS DISTINCT FROM 'true' OR o.expires_at < " +
+			"transaction_timestamp())", "current_setting('pglock.renewed', true) IS DISTINCT FROM 'true'"},
+	}, integration, "^TestAStatementForManyThatRepeats"},
+	{"I4 what has run out since a renewal is taken over in its transaction", []edit{
+		{schema, "OR o.expires_at < transaction_timestamp())", "OR o.expires_at < clock_timestamp())"},
 	}, integration, "^TestI4_ALeaseIsNotTaken"},
 	{"I4 a lease ends where one was renewed", []edit{
 		{

@@ -501,7 +501,7 @@ var ofWhatIsSaid = []mutant{
 		{schema, "       AND NOT touch_session(p_session_id, p_holder, p_session_ttl) THEN", "       THEN"},
 	}, integration, "^TestI9_TwoQueue"},
 	{"I9 a request for a stuck lock keeps its session's row", []edit{
-		{schema, "  ok := p_name IS NULL OR give_way(p_name) AND await_head(p_name);", "  ok := true;"},
+		{schema, "  ok := p_name IS NULL OR give_way(p_name, false) AND await_head(p_name);", "  ok := true;"},
 	}, integration, "^TestI9_AStuckLock"},
 	{"I9 a look lets its session die", []edit{
 		{schema, "      alive := outlive_session(me, p_holder, p_session_ttl) AND touch_session(me, p_holder, " +

@@ -168,9 +168,10 @@ var ofTheQueue = []mutant{
 	{"I14 a newcomer takes the head of a lock that is held", []edit{
 		{
 			schema,
-			"CASE WHEN own OR NOT (stays AND is_held(w, head)) THEN take_head(w.name, own AND stays, true) END, " +
-				"p_wait, true, false);",
-			"take_head(w.name, false, true), p_wait, true, false);",
+			"CASE WHEN NOT p_joined AND (own OR NOT (stays AND is_held(w, head))) THEN take_head(w.name, own AND " +
+				"stays, true) END, " +
+				"p_wait, true);",
+			"take_head(w.name, false, true), p_wait, true);",
 		},
 	}, integration, "^TestI14_Whoever|^TestI13_NobodyHolds"},
 	{"I8 I9 who has joined grants", []edit{
@@ -297,23 +298,28 @@ var ofTheQueue = []mutant{
 			"IF await_row(p_name, coalesce(p_slot, 0))"},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 whoever queues gives no way", []edit{
-		{schema, "ok := p_nth > 1 OR give_way(w.name);", ""},
+		{schema, "ok := p_locked OR give_way(w.name, p_many);", ""},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 many who queue give no way", []edit{
-		{schema, "ok := p_nth > 1 OR give_way(w.name);", "ok := p_nth IS NOT NULL OR give_way(w.name);"},
+		{schema, "ok := p_locked OR give_way(w.name, p_many);", "ok := p_many OR give_way(w.name, false);"},
+		{schema, "  ok      boolean := give_way(p_requests[1].name, true);", "  ok      boolean;"},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 each of many gives way again", []edit{
-		{schema, "ok := p_nth > 1 OR give_way(w.name);", "ok := give_way(w.name);"},
+		{schema, "ok := p_locked OR give_way(w.name, p_many);", "ok := give_way(w.name, p_many);"},
 	}, integration, "^TestI8_AStatementForMany"},
 	{"I8 of many only those who queue have locked the head", []edit{
-		{schema, "(given.granted OR a.wait OR a.retry)::int", "(given.granted OR a.wait)::int"},
+		{schema, "AND (p_waits[i] OR p_retries[i]);", "AND p_waits[i];"},
 	}, integration, "^TestI8_AStatementForMany"},
 	{"I8 of many those who were granted a lock give way for it", []edit{
-		{schema, "(given.granted OR a.wait OR a.retry)::int", "(a.wait OR a.retry)::int"},
+		{schema, "locked := locked OR answers[i].granted;", ""},
 	}, integration, "^TestI8_AStatementForMany"},
 	{"I8 of many those behind a try that was refused give no way", []edit{
-		{schema, "(given.granted OR a.wait OR a.retry)::int", "1"},
+		{schema, "locked := locked OR answers[i].granted;", "locked := true;"},
 	}, integration, "^TestI8_AStatementForMany"},
+	{"I4 whoever has joined a head takes it", []edit{
+		{schema, "CASE WHEN NOT p_joined AND (own OR NOT (stays AND is_held(w, head)))", "CASE WHEN own OR NOT (stays " +
+			"AND is_held(w, head))"},
+	}, integration, "^TestI4_OfManyForOneLock"},
 	{"I14 who leaves the queue of a held lock takes its head", []edit{
 		{
 			schema,
@@ -332,7 +338,7 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestI14_Whoever"},
 	{"I13 a request that waits may be idle for ever afterwards", []edit{
-		{schema, "END IF; ok := p_nth IS NOT NULL OR bound_rest(p_alone);", "END IF;"},
+		{schema, "END IF; ok := p_many OR bound_rest(p_alone);", "END IF;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 requests for many may be idle for ever afterwards", []edit{
 		{schema, "ok := bound_rest(p_alone); END $$; -- check_request", "END $$; -- check_request"},

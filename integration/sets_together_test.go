@@ -1,0 +1,214 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/internal/protocol"
+)
+
+// Requests for one lock that only queue are queued in one statement. Each is answered as it would be alone, whatever
+// is among them.
+func TestRequestsForOneLockQueueTogetherAsTheyWouldAlone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look, m := newPeer(t, db.URL()), newMany(t, db.URL())
+	type answered struct {
+		answers []protocol.Answer
+		code    string
+		queued  int
+	}
+	for name, tc := range map[string]struct {
+		change func(requests []protocol.Request)
+		want   func(t *testing.T, a answered)
+	}{
+		"plain": {func([]protocol.Request) {}, func(t *testing.T, a answered) {
+			for i, b := range a.answers {
+				if b.Granted || b.Ticket == 0 || b.Place != i+1 || b.First != (i == 0) || b.Remaining < time.Minute ||
+					b.Holder == "" || i > 0 && b.Ticket <= a.answers[i-1].Ticket {
+					t.Errorf("request %d: %+v", i, b)
+				}
+			}
+		}},
+		"one of another mode": {func(r []protocol.Request) { r[1].Mode = "shared" }, func(t *testing.T, a answered) {
+			if a.queued != 4 || a.answers[3].Place != 4 {
+				t.Errorf("%d tickets, the last in place %d", a.queued, a.answers[3].Place)
+			}
+		}},
+		"one that has a ticket": {func(r []protocol.Request) {
+			if _, err := m.acquire(t, r[2:3]); err != nil {
+				t.Error(err)
+			}
+			r[2].Retry = true
+		}, func(t *testing.T, a answered) {
+			if a.queued != 4 || a.answers[2].Place != 1 || a.answers[0].Place != 2 || a.answers[3].Place != 4 {
+				t.Errorf("%d tickets: %+v", a.queued, a.answers)
+			}
+		}},
+		"one twice": {func(r []protocol.Request) { r[2].GrantID = r[0].GrantID }, func(t *testing.T, a answered) {
+			if a.queued != 3 || a.answers[2].Ticket != a.answers[0].Ticket || a.answers[2].Place != 1 {
+				t.Errorf("%d tickets: %+v", a.queued, a.answers)
+			}
+		}},
+		"one that was given up": {func(r []protocol.Request) {
+			m.exec(t, `SELECT pglock.give_up($1, ARRAY[$2], ARRAY[$3]::uuid[], true)`, m.key, r[1].Name, r[1].GrantID)
+		}, func(t *testing.T, a answered) {
+			if a.code != "LK008" || a.queued != 0 {
+				t.Errorf("%s, and %d tickets", a.code, a.queued)
+			}
+		}},
+		"one with a ticket for another lock": {func(r []protocol.Request) {
+			look.mustAcquire(t, r[1].Name+"-other", time.Hour)
+			r[1].Name += "-other"
+			if _, err := m.acquire(t, r[1:2]); err != nil {
+				t.Error(err)
+			}
+			r[1].Name = r[0].Name
+		}, func(t *testing.T, a answered) {
+			if a.code != "22023" || a.queued != 0 {
+				t.Errorf("%s, and %d tickets", a.code, a.queued)
+			}
+		}},
+		"one with a holder too long": {func(r []protocol.Request) { r[3].Holder = strings.Repeat("x", 257) },
+			func(t *testing.T, a answered) {
+				if a.code != "22023" || a.queued != 0 {
+					t.Errorf("%s, and %d tickets", a.code, a.queued)
+				}
+			}},
+		"the holder's own": {func(r []protocol.Request) {
+			m.exec(t, `UPDATE pglock.locks SET grant_id = $2 WHERE name = $1`, r[0].Name, r[1].GrantID)
+			r[1].Retry = true
+		}, func(t *testing.T, a answered) {
+			if !a.answers[1].Granted || a.queued != 3 || a.answers[3].Place != 3 {
+				t.Errorf("%d tickets: %+v", a.queued, a.answers)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			look.mustAcquire(t, name, time.Hour)
+			requests := make([]protocol.Request, 4)
+			for i := range requests {
+				requests[i] = m.request(name, true)
+				requests[i].Owner = uuid.New()
+			}
+			tc.change(requests)
+			var a answered
+			var err error
+			a.answers, err = m.acquire(t, requests)
+			a.code = state(err)
+			a.queued = one[int](t, look, `SELECT count(*) FROM pglock.waiters WHERE name = $1`, name)
+			tc.want(t, a)
+		})
+	}
+}
+
+// Many that join behind a lease which has just been released have no ticket, as nobody would serve it. They ask again.
+func TestI8_ManyThatFindTheLockFreeAsTheyJoinAskAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look, m, ender := newPeer(t, db.URL()), newMany(t, db.URL()), newPeer(t, db.URL())
+	patientCalls(t, look)
+	g := look.mustAcquire(t, "a", time.Hour)
+	ender.exec(t, `BEGIN`)
+	if _, err := ender.release(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	requests := []protocol.Request{m.request("a", true), m.request("a", true)}
+	answers := make([]protocol.Answer, len(requests))
+	done := make(chan error, 1)
+	go func() { done <- m.Run(t.Context(), m.Conn, m.Acquire(requests, answers)) }()
+	pgtest.Eventually(t, "the statement to wait for the head", func() bool {
+		return one[bool](t, look, `SELECT cardinality(pg_blocking_pids($1)) > 0`, m.PgConn().PID())
+	})
+	ender.exec(t, `COMMIT`)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range answers {
+		if a.Granted || a.Ticket > 0 || a.Remaining > 0 {
+			t.Errorf("I8: request %d is not told to ask again at once: %+v", i, a)
+		}
+	}
+}
+
+// Whoever has joined a lock's head takes it no more: what it ended then would be no change of the key for a COMMIT that
+// follows the row's versions.
+func TestI4_OfManyForOneLockNoneTakesTheHeadThatAnotherHasJoined(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look, m, stop := newPeer(t, db.URL()), newMany(t, db.URL()), newPeer(t, db.URL())
+	look.exec(t, `SET search_path = pglock, pg_temp`)
+	look.change(t, "acquire_each", "locked := locked", "PERFORM pg_advisory_lock_shared(42); locked := locked")
+	look.mustAcquire(t, "a", time.Hour)
+	stop.exec(t, `SELECT pg_advisory_lock(42)`)
+	requests := []protocol.Request{m.request("a", true), m.request("a", false), m.request("a", true)}
+	requests[0].Mode = "shared"
+	answers := make([]protocol.Answer, len(requests))
+	done := make(chan error, 1)
+	go func() { done <- m.Run(t.Context(), m.Conn, m.Acquire(requests, answers)) }()
+	pgtest.Eventually(t, "the first to have joined", func() bool {
+		return one[bool](t, look, `SELECT cardinality(pg_blocking_pids($1)) > 0`, m.PgConn().PID())
+	})
+	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = 'a'`)
+	stop.exec(t, `SELECT pg_advisory_unlock(42)`)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range answers {
+		if a.Granted || len(a.Handed.Hints) > 0 || requests[i].Wait != (a.Ticket > 0) {
+			t.Errorf("I4: request %d: %+v", i, a)
+		}
+	}
+}
+
+// A statement for many that has joined one lock's head does not wait long for whoever knocks at another's.
+func TestI8_AStatementForManyGivesWayForAMomentOnly(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look, m, knocking := newPeer(t, db.URL()), newMany(t, db.URL()), newPeer(t, db.URL())
+	for _, name := range []string{"a", "b"} {
+		look.mustAcquire(t, name, time.Hour)
+	}
+	knocking.exec(t, `BEGIN; SET LOCAL search_path = pglock, pg_temp;
+		SELECT pg_advisory_xact_lock_shared(knock_key('b'))`)
+	for _, names := range [][]string{{"a", "b"}, {"a", "b", "b"}} {
+		var requests []protocol.Request
+		for _, name := range names {
+			requests = append(requests, m.request(name, true))
+		}
+		began := time.Now()
+		if _, err := m.acquire(t, requests); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(began); d >= time.Second {
+			t.Errorf("%v: it gave way for %v", names, d)
+		}
+	}
+}
+
+// A grant that a statement for many repeats, and so renews, keeps it from nothing that had run out before.
+func TestAStatementForManyThatRepeatsAGrantTakesOverWhatHasRunOut(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look, m := newPeer(t, db.URL()), newMany(t, db.URL())
+	again := m.request("a", false)
+	if a, err := m.acquire(t, []protocol.Request{again}); err != nil || !a[0].Granted {
+		t.Fatal(a, err)
+	}
+	again.Retry = true
+	look.mustAcquire(t, "b", time.Hour)
+	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s' WHERE name = 'b'`)
+	answers, err := m.acquire(t, []protocol.Request{again, m.request("b", false)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range answers {
+		if !a.Granted {
+			t.Errorf("request %d is refused: %+v", i, a)
+		}
+	}
+}
