@@ -303,23 +303,24 @@ func (g *Coalescer[C, Q, A]) deliver(ctx context.Context, conn C, taken []*call[
 		if err == nil || !g.Undone(err) || len(taken) == 1 && !g.Passes(err) || attempt == attempts {
 			return append(abandoned, g.answer(taken, answers, err)...)
 		}
-		stay, gone := g.apart(taken)
-		abandoned = append(abandoned, g.answer(gone, nil, err)...)
-		switch taken = stay; {
-		case len(taken) > 1:
-			abandoned = append(abandoned, g.deliver(ctx, conn, taken[:len(taken)/2])...)
-			return append(abandoned, g.deliver(ctx, conn, taken[len(taken)/2:])...)
-		case len(taken) == 1 && !pause.For(ctx, time.Duration(attempt)*time.Millisecond):
+		if taken, abandoned = g.apart(taken, abandoned, err); len(taken) > 1 {
+			half := len(taken) / 2
+			abandoned = append(abandoned, g.deliver(ctx, conn, taken[:half])...)
+			taken, abandoned = g.apart(taken[half:], abandoned, err)
+			return append(abandoned, g.deliver(ctx, conn, taken)...)
+		}
+		if len(taken) == 1 && !pause.For(ctx, time.Duration(attempt)*time.Millisecond) {
 			return append(abandoned, g.answer(taken, nil, err)...)
 		}
+		taken, abandoned = g.apart(taken, abandoned, err)
 	}
 	return abandoned
 }
 
-// apart separates the calls that still wait from those that have left.
-func (g *Coalescer[C, Q, A]) apart(taken []*call[Q, A]) (stay, gone []*call[Q, A]) {
+// apart gives the error to the calls that have left, adds them to the abandoned, and returns those that still wait.
+func (g *Coalescer[C, Q, A]) apart(taken, abandoned []*call[Q, A], err error) (stay, all []*call[Q, A]) {
+	var gone []*call[Q, A]
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	for _, c := range taken {
 		if c.left {
 			gone = append(gone, c)
@@ -327,7 +328,8 @@ func (g *Coalescer[C, Q, A]) apart(taken []*call[Q, A]) (stay, gone []*call[Q, A
 			stay = append(stay, c)
 		}
 	}
-	return stay, gone
+	g.mu.Unlock()
+	return stay, append(abandoned, g.answer(gone, nil, err)...)
 }
 
 // answer gives each call its answer, or all of them the error, and returns those that have left.

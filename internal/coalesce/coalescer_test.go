@@ -606,6 +606,42 @@ func TestLoneCallThatHasGivenUpIsNotRepeated(t *testing.T) {
 	})
 }
 
+// Nor is one that gives up while the others' half is under way, or in the pause before it is sent again.
+func TestCallThatGivesUpMeanwhileIsNotAskedForAgain(t *testing.T) {
+	for when, code := range map[string]string{"in the first half": "55P03", "in the pause": "40P01"} {
+		t.Run(when, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDepot(t, 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				first := d.call(t.Context(), order{name: "first"})
+				a, b := d.call(t.Context(), order{name: "a", n: 0}), d.call(ctx, order{name: "b", n: 1})
+				d.next(t, "first0").answer()
+				must(t, first, 0)
+				d.next(t, "a0 b1").fail(refusal(code))
+				half := d.next(t, "a0")
+				if when == "in the pause" {
+					half.answer()
+					d.next(t, "b1").fail(refusal(code))
+					synctest.Wait()
+				}
+				cancel()
+				if h := back(t, b); !errors.As(h.err, new(*LeftError)) {
+					t.Errorf("%+v, want that the call has left", h)
+				}
+				if when == "in the first half" {
+					half.answer()
+				}
+				must(t, a, 0)
+				time.Sleep(time.Second)
+				d.quiet(t)
+				if h := d.wasAbandoned(t); protocol.State(h.err) != code || h.n != 1 {
+					t.Errorf("for the call that had left came %+v, want the refusal", h)
+				}
+			})
+		})
+	}
+}
+
 // A statement whose calls have all given up continues, because the server may have carried it out: until it is
 // answered, at most for its limit, or until the coalescer is closed. It delays later calls no longer than any other
 // statement.
