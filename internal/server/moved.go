@@ -17,7 +17,8 @@ import (
 
 const (
 	// silentFor is how long an answer is waited for before the client asks the leader what it has. A leader that has
-	// gone in silence would hold a statement for its whole time.
+	// gone in silence would hold a statement for its whole time. So long the pool may always ask an idle connection
+	// whether it works.
 	silentFor = time.Second
 	// When the leader was only slow, it is asked again after twice silentFor, and so on, at most slowest times: each
 	// question takes a new connection, and an overloaded server shall not be asked for more and more. After calmFor it
@@ -199,11 +200,27 @@ func (s *Server) watch(ctx context.Context, conn *pgx.Conn) (answered func(error
 	}
 }
 
+// lenient ends as its context does, but tells of no deadline before this moment. The pool lets its ping of an idle
+// connection go on when the context ends, but ends it at the deadline, which closes the connection: whoever has little
+// time would close one that works.
+type lenient struct {
+	context.Context
+	until time.Time
+}
+
+func (l lenient) Deadline() (deadline time.Time, bounded bool) {
+	deadline, bounded = l.Context.Deadline()
+	if bounded && deadline.Before(l.until) {
+		deadline = l.until
+	}
+	return deadline, bounded
+}
+
 // borrow takes a connection of the pool. The pool asks an idle one whether it works, and without PingTimeout it waits
 // for a silent one as long as TCP does. So whoever waits although there was an idle one takes another.
 func (s *Server) borrow(ctx context.Context) (conn *pgx.Conn, give func(), err error) {
 	for limit := protocol.Patience; s.pool.Stat().IdleConns() > 0; {
-		asking, cancel := context.WithTimeout(ctx, limit)
+		asking, cancel := context.WithTimeout(lenient{ctx, time.Now().Add(silentFor)}, limit)
 		over := s.suspect(0, cancel)
 		conn, give, err = borrow(asking, s.pool)
 		left := over()

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -245,5 +246,92 @@ func TestASilentConnectionThatOnlyListensIsLeftWithOthers(t *testing.T) {
 	}
 	if _, _, err := listens.Next(ctx); err == nil || errors.Is(err, listener.ErrQuiet) {
 		t.Errorf("%v, want that it is lost", err)
+	}
+}
+
+// held is a connection that hears nothing until it is let go.
+type held struct {
+	net.Conn
+	holds *atomic.Bool
+	letGo <-chan struct{}
+}
+
+func (h held) Read(b []byte) (int, error) {
+	if h.holds.Load() {
+		<-h.letGo
+	}
+	return h.Conn.Read(b)
+}
+
+// leaves is called when somebody leaves the pool without a connection.
+type leaves func()
+
+func (leaves) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (leaves) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (leaves) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
+	return ctx
+}
+
+func (l leaves) TraceAcquireEnd(_ context.Context, _ *pgxpool.Pool, end pgxpool.TraceAcquireEndData) {
+	if end.Err != nil {
+		l()
+	}
+}
+
+// The pool asks an idle connection whether it works, and the answer comes after its caller has left: the pool keeps the
+// connection.
+func TestWhoHasLittleTimeClosesNoConnectionOfThePool(t *testing.T) {
+	t.Parallel()
+	for who, ask := range map[string]func(*Server, context.Context) error{
+		"a release, which takes another": func(s *Server, ctx context.Context) error {
+			_, err := s.Release(ctx, protocol.Claim{Name: "report", Token: 1, GrantID: uuid.New()}, false)
+			return err
+		},
+		"a call whose context ends": func(s *Server, ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			if err := s.Query(ctx, protocol.Step{SQL: "select 1"}); !errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("%v, want the end of the context", err)
+			}
+			return nil
+		},
+	} {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			var holds, dialled atomic.Bool
+			answers := make(chan struct{})
+			letGo := sync.OnceFunc(func() { close(answers) })
+			pool := pgtest.Database(t).Pool(t, func(c *pgxpool.Config) {
+				c.MaxConns = 2
+				c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return holds.Load() }
+				c.ConnConfig.Tracer = leaves(letGo)
+				c.ConnConfig.DialFunc = func(ctx context.Context, network, to string) (net.Conn, error) {
+					conn, err := new(net.Dialer).DialContext(ctx, network, to)
+					if err != nil || dialled.Swap(true) {
+						return conn, err
+					}
+					return held{conn, &holds, answers}, nil
+				}
+			})
+			t.Cleanup(letGo)
+			s := New(pool, "pglock", nil, errors.New("closed"))
+			t.Cleanup(s.Close)
+			if err := pool.Ping(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			holds.Store(true)
+			if err := ask(s, t.Context()); err != nil {
+				t.Error(err)
+			}
+			pgtest.Eventually(t, "the pool has its answer", func() bool { return pool.Stat().AcquiredConns() == 0 })
+			if now := pool.Stat(); now.TotalConns() != 1 || now.NewConnsCount() != 1 {
+				t.Errorf("the pool has %d connections and has opened %d, want the first", now.TotalConns(),
+					now.NewConnsCount())
+			}
+		})
 	}
 }
