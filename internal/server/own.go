@@ -212,7 +212,11 @@ func (s *Server) connect(ctx context.Context, prepare func(*pgx.ConnConfig)) (*p
 	if prepareConn != nil {
 		if ok, err := prepareConn(ctx, conn); err != nil || !ok {
 			_ = conn.Close(ctx)
-			return nil, fmt.Errorf("%s refused a connection of the client: %w", hook, errors.Join(err, ctx.Err()))
+			refused := fmt.Errorf("the pool's %s refused a connection of the client", hook)
+			if err = errors.Join(err, ctx.Err()); err != nil {
+				refused = fmt.Errorf("%w: %w", refused, err)
+			}
+			return nil, refused
 		}
 	}
 	return conn, nil

@@ -1,12 +1,15 @@
 package server
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -104,6 +107,32 @@ func TestALostConnectionIsTold(t *testing.T) {
 		pgtest.Eventually(t, "a sign of life", func() bool { return sign() == nil })
 		if what := <-told; what != "reconnected" {
 			t.Fatalf("told that it was %s, want reconnected", what)
+		}
+	}
+}
+
+// A hook of the pool may refuse a connection without an error.
+func TestAHookThatRefusesAConnectionIsNamed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	cause := errors.New("a bad day")
+	for want, change := range map[string]func(*pgxpool.Config){
+		"the pool's PrepareConn refused a connection of the client": func(c *pgxpool.Config) {
+			c.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) { return false, nil }
+		},
+		"the pool's PrepareConn refused a connection of the client: a bad day": func(c *pgxpool.Config) {
+			c.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) { return false, cause }
+		},
+		"the pool's BeforeAcquire refused a connection of the client": func(c *pgxpool.Config) {
+			//lint:ignore SA1019 the pool still runs it
+			c.BeforeAcquire = func(context.Context, *pgx.Conn) bool { return false }
+		},
+	} {
+		s := New(db.Pool(t, change), "pglock", nil, errors.New("closed"))
+		t.Cleanup(s.Close)
+		_, err := s.Connect(t.Context(), nil)
+		if err == nil || err.Error() != want || errors.Is(err, cause) != strings.HasSuffix(want, cause.Error()) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }
