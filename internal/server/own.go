@@ -22,6 +22,9 @@ import (
 // goodbye limits the polite end of a connection that is no longer needed. It is closed in any case.
 const goodbye = 100 * time.Millisecond
 
+// claimsFor is how long the answer to a look waits to mark the connection that listens. A later look marks it.
+const claimsFor = 50 * time.Millisecond
+
 // newLender makes what lends a connection to those who keep leases or give them back: the client's own, outside the
 // pool, or another that the process can get.
 func newLender(s *Server) *lending.Lender[*pgx.Conn] {
@@ -243,7 +246,9 @@ func (s *Server) Look(
 	sightings := make(map[int64]protocol.Sighting)
 	err := s.beat(ctx, within, order, who, s.Queries.Look(who, nested, sightings))
 	if h := s.listening.Load(); err == nil && h != nil && !s.wasTold(h.ears) {
-		if loan, err := s.lender.Claim(ctx, h.conn); err == nil {
+		brief, cancel := context.WithTimeout(ctx, claimsFor)
+		loan, err := s.lender.Claim(brief, h.conn)
+		if cancel(); err == nil {
 			s.mark(ctx, who, h.conn)
 			loan.Give()
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -134,5 +135,52 @@ func TestAHookThatRefusesAConnectionIsNamed(t *testing.T) {
 		if err == nil || err.Error() != want || errors.Is(err, cause) != strings.HasSuffix(want, cause.Error()) {
 			t.Errorf("%v, want %s", err, want)
 		}
+	}
+}
+
+// A statement may hang on the connection that listens: a look returns what it has seen. A later one marks the
+// connection.
+func TestALookDoesNotWaitForTheConnectionThatListens(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := db.Conn(t)
+	s := New(db.Pool(t), "pglock", nil, errors.New("closed"))
+	defer s.Close()
+	who := protocol.Session{Key: uuid.New(), Holder: "holder", TTL: time.Minute}
+	contended(t, s, "report")
+	waiting, err := s.Acquire(t.Context(), protocol.Request{
+		RequestID: protocol.RequestID{Name: "report", GrantID: uuid.New()}, Owner: uuid.New(), Holder: "holder",
+		TTL: time.Minute, Mode: "exclusive", Wait: true, Session: who})
+	if err != nil || waiting.Ticket == 0 {
+		t.Fatalf("%+v, %v", waiting, err)
+	}
+	listens, err := s.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listens.Close(true)
+	own := listens.(*hearing).conn
+	hangs, err := s.lender.Claim(t.Context(), own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	give := sync.OnceFunc(hangs.Give)
+	defer give()
+	sees := func() {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), protocol.Patience)
+		defer cancel()
+		sightings, err := s.Look(ctx, protocol.Patience, who, nil)
+		if _, seen := sightings[waiting.Ticket]; err != nil || !seen || ctx.Err() != nil {
+			t.Errorf("%v, %v; the context %v", sightings, err, ctx.Err())
+		}
+	}
+	sees()
+	give()
+	sees()
+	var marked bool
+	if err := look.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pglock.sessions WHERE pid = $1)",
+		own.PgConn().PID()).Scan(&marked); err != nil || !marked {
+		t.Errorf("the connection that listens is marked: %v, %v", marked, err)
 	}
 }
