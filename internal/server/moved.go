@@ -17,8 +17,8 @@ import (
 
 const (
 	// silentFor is how long an answer is waited for before the client asks the leader what it has. A leader that has
-	// gone in silence would hold a statement for its whole time. So long the pool may always ask an idle connection
-	// whether it works.
+	// gone in silence would hold a statement for its whole time. So long the pool may ask an idle connection
+	// whether it works, also when nobody waits for that any more.
 	silentFor = time.Second
 	// When the leader was only slow, it is asked again after twice silentFor, and so on, at most slowest times: each
 	// question takes a new connection, and an overloaded server shall not be asked for more and more. After calmFor it
