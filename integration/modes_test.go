@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -73,6 +74,63 @@ func TestSharedLockDoesNotStarveAWaitingWriter(t *testing.T) {
 	}
 	if len(slots) != 3 {
 		t.Errorf("slots %v, want three different ones", slots)
+	}
+}
+
+// Whoever fits beside all holders is refused because of who waits before it, or above, and hears of that one: from a try,
+// and from a wait that ends.
+func TestTheErrorOfAReaderNamesTheWriterBeforeIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	var waiting waits
+	c := newClient(t, db.Pool(t), pglock.WithObserver(&waiting))
+	calls := int64(0)
+	awaitWait := func() { // then the client knows that it waits, and for whom
+		t.Helper()
+		calls++
+		pgtest.Eventually(t, "the call waits", func() bool { return waiting.Load() == calls })
+	}
+	hold := func(name string, opts ...pglock.AcquireOption) {
+		mustTry(t, c, name, append(opts, pglock.WithHolder("in nobody's way"))...)
+	}
+	hold("x", pglock.WithShared())
+	hold("limited", pglock.WithLimit(2))
+	hold("tree/leaf", pglock.WithShared())
+	got := make(chan fetched, 3)
+	for name, opts := range map[string][]pglock.AcquireOption{
+		"x": nil, "limited": nil, "tree": {pglock.WithSubtree()},
+	} {
+		acquireInBackground(t.Context(), c, 0, name, got, append(opts, pglock.WithHolder("first"))...)
+		awaitWait()
+	}
+	for _, wanted := range []struct {
+		name, by, text string
+		mode           pglock.AcquireOption
+	}{
+		{"x", "", `pglock: lock "x" is not free: "first" waits for it, and goes first`, pglock.WithShared()},
+		{"limited", "", `pglock: lock "limited" is not free: "first" waits for it, and goes first`, pglock.WithLimit(2)},
+		{"tree/leaf", "tree", `pglock: lock "tree/leaf" is not free: "first" waits for "tree", above it`,
+			pglock.WithShared()},
+	} {
+		_, try := c.TryAcquire(t.Context(), wanted.name, wanted.mode)
+		ctx, cancel := context.WithCancel(t.Context())
+		acquireInBackground(ctx, c, 1, wanted.name, got, wanted.mode)
+		awaitWait()
+		cancel()
+		for how, err := range map[string]error{"a try": try, "a wait": await(t, got).err} {
+			var held *pglock.HeldError
+			if !errors.As(err, &held) || held.Holder != "first" || held.Token != 0 || held.By != wanted.by ||
+				!held.ExpiresAt.IsZero() || !strings.Contains(held.Error(), wanted.text) {
+				t.Errorf("%s: %v, %+v; want %s", how, err, held, wanted.text)
+			}
+		}
+		awaitQueue(t, look, wanted.name, map[bool]int{true: 1, false: 0}[wanted.by == ""])
+	}
+	var held *pglock.HeldError
+	if _, err := c.TryAcquire(t.Context(), "x"); !errors.As(err, &held) || held.Holder != "in nobody's way" ||
+		held.Token == 0 {
+		t.Errorf("a writer: %v, want the reader that is in its way", err)
 	}
 }
 

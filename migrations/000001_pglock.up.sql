@@ -1476,7 +1476,8 @@ BEGIN
 END $$;
 
 -- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last, and where a
--- subtree is in the way or below it somebody's lease, by names that lock. The place
+-- subtree is in the way or below it somebody's lease, by names that lock. If the request fits beside all holders, as a
+-- reader beside readers, the next in the queue is in its way: holder names that one, without a token. The place
 -- counts dead tickets. Where the lock is free, the first is who has none but dead ones before it: nobody else will ask.
 -- Whoever waits around a subtree is told of grants and ends alone: told of refusals, they would ask and tell for ever.
 CREATE FUNCTION refusal(
@@ -1491,15 +1492,23 @@ DECLARE
   free   timestamptz := p_head.expires_at;
   other  text;
   left_  bigint;
+  fits   boolean;                                        -- beside those who hold this very lock
+  nxt    waiters;
 BEGIN
   IF NOT is_running(p_head.expires_at, p_head.ended_at) THEN                            -- else it is exclusive
     w.ticket := coalesce(p_ticket, 0);
-    SELECT l.token, l.holder, l.expires_at INTO token, holder, until FROM locks l
-      WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
+    SELECT l.token, l.holder, l.expires_at, l.mode = w.mode AND l.mode <> 'exclusive'
+        AND (pg_catalog.count(*) OVER () < w.capacity) IS NOT FALSE INTO token, holder, until, fits
+      FROM locks l WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
     free := free_at(w);
-    IF until IS NULL AND free IS NOT NULL THEN                                          -- another lock is in the way
+    IF (until IS NULL OR fits) AND free IS NOT NULL THEN                                -- another lock is in the way
       SELECT o.token, o.holder, CASE WHEN NOT o.queued THEN o.until END, o.name
         INTO token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC, o.name LIMIT 1;
+    ELSIF fits THEN
+      nxt := next_waiter(w.name, p_head.served);
+      IF nxt.grant_id <> w.grant_id THEN
+        token := NULL; holder := nxt.holder; until := NULL;
+      END IF;
     END IF;
   END IF;
   left_ := microseconds_until(free);
@@ -2394,7 +2403,7 @@ AS $$
 DECLARE
   head locks;
   g    grants;
-  t    bigint;
+  w    waiters;                                          -- the last of them that had a ticket
   r    record;
   mine boolean := false;                                 -- a grant had come
 BEGIN
@@ -2407,10 +2416,10 @@ BEGIN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   FOR i IN 1..pg_catalog.cardinality(p_grant_ids) LOOP
-    DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.ticket INTO t;
+    DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO w;
     places[i] := CASE WHEN FOUND THEN (
       SELECT pg_catalog.count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket > coalesce(head.served, 0)
-        AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead) END;
+        AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead) END;
   END LOOP;
   IF NOT p_spend THEN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
@@ -2426,8 +2435,11 @@ BEGIN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot = 0);
     g := serve(head, NULL, NULL, p_session_id, NULL);
   END IF;
-  SELECT l.token, l.holder, l.expires_at INTO r
-    FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
+  SELECT h.token, h.holder, h.expires_at INTO r FROM (   -- those in whose company a request fits are not in its way
+    SELECT l.token, l.holder, l.expires_at, l.mode = w.mode AND l.mode <> 'exclusive'
+      AND (pg_catalog.count(*) OVER () < w.capacity) IS NOT FALSE AS fits
+    FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)) h
+    WHERE h.fits IS NOT TRUE ORDER BY h.expires_at DESC LIMIT 1;
   token := r.token;
   more := json_strip_nulls(pg_catalog.json_build_object('holder', r.holder, 'expires_at', json_time(r.expires_at),
     'handed', handed_by(g), 'watched', nullif((       -- of a held lock it concerns those above and below a subtree

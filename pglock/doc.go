@@ -91,7 +91,8 @@
 //
 // A call whose context ends leaves the queue. If it was granted the lock at that moment, the grant goes to the next
 // waiter. The error matches the context's error and ErrHeld, with the lock's holder and the place in the queue.
-// HeldError.Holder is "" if nobody holds the lock and it is still not free: a waiter is next, or a transaction has
+// If the request fits beside all holders, as a reader beside readers, HeldError.Holder is the waiter that goes first,
+// with token 0. It is "" if nobody holds the lock and it is still not free: a waiter is next, or a transaction has
 // locked the lock's row, such as a COMMIT of the last holder.
 //
 // # Modes

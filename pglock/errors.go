@@ -53,7 +53,7 @@ type HeldError struct {
 	// other locks take so long that nobody knows yet what a subtree would cover
 	Holder    string
 	By        string    // the lock that Holder holds, if another is in the way: above, or below a subtree (WithSubtree)
-	Token     Token     // of the holder's lease; 0 if Holder is ""
+	Token     Token     // of the holder's lease; 0 if Holder is "", or only waits for the lock, and goes first
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero if unknown
 	Grace     bool      // until ExpiresAt a holder whose grant a failover has lost may believe in it (WithGrace)
 	Place     int       // in the queue, as last known, counted up to 100: 1 is next; 0 when not queued
@@ -73,8 +73,11 @@ func (e *HeldError) Error() string {
 			"locked its row, or (for a subtree) is granting another lock", e.Lock)
 	}
 	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Lock, e.Holder, e.Token)
-	if e.By != "" {
+	switch {
+	case e.By != "":
 		s = e.other()
+	case e.Token == 0:
+		s = fmt.Sprintf("pglock: lock %q is not free: %q waits for it, and goes first", e.Lock, e.Holder)
 	}
 	if !e.ExpiresAt.IsZero() {
 		s += " until " + e.ExpiresAt.Format(time.RFC3339Nano)

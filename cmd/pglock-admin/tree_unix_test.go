@@ -76,3 +76,15 @@ func TestRunTakesASubtree(t *testing.T) {
 	below.ends(t, run.ExitHeld, "lock tenants/7/import is not free: tenants/7 is in the way")
 	running(t, db.URL(), line("tenants/8/import --try", sh("exit 0"))...).ends(t, 0)
 }
+
+func TestRunNamesTheWaiterThatGoesFirst(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "a reader", "a", pglock.WithShared())
+	running(t, db.URL(), line("a --wait 10m --holder writer", sh("exit 0"))...)
+	pgtest.Eventually(t, "the writer waits", func() bool {
+		return ask[int](t, db, `SELECT count(*) FROM pglock.waiters`) == 1
+	})
+	p := running(t, db.URL(), line("a --shared --try", sh("echo never"))...)
+	p.ends(t, run.ExitHeld, "lock a is not free: writer waits for it, and goes first", "pglock-admin why a tells more")
+}

@@ -193,7 +193,8 @@ BEGIN
 END $$;
 
 -- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last, and where a
--- subtree is in the way or below it somebody's lease, by names that lock. The place
+-- subtree is in the way or below it somebody's lease, by names that lock. If the request fits beside all holders, as a
+-- reader beside readers, the next in the queue is in its way: holder names that one, without a token. The place
 -- counts dead tickets. Where the lock is free, the first is who has none but dead ones before it: nobody else will ask.
 -- Whoever waits around a subtree is told of grants and ends alone: told of refusals, they would ask and tell for ever.
 CREATE FUNCTION refusal(
@@ -208,15 +209,23 @@ DECLARE
   free   timestamptz := p_head.expires_at;
   other  text;
   left_  bigint;
+  fits   boolean;                                        -- beside those who hold this very lock
+  nxt    waiters;
 BEGIN
   IF NOT is_running(p_head.expires_at, p_head.ended_at) THEN                            -- else it is exclusive
     w.ticket := coalesce(p_ticket, 0);
-    SELECT l.token, l.holder, l.expires_at INTO token, holder, until FROM locks l
-      WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
+    SELECT l.token, l.holder, l.expires_at, l.mode = w.mode AND l.mode <> 'exclusive'
+        AND (count(*) OVER () < w.capacity) IS NOT FALSE INTO token, holder, until, fits
+      FROM locks l WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
     free := free_at(w);
-    IF until IS NULL AND free IS NOT NULL THEN                                          -- another lock is in the way
+    IF (until IS NULL OR fits) AND free IS NOT NULL THEN                                -- another lock is in the way
       SELECT o.token, o.holder, CASE WHEN NOT o.queued THEN o.until END, o.name
         INTO token, holder, until, other FROM obstacles(w) o ORDER BY o.queued, o.until DESC, o.name LIMIT 1;
+    ELSIF fits THEN
+      nxt := next_waiter(w.name, p_head.served);
+      IF nxt.grant_id <> w.grant_id THEN
+        token := NULL; holder := nxt.holder; until := NULL;
+      END IF;
     END IF;
   END IF;
   left_ := microseconds_until(free);

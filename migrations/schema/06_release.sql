@@ -284,7 +284,7 @@ AS $$
 DECLARE
   head locks;
   g    grants;
-  t    bigint;
+  w    waiters;                                          -- the last of them that had a ticket
   r    record;
   mine boolean := false;                                 -- a grant had come
 BEGIN
@@ -297,10 +297,10 @@ BEGIN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   END IF;
   FOR i IN 1..cardinality(p_grant_ids) LOOP
-    DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.ticket INTO t;
+    DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.* INTO w;
     places[i] := CASE WHEN FOUND THEN (
       SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket > coalesce(head.served, 0)
-        AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead) END;
+        AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead) END;
   END LOOP;
   IF NOT p_spend THEN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
@@ -316,8 +316,11 @@ BEGIN
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot = 0);
     g := serve(head, NULL, NULL, p_session_id, NULL);
   END IF;
-  SELECT l.token, l.holder, l.expires_at INTO r
-    FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
+  SELECT h.token, h.holder, h.expires_at INTO r FROM (   -- those in whose company a request fits are not in its way
+    SELECT l.token, l.holder, l.expires_at, l.mode = w.mode AND l.mode <> 'exclusive'
+      AND (count(*) OVER () < w.capacity) IS NOT FALSE AS fits
+    FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)) h
+    WHERE h.fits IS NOT TRUE ORDER BY h.expires_at DESC LIMIT 1;
   token := r.token;
   more := json_strip_nulls(json_build_object('holder', r.holder, 'expires_at', json_time(r.expires_at),
     'handed', handed_by(g), 'watched', nullif((       -- of a held lock it concerns those above and below a subtree

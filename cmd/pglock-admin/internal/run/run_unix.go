@@ -203,6 +203,10 @@ func heldByOthers(o *cli.Options, e *errand, err error) error {
 		text = fmt.Sprintf("lock %s is not free: %s is in the way, which lies above or below and is of %s",
 			shown.Name(e.name), shown.Name(held.By), shown.Text(held.Holder))
 		tells = "why"
+	case held.Holder != "" && held.Token == 0:
+		text = fmt.Sprintf("lock %s is not free: %s waits for it, and goes first", shown.Name(e.name),
+			shown.Text(held.Holder))
+		tells = "why"
 	case held.Holder != "":
 		text += fmt.Sprintf(" by %s with token %d", shown.Text(held.Holder), int64(held.Token))
 	default:
