@@ -64,7 +64,7 @@ func TestWhoMayLookAndWhoMayBreak(t *testing.T) {
 		{"an operator", []dashboard.Option{host, breaks}, "X-Test-User: operator", 200, true},
 		{"an operator, read-only", []dashboard.Option{host}, "X-Test-User: operator", 200, false},
 		{"somebody without a name", []dashboard.Option{host, breaks}, "X-Test-User: nameless", 200, false},
-		{"a name that the audit cannot take", []dashboard.Option{host, breaks}, "X-Test-User: long", 401, false},
+		{"a name that the history cannot take", []dashboard.Option{host, breaks}, "X-Test-User: long", 401, false},
 	} {
 		t.Run(one.what, func(t *testing.T) {
 			s := startOver(t, over.db, over.pool, one.opts...)

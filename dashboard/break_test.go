@@ -30,7 +30,7 @@ type request struct {
 	Reason string `json:"reason"`
 }
 
-func TestABreakEndsTheLeaseAndTheAuditNamesWhoDidIt(t *testing.T) {
+func TestABreakEndsTheLeaseAndTheHistoryNamesWhoDidIt(t *testing.T) {
 	t.Parallel()
 	s := breaking(t)
 	lease := s.hold("app-1", hostile)

@@ -668,7 +668,7 @@ func TestBypassReachesRowsWithoutAKey(t *testing.T) {
 	}
 	if n := b.number(t,
 		`SELECT count(*) FROM pglock.list_history() WHERE kind = 'bypass' AND resource = 'public.t'`); n != 1 {
-		t.Error("the audit does not name the table")
+		t.Error("the history does not name the table")
 	}
 }
 

@@ -69,7 +69,7 @@ func TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue(t *testing.T) {
 		}
 	}
 	if n := one[int](t, look, `SELECT count(*) FROM pglock.events WHERE kind = 'takeover'`); n != 1 {
-		t.Errorf("%d takeovers in the audit, want 1", n)
+		t.Errorf("%d takeovers in the history, want 1", n)
 	}
 }
 

@@ -354,7 +354,7 @@ func TestGuardedWritesInAPreparedTransaction(t *testing.T) {
 }
 
 // A bypass says who, why, and to which tables, each once, and only what was committed.
-func TestABypassIsAuditedWithEveryTableThatItWroteTo(t *testing.T) {
+func TestABypassIsInTheHistoryWithEveryTableThatItWroteTo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	v := newVault(t, db, false)
@@ -372,11 +372,11 @@ func TestABypassIsAuditedWithEveryTableThatItWroteTo(t *testing.T) {
 		one[string](t, p, `SELECT session_user::text`), v.schema)
 	if got := one[string](t, p,
 		`SELECT concat_ws('|', kind, actor, db_user, reason, resource) FROM pglock.list_history() WHERE kind = 'bypass'`); got != want {
-		t.Errorf("the audit has %q, want %q", got, want)
+		t.Errorf("the history has %q, want %q", got, want)
 	}
 	p.exec(t, `BEGIN; SELECT pglock.bypass_guards('nothing', 'bob'); TRUNCATE p; ROLLBACK`)
 	if n := one[int](t, p, `SELECT count(*) FROM pglock.list_history() WHERE kind = 'bypass'`); n != 1 {
-		t.Errorf("%d bypasses in the audit, want the one that was committed", n)
+		t.Errorf("%d bypasses in the history, want the one that was committed", n)
 	}
 }
 

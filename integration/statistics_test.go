@@ -180,7 +180,7 @@ func readings(t *testing.T, look, p *peer) []reading {
 		{"whom a lock holds up", `SELECT pglock.list_waits('waited for', 10)`, 60},
 		{"what is in the way of a waiter", `SELECT pglock.list_obstacles('dominant')`, 20},
 		{"whose way a lock is in", `SELECT pglock.list_obstructed('dominant')`, 10},
-		{"a page of the audit", `SELECT pglock.list_history('', 10)`, 20},
+		{"a page of the history", `SELECT pglock.list_history('', 10)`, 20},
 		{"a page of tenures", `SELECT pglock.replay_history('', 10, 'dominant', 100)`, 60},
 		{"those of one lock", `SELECT pglock.replay_history('dominant', 10, '', 100)`, 30},
 		{"tickets that nobody waits for", `SELECT pglock.own_tickets('` + p.key.String() + `', ARRAY[1, 2, 3])`, 20},

@@ -209,7 +209,7 @@ func TestI1_AllWaysLeaveWhatIsHeldAlone(t *testing.T) {
 				t.Errorf("I1: %s: %+v, %v", name, g, err)
 			}
 		}
-		// One that ran out is taken over with a note in the audit.
+		// One that ran out is taken over with a note in the history.
 		name := way + " of what ran out"
 		old := p.mustAcquire(t, name, time.Minute)
 		endNow(t, p, name)
@@ -218,7 +218,7 @@ func TestI1_AllWaysLeaveWhatIsHeldAlone(t *testing.T) {
 			`SELECT count(*) FROM pglock.events WHERE kind = 'takeover' AND lock_name = $1 AND token = $2`, name,
 			old.token)
 		if err != nil || !g.granted || noted != 1 {
-			t.Errorf("%s: %+v, %v; %d takeovers in the audit", name, g, err, noted)
+			t.Errorf("%s: %+v, %v; %d takeovers in the history", name, g, err, noted)
 		}
 	}
 	// Readers are granted beside readers, on a lock that was released too.

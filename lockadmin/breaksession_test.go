@@ -70,11 +70,11 @@ func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
 	}); len(left) != 1 {
 		t.Errorf("sessions left: %q", left)
 	}
-	audit := texts(t, admin.History(t.Context(), lockadmin.HistoryQuery{}), func(e lockadmin.HistoryEntry) string {
+	history := texts(t, admin.History(t.Context(), lockadmin.HistoryQuery{}), func(e lockadmin.HistoryEntry) string {
 		return fmt.Sprint(e.Lock, " ", e.Kind, " ", e.Actor, " ", e.Reason)
 	})
-	if len(audit) != 3 || audit[0] != "readers break ada its host is gone" {
-		t.Errorf("the audit has %q", audit)
+	if len(history) != 3 || history[0] != "readers break ada its host is gone" {
+		t.Errorf("the history has %q", history)
 	}
 	if _, err := admin.BreakSession(t.Context(), id, "once more"); !errors.Is(err, lockadmin.ErrNotHeld) {
 		t.Errorf("%v, want ErrNotHeld", err)

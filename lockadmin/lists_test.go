@@ -37,7 +37,7 @@ func texts[T any](t *testing.T, list iter.Seq2[T, error], text func(T) string) [
 	return words
 }
 
-// crowded is a database with locks of all modes, queues, fences and an audit.
+// crowded is a database with locks of all modes, queues, fences and a history.
 func crowded(t *testing.T) *lockadmin.Admin {
 	t.Helper()
 	db := pgtest.Database(t)

@@ -83,7 +83,7 @@ func TestOnlyOperatorsBypassGuards(t *testing.T) {
 	if err := conn.QueryRow(t.Context(), "SELECT string_agg(concat_ws('|', actor, db_user LIKE 'pglock_test_%', "+
 		"reason, resource), ' ') FROM pglock.events WHERE kind = 'bypass'").Scan(&events); err != nil ||
 		events != "alice|t|because|"+o.table() {
-		t.Errorf("the audit has %q, %v", events, err)
+		t.Errorf("the history has %q, %v", events, err)
 	}
 }
 
@@ -206,10 +206,10 @@ func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
 	if err := fencedstore.UnguardTable(t.Context(), o.pool, o.table()); err != nil {
 		t.Error(err)
 	}
-	var events int // the audit has only what the server itself did
+	var events int // the history has only what the server itself did
 	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.events").Scan(&events); err != nil ||
 		events != 0 {
-		t.Errorf("the audit has %d events, %v", events, err)
+		t.Errorf("the history has %d events, %v", events, err)
 	}
 }
 

@@ -256,7 +256,7 @@ func TestI5_NobodySpeaksForTheSessionOfAnother(t *testing.T) {
 	}
 }
 
-func TestOperatorBreaksAndReadsTheAudit(t *testing.T) {
+func TestOperatorBreaksAndReadsTheHistory(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	c := startClient(t, db.Pool(t, login(t, db, "pglock_admin")))

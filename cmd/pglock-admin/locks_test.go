@@ -107,7 +107,7 @@ func fencedWrite(tb testing.TB, db *pgtest.DB, lease *pglock.Lease, write func(p
 	return tx.Commit(tb.Context())
 }
 
-func TestBreakFencesTheOldHolderAndIsAudited(t *testing.T) {
+func TestBreakFencesTheOldHolderAndIsInTheHistory(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	lease := hold(t, db, "stuck-worker", "jobs/a")
