@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -120,6 +121,45 @@ func TestConfigurationHasTheLimitsOfTheCode(t *testing.T) {
 		t.Error("no limit of metadata is in the schema")
 	} else if _, err := fmt.Sscan(most[1], &bytes); err != nil || !strings.Contains(page, count(bytes)+" bytes") {
 		t.Errorf("docs/configuration.md does not say that the schema takes %s bytes of metadata", most[1])
+	}
+}
+
+// CONTRIBUTING.md names what imports from internal/dev besides tests, and nothing else.
+func TestOnlyWhatIsNamedImportsFromInternalDev(t *testing.T) {
+	t.Parallel()
+	rule := regexp.MustCompile("(?s)\n- Only tests import from `internal/dev`(.*?)[.]\n").FindStringSubmatch(
+		read(t, "CONTRIBUTING.md"))
+	if rule == nil {
+		t.Fatal("CONTRIBUTING.md does not have the rule")
+	}
+	imports := make(map[string]bool) // by what is named
+	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(rule[1], -1) {
+		imports[m[1]] = false
+	}
+	err := fs.WalkDir(os.DirFS(root), ".", func(file string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") ||
+			strings.HasPrefix(file, "internal/dev/") ||
+			!strings.Contains(read(t, file), `"github.com/pglock-dev/pglock/internal/dev/`) {
+			return err
+		}
+		known := false
+		for named := range imports {
+			if strings.HasPrefix(file, named+"/") {
+				imports[named], known = true, true
+			}
+		}
+		if !known {
+			t.Errorf("%s imports from internal/dev, and CONTRIBUTING.md does not name it", file)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for named, does := range imports {
+		if !does {
+			t.Errorf("CONTRIBUTING.md says that %s imports from internal/dev", named)
+		}
 	}
 }
 
