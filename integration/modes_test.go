@@ -77,8 +77,8 @@ func TestSharedLockDoesNotStarveAWaitingWriter(t *testing.T) {
 	}
 }
 
-// Whoever fits beside all holders is refused because of who waits before it, or above, and hears of that one: from a try,
-// and from a wait that ends.
+// Whoever fits beside all holders is refused because of who waits before it, or above, and hears of that one: from a
+// try, and from a wait that ends.
 func TestTheErrorOfAReaderNamesTheWriterBeforeIt(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

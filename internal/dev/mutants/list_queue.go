@@ -576,7 +576,8 @@ var ofTheQueue = []mutant{
 			"AND q.ticket < enqueue.ticket) ahead;"},
 	}, integration, "^TestTheWorkGrows"},
 	{"the place of each that leaves is counted to the end of the queue", []edit{
-		{schema, "AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead) END;", "AND q.ticket < w.ticket) ahead) END;"},
+		{schema, "AND q.ticket < w.ticket ORDER BY q.ticket LIMIT 99) ahead) END;",
+			"AND q.ticket < w.ticket) ahead) END;"},
 	}, integration, "^TestTheWorkGrows"},
 }
 
