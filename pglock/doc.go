@@ -135,26 +135,16 @@
 //
 // # Failures
 //
-// What a caller sees; [docs/guarantees.md] also has what others see, and what becomes of the data.
+// [docs/guarantees.md] says of each failure what the holder sees, what others see, and what becomes of the data. In
+// short:
 //
-//   - A lease is lost if the process is paused past the TTL, renewals fail until the deadline, the server's clock jumps
-//     past the expiry, an operator breaks the lease, or a failover loses the grant. LostError has the Reason, and in
-//     Err the last failure.
-//   - The answer to an acquire is lost: the client asks again with the same grant ID, for 10 s or the TTL; then the
-//     call returns ErrOutcomeUnknown, and the client takes the request back in the background.
-//   - There is no server, or no connection to be had: Acquire, AcquireAll and Do tolerate this for 30 s; TryAcquire
-//     fails at once. A restarted server still has leases and tickets.
-//   - A connection hangs in silence: a statement has 10 s; then the call asks again, or fails. A call whose ctx ends
-//     returns at once, or after a quarter of a second for its place in the queue. What its statement still brings goes
-//     back.
-//   - The pool is exhausted: leases are kept and released, and waiting calls are granted their locks, over the client's
-//     own connection; other calls wait for the pool as long as their ctx allows.
-//   - Release cannot reach the server while ctx allows: its error says so, the client keeps trying, and at worst the
-//     lease runs out by itself. It also runs out if the server crashes just after a release, which does not wait for
-//     the disk.
-//   - The server is a standby: every call fails with ErrReadOnly. One that has its place in a queue first waits for a
-//     primary, for 30 s.
-//   - Watch ends with the error if the server refuses to show the lock, or the pool is closed.
+//   - After any ErrLost stop, and take the lock again to go on. LostError has the Reason, and in Err the last failure.
+//   - Acquire, AcquireAll and Do bear 30 s without a server, or without a connection to be had; TryAcquire fails at
+//     once. If an answer is lost, the client asks again with the same grant ID.
+//   - A call returns within a quarter of a second after the end of its ctx: give it a deadline.
+//   - After ErrOutcomeUnknown the client takes the request back in the background. It also goes on with a release that
+//     has not reached the server; at worst the lease runs out.
+//   - A full pool, a full server or a restart costs no lease, if the client gets a connection before the deadline.
 //
 // # What a client owns
 //
@@ -163,11 +153,8 @@
 // calls the observer, if there is one (WithObserver); one for each dial under way, for at most ten seconds, and one for
 // each server that it tries; and one for each statement of calls under way, of which up to twenty stay for the next.
 //
-// Connections outside the pool: one, for renewals and LISTEN, while the client waits, watches, or holds leases for
-// longer than ten seconds or a third of their TTL. It is made as the pool makes its own, and closed after 30 s without
-// use, or after a minute at the latest where leases come and go. With WithListenConfig a second connection listens
-// instead. For a moment there may be a few more. [docs/connections.md] says when, what the client does without a free
-// connection, and how it works behind a pooler.
+// Connections: one outside the pool, while the client waits, watches, or holds leases for longer than some seconds;
+// with WithListenConfig a second one. For a moment there may be a few more: [docs/connections.md].
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, and
 // ends all goroutines and connections before it returns. Writes of package fencedstore are not among those calls: their
