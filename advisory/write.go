@@ -141,7 +141,8 @@ func (w Writer) write(
 // advisory lock. If not, it returns ErrLost (LostError): then roll back. Call it as the last statement before COMMIT,
 // or at the end of the function that you give to fencedstore.Store.Write. Guard does not keep the lock: if the session
 // of the advisory lock ends between Guard and the end of COMMIT, an old program may get the lock before the commit is
-// done. Write has no such gap. Guard passes no fence.
+// done. Write has no such gap. Guard only asks: it passes no fence, and so has no fencedstore.Guarded. In a transaction
+// of your own, pass the fence with fencedstore.Guard(ctx, tx, held.Lease()) first.
 func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
 	if refuse.IsNil(tx) {
 		return refuse.Nil("tx", "be a pgx.Tx")

@@ -48,8 +48,8 @@ func (e *StaleTokenError) Is(target error) bool { return target == ErrStaleToken
 
 // OutcomeUnknownError says that the connection ended at COMMIT and the server did not say in time what became of the
 // transaction, or that the server committed without waiting for its standby. It is a pglock.ErrOutcomeUnknown. Ask
-// again with Store.Outcome. Of Once it may also say that the key is done, and that nobody has confirmed that this
-// lasts: then call Once again, because Outcome knows only of this call's own transaction, which was rolled back.
+// again with Store.Outcome. From Once it may also mean that the key is done, but not yet confirmed by disk or standby.
+// Then call Once again: Outcome knows only this call's transaction, which was rolled back.
 type OutcomeUnknownError struct {
 	Receipt Receipt
 	Err     error

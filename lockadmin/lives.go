@@ -20,7 +20,7 @@ const (
 	LifeAlive  Life = "alive"  // it gave a sign within 15 s
 	LifeSilent Life = "silent" // it gave none; its connection is open, or cannot be seen
 	LifeDead   Life = "dead"   // it gave none, and its connection has ended
-	// nobody can tell yet: its lease is new, or its connection has just ended; on a standby: no sign
+	// too early to tell: a new lease, or a connection that has just ended; on a standby, no sign has arrived
 	LifeUnknown Life = "unknown"
 	LifeIdle    Life = "idle" // it holds nothing and waits for nothing, so it need give no sign
 )

@@ -17,9 +17,9 @@ type Summary struct {
 	Lock     string    `json:"lock"` // "" for all locks, while somebody has locked a whole table of pglock
 	Severity Severity  `json:"severity"`
 	Kind     string    `json:"kind"`
-	Text     string    `json:"text"`            // what is so, in some words
+	Text     string    `json:"text"`            // the verdict in a few words
 	Who      string    `json:"who,omitempty"`   // who is the cause: a label, or a process of the server
-	Since    time.Time `json:"since,omitzero"`  // since when it is so
+	Since    time.Time `json:"since,omitzero"`  // when that began
 	Waiting  int       `json:"waiting"`         // how many wait for the lock
 	Next     Step      `json:"next,omitzero"`   // the first thing to do, if a command does it from anywhere
 	Hidden   bool      `json:"hidden,omitzero"` // nobody has looked: there were too many that may not be well
@@ -48,17 +48,17 @@ var neededByAll = []string{"locks", "sessions", "waiters", "fences"}
 
 // Overview finds the locks that are not well, and says of each what Explain says first: those of SeverityNote and
 // graver. limit is how many it has at most, from 1 to 1,000; an overview that is cheap enough to be asked for every
-// second has some twenty. It looks closely at three times as many and twenty, those first that are the likeliest.
+// second has some twenty. It looks closely at up to 3*limit+20 locks, the most suspicious first.
 //
-// Of locks with up to a thousand rows, where a lock has one and one more for each holder of a shared or limited lease,
-// it finds all. Of more it finds, without reading them: those that somebody waits for; those of holders that give no
-// sign of life, when they have given one before (which a client does within ten seconds, if its leases are longer
-// than half a minute); those of which an open transaction keeps the row or a fence; those with a broken guard; and
-// those that were broken, or lost for the third time within an hour, in the last ten minutes, if the last thousand
-// entries of the history tell it. So there it does not find a holder that nobody waits for and that has died within
-// ten seconds of its grant, or whose lease ends within half a minute. It looks at 20,000 tickets, 1,000 queues, 1,000
-// locks of clients and 20,000 rows of each kind; Partly says that there was more of the former. Held and Known count
-// to 1,000.
+// If the locks have up to a thousand rows, it finds all that are not well; a lock has one row, and one more for each
+// holder of a shared or limited lease. With more rows it does not read them all. It then finds locks that somebody
+// waits for; those of holders that gave signs of life and give none now (a client gives the first within ten seconds,
+// if its leases are longer than half a minute); those of which an open transaction keeps the row or a fence; those with
+// a broken guard; and those that were broken in the last ten minutes, or lost for the third time within an hour, if the
+// last thousand entries of the history tell it. So there it misses a holder that nobody waits for, if that has died
+// within ten seconds of its grant, or if its lease ends within half a minute. It looks at 20,000 tickets, 1,000 queues,
+// 1,000 locks of clients and 20,000 rows of each kind; Partly says that there were more of the first three.
+// Held and Known count to 1,000.
 //
 // Errors are those of Locks.
 func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {

@@ -166,8 +166,8 @@ const (
 )
 
 // LostError says which lease was lost and why. It is an ErrLost and nothing else: Err is there for people to read, and
-// errors.Is and errors.As do not look into it. That the last renewal timed out, or met a closed connection, says
-// nothing of the call that returns this error, and nothing of its context.
+// errors.Is and errors.As do not look into it. A timeout or a closed connection in Err concerns a renewal, not the call
+// that returns this error.
 type LostError struct {
 	Lock   string
 	Token  Token

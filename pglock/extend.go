@@ -36,8 +36,8 @@ func (h *hold) isDone() bool {
 // Call end when the work is over. The heartbeat then sends a renewal at once, which takes the lease back to its TTL;
 // end does not wait for it. If nobody calls end, the lease goes back when d has passed. A second call of end does
 // nothing. Of several extensions the longest counts. If the server says later that it has lost the extension, as after
-// a failover, the deadline comes sooner, and the heartbeat extends the lease again. A lease that is lost here meanwhile
-// is taken back on the server, when its grace is over.
+// a failover, the deadline comes sooner, and the heartbeat extends the lease again. If this process loses an extended
+// lease, the client ends it on the server once its grace is over.
 //
 // Choose d with care: a holder that dies meanwhile keeps the lock until d has passed. d is from MinTTL to MaxTTL, less
 // the grace of the lease.

@@ -81,12 +81,12 @@ const (
 	// package leader call Release when their function has returned. Fields of a lease; Reason, Late. ctx is Release's.
 	EventOutlived EventKind = "outlived"
 	// EventHandOver: the end of a lease or of a wait gave the lock to waiting calls. Fields: Lock, Count, Took.
-	// Took is from the request that ended the lease until the waiting clients were notified. Not included is the time
-	// in which the notification reaches them. ctx is that of the call that ended the lease, if there is one.
+	// Took is from the request that ended the lease until the waiting clients were notified. It excludes the
+	// notification's way to them. ctx is that of the call that ended the lease, if there is one.
 	EventHandOver EventKind = "hand over"
 
 	// EventWrite: package fencedstore has committed a transaction under the fence of the lease. A write under several
-	// fences has one event for each. Not of Guard and its relatives, where the application commits. Fields of a lease;
+	// fences has one event for each. Guard and GuardSQL send none: there the application commits. Fields of a lease;
 	// Resource, Took, Age. ctx is the write's, as in the next three.
 	EventWrite EventKind = "write"
 	// EventStale: a fence, or a Verifier of package fencedhttp, refused a token, because a greater one has written, or

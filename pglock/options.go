@@ -156,7 +156,7 @@ func WithMetadata(raw json.RawMessage) AcquireOption {
 	}
 }
 
-// WithNewOwner asks as other work than the context's: it waits for a lock that the context's owner holds, instead of
+// WithNewOwner treats the request as separate work: it waits for a lock that the context's owner holds, instead of
 // failing with ErrSelfDeadlock. It is for goroutines that each take locks of their own under one context, as under that
 // of Do or of a leader. Waits of this call are then not part of a circle with what the context's owner holds, so such a
 // deadlock is not found. The context of the lease, and of Do's fn, carries the new owner.
