@@ -583,6 +583,12 @@ var ofTheQueue = []mutant{
 
 // ofModes are the faults of readers, and of limits.
 var ofModes = []mutant{
+	{"modes: a refused reader hears of another reader, and not of the writer before it", []edit{
+		{schema, "ELSIF fits THEN", "ELSIF false THEN"},
+	}, integration, "^TestTheErrorOfAReader"},
+	{"modes: a reader that gives up hears of another reader", []edit{
+		{schema, "WHERE h.fits IS NOT TRUE ORDER BY", "ORDER BY"},
+	}, integration, "^TestTheErrorOfAReader"},
 	{"modes: readers overtake a waiting writer", []edit{
 		{
 			schema,
