@@ -61,6 +61,25 @@ func TestLifeFollowsFromSignsAndTheConnection(t *testing.T) {
 	}
 }
 
+// A short lease lacks a renewal long before the lists call its holder silent.
+func TestWhyCallsNobodyStoppedBeforeTheListsDo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
+	execute(t, conn, `SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'holder', '6 s')`)
+	for ago, want := range map[string]string{"4 s": "late", "16 s": "silent"} {
+		execute(t, conn, `UPDATE pglock.locks SET slowest = '2 s', acquired_at = clock_timestamp() - interval '1 min',
+			renewed_at = clock_timestamp() - $1::text::interval, expires_at = clock_timestamp() + interval '1 min'`, ago)
+		e, err := admin.Explain(t.Context(), "report")
+		if err != nil || len(e.Holders) != 1 || e.Verdicts[0].Kind != want {
+			t.Fatalf("%s without a renewal: %+v, %v; want %s", ago, e, err, want)
+		}
+		if silent := e.Holders[0].Life == lockadmin.LifeSilent; silent != (want == "silent") {
+			t.Errorf("%s without a renewal: the lists say %s, why %s", ago, e.Holders[0].Life, want)
+		}
+	}
+}
+
 // Only a look makes tickets count for longer.
 func TestASignOfLifeKeepsNoTicket(t *testing.T) {
 	t.Parallel()

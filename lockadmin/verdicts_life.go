@@ -97,10 +97,12 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		if p == none {
 			v.Steps = append(v.Steps, l.breakHolder(h, "the holder does not renew for "+since))
 		}
-	case p == late && !quiet && !gone(h):
+	case !quiet: // nor do the lists call it silent or dead
 		v.Kind, v.Severity = whyLate, SeverityWarning
-		v.Text = held + ", and a renewal is late: " + of + "."
-		v.Because = "Not sure yet: a busy machine or a slow network can delay one renewal."
+		ended := shown.Either(gone(h), ", and its connection to the server has ended", "")
+		v.Text = held + ", and a renewal is late: " + of + ended + "."
+		v.Because = "Not sure yet: a busy machine or a slow network can delay renewals" +
+			shown.Either(ended != "", ", and a program that lives opens another connection within seconds", "") + "."
 		v.Steps = []Step{again("Look again in a few seconds. If it still has not renewed, it is stopped, cut off or "+
 			"dead.", l.Lock)}
 	case heart != nil:

@@ -24,6 +24,16 @@ func holderOf(since time.Duration) HolderFacts {
 	return h
 }
 
+// short is a holder with a TTL of 6 s, four of which it has not renewed for.
+func short(life Life, connected *bool) *look {
+	h := holderOf(4 * time.Second)
+	h.TTL, h.Remaining, h.Life, h.Connected = 6*time.Second, 2*time.Second, life, connected
+	if connected == nil || !*connected {
+		h.Heartbeat = 0
+	}
+	return lookAt(h).queued(time.Second, true)
+}
+
 // signing is a holder with a TTL of an hour, as it looks so long after a sign of life that is no renewal.
 func signing(life Life, silent time.Duration, connected *bool) *look {
 	h := holderOf(time.Minute)
@@ -141,6 +151,17 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 		"renewed as late as is usual": {lookAt(holderOf(12 * time.Second)), whyHeld, SeverityOK, nil},
 		"one renewal is missing": {lookAt(holderOf(13 * time.Second)), whyLate, SeverityWarning,
 			[]string{"Not sure yet"}},
+		"one renewal is missing, and the connection": {func() *look {
+			h := holderOf(14 * time.Second)
+			h.Heartbeat, h.Life, h.Connected = 0, LifeUnknown, &no
+			return lookAt(h)
+		}(), whyLate, SeverityWarning, []string{"its connection to the server has ended", "Not sure yet",
+			"opens another connection within seconds"}},
+		"renewals of a short lease are missing": {short(LifeAlive, &yes), whyLate, SeverityWarning,
+			[]string{"for 4s", "every 2s", "In 2s the lease ends; then app-2/reporter[963] gets it"}},
+		"the same, and the connection": {short(LifeUnknown, &no), whyLate, SeverityWarning,
+			[]string{"its connection to the server has ended"}},
+		"the same, behind a pooler": {short(LifeAlive, nil), whyLate, SeverityWarning, []string{"Not sure yet"}},
 		"no renewal, connected": {lookAt(holderOf(19 * time.Second)), whyStopped, SeverityWarning,
 			[]string{"for 19s", "every 10s", "kill -CONT 4711", "In 11s the lease ends; then it is free"}},
 		"no renewal, somebody waits": {lookAt(holderOf(19*time.Second)).queued(time.Second, true), whyStopped,
@@ -288,6 +309,9 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			}
 			for _, other := range l.Verdicts[1:] {
 				text += " " + other.Text
+			}
+			if v.Kind == whyLate && strings.Contains(text, "break ") && !strings.Contains(text, "which is alive") {
+				t.Errorf("nobody is called silent, and the lease may be broken: %s", text)
 			}
 			if v.Severity != SeverityStuck && strings.Contains(text, "pg_terminate_backend") {
 				t.Errorf("nothing is stuck: %s", text)

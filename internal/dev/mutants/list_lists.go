@@ -135,7 +135,7 @@ var ofLists = []mutant{
 		{"lockadmin/verdicts.go", "if h.Mode == pglock.ModeShared && first.Mode", "if false && first.Mode"},
 	}, administration, "^TestVerdict"},
 	{"why: whoever renews late is stopped", []edit{
-		{"lockadmin/verdicts_life.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
+		{"lockadmin/verdicts_life.go", "case !quiet: //", "case p == late && !quiet: //"},
 	}, administration, "^TestVerdict"},
 	{"why: another lock that the program waits for goes unsaid", []edit{
 		{"lockadmin/verdicts_lock.go", "return w.Holds == l.Lock && !w.SameOwner && !w.inTurn() && w.Waiting >= " +
