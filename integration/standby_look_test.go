@@ -155,13 +155,13 @@ func standbyLooks(t *testing.T, there, here commandOf, session string) {
 	here.wants([]string{"why", "gome"}, heading, "the primary may know the lock by now", "Ask the primary.", "-",
 		"Sure")
 	here.wants([]string{"history"}, heading, "break", "alice", "-", "record --level")
-	there.wants([]string{"show", "gone"}, "HOW TO END IT", "dead session")
+	there.wants([]string{"show", "gone"}, "HOW TO END IT", "passed over")
 	here.wants([]string{"show", "gone"}, heading, "held for",
 		"A standby does not see the server's processes of the primary.",
-		"unknown: no sign of life has arrived", "-", "HOW TO END IT", "PgBouncer", "dead session")
-	there.wants([]string{"waiters"}, "dead session")
+		"unknown: no sign of life has arrived", "-", "HOW TO END IT", "PgBouncer", "passed over")
+	there.wants([]string{"waiters"}, "passed over")
 	here.wants([]string{"waiters"}, heading, "unknown: no sign of life has arrived on this standby", "-",
-		"dead session")
+		"passed over")
 	here.wants([]string{"fences"}, heading, "gone")
 	here.wants([]string{"verify"}, heading)
 	here.wants([]string{"guard", "list"}, heading)

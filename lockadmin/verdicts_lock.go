@@ -226,8 +226,8 @@ func (l *look) deadVerdict() {
 	if l.Queue.Waiting > l.Queue.Read {
 		what = say("Of the first %d, %s", l.Queue.Read, what)
 	}
-	v := Verdict{Kind: whyDeadWaiters, Severity: SeverityOK, Text: what + " dead. That does no harm: the queue " +
-		"passes over them.",
+	v := Verdict{Kind: whyDeadWaiters, Severity: SeverityOK, Text: what + " passed over: no sign of life. " +
+		"That does no harm.",
 		Because: "Their programs have given no sign of life for longer than their session allows.",
 		Steps:   []Step{{Do: "Nothing to do. Do not delete them by hand."}}}
 	if l.rowLocked() {

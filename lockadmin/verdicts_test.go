@@ -272,7 +272,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			[]string{"alice broke the lease of app-1/reporter[4711] 1m ago. The deadlock is gone",
 				"the old one may still be working"}},
 		"a dead one waits": {lookAt(holderOf(time.Second)).queued(time.Minute, false), whyHeld,
-			SeverityOK, []string{"which is alive", "1 waiter is dead", "no harm"}},
+			SeverityOK, []string{"which is alive", "1 waiter is passed over: no sign of life", "no harm"}},
 		"free": {free(time.Hour), whyFree, SeverityOK,
 			[]string{"ran out 1h ago, without a release"}},
 		"ended, and the history unseen": {func() *look {

@@ -126,10 +126,9 @@ func TestWaitersOfDeadSessionsAreMarked(t *testing.T) {
 	live := await(t, db, "alive", "a", pglock.ModeExclusive, 0)
 	execute(t, db, "UPDATE pglock.sessions SET alive_until = '-infinity' WHERE holder = 'dead'")
 	a := in(t, db.URL(), "waiters").want(t, cli.ExitOK)
-	a.inOrder(t, "dead", "dead session: the queue will pass over it\n", fmt.Sprint(live), "alive", "holder holder\n")
+	a.inOrder(t, "dead", "passed over: no sign of life\n", fmt.Sprint(live), "alive", "holder holder\n")
 	in(t, db.URL(), "show", "a").want(t, cli.ExitOK).inOrder(t, "QUEUE", "1. ticket", "dead",
-		"(dead session: the queue "+
-			"will pass over it)\n", "2. ticket")
+		"(passed over: no sign of life)\n", "2. ticket")
 	view := decode[look.WaitersView](t, in(t, db.URL(), "waiters", "-o", "json").want(t, cli.ExitOK).stdout)
 	if len(view.Waiters) != 2 || view.Waiters[0].Alive || !view.Waiters[1].Alive {
 		t.Errorf("%+v", view)

@@ -249,7 +249,7 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 		Token: 1}}
 	well := lockadmin.Verdict{Kind: "held", Severity: lockadmin.SeverityOK,
 		Text: "report is held by worker.", Because: "Nobody waits for it."}
-	dead := lockadmin.Verdict{Kind: "dead waiters", Severity: lockadmin.SeverityOK, Text: "1 waiter is dead."}
+	dead := lockadmin.Verdict{Kind: "dead waiters", Severity: lockadmin.SeverityOK, Text: "1 waiter is passed over."}
 	list := lockadmin.Step{Do: "Look at the list.", Run: lockadmin.RunAdmin, Command: "list"}
 	slow := lockadmin.Verdict{Kind: "slow", Severity: lockadmin.SeverityBusy, Text: "1 waits."}
 	free := lockadmin.Verdict{Kind: "free", Severity: lockadmin.SeverityOK, Text: "report is free.",
@@ -264,7 +264,7 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 			"holder    worker,", false},
 		"free": {[]lockadmin.Verdict{free}, "OK  report is free.\n  Look again.\n  Look at the list: " +
 			"pglock-admin list", false},
-		"with dead waiters": {[]lockadmin.Verdict{well, dead}, "Also: 1 waiter is dead.", true},
+		"with dead waiters": {[]lockadmin.Verdict{well, dead}, "Also: 1 waiter is passed over.", true},
 		"others wait":       {[]lockadmin.Verdict{slow}, "BUSY  1 waits.", true},
 	} {
 		e := lockadmin.Explanation{Lock: "report", State: lockadmin.LockHeld, Verdicts: c.verdicts}

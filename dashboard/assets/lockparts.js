@@ -3,6 +3,7 @@
 import { commandOf, commandText } from './command.js';
 import { h, write } from './dom.js';
 import { heldFor, leaseBar } from './lease.js';
+import { PASSED_OVER } from './queue.js';
 import { link } from './route.js';
 import { escaped, lasted, modeOf, moment, pretty, seconds, shown } from './text.js';
 import { wordOf } from './verdict.js';
@@ -142,7 +143,7 @@ export function queueTable({ waiters, more_waiters: more }) {
         w.subtree ? modeOf(w) : w.mode,
         shown(w.holder),
         lasted(w.waiting_ms),
-        w.alive ? behind(w) : 'gone: the queue will skip it',
+        w.alive ? behind(w) : PASSED_OVER,
       ]),
     ),
     more

@@ -3,6 +3,9 @@
 import { s } from './dom.js';
 import { escaped, lasted, modeOf, seconds } from './text.js';
 
+// PASSED_OVER is said of a waiter whose ticket counts no more. The command line says it in the same words.
+export const PASSED_OVER = 'passed over: no sign of life';
+
 const ROW = 40;
 const MOST = 30; // tickets in the picture; the table below has more
 
@@ -73,7 +76,7 @@ export function queuePicture({ holders: held, waiters, more }, width) {
     const long = Math.max(2, (lineTo - lineFrom) * (w.waiting_ms / longest));
     const lineY = narrow ? y + 16 : y;
     if (dead) {
-      svg.append(s('text', { class: 'soft', x: lineFrom, y: lineY + 5 }, 'gone: the queue will skip it'));
+      svg.append(s('text', { class: 'soft', x: lineFrom, y: lineY + 5 }, PASSED_OVER));
       return;
     }
     svg.append(
@@ -99,7 +102,7 @@ function describe(held, waiters, more) {
   if (waiters.length === 0) return `${who} Nobody waits.`;
   const queue = waiters
     .slice(0, 5)
-    .map((w) => `${w.place}: ${escaped(w.holder)}, ${w.alive ? `waiting for ${lasted(w.waiting_ms)}` : 'gone'}`);
+    .map((w) => `${w.place}: ${escaped(w.holder)}, ${w.alive ? `waiting for ${lasted(w.waiting_ms)}` : 'passed over'}`);
   const rest = waiters.length > 5 ? '; and so on' : '';
   return `${who} ${waiters.length}${more ? ' or more' : ''} in the queue. ${queue.join('; ')}${rest}.`;
 }

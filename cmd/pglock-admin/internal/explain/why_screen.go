@@ -217,12 +217,12 @@ func queueText(q lockadmin.QueueFacts, telling bool) string {
 	alive := q.Waiting - q.Dead
 	text := shown.Either(alive == 1, "1 waits", fmt.Sprintf("%d wait", alive))
 	if q.Dead > 0 {
-		text += fmt.Sprintf(", and %d are dead", q.Dead)
+		text += fmt.Sprintf(", and %d %s passed over", q.Dead, shown.Either(q.Dead == 1, "is", "are"))
 	}
 	var first []string
 	for _, w := range q.First[:min(3, len(q.First))] {
 		first = append(first, shown.Text(w.Holder)+" "+shown.Age(w.Waiting)+
-			shown.Either(!w.Alive && telling, " (dead)", ""))
+			shown.Either(!w.Alive && telling, " (passed over)", ""))
 	}
 	return text + "; next: " + strings.Join(first, ", ")
 }

@@ -19,8 +19,8 @@ type WaitersView struct {
 	More    bool               `json:"more"` // --limit left some out
 }
 
-// PassedOver is said of a waiter whose session gives no sign of life.
-const PassedOver = "dead session: the queue will pass over it"
+// PassedOver is said of a waiter whose ticket counts no more. The page says it in the same words.
+const PassedOver = "passed over: no sign of life"
 
 func NewWaiters(o *cli.Options) *cobra.Command {
 	var flags listFlags
@@ -29,8 +29,8 @@ func NewWaiters(o *cli.Options) *cobra.Command {
 		Short: "Show who waits for which lock, in order",
 		Long: `Show who waits for one lock, or for all. A line has the place in the queue, the ticket, the mode (exclusive, shared or
 limit; "exclusive subtree" wants all names below, too), the waiter, how long it has waited, and what it waits for: the
-holder, the waiter before it, or another lock above or below that is in the way, with its holder. A waiter whose session
-gives no sign of life is marked; the queue will pass over it. --order age shows those first who have waited longest.`,
+holder, the waiter before it, or another lock above or below that is in the way, with its holder. A waiter whose client
+gives no sign of life is passed over. --order age shows those first who have waited longest.`,
 		Example: `  pglock-admin waiters
   pglock-admin waiters nightly-report -o json
   pglock-admin waiters --order age --limit 10      the ten who have waited longest`,
@@ -87,7 +87,7 @@ func drawWaiters(w *cli.Page, view WaitersView, name string, flags listFlags, si
 	flags.draw(w, t, "waiter", nothing, view.More, "") // it may end in the middle of a queue
 }
 
-// passedOver says of a waiter that its session gives no sign of life. A standby may not have the sign yet.
+// passedOver says of a waiter that its client gives no sign of life. A standby may not have the sign yet.
 func passedOver(o *cli.Options) string {
 	return shown.Either(o.Standby != nil, "unknown: no sign of life has arrived on this standby", PassedOver)
 }
