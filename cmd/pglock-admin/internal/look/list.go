@@ -21,13 +21,13 @@ type LockView struct {
 	Remaining int64 `json:"remaining_ms"`
 	HeldFor   int64 `json:"held_for_ms"`
 	Longest   int64 `json:"longest_wait_ms"`
+
+	Life lockadmin.Life `json:"life,omitempty"` // of the holder; "" if the lock is free, or if nobody has asked
 }
 
-// listedLock is a lock in the list, with the life of its holder: "" if it is free.
+// listedLock is a lock in the list.
 type listedLock struct {
 	LockView
-	Life lockadmin.Life `json:"life,omitempty"`
-
 	Verdict lockadmin.Severity `json:"verdict,omitempty"` // of the lock, as why judges it; "" if nobody has looked
 	Why     string             `json:"why,omitempty"`
 }
@@ -102,8 +102,8 @@ order. With -o tree the names stand under each other by their parts between slas
 				}
 				view := ListView{Locks: []listedLock{}, More: more}
 				for n, i := range infos {
-					view.Locks = append(view.Locks, listedLock{ViewOf(i), lives[n].Life, verdicts[n].Severity,
-						verdicts[n].Kind})
+					view.Locks = append(view.Locks, listedLock{ViewOf(i), verdicts[n].Severity, verdicts[n].Kind})
+					view.Locks[n].Life = lives[n].Life
 				}
 				draw := drawList
 				if o.Output == cli.OutputTree {

@@ -25,6 +25,9 @@ type ShowView struct {
 	Note     string                   `json:"note,omitempty"` // why there are no events
 
 	BackendsNote string `json:"backends_note,omitempty"` // why there are no backends
+
+	Verdict lockadmin.Severity `json:"verdict,omitempty"` // as list has it; "" without the right to judge
+	Why     string             `json:"why,omitempty"`
 }
 
 const fencesShown = 1000
@@ -36,7 +39,7 @@ func NewShow(o *cli.Options) *cobra.Command {
 		Short: "Show everything about one lock",
 		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its
 end, the fences that its tokens have passed, and its last breaks and takeovers. To see these you need the role
-pglock_admin.
+pglock_admin. The verdict, and whether a holder is silent or dead, are those of pglock-admin list.
 
 For a holder it also shows the processes of the server that work for it: the one of its heartbeat, and open transactions that have
 passed a fence of the lock. They lead to the program: by its address, and by its application_name, which is
@@ -56,6 +59,9 @@ passed a fence of the lock. They lead to the program: by its address, and by its
 			}
 			return o.Looking(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				view, err := Look(ctx, admin, name, events, waiters)
+				if err == nil {
+					err = view.judge(ctx, admin)
+				}
 				if err != nil {
 					return NoSuchLock(o, name, err)
 				}
@@ -115,6 +121,30 @@ func Look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 	return view, nil
 }
 
+// judge says of the holders whether they live, and of the lock how it is.
+func (v *ShowView) judge(ctx context.Context, admin *lockadmin.Admin) error {
+	leases := []pglock.LockInfo{v.Lock.LockInfo} // the first of them
+	for _, h := range v.Holders {
+		leases = append(leases, h.LockInfo)
+	}
+	lives, err := admin.Lives(ctx, leases)
+	if err != nil {
+		return err
+	}
+	v.Lock.Life = lives[0].Life
+	for n := range v.Holders {
+		v.Holders[n].Life = lives[n+1].Life
+	}
+	verdicts, err := admin.Summaries(ctx, leases[:1])
+	if errors.Is(err, pglock.ErrPermission) && v.BackendsNote != "" {
+		return nil // why takes the same right
+	}
+	if err == nil {
+		v.Verdict, v.Why = verdicts[0].Severity, verdicts[0].Kind
+	}
+	return err
+}
+
 func HeldViews(infos []pglock.LockInfo) []LockView {
 	views := []LockView{}
 	for _, i := range infos {
@@ -127,13 +157,13 @@ func HeldViews(infos []pglock.LockInfo) []LockView {
 
 func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
 	if len(v.Holders) > 1 || v.Lock.Held && v.Lock.Slot > 0 {
-		cli.DrawFields(w, [][2]string{{"lock", shown.Name(v.Lock.Name)},
+		cli.DrawFields(w, [][2]string{{"lock", shown.Name(v.Lock.Name)}, {"verdict", cli.Mark(v.Verdict)},
 			{"mode", ModeText(v.Lock.Mode, v.Lock.Limit, v.Lock.Subtree)},
 			{"state", "held by " + strconv.Itoa(len(v.Holders))}})
 		fmt.Fprintln(w)
 		drawHolders(w, v.Holders)
 	} else {
-		drawLease(w, v.Lock.LockInfo)
+		drawLease(w, v)
 	}
 	drawBackends(w, v)
 	drawQueue(w, o, v)
@@ -158,16 +188,18 @@ func drawShow(w *cli.Page, o *cli.Options, v ShowView) {
 	}
 }
 
-func drawLease(w *cli.Page, i pglock.LockInfo) {
+func drawLease(w *cli.Page, v ShowView) {
+	i := v.Lock.LockInfo
 	state, lease, ttl, holder := "FREE", "", shown.Duration(i.TTL), "last holder"
 	if i.Held {
 		state, lease, ttl, holder = "held for "+shown.Age(lists.HeldFor(i)), fmt.Sprintf("%s %s of %s left",
-			cli.LeaseCells(i.Remaining, i.TTL, 10), shown.Age(i.Remaining), ttl), "", "holder"
+			LeaseCell(i, v.Lock.Life, 10), shown.Age(i.Remaining), ttl), "", "holder"
 	}
 	metadata := string(i.Metadata)
 	metadata = shown.Either(shown.AllPrint(metadata), metadata, shown.Text(metadata))
-	cli.DrawFields(w, [][2]string{{"lock", shown.Name(i.Name)}, {"state", state}, {"lease", lease}, {"ttl", ttl},
-		{holder, shown.Text(i.Holder)}, {"mode", ModeText(i.Mode, i.Limit, i.Subtree)}, {"session", i.Session},
+	cli.DrawFields(w, [][2]string{{"lock", shown.Name(i.Name)}, {"verdict", cli.Mark(v.Verdict)}, {"state", state},
+		{"lease", lease}, {"ttl", ttl}, {holder, shown.Text(i.Holder)},
+		{"mode", ModeText(i.Mode, i.Limit, i.Subtree)}, {"session", i.Session},
 		{"token", strconv.FormatInt(int64(i.Token), 10)}, {"acquired", cli.Moment(i.AcquiredAt)},
 		{"renewed", cli.Moment(i.RenewedAt)}, {"expires", cli.Moment(i.ExpiresAt)}, {"ended", cli.Moment(i.EndedAt)},
 		{"metadata", metadata}})
@@ -179,7 +211,7 @@ func drawHolders(w *cli.Page, holders []LockView) {
 	for _, h := range holders {
 		t.Rows = append(t.Rows, []string{strconv.Itoa(h.Slot), shown.Text(h.Holder),
 			strconv.FormatInt(int64(h.Token), 10), shown.Age(lists.HeldFor(h.LockInfo)),
-			shown.Age(h.LockInfo.Remaining), cli.LeaseCells(h.LockInfo.Remaining, h.LockInfo.TTL, 10)})
+			shown.Age(h.LockInfo.Remaining), LeaseCell(h.LockInfo, h.Life, 10)})
 	}
 	t.Draw(w)
 }
