@@ -33,6 +33,7 @@ type Overview struct {
 
 	Busy   int  `json:"busy"`   // locks that somebody waits for, and that are well
 	Held   int  `json:"held"`   // held locks; 0 where there are more than a thousand names
+	Well   int  `json:"well"`   // of Known, surely well, as those of Busy; 0 of more than a thousand, or on a standby
 	Known  int  `json:"known"`  // names in use; 1,001 stands for more than a thousand rows
 	Partly bool `json:"partly"` // there is so much that some was not looked at: see Admin.Overview
 
@@ -80,7 +81,7 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 		}
 		found = a.suspects(r, nil, min(overviewMost, 3*limit+20))
 		o = Overview{At: r.at, Locks: []Summary{}, Busy: found.queues, Held: found.held, Known: found.known,
-			Partly: found.partly, Standby: found.standby}
+			Partly: found.partly, Standby: found.standby, Well: found.known}
 	})
 	looked, p := 0, new(past)
 	for ; err == nil && looked < len(found.names) && len(o.Locks) < limit; looked++ {
@@ -90,6 +91,7 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 		}
 	}
 	o.More = found.all - looked
+	o.Well = max(0, o.Well-o.More)
 	if protocol.LockedOut(err) {
 		l := a.look("")
 		if err = l.readTables(ctx, a); err == nil {
@@ -101,6 +103,9 @@ func (a *Admin) Overview(ctx context.Context, limit int) (Overview, error) {
 	}
 	if o.Busy = max(0, o.Busy); o.Known > 1000 {
 		o.Held = 0
+	}
+	if o.Known > 1000 || o.Standby {
+		o.Well = 0
 	}
 	slices.SortStableFunc(o.Locks, worstFirst)
 	return o, nil
@@ -127,6 +132,9 @@ func (o *Overview) note(l *look) {
 	}
 	if rank[s.Severity] >= rank[SeverityNote] && s.Kind != whyBetween {
 		o.Locks = append(o.Locks, s)
+		if l.State != LockUnknown { // Known has it
+			o.Well--
+		}
 	}
 }
 

@@ -95,14 +95,19 @@ func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
 	if all.Standby {
 		return []string{fmt.Sprintf("The primary alone knows how the locks are. Here: %s.", counts)}
 	}
+	ill := len(all.Locks) > 0 && all.Known <= 1000 && all.More == 0
+	if ill && all.Known > 0 {
+		counts += shown.Either(all.Well == 0, ", none well", fmt.Sprintf(", %d well", all.Well))
+	}
 	if all.Busy > 0 {
-		counts += fmt.Sprintf(", %d BUSY (somebody waits, and the holder lives)", all.Busy)
+		counts += fmt.Sprintf(", %d %sBUSY (somebody waits, and the holder lives)", all.Busy,
+			shown.Either(ill, "of them ", ""))
 	}
 	switch {
 	case all.More > 0:
 		lines = append(lines, fmt.Sprintf("%d more may not be well: --limit %d looks at them too. Here: %s.",
 			all.More, min(1000, limit+all.More), counts))
-	case len(all.Locks) > 0 && all.Known == len(all.Locks):
+	case ill && all.Well == 0:
 		lines = append(lines, fmt.Sprintf("Here: %s.", counts))
 	case len(all.Locks) > 0:
 		lines = append(lines, fmt.Sprintf("%s. Here: %s.", others, counts))

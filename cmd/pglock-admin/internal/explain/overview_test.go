@@ -26,11 +26,19 @@ func TestTheOverviewLeadsOn(t *testing.T) {
 			"longest"},
 		"to those who wait": {nil, 3, 1, "waited longest: pglock-admin waiters --order age --limit 3\n",
 			"What to do"},
-		"to no others, if none are": {[]summaryView{stuck}, 1, 0, "Here: 1 lock in use", "All others"},
-		"past others, which are all": {[]summaryView{stuck}, 2, 0, "All others are well. Here: 2 locks in use",
-			"longest"},
+		"to no others, if none are": {[]summaryView{stuck}, 1, 0, "Here: 1 lock in use, 0 held, none well.",
+			"All others"},
+		"past others, which are all": {[]summaryView{stuck}, 2, 0,
+			"All others are well. Here: 2 locks in use, 0 held, 1 well.", "longest"},
+		"past others, that somebody waits for": {[]summaryView{stuck}, 4, 1,
+			"All others are well. Here: 4 locks in use, 0 held, 3 well, 1 of them BUSY (", "none"},
+		"past too many others": {[]summaryView{stuck}, 1001, 0, "No other trouble was found. Here: more than 1,000 " +
+			"locks in use.", "well"},
+		"past a guard of a lock that nobody has used": {[]summaryView{stuck}, 0, 0, "Here: 0 locks in use, 0 held.",
+			"well"},
 	} {
-		view := overviewView{Overview: lockadmin.Overview{Known: c.known, Busy: c.busy}, Locks: c.locks}
+		view := overviewView{Overview: lockadmin.Overview{Known: c.known, Busy: c.busy,
+			Well: max(0, c.known-len(c.locks))}, Locks: c.locks}
 		for _, l := range c.locks {
 			view.Overview.Locks = append(view.Overview.Locks, l.Summary)
 		}
