@@ -272,7 +272,7 @@ func (l *look) heldVerdict() {
 		v.Because = "Nobody waits in its queue, and nothing in the server stands in its way."
 		v.Text += l.elsewhere()
 		v.IfNothing = "The others wait until this lease ends."
-		v.Steps = l.slowSteps(h)
+		v.Steps = l.slowSteps(h, l.Obstructed[0].Waiting)
 	default:
 		v.Because = "Nobody waits for it, and nothing in the server stands in its way."
 		if len(l.Holders) == 1 && h.Life == LifeUnknown {
@@ -327,14 +327,18 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 			"of its work may wait, or it asked without the context of its lease."
 		v.Steps = append(v.Steps, again("If it is the same work, the cause is there: look at that lock.", w.For))
 	}
-	v.Steps = append(v.Steps, l.slowSteps(h)...)
+	v.Steps = append(v.Steps, l.slowSteps(h, first.Waiting)...)
 }
 
-// slowSteps are what to do about a holder that lives and keeps others waiting.
-func (l *look) slowSteps(h HolderFacts) []Step {
+// slowSteps are what to do about a holder that lives and keeps others waiting. Nothing is, while that is not long.
+func (l *look) slowSteps(h HolderFacts, waiting time.Duration) []Step {
+	look := again("Look again in a minute. Another holder: the queue moves. The same: its work takes long, or hangs.",
+		l.Lock)
+	if waiting <= time.Minute {
+		return []Step{look}
+	}
 	return []Step{
-		again("Look again in a minute. Another holder: the queue moves. The same: its work takes long, or hangs.",
-			l.Lock),
+		look,
 		l.find(h, "See in its log what it does. If its work hangs, end the program: "+l.ends(h)),
 		{Do: "Do not break the lock only because it is slow: a break stops no program, and two would work at the " +
 			"same time."},

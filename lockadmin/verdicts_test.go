@@ -232,6 +232,8 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			[]string{"app-2/reporter[963] has waited for it for 5s."}},
 		"one waits for long": {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), whySlow, SeverityBusy,
 			[]string{"waited for it for 2m.", "Do not break", "in up to 30s"}},
+		"one waits for a minute": {lookAt(holderOf(time.Second)).queued(time.Minute, true), whySlow, SeverityBusy,
+			[]string{"waited for it for 1m.", "Look again in a minute"}},
 		"one waits, and the holder for another lock": {func() *look {
 			l := lookAt(holderOf(time.Second)).queued(5*time.Second, true)
 			l.Waits = []Wait{{Holds: "report", Waiter: "app-1/reporter[4711]", For: "invoices", Holder: "app-3",
@@ -312,6 +314,10 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			}
 			if v.Kind == whyLate && strings.Contains(text, "break ") && !strings.Contains(text, "which is alive") {
 				t.Errorf("nobody is called silent, and the lease may be broken: %s", text)
+			}
+			if first := l.Queue.Alive; v.Kind == whySlow && first.Waiting <= time.Minute &&
+				strings.Contains(text, "Do not break") {
+				t.Errorf("nothing is to be done yet: %s", text)
 			}
 			if v.Severity != SeverityStuck && strings.Contains(text, "pg_terminate_backend") {
 				t.Errorf("nothing is stuck: %s", text)

@@ -251,10 +251,14 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 		Text: "report is held by worker.", Because: "Nobody waits for it."}
 	dead := lockadmin.Verdict{Kind: "dead waiters", Severity: lockadmin.SeverityOK, Text: "1 waiter is passed over."}
 	list := lockadmin.Step{Do: "Look at the list.", Run: lockadmin.RunAdmin, Command: "list"}
-	slow := lockadmin.Verdict{Kind: "slow", Severity: lockadmin.SeverityBusy, Text: "1 waits."}
+	again := lockadmin.Step{Do: "Look again.", Run: lockadmin.RunAdmin, Command: "why report"}
+	soon := lockadmin.Verdict{Kind: "slow", Severity: lockadmin.SeverityBusy, Text: "1 waits.",
+		Steps: []lockadmin.Step{again}}
+	slow := soon
+	slow.Steps = []lockadmin.Step{again, {Do: "Look at the program."}}
 	free := lockadmin.Verdict{Kind: "free", Severity: lockadmin.SeverityOK, Text: "report is free.",
 		Steps: []lockadmin.Step{
-			{Do: "Look again.", Run: lockadmin.RunAdmin, Command: "why report"}, list}}
+			again, list}}
 	for name, c := range map[string]struct {
 		verdicts []lockadmin.Verdict
 		want     string
@@ -264,8 +268,10 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 			"holder    worker,", false},
 		"free": {[]lockadmin.Verdict{free}, "OK  report is free.\n  Look again.\n  Look at the list: " +
 			"pglock-admin list", false},
-		"with dead waiters": {[]lockadmin.Verdict{well, dead}, "Also: 1 waiter is passed over.", true},
-		"others wait":       {[]lockadmin.Verdict{slow}, "BUSY  1 waits.", true},
+		"with dead waiters":              {[]lockadmin.Verdict{well, dead}, "Also: 1 waiter is passed over.", true},
+		"others wait":                    {[]lockadmin.Verdict{soon}, "BUSY  1 waits.\n  holder    worker,", false},
+		"others wait long":               {[]lockadmin.Verdict{slow}, "BUSY  1 waits.", true},
+		"others wait, with dead waiters": {[]lockadmin.Verdict{soon, dead}, "Also: 1 waiter", true},
 	} {
 		e := lockadmin.Explanation{Lock: "report", State: lockadmin.LockHeld, Verdicts: c.verdicts}
 		if c.verdicts[0].Kind != "free" {

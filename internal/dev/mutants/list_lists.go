@@ -125,11 +125,15 @@ var ofLists = []mutant{
 		{"lockadmin/explain_closed.go", "past{closed: true", "past{closed: false"},
 	}, administration, "^TestALookAtManyLocks"},
 	{"why: a lock that is well takes a screen", []edit{
-		{"cmd/pglock-admin/internal/explain/why_screen.go", "\tif IsWell(e) {\n", "\tif false {\n"},
+		{"cmd/pglock-admin/internal/explain/why_screen.go", "\tif IsWell(e) || isSoon(e) {\n",
+			"\tif isSoon(e) && !IsWell(e) {\n"},
 	}, command, "^TestWhyTakesThreeLines"},
 	{"why: a lock with dead waiters is told in three lines", []edit{
 		{"cmd/pglock-admin/internal/explain/why_screen.go", "return len(e.Verdicts) == 1 && e",
 			"return e"},
+	}, command, "^TestWhyTakesThreeLines"},
+	{"why: a lock that others wait for since a moment takes a screen", []edit{
+		{"cmd/pglock-admin/internal/explain/why_screen.go", "\tif IsWell(e) || isSoon(e) {\n", "\tif IsWell(e) {\n"},
 	}, command, "^TestWhyTakesThreeLines"},
 	{"why: a writer that waits before readers goes unsaid", []edit{
 		{"lockadmin/verdicts.go", "if h.Mode == pglock.ModeShared && first.Mode", "if false && first.Mode"},

@@ -21,7 +21,7 @@ const whyWidth = 100
 // DrawWhy draws an explanation for people.
 func DrawWhy(w *cli.Page, o *cli.Options, e lockadmin.Explanation) {
 	width := w.AtMost(whyWidth)
-	if IsWell(e) {
+	if IsWell(e) || isSoon(e) {
 		drawWell(w, o, e, width)
 		return
 	}
@@ -72,6 +72,12 @@ func DrawWhy(w *cli.Page, o *cli.Options, e lockadmin.Explanation) {
 // IsWell reports whether there is nothing to do, and nothing to say about the queue or the past.
 func IsWell(e lockadmin.Explanation) bool {
 	return len(e.Verdicts) == 1 && e.Verdicts[0].Severity == lockadmin.SeverityOK
+}
+
+// isSoon reports whether the lock serves its users, and there is nothing to do but to look again.
+func isSoon(e lockadmin.Explanation) bool {
+	return len(e.Verdicts) == 1 && GoesOn(e.Verdicts[0].Severity) &&
+		!slices.ContainsFunc(e.Verdicts[0].Steps, func(s lockadmin.Step) bool { return !isSame(s, e.Lock) })
 }
 
 // GoesOn says that the lock serves its users as it should.
