@@ -327,6 +327,12 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 			"of its work may wait, or it asked without the context of its lease."
 		v.Steps = append(v.Steps, again("If it is the same work, the cause is there: look at that lock.", w.For))
 	}
+	if slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return h.Session == first.Session }) {
+		v.Text += " The client that holds it waits for it itself."
+		v.Steps = append(v.Steps, Step{Do: "If both are the same work, it waits for itself for ever: end the " +
+			"program, and let it ask with the context of its lease (lease.Context()). Then it gets ErrSelfDeadlock " +
+			"at once."})
+	}
 	v.Steps = append(v.Steps, l.slowSteps(h, first.Waiting)...)
 }
 

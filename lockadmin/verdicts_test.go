@@ -14,7 +14,7 @@ func holderOf(since time.Duration) HolderFacts {
 	now := time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)
 	yes := true
 	h := HolderFacts{Renewed: true, SinceRenewal: since, HeldFor: time.Minute, Heartbeat: 20001,
-		LockInfo: pglock.LockInfo{Name: "report", Held: true,
+		LockInfo: pglock.LockInfo{Name: "report", Held: true, Session: "one",
 			Holder: "app-1/reporter[4711]", Token: 2, TTL: 30 * time.Second, Remaining: 30*time.Second - since,
 			AcquiredAt: now.Add(-time.Minute), Mode: pglock.ModeExclusive}}
 	h.HolderLife = HolderLife{Life: LifeAlive, SignedAt: now.Add(-since), Silent: since, Connected: &yes}
@@ -58,7 +58,7 @@ func lookAt(holders ...HolderFacts) *look {
 }
 
 func (l *look) queued(waiting time.Duration, alive bool) *look {
-	w := Waiter{Lock: "report", Ticket: 7, Place: 1, Holder: "app-2/reporter[963]", Alive: alive,
+	w := Waiter{Lock: "report", Ticket: 7, Place: 1, Holder: "app-2/reporter[963]", Session: "two", Alive: alive,
 		Waiting: waiting}
 	l.Queue = QueueFacts{Waiting: 1, Read: 1, First: []Waiter{w}}
 	if alive {
@@ -234,6 +234,18 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			[]string{"waited for it for 2m.", "Do not break", "in up to 30s"}},
 		"one waits for a minute": {lookAt(holderOf(time.Second)).queued(time.Minute, true), whySlow, SeverityBusy,
 			[]string{"waited for it for 1m.", "Look again in a minute"}},
+		"the holder's client waits for its own lock": {func() *look {
+			l := lookAt(holderOf(time.Second)).queued(2*time.Minute, true)
+			l.Queue.Alive.Session = "one"
+			return l
+		}(), whySlow, SeverityBusy, []string{"The client that holds it waits for it itself.",
+			"If both are the same work", "lease.Context()", "ErrSelfDeadlock"}},
+		"the client of one of two holders waits": {func() *look {
+			one, other := holderOf(time.Second), holderOf(time.Second)
+			one.Mode, one.Slot, other.Mode, other.Slot = pglock.ModeShared, 1, pglock.ModeShared, 2
+			other.Session = "two"
+			return lookAt(one, other).queued(time.Second, true)
+		}(), whySlow, SeverityBusy, []string{"waits for it itself"}},
 		"one waits, and the holder for another lock": {func() *look {
 			l := lookAt(holderOf(time.Second)).queued(5*time.Second, true)
 			l.Waits = []Wait{{Holds: "report", Waiter: "app-1/reporter[4711]", For: "invoices", Holder: "app-3",
@@ -318,6 +330,10 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			if first := l.Queue.Alive; v.Kind == whySlow && first.Waiting <= time.Minute &&
 				strings.Contains(text, "Do not break") {
 				t.Errorf("nothing is to be done yet: %s", text)
+			}
+			if v.Kind == whySlow && l.Queue.Alive.Session != l.Holders[len(l.Holders)-1].Session &&
+				strings.Contains(text, "ErrSelfDeadlock") {
+				t.Errorf("nobody waits for its own lock: %s", text)
 			}
 			if v.Severity != SeverityStuck && strings.Contains(text, "pg_terminate_backend") {
 				t.Errorf("nothing is stuck: %s", text)

@@ -135,6 +135,9 @@ var ofLists = []mutant{
 	{"why: a lock that others wait for since a moment takes a screen", []edit{
 		{"cmd/pglock-admin/internal/explain/why_screen.go", "\tif IsWell(e) || isSoon(e) {\n", "\tif IsWell(e) {\n"},
 	}, command, "^TestWhyTakesThreeLines"},
+	{"why: a client that waits for its own lock goes unsaid", []edit{
+		{"lockadmin/verdicts.go", "return h.Session == first.Session", "return false"},
+	}, administration, "^TestVerdict"},
 	{"why: a writer that waits before readers goes unsaid", []edit{
 		{"lockadmin/verdicts.go", "if h.Mode == pglock.ModeShared && first.Mode", "if false && first.Mode"},
 	}, administration, "^TestVerdict"},
