@@ -446,6 +446,18 @@ BEGIN
   RETURN true;
 END $$;
 
+-- refuse_unseen_end refuses an end of a lease whose row this transaction had locked before, beside another one or in
+-- another subtransaction. The row then has a list of lockers, in which the end is no change of the key for a COMMIT
+-- that follows the row's versions (I4). An update leaves the lock on the new version. So xmin = xmax there says that
+-- this very subtransaction alone had locked the row, FOR UPDATE. A lock of a transaction that has ended does not count.
+CREATE FUNCTION refuse_unseen_end(p_state text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RAISE EXCEPTION 'this transaction has locked the lease before, as whoever queues does: it may not end it'
+    USING ERRCODE = p_state, HINT = 'Release, give up, hand over or break in a transaction by itself.';
+END $$;
+
 -- A COMMIT that has not waited for the standby says so in a warning, which no setting of the session may silence (I17).
 -- The server inlines this also into functions that fix no search_path.
 CREATE FUNCTION require_warnings() RETURNS boolean
@@ -1585,15 +1597,19 @@ END $$;
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
+DECLARE
+  seen boolean;
 BEGIN
-  UPDATE locks l SET ended_at = l.expires_at
+  WITH over AS (
+    UPDATE locks l SET ended_at = l.expires_at
     FROM (SELECT o.slot FROM locks o
           WHERE o.name = p_name AND o.expires_at <= clock_timestamp() AND NOT is_over(o.expires_at, o.ended_at)
             AND (current_setting('pglock.renewed', true) IS DISTINCT FROM 'true'
                  OR o.expires_at < transaction_timestamp())
           ORDER BY o.slot FOR UPDATE SKIP LOCKED) e
-    WHERE l.name = p_name AND l.slot = e.slot;
-  RETURN FOUND;
+    WHERE l.name = p_name AND l.slot = e.slot RETURNING l.xmin = l.xmax AS seen)
+  SELECT bool_and(o.seen) INTO seen FROM over o;
+  RETURN seen IS NOT NULL AND (seen OR refuse_unseen_end('55P03'));
 END $$;
 
 -- standing counts the leases that are not over, by mode, and returns their limit and the greatest token of the lock.
@@ -1729,8 +1745,9 @@ RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  ok boolean := require_durable_commit();
-  t  bigint := draw_token(p_above);
+  ok   boolean := require_durable_commit();
+  t    bigint := draw_token(p_above);
+  seen boolean;
 BEGIN
   IF p_ran_out THEN
     INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, granted_at, ended_at,
@@ -1747,11 +1764,12 @@ BEGIN
     metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued = false, extended = false,
     subtree = w.subtree,
     watched_until = CASE WHEN w.subtree THEN 'infinity' ELSE l.watched_until END
-    WHERE l.ctid = p_at;
+    WHERE l.ctid = p_at RETURNING l.xmin = l.xmax INTO seen;
   IF NOT FOUND THEN                                      -- nobody is told of a grant that is not there
     RAISE EXCEPTION 'the row of lock % has moved: nothing was done', pg_catalog.quote_literal(w.name)
       USING ERRCODE = 'serialization_failure', HINT = 'Try again.';
   END IF;
+  ok := seen OR NOT p_handed OR refuse_unseen_end('55000');
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t];
   RETURN g;
@@ -2134,7 +2152,7 @@ RETURNS released
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 DECLARE
-  r {{schema}}.released;  at pg_catalog.tid;  served pg_catalog.int8;  watched boolean;  ok boolean;
+  r {{schema}}.released;  at pg_catalog.tid;  served pg_catalog.int8;  watched boolean;  seen boolean;  ok boolean;
 BEGIN
   IF p_alone IS NOT TRUE THEN
     ok := {{schema}}.require_unrenewed();                -- before it locks anything itself
@@ -2149,9 +2167,11 @@ BEGIN
         AND (h.ended_at OPERATOR(pg_catalog.=) h.expires_at) IS NOT TRUE
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-    INTO at, served, watched;
+  RETURNING l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),
+      l.xmin OPERATOR(pg_catalog.=) l.xmax
+    INTO at, served, watched, seen;
   IF at IS NOT NULL THEN
+    ok := seen OR {{schema}}.refuse_unseen_end('55000');
     PERFORM FROM {{schema}}.waiters q
       WHERE q.name OPERATOR(pg_catalog.=) p_name AND q.ticket OPERATOR(pg_catalog.>) served ORDER BY q.ticket LIMIT 1;
   END IF;
@@ -2184,6 +2204,7 @@ AS $$
 DECLARE
   ok    boolean := require_unrenewed() AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens),
                                                           pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_slots)]);
+  first boolean := pg_current_xact_id_if_assigned() IS NULL;     -- so this transaction has locked no row yet
   held  boolean[] := pg_catalog.array_fill(true, ARRAY[pg_catalog.cardinality(p_names)]);
   done  record;
   ended record;
@@ -2192,7 +2213,7 @@ DECLARE
 BEGIN
   ok := ok AND set_config('pglock.ends_many', 'true', true) IS NOT NULL;        -- see fits_below
   FOR round IN 1..2 LOOP
-    done := end_set(p_names, p_tokens, p_grant_ids, p_slots, held);
+    done := end_set(p_names, p_tokens, p_grant_ids, p_slots, held, first);
     FOR a IN
       SELECT * FROM unnest(done.ns, done.places, done.watched, done.queued) AS g (n, at, watched, queued)
     LOOP
@@ -2241,6 +2262,7 @@ DECLARE
   head locks;
   mine locks;
   g    grants;
+  seen boolean;
   ok   boolean := require_read_committed()
     AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends
 BEGIN
@@ -2261,7 +2283,8 @@ BEGIN
       RETURN ROW(false, NULL::json);
     END IF;
     UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name
-      AND l.slot = mine.slot;
+      AND l.slot = mine.slot RETURNING l.xmin = l.xmax INTO seen;
+    ok := seen OR refuse_unseen_end('55000');
   END IF;
   head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   g := serve(head, CASE WHEN NOT p_many THEN p_at END, NULL, coalesce(mine.session_id, head.session_id), NULL);
@@ -2480,20 +2503,23 @@ BEGIN
 END $$;
 
 -- end_grant ends the lease with a grant ID, if there is one. The caller has taken the head, and serves the queue
--- afterwards. Without a head there is none.
+-- afterwards. Without a head there is none. What it refuses is 55P03: whoever spends may have locked the head against
+-- grants while another queued, and has only to try again.
 CREATE FUNCTION end_grant(p_head locks, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  r locks := lease_of(p_head, p_grant_id);
+  r    locks := lease_of(p_head, p_grant_id);
+  seen boolean;
 BEGIN
   IF r.name IS NULL THEN
     RETURN false;
   END IF;
   PERFORM FROM locks l WHERE l.name = r.name AND l.slot = r.slot FOR UPDATE;
   UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()
-    WHERE l.name = r.name AND l.slot = r.slot AND l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at);
-  RETURN FOUND;
+    WHERE l.name = r.name AND l.slot = r.slot AND l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at)
+    RETURNING l.xmin = l.xmax INTO seen;
+  RETURN seen IS NOT NULL AND (seen OR refuse_unseen_end('55P03'));
 END $$;
 
 -- take_to_break takes the head, or with p_slot another row of the lock, for an operator: 55P03 says who has locked it.
@@ -2571,10 +2597,12 @@ AS $$
 DECLARE
   head locks;
   over timestamptz;
+  seen boolean;
 BEGIN
   new_token := draw_token((SELECT pg_catalog.max(l.token) FROM locks l WHERE l.name = r.name));
   UPDATE locks l SET token = break_row.new_token, expires_at = '-infinity', ended_at = clock_timestamp()
-    WHERE l.name = r.name AND l.slot = r.slot RETURNING l.ended_at INTO over;
+    WHERE l.name = r.name AND l.slot = r.slot RETURNING l.ended_at, l.xmin = l.xmax INTO over, seen;
+  PERFORM seen OR refuse_unseen_end('55000');
   holder := r.holder;
   token := r.token;
   expires_at := r.expires_at;
@@ -2649,15 +2677,16 @@ END $$;
 -- end_set ends exclusive leases, as release_lease does: all that are chosen, or ns is NULL, and held says which could
 -- be ended. queued: somebody queues for the lock, whom the caller serves. Several leases of one lock never can: those
 -- of slots lock its head, and a lock of the caller's and the change here, in a subtransaction, are no change of the key
--- for a COMMIT that follows the row's versions (I4).
+-- for a COMMIT that follows the row's versions (I4). So nor can they in a transaction that may have locked a
+-- row before this call (p_first false).
 CREATE FUNCTION end_set(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_chosen boolean[],
-  OUT ns bigint[], OUT places tid[], OUT watched boolean[], OUT queued boolean[], OUT held boolean[])
+  p_first boolean, OUT ns bigint[], OUT places tid[], OUT watched boolean[], OUT queued boolean[], OUT held boolean[])
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_nestloop = on SET enable_indexscan = on
 SET enable_tidscan = on SET jit = off
 AS $$
 DECLARE
-  plain  boolean := current_setting('transaction_isolation') = 'read committed';
+  plain  boolean := p_first AND current_setting('transaction_isolation') = 'read committed';
   names  text[];
   served bigint[];
   locked bigint[];

@@ -126,7 +126,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 		"SELECT pglock.require_read_committed()", "SELECT pglock.require_primary()",
 		"SELECT pglock.draw_token(0)", "SELECT pglock.epoch_now()", "SELECT pglock.advance_epoch('r', 'a')",
 		"SELECT pglock.raise_lost('report', 1, 'broken')", "SELECT pglock.raise_stale('report', 1, 2)",
-		"SELECT pglock.refuse_lease(NULL, 1, NULL)",
+		"SELECT pglock.refuse_lease(NULL, 1, NULL)", "SELECT pglock.refuse_unseen_end('55000')",
 		"SELECT pglock.write_receipt(gen_random_uuid(), gen_random_uuid())",
 		"SELECT pglock.bypass_guards('r', 'a')",
 	} {

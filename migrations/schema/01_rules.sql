@@ -161,6 +161,18 @@ BEGIN
   RETURN true;
 END $$;
 
+-- refuse_unseen_end refuses an end of a lease whose row this transaction had locked before, beside another one or in
+-- another subtransaction. The row then has a list of lockers, in which the end is no change of the key for a COMMIT
+-- that follows the row's versions (I4). An update leaves the lock on the new version. So xmin = xmax there says that
+-- this very subtransaction alone had locked the row, FOR UPDATE. A lock of a transaction that has ended does not count.
+CREATE FUNCTION refuse_unseen_end(p_state text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RAISE EXCEPTION 'this transaction has locked the lease before, as whoever queues does: it may not end it'
+    USING ERRCODE = p_state, HINT = 'Release, give up, hand over or break in a transaction by itself.';
+END $$;
+
 -- A COMMIT that has not waited for the standby says so in a warning, which no setting of the session may silence (I17).
 -- The server inlines this also into functions that fix no search_path.
 CREATE FUNCTION require_warnings() RETURNS boolean

@@ -302,15 +302,19 @@ END $$;
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
+DECLARE
+  seen boolean;
 BEGIN
-  UPDATE locks l SET ended_at = l.expires_at
+  WITH over AS (
+    UPDATE locks l SET ended_at = l.expires_at
     FROM (SELECT o.slot FROM locks o
           WHERE o.name = p_name AND o.expires_at <= clock_timestamp() AND NOT is_over(o.expires_at, o.ended_at)
             AND (current_setting('pglock.renewed', true) IS DISTINCT FROM 'true'
                  OR o.expires_at < transaction_timestamp())
           ORDER BY o.slot FOR UPDATE SKIP LOCKED) e
-    WHERE l.name = p_name AND l.slot = e.slot;
-  RETURN FOUND;
+    WHERE l.name = p_name AND l.slot = e.slot RETURNING l.xmin = l.xmax AS seen)
+  SELECT bool_and(o.seen) INTO seen FROM over o;
+  RETURN seen IS NOT NULL AND (seen OR refuse_unseen_end('55P03'));
 END $$;
 
 -- standing counts the leases that are not over, by mode, and returns their limit and the greatest token of the lock.
@@ -446,8 +450,9 @@ RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  ok boolean := require_durable_commit();
-  t  bigint := draw_token(p_above);
+  ok   boolean := require_durable_commit();
+  t    bigint := draw_token(p_above);
+  seen boolean;
 BEGIN
   IF p_ran_out THEN
     INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, granted_at, ended_at,
@@ -464,11 +469,12 @@ BEGIN
     metadata = w.metadata, grants = l.grants + 1, slowest = NULL, queued = false, extended = false,
     subtree = w.subtree,
     watched_until = CASE WHEN w.subtree THEN 'infinity' ELSE l.watched_until END
-    WHERE l.ctid = p_at;
+    WHERE l.ctid = p_at RETURNING l.xmin = l.xmax INTO seen;
   IF NOT FOUND THEN                                      -- nobody is told of a grant that is not there
     RAISE EXCEPTION 'the row of lock % has moved: nothing was done', quote_literal(w.name)
       USING ERRCODE = 'serialization_failure', HINT = 'Try again.';
   END IF;
+  ok := seen OR NOT p_handed OR refuse_unseen_end('55000');
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t];
   RETURN g;

@@ -18,7 +18,7 @@ RETURNS released
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 DECLARE
-  r {{schema}}.released;  at pg_catalog.tid;  served pg_catalog.int8;  watched boolean;  ok boolean;
+  r {{schema}}.released;  at pg_catalog.tid;  served pg_catalog.int8;  watched boolean;  seen boolean;  ok boolean;
 BEGIN
   IF p_alone IS NOT TRUE THEN
     ok := {{schema}}.require_unrenewed();                -- before it locks anything itself
@@ -33,9 +33,11 @@ BEGIN
         AND (h.ended_at OPERATOR(pg_catalog.=) h.expires_at) IS NOT TRUE
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-    INTO at, served, watched;
+  RETURNING l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),
+      l.xmin OPERATOR(pg_catalog.=) l.xmax
+    INTO at, served, watched, seen;
   IF at IS NOT NULL THEN
+    ok := seen OR {{schema}}.refuse_unseen_end('55000');
     PERFORM FROM {{schema}}.waiters q
       WHERE q.name OPERATOR(pg_catalog.=) p_name AND q.ticket OPERATOR(pg_catalog.>) served ORDER BY q.ticket LIMIT 1;
   END IF;
@@ -65,6 +67,7 @@ AS $$
 DECLARE
   ok    boolean := require_unrenewed() AND is_batch(ARRAY[cardinality(p_names), cardinality(p_tokens),
                                                           cardinality(p_grant_ids), cardinality(p_slots)]);
+  first boolean := pg_current_xact_id_if_assigned() IS NULL;     -- so this transaction has locked no row yet
   held  boolean[] := array_fill(true, ARRAY[cardinality(p_names)]);
   done  record;
   ended record;
@@ -73,7 +76,7 @@ DECLARE
 BEGIN
   ok := ok AND set_config('pglock.ends_many', 'true', true) IS NOT NULL;        -- see fits_below
   FOR round IN 1..2 LOOP
-    done := end_set(p_names, p_tokens, p_grant_ids, p_slots, held);
+    done := end_set(p_names, p_tokens, p_grant_ids, p_slots, held, first);
     FOR a IN
       SELECT * FROM unnest(done.ns, done.places, done.watched, done.queued) AS g (n, at, watched, queued)
     LOOP
@@ -122,6 +125,7 @@ DECLARE
   head locks;
   mine locks;
   g    grants;
+  seen boolean;
   ok   boolean := require_read_committed()
     AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends
 BEGIN
@@ -142,7 +146,8 @@ BEGIN
       RETURN ROW(false, NULL::json);
     END IF;
     UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name
-      AND l.slot = mine.slot;
+      AND l.slot = mine.slot RETURNING l.xmin = l.xmax INTO seen;
+    ok := seen OR refuse_unseen_end('55000');
   END IF;
   head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
   g := serve(head, CASE WHEN NOT p_many THEN p_at END, NULL, coalesce(mine.session_id, head.session_id), NULL);
@@ -361,20 +366,23 @@ BEGIN
 END $$;
 
 -- end_grant ends the lease with a grant ID, if there is one. The caller has taken the head, and serves the queue
--- afterwards. Without a head there is none.
+-- afterwards. Without a head there is none. What it refuses is 55P03: whoever spends may have locked the head against
+-- grants while another queued, and has only to try again.
 CREATE FUNCTION end_grant(p_head locks, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  r locks := lease_of(p_head, p_grant_id);
+  r    locks := lease_of(p_head, p_grant_id);
+  seen boolean;
 BEGIN
   IF r.name IS NULL THEN
     RETURN false;
   END IF;
   PERFORM FROM locks l WHERE l.name = r.name AND l.slot = r.slot FOR UPDATE;
   UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()
-    WHERE l.name = r.name AND l.slot = r.slot AND l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at);
-  RETURN FOUND;
+    WHERE l.name = r.name AND l.slot = r.slot AND l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at)
+    RETURNING l.xmin = l.xmax INTO seen;
+  RETURN seen IS NOT NULL AND (seen OR refuse_unseen_end('55P03'));
 END $$;
 
 -- take_to_break takes the head, or with p_slot another row of the lock, for an operator: 55P03 says who has locked it.
@@ -452,10 +460,12 @@ AS $$
 DECLARE
   head locks;
   over timestamptz;
+  seen boolean;
 BEGIN
   new_token := draw_token((SELECT max(l.token) FROM locks l WHERE l.name = r.name));
   UPDATE locks l SET token = break_row.new_token, expires_at = '-infinity', ended_at = clock_timestamp()
-    WHERE l.name = r.name AND l.slot = r.slot RETURNING l.ended_at INTO over;
+    WHERE l.name = r.name AND l.slot = r.slot RETURNING l.ended_at, l.xmin = l.xmax INTO over, seen;
+  PERFORM seen OR refuse_unseen_end('55000');
   holder := r.holder;
   token := r.token;
   expires_at := r.expires_at;

@@ -57,15 +57,16 @@ END $$;
 -- end_set ends exclusive leases, as release_lease does: all that are chosen, or ns is NULL, and held says which could
 -- be ended. queued: somebody queues for the lock, whom the caller serves. Several leases of one lock never can: those
 -- of slots lock its head, and a lock of the caller's and the change here, in a subtransaction, are no change of the key
--- for a COMMIT that follows the row's versions (I4).
+-- for a COMMIT that follows the row's versions (I4). So nor can they in a transaction that may have locked a
+-- row before this call (p_first false).
 CREATE FUNCTION end_set(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_chosen boolean[],
-  OUT ns bigint[], OUT places tid[], OUT watched boolean[], OUT queued boolean[], OUT held boolean[])
+  p_first boolean, OUT ns bigint[], OUT places tid[], OUT watched boolean[], OUT queued boolean[], OUT held boolean[])
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_nestloop = on SET enable_indexscan = on
 SET enable_tidscan = on SET jit = off
 AS $$
 DECLARE
-  plain  boolean := current_setting('transaction_isolation') = 'read committed';
+  plain  boolean := p_first AND current_setting('transaction_isolation') = 'read committed';
   names  text[];
   served bigint[];
   locked bigint[];

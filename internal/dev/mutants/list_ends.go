@@ -249,6 +249,27 @@ var ofReleases = []mutant{
 		{schema, "AND coalesce(p_slot, 0) = 0 AND is_running(l.expires_at, l.ended_at) ORDER BY",
 			"AND coalesce(p_slot, 0) = 0 ORDER BY"},
 	}, integration, "^TestI4_AnEndThatIsTooLate"},
+	{"I4 a release ends a lease that its transaction had locked before", []edit{
+		{schema, "ok := seen OR {{schema}}.refuse_unseen_end('55000'); PERFORM", "PERFORM"},
+	}, integration, "^TestI4_ALeaseDoesNotEndWhereItWas"},
+	{"I4 a release that has waited ends a lease that its transaction had locked before", []edit{
+		{schema, "RETURNING l.xmin = l.xmax INTO seen; ok := seen OR refuse_unseen_end('55000');", ";"},
+	}, integration, "^TestI4_ALeaseDoesNotEndWhereItWas"},
+	{"I4 leases end together in a transaction that had locked one before", []edit{
+		{schema, "plain boolean := p_first AND current_setting", "plain boolean := current_setting"},
+	}, integration, "^TestI4_AnEndAfterALock"},
+	{"I4 a lease is handed over that its transaction had locked before", []edit{
+		{schema, "ok := seen OR NOT p_handed OR refuse_unseen_end('55000');", ""},
+	}, integration, "^TestI4_ALeaseDoesNotEndWhereItWas"},
+	{"I4 a lease is given up that its transaction had locked before", []edit{
+		{schema, "AND (seen OR refuse_unseen_end('55P03')); END $$; -- take_to_break", "; END $$; -- take_to_break"},
+	}, integration, "^TestI4_ALeaseDoesNotEndWhereItWas"},
+	{"I4 a lease is broken that its transaction had locked before", []edit{
+		{schema, "PERFORM seen OR refuse_unseen_end('55000');", ""},
+	}, integration, "^TestI4_ALeaseDoesNotEndWhereItWas"},
+	{"I4 a lease is taken over that its transaction had locked before", []edit{
+		{schema, "AND (seen OR refuse_unseen_end('55P03')); END $$; -- standing", "; END $$; -- standing"},
+	}, integration, "^TestI4_ALeaseIsNotTakenOverWhereItWas"},
 	{"I4 I18 a release does not lock its row first", []edit{
 		{schema, "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER BY h.slot DESC LIMIT 1 " +
 			"FOR UPDATE SKIP LOCKED)", "'transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n    ORDER " +
