@@ -212,3 +212,35 @@ func TestAStatementForManyThatRepeatsAGrantTakesOverWhatHasRunOut(t *testing.T) 
 		}
 	}
 }
+
+// The server has room for few advisory locks. What ends many leases takes none where nobody is in its way.
+func TestWhoeverEndsThousandsOfLeasesFillsNoLockTable(t *testing.T) {
+	t.Parallel()
+	server := migrated(t, map[string]string{"max_connections": "10", "max_wal_senders": "0",
+		"max_locks_per_transaction": "10"})
+	look := newPeer(t, server.URL())
+	look.exec(t, `CREATE TEMP TABLE held AS SELECT 'n' || i AS name, gen_random_uuid() AS grant_id, 0::bigint AS token
+		FROM generate_series(1, 2000) i`)
+	acquire := func(mode string) {
+		look.exec(t, `UPDATE held h SET token = (SELECT a.token FROM pglock.acquire_lease(h.name, h.grant_id, $1, 'peer',
+			'1 h', p_mode => $2) a)`, look.key, mode)
+	}
+	acquire("shared")
+	if n := one[int](t, look, `SELECT count(*) FROM (SELECT array_agg(name) AS names, array_agg(token) AS tokens,
+		array_agg(grant_id) AS ids, array_agg(NULL::int) AS slots FROM held) h,
+		pglock.release_leases(h.names, h.tokens, h.ids, h.slots) r WHERE r.released`); n != 2000 {
+		t.Errorf("%d leases were released", n)
+	}
+	look.exec(t, `UPDATE held SET grant_id = gen_random_uuid()`)
+	acquire("shared")
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.break_session($1, 'test', 'test',
+		p_limit => 10000)`, look.session()); n != 2000 {
+		t.Errorf("%d leases were broken", n)
+	}
+	look.exec(t, `UPDATE held SET grant_id = gen_random_uuid()`)
+	acquire("exclusive")
+	if n := one[int](t, look, `SELECT count(*) FROM (SELECT array_agg(name) AS names, array_agg(grant_id) AS ids
+		FROM held) h, pglock.give_up($1, h.names, h.ids, true) g WHERE g.ended`, look.key); n != 2000 {
+		t.Errorf("%d leases were given up", n)
+	}
+}

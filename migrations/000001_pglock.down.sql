@@ -218,7 +218,7 @@ DROP FUNCTION join_head(p_name text);
 DROP FUNCTION take_head(p_name text, p_wait boolean, p_make boolean);
 DROP FUNCTION give_way(p_name text, p_many boolean);
 DROP FUNCTION knock_key(p_name text);
-DROP FUNCTION knock(p_name text);
+DROP FUNCTION knock(p_name text, p_slot int, p_grant_id uuid);
 DROP FUNCTION bound_rest(p_idle boolean);
 DROP FUNCTION acquire_otherwise(w waiters, p_plain boolean, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean);
 DROP FUNCTION acquire_each(p_requests waiters[], p_retries boolean[], p_waits boolean[], p_session_key uuid, p_session_ttl interval);

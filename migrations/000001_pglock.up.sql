@@ -1314,15 +1314,22 @@ BEGIN
 END $$;
 
 -- PostgreSQL lets those who join pass whoever waits to take: as long as others have joined, one more may. So with many
--- who queue nobody would ever take the head. Therefore whoever may have to wait for it knocks first, which is heard
+-- who queue nobody would ever take the head. Therefore whoever has to wait for it knocks first, which is heard
 -- until the end of the transaction, and those who join let it go first.
 
--- knock says that somebody takes the head, or waits for it. While somebody listens it tries again, for some
--- milliseconds.
-CREATE FUNCTION knock(p_name text) RETURNS void
+-- knock says that somebody takes a row of the lock, or waits for it: any, or the one with a grant ID. While somebody
+-- listens it tries again, for some milliseconds. A row that nobody has locked it takes at once, and does not knock: the
+-- server has room for some thousands of knocks, and one statement may take more rows.
+CREATE FUNCTION knock(p_name text, p_slot int, p_grant_id uuid DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = p_slot AND l.grant_id = coalesce(p_grant_id, l.grant_id)
+    FOR UPDATE SKIP LOCKED;
+  IF FOUND OR NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = p_slot
+      AND l.grant_id = coalesce(p_grant_id, l.grant_id)) THEN
+    RETURN;
+  END IF;
   FOR attempt IN 1..20 LOOP
     EXIT WHEN pg_try_advisory_xact_lock_shared(knock_key(p_name)) OR pg_sleep(0.001) IS NULL;
   END LOOP;
@@ -1363,7 +1370,7 @@ DECLARE
   head locks;
 BEGIN
   IF p_wait THEN
-    PERFORM knock(p_name);
+    PERFORM knock(p_name, 0);
   END IF;
   LOOP
     IF p_wait THEN
@@ -2267,7 +2274,7 @@ DECLARE
     AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends
 BEGIN
   IF p_at IS NULL THEN
-    PERFORM knock(p_name);
+    PERFORM knock(p_name, 0, p_grant_id);
     mine := (SELECT l FROM locks l
       WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id AND l.token = p_token
         AND coalesce(p_slot, 0) = 0 AND is_running(l.expires_at, l.ended_at)
@@ -2324,7 +2331,7 @@ BEGIN
   END IF;
   FOREACH locked IN ARRAY ARRAY[false, true] LOOP
     IF locked THEN
-      PERFORM knock(p_name);
+      PERFORM knock(p_name, 0, p_grant_id);
       PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
     END IF;
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
@@ -2492,7 +2499,7 @@ CREATE FUNCTION take_to_spend(p_name text, p_grant_ids uuid[]) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  PERFORM knock(p_name);
+  PERFORM knock(p_name, 0);
   IF current_setting('lock_timeout')::interval >= '1 s' AND NOT await_row(p_name, 0) THEN   -- not one of several
     PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
     IF NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids)) THEN
@@ -2529,7 +2536,7 @@ AS $$
 DECLARE
   who record;
 BEGIN
-  PERFORM knock(p_name);
+  PERFORM knock(p_name, coalesce(p_slot, 0));
   IF await_row(p_name, coalesce(p_slot, 0)) THEN
     RETURN (SELECT l FROM locks l WHERE l.name = p_name AND l.slot = coalesce(p_slot, 0) FOR UPDATE);
   END IF;

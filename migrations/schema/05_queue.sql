@@ -19,15 +19,22 @@ BEGIN
 END $$;
 
 -- PostgreSQL lets those who join pass whoever waits to take: as long as others have joined, one more may. So with many
--- who queue nobody would ever take the head. Therefore whoever may have to wait for it knocks first, which is heard
+-- who queue nobody would ever take the head. Therefore whoever has to wait for it knocks first, which is heard
 -- until the end of the transaction, and those who join let it go first.
 
--- knock says that somebody takes the head, or waits for it. While somebody listens it tries again, for some
--- milliseconds.
-CREATE FUNCTION knock(p_name text) RETURNS void
+-- knock says that somebody takes a row of the lock, or waits for it: any, or the one with a grant ID. While somebody
+-- listens it tries again, for some milliseconds. A row that nobody has locked it takes at once, and does not knock: the
+-- server has room for some thousands of knocks, and one statement may take more rows.
+CREATE FUNCTION knock(p_name text, p_slot int, p_grant_id uuid DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = p_slot AND l.grant_id = coalesce(p_grant_id, l.grant_id)
+    FOR UPDATE SKIP LOCKED;
+  IF FOUND OR NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = p_slot
+      AND l.grant_id = coalesce(p_grant_id, l.grant_id)) THEN
+    RETURN;
+  END IF;
   FOR attempt IN 1..20 LOOP
     EXIT WHEN pg_try_advisory_xact_lock_shared(knock_key(p_name)) OR pg_sleep(0.001) IS NULL;
   END LOOP;
@@ -68,7 +75,7 @@ DECLARE
   head locks;
 BEGIN
   IF p_wait THEN
-    PERFORM knock(p_name);
+    PERFORM knock(p_name, 0);
   END IF;
   LOOP
     IF p_wait THEN

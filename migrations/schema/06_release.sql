@@ -130,7 +130,7 @@ DECLARE
     AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends
 BEGIN
   IF p_at IS NULL THEN
-    PERFORM knock(p_name);
+    PERFORM knock(p_name, 0, p_grant_id);
     mine := (SELECT l FROM locks l
       WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id AND l.token = p_token
         AND coalesce(p_slot, 0) = 0 AND is_running(l.expires_at, l.ended_at)
@@ -187,7 +187,7 @@ BEGIN
   END IF;
   FOREACH locked IN ARRAY ARRAY[false, true] LOOP
     IF locked THEN
-      PERFORM knock(p_name);
+      PERFORM knock(p_name, 0, p_grant_id);
       PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
     END IF;
     head := (SELECT l FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
@@ -355,7 +355,7 @@ CREATE FUNCTION take_to_spend(p_name text, p_grant_ids uuid[]) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  PERFORM knock(p_name);
+  PERFORM knock(p_name, 0);
   IF current_setting('lock_timeout')::interval >= '1 s' AND NOT await_row(p_name, 0) THEN   -- not one of several
     PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
     IF NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids)) THEN
@@ -392,7 +392,7 @@ AS $$
 DECLARE
   who record;
 BEGIN
-  PERFORM knock(p_name);
+  PERFORM knock(p_name, coalesce(p_slot, 0));
   IF await_row(p_name, coalesce(p_slot, 0)) THEN
     RETURN (SELECT l FROM locks l WHERE l.name = p_name AND l.slot = coalesce(p_slot, 0) FOR UPDATE);
   END IF;

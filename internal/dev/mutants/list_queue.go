@@ -275,26 +275,30 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestI9_ReleaseServes"},
 	{"I8 whoever takes the head does not knock", []edit{
-		{schema, "IF p_wait THEN PERFORM knock(p_name); END IF; LOOP IF p_wait THEN", "LOOP IF p_wait THEN"},
-		{schema, "BEGIN PERFORM knock(p_name); IF current_setting('lock_timeout')",
+		{schema, "IF p_wait THEN PERFORM knock(p_name, 0); END IF; LOOP IF p_wait THEN", "LOOP IF p_wait THEN"},
+		{schema, "BEGIN PERFORM knock(p_name, 0); IF current_setting('lock_timeout')",
 			"BEGIN IF current_setting('lock_timeout')"},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
+	{"whoever takes rows that nobody has locked knocks", []edit{
+		{schema, "IF FOUND OR NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = p_slot AND l.grant_id = " +
+			"coalesce(p_grant_id, l.grant_id)) THEN", "IF false THEN"},
+	}, integration, "^TestWhoeverEndsThousands"},
 	{"I8 whoever spends does not knock", []edit{
-		{schema, "BEGIN PERFORM knock(p_name); IF current_setting('lock_timeout')",
+		{schema, "BEGIN PERFORM knock(p_name, 0); IF current_setting('lock_timeout')",
 			"BEGIN IF current_setting('lock_timeout')"},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 a release does not knock", []edit{
-		{schema, "IF p_at IS NULL THEN PERFORM knock(p_name);", "IF p_at IS NULL THEN"},
+		{schema, "IF p_at IS NULL THEN PERFORM knock(p_name, 0, p_grant_id);", "IF p_at IS NULL THEN"},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 a hand-over does not knock", []edit{
 		{
 			schema,
-			"PERFORM knock(p_name); PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND",
+			"PERFORM knock(p_name, 0, p_grant_id); PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND",
 			"PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND",
 		},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 a break does not knock", []edit{
-		{schema, "PERFORM knock(p_name); IF await_row(p_name, coalesce(p_slot, 0))",
+		{schema, "PERFORM knock(p_name, coalesce(p_slot, 0)); IF await_row(p_name, coalesce(p_slot, 0))",
 			"IF await_row(p_name, coalesce(p_slot, 0))"},
 	}, integration, "^TestI8_WhoeverEndsALeaseIsNotPassed"},
 	{"I8 whoever queues gives no way", []edit{
