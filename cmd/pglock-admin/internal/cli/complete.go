@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/internal/shown"
@@ -145,10 +146,4 @@ func argumentOf(name string) string {
 }
 
 // short cuts a description to one that fits beside a name.
-func short(s string) string {
-	const most = 40
-	if r := []rune(s); len(r) > most {
-		return string(r[:most-1]) + "…"
-	}
-	return s
-}
+func short(s string) string { return ansi.Truncate(s, 40, "…") }

@@ -114,11 +114,15 @@ func (b *liveBreak) draw(width int, held bool) []string {
 
 // lastCells keeps the end of a text that is too long, where somebody types.
 func lastCells(s string, width int) string {
-	for s != "" && cells(s) > width {
-		_, size := utf8.DecodeRuneInString(s)
-		s = s[size:]
+	back := len(s)
+	for used := 0; back > 0; {
+		r, size := utf8.DecodeLastRuneInString(s[:back])
+		if used += cells(string(r)); used > width {
+			break
+		}
+		back -= size
 	}
-	return s
+	return s[back:]
 }
 
 func (b liveBroken) told() string {

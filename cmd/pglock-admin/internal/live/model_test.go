@@ -352,3 +352,27 @@ func TestALowTerminalHasRoomForTheQuestion(t *testing.T) {
 		}
 	}
 }
+
+func TestFoldedKeepsToItsWidthAndLosesNothing(t *testing.T) {
+	for s, want := range map[string]string{
+		"…x…---":             "…x…--/-",
+		"世世yxy世 y-世 xb--x":   "世世y/xy世/y-世/xb--x",
+		"held by app-1/x[4]": "held/by/app-/1/x[4/]",
+		"abcdefgh":           "abcde/fgh",
+		"ab":                 "ab",
+		"":                   "",
+	} {
+		got := folded(s, 5, 99)
+		for _, line := range got {
+			if cells(line) > 5 {
+				t.Errorf("%q has %d cells", line, cells(line))
+			}
+		}
+		if strings.Join(got, "/") != want {
+			t.Errorf("%q is folded to %q, want %q", s, got, want)
+		}
+	}
+	if got := strings.Join(folded("abcdefghijklmn", 5, 2), "/"); got != "abcde/fgh…n" {
+		t.Errorf("shortened to %q", got)
+	}
+}

@@ -113,52 +113,21 @@ func shorten(s string, width int) string {
 		return ""
 	}
 	tail := (width - 1) / 3
-	head := width - 1 - tail
-	runes := []rune(s)
-	front, back := 0, len(runes)
-	for used := 0; front < back; front++ {
-		if used += cells(string(runes[front])); used > head {
-			break
-		}
-	}
-	for used := 0; back > front; back-- {
-		if used += cells(string(runes[back-1])); used > tail {
-			break
-		}
-	}
-	return string(runes[:front]) + "…" + string(runes[back:])
+	return ansi.Truncate(s, width-1-tail, "") + "…" + lastCells(s, tail)
 }
 
-// folded breaks a text into lines of that width, at blanks where it can, and leaves out what does not fit into so many
-// lines.
+// folded breaks a text into lines of that width, at blanks and after hyphens where it can. It shortens the last line if
+// the text needs more than so many.
 func folded(s string, width, most int) (lines []string) {
-	if width < 1 || most < 1 {
+	if s == "" || width < 1 || most < 1 {
 		return nil
 	}
-	for s != "" {
-		if len(lines) == most-1 || cells(s) <= width {
-			return append(lines, shorten(s, width))
-		}
-		end, blank, used := 0, 0, 0
-		for i, r := range s {
-			if used += cells(string(r)); used > width && i > 0 {
-				break
-			}
-			if r == ' ' {
-				blank = i
-			}
-			end = i + len(string(r))
-		}
-		if s[end] == ' ' {
-			blank = end
-		}
-		if blank > 0 {
-			lines, s = append(lines, s[:blank]), strings.TrimLeft(s[blank:], " ")
-		} else {
-			lines, s = append(lines, s[:end]), s[end:]
-		}
+	for len(lines) < most-1 && cells(s) > width {
+		// Wrap lets a hyphen stand beyond the width.
+		line, _, _ := strings.Cut(ansi.Hardwrap(ansi.Wrap(s, width, ""), width, false), "\n")
+		lines, s = append(lines, line), strings.TrimLeft(strings.TrimPrefix(s, line), " ")
 	}
-	return lines
+	return append(lines, shorten(s, width))
 }
 
 // flow puts pieces into lines, with a dot between those on the same line.
