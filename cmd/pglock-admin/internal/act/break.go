@@ -173,10 +173,6 @@ func UnknownBreak(err error, see string) error {
 		Hint: see}
 }
 
-func lockFailed(o *cli.Options, err error, name string) error {
-	return breakFailed(o, err, "pglock-admin why "+shown.Name(name)+o.Same(), SeeWhether(o, name))
-}
-
 // SeeWhether is the command that shows whether a lease was broken.
 func SeeWhether(o *cli.Options, name string) string {
 	return "pglock-admin show " + shown.Name(name) + o.Same() + ", to see whether it was broken"
@@ -249,7 +245,7 @@ func Unbroken(ctx context.Context, o *cli.Options, admin *lockadmin.Admin, name 
 	if errors.Is(err, lockadmin.ErrNotHeld) {
 		return nothingBroken(ctx, o, admin, name, token)
 	}
-	return lockFailed(o, err, name)
+	return breakFailed(o, err, "pglock-admin why "+shown.Name(name)+o.Same(), SeeWhether(o, name))
 }
 
 // UnknownOutcome reports whether a break may have been done although it has failed.

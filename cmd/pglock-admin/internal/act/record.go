@@ -33,10 +33,6 @@ prune, remove events older than --keep. docs/history.md says what the levels cos
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts := []lockadmin.HistoryOption{lockadmin.WithChanger(cmp.Or(by, cli.Actor()))}
 			if cmd.Flags().Changed("level") {
-				if l := lockadmin.HistoryLevel(level); l != lockadmin.HistoryLosses && l != lockadmin.HistoryAll {
-					return cli.UsageErrorf("--level all", "--level is %s: it must be losses or all",
-						shown.Argument(shown.Lines(level)))
-				}
 				opts = append(opts, lockadmin.WithLevel(lockadmin.HistoryLevel(level)))
 			}
 			if cmd.Flags().Changed("keep") {
@@ -68,7 +64,7 @@ prune, remove events older than --keep. docs/history.md says what the levels cos
 			})
 		},
 	}
-	cmd.Flags().StringVar(&level, "level", "", "`level` to set: losses or all")
+	cli.WordVar(cmd, &level, "level", "`level` to set: ", string(lockadmin.HistoryLosses), string(lockadmin.HistoryAll))
 	cli.DurationVar(cmd.Flags(), &keep, "keep", "`duration` for which to keep the history, from 1d to 36525d; 90d at "+
 		"first")
 	cmd.Flags().StringVar(&by, "by", "", "`name` of whoever does it, for the history (default user@host)")
