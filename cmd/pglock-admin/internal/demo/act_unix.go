@@ -43,15 +43,6 @@ func (o options) pace() pace {
 	}
 }
 
-func (o options) expectedLength(fenced bool) time.Duration {
-	p := o.pace()
-	d := o.ttl + o.ttl/10 + time.Duration(o.workers-1)*(p.working+p.overlap) + p.pause + 150*time.Millisecond
-	if fenced {
-		d += p.working
-	}
-	return d
-}
-
 // scene is an act while it is played.
 type scene struct {
 	*performance
@@ -72,7 +63,7 @@ func (p *performance) act(ctx context.Context, number int, fenced bool) error {
 	if err := setBalance(ctx, p.pool, p.schema, p.account, opening); err != nil {
 		return err
 	}
-	line := &timeline.Timeline{Total: p.expectedLength(fenced)}
+	line := &timeline.Timeline{}
 	for i, name := range p.names {
 		s.rows = append(s.rows, &timeline.Row{Label: letter(i) + " " + name})
 	}

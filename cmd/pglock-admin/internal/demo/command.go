@@ -29,7 +29,7 @@ The demo starts a throwaway PostgreSQL server from installed programs, or downlo
 your server instead: it makes a schema there and drops it at the end. It ignores DATABASE_URL, and without the flag
 the PG* variables, too. It leaves no process, folder or schema behind, even after Ctrl-C.
 
-NO_COLOR turns colours off.`,
+NO_COLOR turns colours off, as --plain does.`,
 		Example: `  pglock-admin demo
   pglock-admin demo --workers 5 --ttl 500ms
   pglock-admin demo --plain --seed 7`,
@@ -68,7 +68,7 @@ NO_COLOR turns colours off.`,
 	cmd.Flags().IntVar(&d.workers, "workers", defaultWorkers, "`number` of worker processes, from 2 to 8")
 	d.ttl = defaultTTL
 	cli.DurationVar(cmd.Flags(), &d.ttl, "ttl", "`duration` of the leases, from 200ms to 2.5s")
-	cmd.Flags().BoolVar(&d.plain, "plain", false, "print lines for a log instead of an animation")
+	cmd.Flags().BoolVar(&d.plain, "plain", false, "print no colours")
 	return cmd
 }
 

@@ -33,7 +33,7 @@ type options struct {
 	seed       uint64 // determines the names and the amounts
 	workers    int
 	ttl        time.Duration // of the leases
-	plain      bool          // lines instead of a moving drawing
+	plain      bool          // without colours
 	noColour   bool
 	out        io.Writer
 }

@@ -8,9 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
-
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/timeline"
 )
 
@@ -21,24 +19,16 @@ type outcome struct {
 }
 
 func (p *performance) epilogue() {
-	t := table.NewWriter()
-	t.SetStyle(table.StyleRounded)
-	t.Style().Format.Header = text.FormatDefault
-	t.Style().Format.Footer = text.FormatDefault
-	t.AppendHeader(table.Row{"act", "worker", "token", "read", "wrote", "verdict", "balance"})
-	for i, r := range p.results {
-		if i > 0 && r.act != p.results[i-1].act {
-			t.AppendSeparator()
-		}
-		t.AppendRow(table.Row{r.act, r.worker, r.Token, r.Read, r.Wrote, p.judge(r), p.shown(r)})
+	t := cli.Table{Titles: []string{"act", "worker", "token", "read", "wrote", "verdict", "balance"},
+		Right: []string{"token", "read", "wrote", "balance"}}
+	for _, r := range p.results {
+		t.Rows = append(t.Rows, []string{fmt.Sprint(r.act), r.worker, fmt.Sprint(r.Token), fmt.Sprint(r.Read),
+			fmt.Sprint(r.Wrote), p.judge(r), p.shown(r)})
 	}
-	var right []table.ColumnConfig
-	for _, n := range []int{3, 4, 5, 7} {
-		right = append(right, table.ColumnConfig{Number: n, Align: text.AlignRight, AlignHeader: text.AlignRight})
-	}
-	t.SetColumnConfigs(right)
-	p.stage.print("\n%s  every deposit counted, %s must hold %d\n%s", p.stage.style(styleTitle, "LEDGER"), p.account,
-		p.total(), t.Render())
+	page := &cli.Page{Width: cli.Columns(p.out)}
+	t.Draw(page)
+	p.stage.print("\n%s  every deposit counted, %s must hold %d\n\n%s", p.stage.style(styleTitle, "LEDGER"), p.account,
+		p.total(), page)
 	for i, o := range p.outcomes {
 		verdict := p.stage.style(styleGood, timeline.Written+" right")
 		if o.balance != p.total() {

@@ -49,8 +49,7 @@ type Row struct {
 
 // A Timeline is a set of rows over the same time.
 type Timeline struct {
-	Rows  []*Row
-	Total time.Duration // the expected duration; the drawing is longer if it takes longer
+	Rows []*Row
 }
 
 // Add adds a span, and ends the row's open span where it begins.
@@ -104,7 +103,7 @@ func (t *Timeline) Draw(now time.Duration, width int, colour bool) []string {
 	}
 	label += 2
 	columns := max(20, width-label-1)
-	scale := scale{columns: columns - 4, total: max(t.Total, now, time.Millisecond)} // room for the text at the end
+	scale := scale{columns: columns - 4, total: max(now, time.Millisecond)} // room for the text at the end
 	lines := scale.axis(label, columns, colour)
 	for _, r := range t.Rows {
 		cells := append(blank(label), r.cells(scale, columns, now)...)
@@ -152,11 +151,6 @@ func (r *Row) cells(s scale, columns int, now time.Duration) []cell {
 			continue
 		}
 		to := span.To
-		if span.Kind == HeldStopped && to > now { // nothing renews this lease: its end is known
-			for i := s.column(now); i < s.column(to); i++ {
-				cells[i] = cell{'╌', yellow}
-			}
-		}
 		if to == Open || to > now {
 			to = now
 		}
@@ -176,9 +170,6 @@ func (r *Row) cells(s scale, columns int, now time.Duration) []cell {
 	// would have to stand too far from its time is left out.
 	free := columns
 	for _, n := range slices.Backward(r.Notes) {
-		if n.At > now {
-			continue
-		}
 		size := utf8.RuneCountInString(n.Text)
 		at := s.column(n.At)
 		i := min(at, free-size)
