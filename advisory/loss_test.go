@@ -65,7 +65,7 @@ func TestABrokenLeaseFreesTheAdvisoryLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.Break(t.Context(), "x", "a test"); err != nil {
+	if _, err := admin.Break(t.Context(), "x", "a test", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := await(t, "the old program's lock", got); err != nil {

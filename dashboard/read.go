@@ -190,7 +190,7 @@ func (d *Dashboard) breakLock(ctx context.Context, r breakRequest, token pglock.
 		if err := d.isSeen(ctx, r, token); err != nil {
 			return err
 		}
-		broken, err = d.admin.Break(ctx, r.Name, r.Reason, lockadmin.WithToken(token), lockadmin.WithActor(actor))
+		broken, err = d.admin.Break(ctx, r.Name, r.Reason, lockadmin.BreakOptions{Token: new(token), Actor: actor})
 		return err
 	})
 	return broken, err

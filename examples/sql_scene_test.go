@@ -81,7 +81,7 @@ func (s *scriptScene) acquire(t *testing.T) *pglock.Lease {
 // breakLock ends the lease of whoever holds the lock.
 func (s *scriptScene) breakLock(t *testing.T) {
 	t.Helper()
-	if _, err := s.admin.Break(t.Context(), lock, "its host is gone"); err != nil {
+	if _, err := s.admin.Break(t.Context(), lock, "its host is gone", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -63,7 +63,7 @@ func Example() {
 		return
 	}
 	// An operator ends the lease of A, which does not know yet. B comes, and writes.
-	if _, err := admin.Break(ctx, "prices", "the host is gone"); err != nil {
+	if _, err := admin.Break(ctx, "prices", "the host is gone", lockadmin.BreakOptions{}); err != nil {
 		fmt.Println(err)
 		return
 	}

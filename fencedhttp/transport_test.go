@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/fencedhttp"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -150,7 +151,7 @@ func TestTransportSendsNothingUnderALeaseThatHasEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost, owner := acquired(t)
-	if _, err := owner.Break(t.Context(), lost.Name(), "for the test"); err != nil {
+	if _, err := owner.Break(t.Context(), lost.Name(), "for the test", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lost.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {

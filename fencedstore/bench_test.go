@@ -107,7 +107,7 @@ func (b *bench) breaks(t *testing.T, l *pglock.Lease) {
 	t.Helper()
 	admin, err := lockadmin.New(t.Context(), b.pool)
 	if err == nil {
-		_, err = admin.Break(t.Context(), l.Name(), "a test")
+		_, err = admin.Break(t.Context(), l.Name(), "a test", lockadmin.BreakOptions{})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -129,7 +129,7 @@ func ExampleGuardSQL() {
 	}
 
 	// An operator ends the lease; its holder does not know yet.
-	if _, err := admin.Break(ctx, "daily report", "the host is gone"); err != nil {
+	if _, err := admin.Break(ctx, "daily report", "the host is gone", lockadmin.BreakOptions{}); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -66,7 +66,7 @@ func TestEachEndOfAWriteIsObserved(t *testing.T) {
 		}
 	}
 	breaks := func(s scene) error {
-		_, err := s.admin.Break(s.ctx, "report", "a test")
+		_, err := s.admin.Break(s.ctx, "report", "a test", lockadmin.BreakOptions{})
 		return err
 	}
 	b := newBench(t)

@@ -308,18 +308,21 @@ func (s *entryPoints) entries() map[string]func(ctx context.Context) error {
 		},
 		"Admin.Backends": func(ctx context.Context) error { return first(s.admin.Backends(ctx, "a")) },
 		"Admin.Break": func(ctx context.Context) error {
-			return first(s.admin.Break(ctx, "none", "a test"))
+			return first(s.admin.Break(ctx, "none", "a test", lockadmin.BreakOptions{}))
 		},
 		"Admin.BreakSession": func(ctx context.Context) error {
-			return first(s.admin.BreakSession(ctx, "7f1c9c4e-0000-4000-8000-000000000000", "a test"))
+			return first(s.admin.BreakSession(ctx, "7f1c9c4e-0000-4000-8000-000000000000", "a test",
+				lockadmin.BreakOptions{}))
 		},
-		"Admin.Prune":           func(ctx context.Context) error { return first(s.admin.Prune(ctx)) },
+		"Admin.Prune": func(ctx context.Context) error {
+			return first(s.admin.Prune(ctx, lockadmin.PruneOptions{}))
+		},
 		"Admin.Explain":         func(ctx context.Context) error { return first(s.admin.Explain(ctx, "protected")) },
 		"Admin.Verify":          func(ctx context.Context) error { return first(s.admin.Verify(ctx, "protected")) },
 		"Admin.Statistics":      func(ctx context.Context) error { return first(s.admin.Statistics(ctx, 1)) },
 		"Admin.HistorySettings": func(ctx context.Context) error { return first(s.admin.HistorySettings(ctx)) },
 		"Admin.SetHistory": func(ctx context.Context) error {
-			return first(s.admin.SetHistory(ctx, lockadmin.WithKeep(lockadmin.MinKeep)))
+			return first(s.admin.SetHistory(ctx, lockadmin.HistoryChange{Keep: lockadmin.MinKeep}))
 		},
 		"Admin.RecentHistory": func(ctx context.Context) error {
 			_, _, err := s.admin.RecentHistory(ctx, 0)
@@ -362,7 +365,7 @@ func (s *entryPoints) lose(t *testing.T, name string) *pglock.Lease {
 	t.Helper()
 	l, err := s.client.TryAcquire(t.Context(), name)
 	must(t, err)
-	_, err = s.admin.Break(t.Context(), name, "a test")
+	_, err = s.admin.Break(t.Context(), name, "a test", lockadmin.BreakOptions{})
 	must(t, err)
 	if _, err = l.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Fatal(err)
@@ -520,7 +523,7 @@ func TestErrorOfAnExportedFunctionNamesItsPackageOnce(t *testing.T) {
 		},
 		"the leases are broken": func(t *testing.T, s *entryPoints) {
 			for _, name := range []string{"protected", "other", "bridged"} {
-				_, err := s.admin.Break(t.Context(), name, "a test")
+				_, err := s.admin.Break(t.Context(), name, "a test", lockadmin.BreakOptions{})
 				must(t, err)
 			}
 		},

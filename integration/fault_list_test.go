@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -243,7 +244,8 @@ var faults = []*fault{
 		}
 	}},
 	{name: "I10 its lease was broken", fits: owns, want: always(isBroken), inject: func(x *cell) {
-		if _, err := newAdmin(x.T, x.db.Pool(x.T)).Break(x.Context(), "m", "test"); err != nil {
+		if _, err := newAdmin(x.T, x.db.Pool(x.T)).Break(x.Context(), "m", "test",
+			lockadmin.BreakOptions{}); err != nil {
 			x.Fatal(err)
 		}
 		x.start()

@@ -224,7 +224,7 @@ func TestGraceDoesNotDelayAReleaseOrABreak(t *testing.T) {
 	ends := map[string]func(*pglock.Lease) error{
 		"release": func(l *pglock.Lease) error { return l.Release(t.Context()) },
 		"break": func(l *pglock.Lease) error {
-			_, err := admin.Break(t.Context(), l.Name(), "stuck", lockadmin.WithToken(l.Token()))
+			_, err := admin.Break(t.Context(), l.Name(), "stuck", lockadmin.BreakOptions{Token: new(l.Token())})
 			return err
 		},
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -133,7 +134,7 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 					t.Error(err)
 				}
 				if n%3 == 0 { // an operator and the heartbeat go over the same rows
-					_, _ = admin.Break(context.Background(), lease.Name(), "test")
+					_, _ = admin.Break(context.Background(), lease.Name(), "test", lockadmin.BreakOptions{})
 				} else {
 					_ = hooks.Of(lease).Renew(context.Background())
 					_ = lease.Release(context.Background())

@@ -148,7 +148,7 @@ func TestI10_BreakStays(t *testing.T) {
 					if _, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token()); err != nil {
 						return err
 					}
-					broken, err := operator.Break(ctx, "x", "test", lockadmin.WithToken(lease.Token()))
+					broken, err := operator.Break(ctx, "x", "test", lockadmin.BreakOptions{Token: new(lease.Token())})
 					if err == nil && broken.NewToken <= lease.Token() {
 						t.Errorf("the break drew token %d after %d", broken.NewToken, lease.Token())
 					}

@@ -242,7 +242,8 @@ func (s pooled) watchAndBreak() {
 	see(pglock.ChangeReleased)
 	l = s.must(s.b.Acquire(t.Context(), "seen"))
 	see(pglock.ChangeGranted)
-	if _, err := s.admin.Break(t.Context(), "seen", "a test", lockadmin.WithToken(l.Token())); err != nil {
+	if _, err := s.admin.Break(t.Context(), "seen", "a test",
+		lockadmin.BreakOptions{Token: new(l.Token())}); err != nil {
 		t.Fatal(err)
 	}
 	see(pglock.ChangeBroken)
@@ -274,7 +275,7 @@ func (s pooled) fencedWrite() {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.admin.Break(t.Context(), "data", "a test"); err != nil {
+	if _, err := s.admin.Break(t.Context(), "data", "a test", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := write(again, "broken"); !errors.Is(err, pglock.ErrLost) {

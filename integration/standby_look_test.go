@@ -257,14 +257,15 @@ func standbyRefuses(t *testing.T, here commandOf, standby *node, session string)
 		t.Fatal(err)
 	}
 	const nobody = "00000000-0000-4000-8000-000000000000"
+	var opts lockadmin.BreakOptions
 	for what, call := range map[string]func() error{
-		"Break":                  func() error { _, err := admin.Break(ctx, "report", "x"); return err },
-		"Break of a free lock":   func() error { _, err := admin.Break(ctx, "free", "x"); return err },
-		"BreakSession":           func() error { _, err := admin.BreakSession(ctx, session, "x"); return err },
-		"BreakSession of nobody": func() error { _, err := admin.BreakSession(ctx, nobody, "x"); return err },
-		"Prune of nothing":       func() error { _, err := admin.Prune(ctx); return err },
+		"Break":                  func() error { _, err := admin.Break(ctx, "report", "x", opts); return err },
+		"Break of a free lock":   func() error { _, err := admin.Break(ctx, "free", "x", opts); return err },
+		"BreakSession":           func() error { _, err := admin.BreakSession(ctx, session, "x", opts); return err },
+		"BreakSession of nobody": func() error { _, err := admin.BreakSession(ctx, nobody, "x", opts); return err },
+		"Prune of nothing":       func() error { _, err := admin.Prune(ctx, lockadmin.PruneOptions{}); return err },
 		"SetHistory to what it is": func() error {
-			_, err := admin.SetHistory(ctx, lockadmin.WithLevel(lockadmin.HistoryLosses))
+			_, err := admin.SetHistory(ctx, lockadmin.HistoryChange{Level: lockadmin.HistoryLosses})
 			return err
 		},
 		"Ping": func() error { return admin.Ping(ctx) },

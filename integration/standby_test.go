@@ -27,6 +27,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/dev/pgserver"
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -420,7 +421,10 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 			options := fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadWrite})
 			return fencedstore.New(pool).With(options).Write(t.Context(), lease, nothing)
 		},
-		"Break": func() error { _, err := admin.Break(t.Context(), "x", "stuck"); return err },
+		"Break": func() error {
+			_, err := admin.Break(t.Context(), "x", "stuck", lockadmin.BreakOptions{})
+			return err
+		},
 	} {
 		if err := call(); !errors.Is(err, pglock.ErrReadOnly) {
 			t.Errorf("I23: %s on a standby answered %v", what, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -201,7 +202,7 @@ func TestI10_BreaksEndWhatIsInTheWayInATree(t *testing.T) {
 	got := make(chan fetched, 2)
 	acquireInBackground(t.Context(), b, 0, "t", got, pglock.WithSubtree())
 	awaitQueue(t, look, "t", 1)
-	if _, err := admin.Break(t.Context(), "t/a", "test"); err != nil {
+	if _, err := admin.Break(t.Context(), "t/a", "test", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	above := await(t, got)
@@ -210,7 +211,7 @@ func TestI10_BreaksEndWhatIsInTheWayInATree(t *testing.T) {
 	}
 	acquireInBackground(t.Context(), a, 1, "t/a", got)
 	awaitQueue(t, look, "t/a", 1)
-	if _, err := admin.Break(t.Context(), "t", "test"); err != nil {
+	if _, err := admin.Break(t.Context(), "t", "test", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	next := await(t, got)

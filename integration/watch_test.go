@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -117,7 +118,7 @@ func TestWatchTellsEveryChange(t *testing.T) {
 			expect(pglock.ChangeReleased, l.Token(), 0)
 			l = mustTry(t, a, "x")
 			expect(pglock.ChangeGranted, l.Token(), 1)
-			broken, err := newAdmin(t, db.Pool(t)).Break(t.Context(), "x", "a test")
+			broken, err := newAdmin(t, db.Pool(t)).Break(t.Context(), "x", "a test", lockadmin.BreakOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

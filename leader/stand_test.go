@@ -155,7 +155,7 @@ func (e *election) eventually(what string, done func() bool) {
 func (e *election) breaks() {
 	e.t.Helper()
 	e.broken.Store(true)
-	if _, err := e.admin.Break(e.t.Context(), "x", "a test"); err != nil {
+	if _, err := e.admin.Break(e.t.Context(), "x", "a test", lockadmin.BreakOptions{}); err != nil {
 		e.t.Fatal(err)
 	}
 }

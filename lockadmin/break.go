@@ -1,6 +1,7 @@
 package lockadmin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -32,29 +33,13 @@ type Broken struct {
 	Ticket int64 `json:"ticket,omitempty"`
 }
 
-// BreakOption configures one Break.
-type BreakOption func(*breakRequest) error
-
-type breakRequest struct {
-	actor string
-	token *int64
-}
-
-// WithToken breaks only the lease with this token, and so never one that was granted meanwhile. Defaults to the
-// lock's only lease; a lock with several holders needs it.
-func WithToken(t pglock.Token) BreakOption {
-	return func(r *breakRequest) error {
-		r.token = new(int64(t))
-		return refuse.If(t <= 0, "token", fmt.Sprint(int64(t)), "be greater than 0")
-	}
-}
-
-// WithActor names the person for the history, 1 to pglock.MaxHolderBytes bytes. Defaults to "host/program[pid]".
-func WithActor(who string) BreakOption {
-	return func(r *breakRequest) error {
-		r.actor = who
-		return refuse.Text("actor", who, pglock.MaxHolderBytes)
-	}
+// BreakOptions say which lease a break ends, and for whom. All may be left out.
+type BreakOptions struct {
+	// Token breaks only the lease with this token, and so never one that was granted meanwhile. nil: the lock's only
+	// lease; a lock with several holders needs it.
+	Token *pglock.Token
+	// Actor names the person for the history, in at most pglock.MaxHolderBytes bytes. "": "host/program[pid]".
+	Actor string
 }
 
 // Break ends somebody else's lease: its next renewal, release and fenced write fail, and the lock goes to the next in
@@ -63,17 +48,13 @@ func WithActor(who string) BreakOption {
 //
 // Errors: ErrNotHeld if there is nothing to break, or it has another token; pglock.ErrInvalid, ErrPermission,
 // ErrReadOnly.
-func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOption) (Broken, error) {
-	if err := refuse.Text("name", name, pglock.MaxNameBytes); err != nil {
-		return Broken{}, err
-	}
-	r, err := newBreak(reason, opts)
-	if err != nil {
+func (a *Admin) Break(ctx context.Context, name, reason string, o BreakOptions) (Broken, error) {
+	if err := cmp.Or(refuse.Text("name", name, pglock.MaxNameBytes), o.check(reason)); err != nil {
 		return Broken{}, err
 	}
 	var granted []int
 	var watched bool
-	rows, err := server.Rows(ctx, a.db, a.db.Queries.BreakLock, []any{name, reason, r.actor, r.token},
+	rows, err := server.Rows(ctx, a.db, a.db.Queries.BreakLock, []any{name, reason, o.Actor, (*int64)(o.Token)},
 		func(rows pgx.Rows) (b Broken, err error) {
 			b.Name = name
 			err = rows.Scan(&b.Holder, &b.Token, &b.NewToken, moment(&b.ExpiresAt), &granted, null(&watched))
@@ -97,26 +78,20 @@ const brokenAtOnce = 1000
 //
 // Up to a thousand locks are one transaction: all of it is done, or nothing. Of more locks an error ends it after the
 // last thousand; then the result is what was broken, and the same call again goes on. The database user needs the role
-// pglock_admin. WithToken does not apply.
+// pglock_admin. BreakOptions.Token must be nil.
 //
 // Errors: ErrNotHeld if the session has neither a lease nor a ticket; pglock.ErrInvalid, ErrPermission, ErrReadOnly.
-func (a *Admin) BreakSession(ctx context.Context, id, reason string, opts ...BreakOption) ([]Broken, error) {
-	if err := checkSession("session", id); err != nil {
+func (a *Admin) BreakSession(ctx context.Context, id, reason string, o BreakOptions) ([]Broken, error) {
+	if err := cmp.Or(checkSession("session", id), o.check(reason),
+		refuse.If(o.Token != nil, "token", "given", "not be given to BreakSession")); err != nil {
 		return nil, err
-	}
-	r, err := newBreak(reason, opts)
-	if err != nil {
-		return nil, err
-	}
-	if r.token != nil {
-		return nil, refuse.Invalid("WithToken", "given", "not be given to BreakSession")
 	}
 	id = strings.ToLower(id)
 	var all []Broken
 	for after := ""; ; {
 		var news news
 		names := 0
-		rows, err := server.List(ctx, a.db, a.db.Queries.BreakSession, []any{id, reason, r.actor, brokenAtOnce, after},
+		rows, err := server.List(ctx, a.db, a.db.Queries.BreakSession, []any{id, reason, o.Actor, brokenAtOnce, after},
 			func(rows pgx.Rows) (Broken, error) {
 				b, granted, watched, err := scanBroken(rows)
 				if b.Name != after {
@@ -150,16 +125,15 @@ func scanBroken(rows pgx.Rows) (b Broken, granted []int, watched bool, err error
 	return b, granted, watched, err
 }
 
-func newBreak(reason string, opts []BreakOption) (breakRequest, error) {
-	r := breakRequest{actor: argument.Process(pglock.MaxHolderBytes)}
-	if err := refuse.Text("reason", reason, MaxReasonBytes); err != nil {
-		return r, err
+func (o *BreakOptions) check(reason string) error {
+	o.Actor = cmp.Or(o.Actor, argument.Process(pglock.MaxHolderBytes))
+	if o.Token != nil && *o.Token <= 0 {
+		return refuse.Invalid("token", fmt.Sprint(int64(*o.Token)), "be greater than 0")
 	}
-	if strings.TrimSpace(reason) == "" {
-		return r, refuse.Invalid("reason", argument.Shorten(reason),
-			fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes))
-	}
-	return r, refuse.Options(&r, opts)
+	return cmp.Or(refuse.Text("actor", o.Actor, pglock.MaxHolderBytes),
+		refuse.Text("reason", reason, MaxReasonBytes),
+		refuse.If(strings.TrimSpace(reason) == "", "reason", argument.Shorten(reason),
+			fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes)))
 }
 
 // news is what a break has to tell others: of each lock the slots that it granted; nil of a slot only tells the

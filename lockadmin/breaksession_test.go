@@ -40,7 +40,8 @@ func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
 	if err := conn.QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text", dead).Scan(&id); err != nil {
 		t.Fatal(err)
 	}
-	broken, err := admin.BreakSession(t.Context(), strings.ToUpper(id), "its host is gone", lockadmin.WithActor("ada"))
+	broken, err := admin.BreakSession(t.Context(), strings.ToUpper(id), "its host is gone",
+		lockadmin.BreakOptions{Actor: "ada"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,8 @@ func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
 	if len(history) != 3 || history[0] != "readers break ada its host is gone" {
 		t.Errorf("the history has %q", history)
 	}
-	if _, err := admin.BreakSession(t.Context(), id, "once more"); !errors.Is(err, lockadmin.ErrNotHeld) {
+	if _, err := admin.BreakSession(t.Context(), id, "once more", lockadmin.BreakOptions{}); !errors.Is(err,
+		lockadmin.ErrNotHeld) {
 		t.Errorf("%v, want ErrNotHeld", err)
 	}
 }
@@ -93,7 +95,7 @@ func TestBreakSessionServesTheQueueOfAFreeLock(t *testing.T) {
 	}
 	// and the first waiter does not ask
 	execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s'`)
-	if _, err := admin.BreakSession(t.Context(), idOf(t, db, dead), "gone"); err != nil {
+	if _, err := admin.BreakSession(t.Context(), idOf(t, db, dead), "gone", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := admin.Get(t.Context(), "a"); err != nil || !info.Held || info.Holder != "h2" {
@@ -135,7 +137,8 @@ func TestBreakSessionOfALiveClientTellsItAndLetsItsCallsQueueAgain(t *testing.T)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if broken, err := admin.BreakSession(t.Context(), info.Session, "by mistake"); err != nil || len(broken) != 2 {
+	if broken, err := admin.BreakSession(t.Context(), info.Session, "by mistake",
+		lockadmin.BreakOptions{}); err != nil || len(broken) != 2 {
 		t.Fatal(broken, err)
 	}
 	pgtest.Eventually(t, "the loss", func() bool { return errors.Is(lease.Err(), pglock.ErrLost) })
@@ -169,7 +172,8 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 	id, done := idOf(t, db, key), make(chan struct{})
 	pgtest.Group(t).Go(func() {
 		defer close(done)
-		if broken, err := admin.BreakSession(ctx, id, "stuck"); err == nil || len(broken) != 0 {
+		if broken, err := admin.BreakSession(ctx, id, "stuck", lockadmin.BreakOptions{}); err == nil ||
+			len(broken) != 0 {
 			t.Errorf("%v, %v; want an error", broken, err)
 		}
 	})
@@ -227,7 +231,7 @@ func TestBreakSessionPassesOverALeaseThatEndsMeanwhile(t *testing.T) {
 	ended := make(chan error, 1)
 	pgtest.Group(t).Go(func() {
 		var err error
-		broken, err = admin.BreakSession(t.Context(), id, "gone")
+		broken, err = admin.BreakSession(t.Context(), id, "gone", lockadmin.BreakOptions{})
 		ended <- err
 	})
 	pgtest.Eventually(t, "the wait for the row", func() bool { return blocked(t, pool) })
@@ -243,18 +247,21 @@ func TestBreakSessionRefusesBadArguments(t *testing.T) {
 	t.Parallel()
 	admin := newAdmin(t, pgtest.Database(t).Pool(t))
 	for says, call := range map[string]func() ([]lockadmin.Broken, error){
-		`session is "x"`: func() ([]lockadmin.Broken, error) { return admin.BreakSession(t.Context(), "x", "why") },
+		`session is "x"`: func() ([]lockadmin.Broken, error) {
+			return admin.BreakSession(t.Context(), "x", "why", lockadmin.BreakOptions{})
+		},
 		`reason is empty`: func() ([]lockadmin.Broken, error) {
-			return admin.BreakSession(t.Context(), uuid.NewString(), "")
+			return admin.BreakSession(t.Context(), uuid.NewString(), "", lockadmin.BreakOptions{})
 		},
 		`not all blank`: func() ([]lockadmin.Broken, error) {
-			return admin.BreakSession(t.Context(), uuid.NewString(), " ")
+			return admin.BreakSession(t.Context(), uuid.NewString(), " ", lockadmin.BreakOptions{})
 		},
-		`WithToken is given`: func() ([]lockadmin.Broken, error) {
-			return admin.BreakSession(t.Context(), uuid.NewString(), "why", lockadmin.WithToken(1))
+		`token is given`: func() ([]lockadmin.Broken, error) {
+			return admin.BreakSession(t.Context(), uuid.NewString(), "why",
+				lockadmin.BreakOptions{Token: new(pglock.Token(1))})
 		},
-		`actor is empty`: func() ([]lockadmin.Broken, error) {
-			return admin.BreakSession(t.Context(), uuid.NewString(), "why", lockadmin.WithActor(""))
+		`actor is "\x00"`: func() ([]lockadmin.Broken, error) {
+			return admin.BreakSession(t.Context(), uuid.NewString(), "why", lockadmin.BreakOptions{Actor: "\x00"})
 		},
 	} {
 		if _, err := call(); !errors.Is(err, pglock.ErrInvalid) || !strings.Contains(err.Error(), says) {
@@ -276,7 +283,7 @@ func TestBreakSessionGoesOnAfterALeaseThatEndsMeanwhile(t *testing.T) {
 	execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 ms' WHERE name = 'l0001'`)
 	ended := make(chan error, 1)
 	pgtest.Group(t).Go(func() {
-		_, err := admin.BreakSession(t.Context(), id, "gone")
+		_, err := admin.BreakSession(t.Context(), id, "gone", lockadmin.BreakOptions{})
 		ended <- err
 	})
 	pgtest.Eventually(t, "the wait for the row", func() bool { return blocked(t, pool) })

@@ -19,7 +19,7 @@ func TestACallMayHaveAMonth(t *testing.T) {
 	if _, err := lists.All(admin.Locks(ctx, lockadmin.LocksQuery{})); err != nil {
 		t.Errorf("Locks: %v", err)
 	}
-	if _, err := admin.SetHistory(ctx, lockadmin.WithLevel(lockadmin.HistoryAll)); err != nil {
+	if _, err := admin.SetHistory(ctx, lockadmin.HistoryChange{Level: lockadmin.HistoryAll}); err != nil {
 		t.Errorf("SetHistory: %v", err)
 	}
 }

@@ -8,7 +8,7 @@
 //	for lock, err := range admin.Locks(ctx, LocksQuery{}) {    // who holds what
 //		…
 //	}
-//	broken, err := admin.Break(ctx, "report", "its host is gone", lockadmin.WithToken(42))
+//	broken, err := admin.Break(ctx, "report", "its host is gone", lockadmin.BreakOptions{Token: &token})
 //
 // It holds no lock, so it has no heartbeat, goroutine or connection: each call borrows a connection from the pool.
 //

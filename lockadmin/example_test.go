@@ -51,8 +51,8 @@ func Example() {
 		fmt.Println(lock.Name, "is held by", lock.Holder)
 		token = lock.Token
 	}
-	broken, err := admin.Break(ctx, "jobs/report", "its host is gone", lockadmin.WithToken(token),
-		lockadmin.WithActor("ada"))
+	broken, err := admin.Break(ctx, "jobs/report", "its host is gone",
+		lockadmin.BreakOptions{Token: &token, Actor: "ada"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -68,7 +68,7 @@ func Example() {
 	}
 	_, err = lease.Check(ctx)
 	fmt.Println("the holder has lost it:", errors.Is(err, pglock.ErrLost))
-	_, err = admin.Break(ctx, "jobs/report", "once more")
+	_, err = admin.Break(ctx, "jobs/report", "once more", lockadmin.BreakOptions{})
 	fmt.Println("nothing is left to break:", errors.Is(err, lockadmin.ErrNotHeld))
 	// Output:
 	// jobs/report is held by worker 1
@@ -140,7 +140,7 @@ func ExampleAdmin_Prune() {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute) // for as long as others may keep the table in use
 	defer cancel()
-	pruned, err := admin.Prune(ctx, lockadmin.WithIdle(7*24*time.Hour))
+	pruned, err := admin.Prune(ctx, lockadmin.PruneOptions{Idle: new(7 * 24 * time.Hour)})
 	fmt.Println(pruned.Locks, err)
 	// Output: 0 <nil>
 }

@@ -29,7 +29,7 @@ func TestExplainSaysThatTheLockIsHandedPastWhoWaits(t *testing.T) {
 			t.Parallel()
 			pool := pgtest.Database(t).Pool(t)
 			admin := newAdmin(t, pool)
-			if _, err := admin.SetHistory(t.Context(), lockadmin.WithLevel(level)); err != nil {
+			if _, err := admin.SetHistory(t.Context(), lockadmin.HistoryChange{Level: level}); err != nil {
 				t.Fatal(err)
 			}
 			c, lease := hold(t, pool, "report", pglock.WithTTL(time.Minute))

@@ -53,9 +53,9 @@ func (l lease) runOut(t *testing.T, conn *pgx.Conn) {
 		l.slot)
 }
 
-func setHistory(t *testing.T, admin *lockadmin.Admin, opts ...lockadmin.HistoryOption) lockadmin.HistorySettings {
+func setHistory(t *testing.T, admin *lockadmin.Admin, c lockadmin.HistoryChange) lockadmin.HistorySettings {
 	t.Helper()
-	s, err := admin.SetHistory(t.Context(), opts...)
+	s, err := admin.SetHistory(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestAtLevelAllEveryTenureIsInTheHistoryOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
-	setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll))
+	setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 	everyEnd(t, conn)
 	for name, want := range map[string][]string{
 		"a": {"release of one exclusive/0 number 1", "takeover of two exclusive/0 number 2 by three",
@@ -286,7 +286,7 @@ func TestATableInUseIsNamedIfTheServerEndsTheLastTryBeforeTheCaller(t *testing.T
 		for try := 0; try < 3 && !errors.Is(err, lockadmin.ErrInUse); try++ { // the machine may stand still
 			deadline := time.Now().Add(limit * time.Millisecond)
 			ctx, cancel := context.WithDeadline(t.Context(), deadline.Add(80*time.Millisecond))
-			err = second(admin.SetHistory(late{ctx, deadline}, lockadmin.WithLevel(lockadmin.HistoryAll)))
+			err = second(admin.SetHistory(late{ctx, deadline}, lockadmin.HistoryChange{Level: lockadmin.HistoryAll}))
 			cancel()
 		}
 		if !errors.Is(err, lockadmin.ErrInUse) || !errors.Is(err, context.DeadlineExceeded) {
@@ -316,7 +316,7 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
 	changed := make(chan error, 1)
-	go func() { changed <- second(admin.SetHistory(ctx, lockadmin.WithLevel(lockadmin.HistoryAll))) }()
+	go func() { changed <- second(admin.SetHistory(ctx, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})) }()
 	other := db.Conn(t)
 	grants := 0
 	for longest := time.Duration(0); ; {
@@ -345,15 +345,15 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := time.Now().Add(-time.Minute)
-	s := setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll), lockadmin.WithKeep(48*time.Hour),
-		lockadmin.WithChanger("me"))
+	s := setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll, Keep: 48 * time.Hour, Actor: "me"})
 	if s.Level != lockadmin.HistoryAll || s.Keep != 48*time.Hour || s.Since.Before(before) || !s.Pruned.IsZero() {
 		t.Errorf("%+v, want level all since now, kept for two days", s)
 	}
-	if again := setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll)); again != s {
+	if again := setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll}); again != s {
 		t.Errorf("%+v, want %+v as before", again, s)
 	}
-	if s := setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryLosses)); s.Level != lockadmin.HistoryLosses ||
+	s = setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryLosses})
+	if s.Level != lockadmin.HistoryLosses ||
 		!s.Since.IsZero() || s.Keep != 48*time.Hour {
 		t.Errorf("%+v, want level losses", s)
 	}
@@ -365,9 +365,9 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 	if want := []string{"level losses, kept for 2 days", "level all, kept for 2 days"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	for _, o := range []lockadmin.HistoryOption{lockadmin.WithLevel("most"), lockadmin.WithKeep(time.Hour),
-		lockadmin.WithKeep(-1), lockadmin.WithChanger("")} {
-		if _, err := admin.SetHistory(t.Context(), o); !errors.Is(err, pglock.ErrInvalid) {
+	for _, c := range []lockadmin.HistoryChange{{Level: "most"}, {Keep: time.Hour}, {Keep: -1},
+		{Keep: lockadmin.MaxKeep + 1}, {Actor: "\x00"}} {
+		if _, err := admin.SetHistory(t.Context(), c); !errors.Is(err, pglock.ErrInvalid) {
 			t.Errorf("%v, want ErrInvalid", err)
 		}
 	}
@@ -378,7 +378,7 @@ func TestAReleaseGoesOnWhenTheHistoryCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
-	setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll))
+	setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 	grant(t, conn, "a", "one", "1 h", "").release(t, conn)
 	execute(t, conn, `ALTER TABLE pglock.events ADD CONSTRAINT full_up CHECK (kind <> 'release') NOT VALID`)
 	grant(t, conn, "a", "two", "1 h", "").release(t, conn)
@@ -416,17 +416,18 @@ func TestTheHistoryIsPrunedByItsAgeInSteps(t *testing.T) {
 			SELECT clock_timestamp() - (n > 2500)::int * interval '1 d' - (n <= 2500)::int * interval '3 d', 'takeover', 'a', n FROM generate_series(1, 3000) n`)
 	}
 	fill()
-	if p, err := admin.Prune(t.Context()); err != nil || p.Events != 0 || p.EventAge != lockadmin.DefaultKeep {
+	if p, err := admin.Prune(t.Context(), lockadmin.PruneOptions{}); err != nil || p.Events != 0 ||
+		p.EventAge != lockadmin.DefaultKeep {
 		t.Errorf("%+v, %v; want nothing pruned by the default", p, err)
 	}
-	setHistory(t, admin, lockadmin.WithKeep(48*time.Hour))
+	setHistory(t, admin, lockadmin.HistoryChange{Keep: 48 * time.Hour})
 	var removed, next int64
 	if err := conn.QueryRow(t.Context(),
 		`SELECT removed, next FROM pglock.prune_history(p_limit => 1000)`).Scan(&removed, &next); err != nil ||
 		removed != 1000 || next == 0 {
 		t.Errorf("a step removed %d, %d is next, %v", removed, next, err)
 	}
-	p, err := admin.Prune(t.Context())
+	p, err := admin.Prune(t.Context(), lockadmin.PruneOptions{})
 	if err != nil || p.Events != 1500 || p.EventAge != 48*time.Hour {
 		t.Errorf("%+v, %v; want 1500 more pruned", p, err)
 	}
@@ -438,7 +439,8 @@ func TestTheHistoryIsPrunedByItsAgeInSteps(t *testing.T) {
 	if got := column(t, conn, `SELECT pglock.sweep()::text`); !slices.Equal(got, []string{"1000"}) {
 		t.Errorf("a sweep removed %q", got)
 	}
-	if p, err := admin.Prune(t.Context(), lockadmin.WithEventAge(0)); err != nil || p.Events+p.Leftovers != 2000 {
+	all := lockadmin.PruneOptions{EventAge: new(time.Duration(0))}
+	if p, err := admin.Prune(t.Context(), all); err != nil || p.Events+p.Leftovers != 2000 {
 		t.Errorf("%+v, %v; want the rest pruned", p, err)
 	}
 }

@@ -1,6 +1,7 @@
 package lockadmin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,38 +53,12 @@ func (s HistorySettings) MarshalJSON() ([]byte, error) {
 	}{plain(s), s.Keep.Milliseconds()})
 }
 
-// HistoryOption configures SetHistory.
-type HistoryOption func(*historyChange) error
-
-type historyChange struct {
-	actor string
-	level *HistoryLevel
-	keep  *float64 // seconds
-}
-
-// WithLevel sets the level of the history.
-func WithLevel(l HistoryLevel) HistoryOption {
-	return func(c *historyChange) error {
-		c.level = &l
-		bad := l != HistoryLosses && l != HistoryAll
-		return refuse.If(bad, "level", argument.Shorten(string(l)), "be losses or all")
-	}
-}
-
-// WithKeep sets for how long the history is kept, from MinKeep to MaxKeep. Defaults to DefaultKeep, 90 days.
-func WithKeep(d time.Duration) HistoryOption {
-	return func(c *historyChange) error {
-		c.keep = new(d.Seconds())
-		return refuse.If(d < MinKeep || d > MaxKeep, "keep", d.String(), "be from 24h to 36525 days")
-	}
-}
-
-// WithChanger names the person for the history, 1 to pglock.MaxHolderBytes bytes. Defaults to "host/program[pid]".
-func WithChanger(who string) HistoryOption {
-	return func(c *historyChange) error {
-		c.actor = who
-		return refuse.Text("actor", who, pglock.MaxHolderBytes)
-	}
+// HistoryChange says what SetHistory changes: not the level if Level is "", and not the time if Keep is 0.
+type HistoryChange struct {
+	Level HistoryLevel
+	Keep  time.Duration // for how long the history is kept, from MinKeep to MaxKeep; at first DefaultKeep, 90 days
+	// Actor names the person for the history, in at most pglock.MaxHolderBytes bytes. "": "host/program[pid]".
+	Actor string
 }
 
 // HistorySettings tells what the history has. The database user needs the role pglock_admin. Errors are those of Locks.
@@ -93,16 +68,20 @@ func (a *Admin) HistorySettings(ctx context.Context) (HistorySettings, error) {
 }
 
 // SetHistory changes which tenures the history has, and for how long it is kept, for every program of the database. It
-// leaves alone what no option names, and returns the settings. It writes an event of EventLevel.
+// leaves alone what the change does not name, and returns the settings. It writes an event of EventLevel.
 //
 // A change of the level needs the table of locks for a moment. It waits for those who write to the table for at most a
 // tenth of a second, while others queue behind it, and then tries again until ctx ends. The database user needs the
 // role pglock_admin.
 //
 // Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure.
-func (a *Admin) SetHistory(ctx context.Context, opts ...HistoryOption) (HistorySettings, error) {
-	c := historyChange{actor: argument.Process(pglock.MaxHolderBytes)}
-	if err := refuse.Options(&c, opts); err != nil {
+func (a *Admin) SetHistory(ctx context.Context, c HistoryChange) (HistorySettings, error) {
+	c.Actor = cmp.Or(c.Actor, argument.Process(pglock.MaxHolderBytes))
+	if err := cmp.Or(refuse.Text("actor", c.Actor, pglock.MaxHolderBytes),
+		refuse.If(c.Level != "" && c.Level != HistoryLosses && c.Level != HistoryAll, "level",
+			argument.Shorten(string(c.Level)), "be losses or all"),
+		refuse.If(c.Keep != 0 && (c.Keep < MinKeep || c.Keep > MaxKeep), "keep", c.Keep.String(),
+			"be from 24h to 36525 days")); err != nil {
 		return HistorySettings{}, err
 	}
 	inUse := false
@@ -123,9 +102,16 @@ func (a *Admin) SetHistory(ctx context.Context, opts ...HistoryOption) (HistoryS
 }
 
 // setHistory tries once. The server ends the try when the time of ctx is up.
-func (a *Admin) setHistory(ctx context.Context, c historyChange) (s HistorySettings, err error) {
+func (a *Admin) setHistory(ctx context.Context, c HistoryChange) (s HistorySettings, err error) {
+	var level, keep any // NULL changes nothing
+	if c.Level != "" {
+		level = string(c.Level)
+	}
+	if c.Keep != 0 {
+		keep = c.Keep.Seconds()
+	}
 	err = a.inTime(ctx, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, a.db.Queries.SetHistory, c.actor, c.level, c.keep)
+		rows, err := tx.Query(ctx, a.db.Queries.SetHistory, c.Actor, level, keep)
 		if err != nil {
 			return err
 		}

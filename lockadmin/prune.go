@@ -1,6 +1,7 @@
 package lockadmin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,37 +36,11 @@ type Pruned struct {
 	EventAge  time.Duration // the age of events from which on they were removed
 }
 
-// PruneOption configures one Prune.
-type PruneOption func(*pruning) error
-
-type pruning struct {
-	idle    time.Duration
-	age     *time.Duration // nil: what the settings of the history say
-	onInUse func()
-}
-
-// WithIdle makes Prune remove locks that have been free for longer than d. Defaults to DefaultIdle, a day.
-func WithIdle(d time.Duration) PruneOption {
-	return func(p *pruning) error {
-		p.idle = d
-		return refuse.If(d < 0, "idle", d.String(), "not be negative")
-	}
-}
-
-// WithEventAge makes Prune remove events of the history that are older than d. Defaults to HistorySettings.Keep.
-func WithEventAge(d time.Duration) PruneOption {
-	return func(p *pruning) error {
-		p.age = &d
-		return refuse.If(d < 0, "event age", d.String(), "not be negative")
-	}
-}
-
-// WithOnInUse has f called once, when Prune finds the table of locks in use and waits for its writers.
-func WithOnInUse(f func()) PruneOption {
-	return func(p *pruning) error {
-		p.onInUse = f
-		return refuse.If(f == nil, "on in use", "nil", "be a function")
-	}
+// PruneOptions say what Prune removes. All may be left out.
+type PruneOptions struct {
+	Idle     *time.Duration // remove locks that have been free for longer; nil: DefaultIdle, a day
+	EventAge *time.Duration // remove events of the history that are older; nil: HistorySettings.Keep
+	OnInUse  func()         // called once, when Prune finds the table of locks in use and waits for its writers
 }
 
 // Prune removes locks that have long been free and that nobody waits for, old events, and leftovers: tickets and
@@ -77,10 +52,14 @@ func WithOnInUse(f func()) PruneOption {
 // next call continues. The database user needs the role pglock_admin.
 //
 // Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure.
-func (a *Admin) Prune(ctx context.Context, opts ...PruneOption) (Pruned, error) {
-	p := pruner{admin: a, pruning: pruning{idle: DefaultIdle}}
-	if err := refuse.Options(&p.pruning, opts); err != nil {
-		return Pruned{}, err
+func (a *Admin) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
+	o.Idle = cmp.Or(o.Idle, new(DefaultIdle))
+	p := pruner{admin: a, PruneOptions: o}
+	if *o.Idle < 0 {
+		return Pruned{}, refuse.Invalid("idle", o.Idle.String(), "not be negative")
+	}
+	if o.EventAge != nil && *o.EventAge < 0 {
+		return Pruned{}, refuse.Invalid("event age", o.EventAge.String(), "not be negative")
 	}
 	if err := p.run(ctx); err != nil {
 		if protocol.LockedOut(err) || p.inUse && pause.OutOfTime(ctx) {
@@ -92,7 +71,7 @@ func (a *Admin) Prune(ctx context.Context, opts ...PruneOption) (Pruned, error) 
 }
 
 type pruner struct {
-	pruning
+	PruneOptions
 	admin *Admin
 	done  Pruned
 	inUse bool // the last try found the table of locks in use
@@ -117,17 +96,17 @@ func (p *pruner) run(ctx context.Context) error {
 
 // events goes through the history from its old end, step by step.
 func (p *pruner) events(ctx context.Context) error {
-	if p.age == nil {
+	if p.EventAge == nil {
 		s, err := p.admin.historySettings(ctx)
 		if err != nil {
 			return err
 		}
-		p.age = &s.Keep
+		p.EventAge = &s.Keep
 	}
-	p.done.EventAge = *p.age
+	p.done.EventAge = *p.EventAge
 	after := "0"
 	for {
-		n, next, err := p.call(ctx, protocol.PruneHistory(p.admin.schema), p.age.Seconds(), eventsAtOnce, after)
+		n, next, err := p.call(ctx, protocol.PruneHistory(p.admin.schema), p.EventAge.Seconds(), eventsAtOnce, after)
 		if err != nil {
 			return err
 		}
@@ -143,13 +122,13 @@ func (p *pruner) locks(ctx context.Context) error {
 	after := ""
 	for {
 		began, wait := time.Now(), pauseAfterTry
-		n, next, err := p.call(ctx, protocol.PruneLocks(p.admin.schema), p.idle.Seconds(), namesAtOnce, after)
+		n, next, err := p.call(ctx, protocol.PruneLocks(p.admin.schema), p.Idle.Seconds(), namesAtOnce, after)
 		switch {
 		case protocol.LockedOut(err):
 			p.inUse = true
 			p.done.Waits++
-			if p.done.Waits == 1 && p.onInUse != nil {
-				p.onInUse()
+			if p.done.Waits == 1 && p.OnInUse != nil {
+				p.OnInUse()
 			}
 		case err != nil:
 			return err

@@ -127,7 +127,7 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Database(t)
 			conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
-			setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll))
+			setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 			tc.breaks(t, conn)
 			tc.acts(t, conn)
 			v, err := admin.Verify(t.Context(), "")

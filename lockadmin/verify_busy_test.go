@@ -78,7 +78,7 @@ func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	admin := newAdmin(t, db.Pool(t))
-	setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll))
+	setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	var workers sync.WaitGroup

@@ -179,7 +179,7 @@ func TestVerifyComparesTheHistoryWithThePresent(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn, admin := db.Conn(t), newAdmin(t, db.Pool(t))
-	setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll))
+	setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 	grant(t, conn, "a", "one", "1 h", "").release(t, conn)
 	grant(t, conn, "a", "two", "1 h", "")
 	verify := func(want string) {
@@ -256,12 +256,12 @@ func TestVerifyExplainsGaps(t *testing.T) {
 		}
 	}
 	ends(2)
-	setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll))
+	setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 	ends(2)
 	causes(lockadmin.GapLevel)
-	setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryLosses))
+	setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryLosses})
 	ends(2)
-	setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll))
+	setHistory(t, admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 	ends(3)
 	causes(lockadmin.GapLevel, lockadmin.GapLevel)
 	execute(t, conn, `DELETE FROM pglock.events WHERE id = (SELECT max(id) - 1 FROM pglock.events)`)

@@ -118,7 +118,7 @@ func foundInTrees(v lockadmin.Verification) string {
 func TestTheHistoryKnowsSubtreesByEveryEnd(t *testing.T) {
 	t.Parallel()
 	e := newTree(t)
-	setHistory(t, e.admin, lockadmin.WithLevel(lockadmin.HistoryAll))
+	setHistory(t, e.admin, lockadmin.HistoryChange{Level: lockadmin.HistoryAll})
 	runOut := func() {
 		execute(t, e.conn, `UPDATE pglock.locks SET expires_at = clock_timestamp(), watched_until = NULL
 			WHERE name = 't' AND expires_at > clock_timestamp()`)
@@ -131,7 +131,7 @@ func TestTheHistoryKnowsSubtreesByEveryEnd(t *testing.T) {
 	}
 	release(e.hold("t", pglock.WithSubtree()))
 	e.hold("t", pglock.WithSubtree())
-	if _, err := e.admin.Break(t.Context(), "t", "a test"); err != nil {
+	if _, err := e.admin.Break(t.Context(), "t", "a test", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, opts := range [][]pglock.AcquireOption{nil, {pglock.WithShared()}} {
@@ -141,7 +141,7 @@ func TestTheHistoryKnowsSubtreesByEveryEnd(t *testing.T) {
 	}
 	e.hold("t", pglock.WithSubtree())
 	runOut()
-	if _, err := e.admin.Prune(t.Context(), lockadmin.WithIdle(time.Microsecond)); err != nil {
+	if _, err := e.admin.Prune(t.Context(), lockadmin.PruneOptions{Idle: new(time.Microsecond)}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

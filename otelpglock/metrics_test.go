@@ -180,7 +180,7 @@ func TestTheLifeOfLocksOnAServerBecomesMetrics(t *testing.T) {
 	if err := hooks.Of(second).Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.Break(t.Context(), "orders/1", "a test"); err != nil {
+	if _, err := admin.Break(t.Context(), "orders/1", "a test", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	third := mustAcquire(t.Context(), t, a, "orders/1")

@@ -104,7 +104,7 @@ func TestALossAndAFailureAreErrorsInTheirSpans(t *testing.T) {
 	if _, err := c.Acquire(ended, "orders/1"); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if _, err := admin.Break(t.Context(), "orders/1", "a test"); err != nil {
+	if _, err := admin.Break(t.Context(), "orders/1", "a test", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := hooks.Of(l).Renew(t.Context()); !errors.Is(err, pglock.ErrLost) {

@@ -270,8 +270,8 @@ func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
 	operator := newAdmin(t, db.Pool(t))
 	c := startClient(t, pool, pglock.WithDefaultHolder("h"))
 	l := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
-	broken, err := operator.Break(t.Context(), "report", "host is gone", lockadmin.WithToken(l.Token()),
-		lockadmin.WithActor("ada"))
+	broken, err := operator.Break(t.Context(), "report", "host is gone",
+		lockadmin.BreakOptions{Token: new(l.Token()), Actor: "ada"})
 	if err != nil {
 		t.Fatal(err)
 	}

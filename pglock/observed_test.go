@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -280,7 +281,7 @@ func TestBreakIsObservedAsALoss(t *testing.T) {
 	t.Parallel()
 	pool, a, _, ofA, _ := observing(t)
 	l := mustAcquire(t, a, "report")
-	if _, err := newAdmin(t, pool).Break(t.Context(), "report", "stuck"); err != nil {
+	if _, err := newAdmin(t, pool).Break(t.Context(), "report", "stuck", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
@@ -368,7 +369,7 @@ func TestEventsHaveNoSecrets(t *testing.T) {
 	if err := hooks.Of(l).Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newAdmin(t, pool).Break(t.Context(), "report", "stuck"); err != nil {
+	if _, err := newAdmin(t, pool).Break(t.Context(), "report", "stuck", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	got := within(t, 20*time.Second, "next", next[0])

@@ -189,7 +189,7 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 			argument("AcquireAll name "+b.what, "names[1]", b.value, b.rule,
 				func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"new", b.name})) }),
 			argument("Break name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error {
-				return ignore(admin.Break(ctx, b.name, "stuck"))
+				return ignore(admin.Break(ctx, b.name, "stuck", lockadmin.BreakOptions{}))
 			}))
 		if b.name != "" {
 			all = append(all,
@@ -254,13 +254,10 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 				return ignore(lists.All(admin.Locks(ctx, lockadmin.LocksQuery{PageSize: -1})))
 			}),
 		argument("Prune idle", "idle", "-1s", "not be negative", func(ctx context.Context) error {
-			return ignore(admin.Prune(ctx, lockadmin.WithIdle(-time.Second)))
+			return ignore(admin.Prune(ctx, lockadmin.PruneOptions{Idle: new(-time.Second)}))
 		}),
 		argument("Prune event age", "event age", "-1s", "not be negative", func(ctx context.Context) error {
-			return ignore(admin.Prune(ctx, lockadmin.WithEventAge(-time.Second)))
-		}),
-		argument("Prune on in use", "on in use", "nil", "be a function", func(ctx context.Context) error {
-			return ignore(admin.Prune(ctx, lockadmin.WithOnInUse(nil)))
+			return ignore(admin.Prune(ctx, lockadmin.PruneOptions{EventAge: new(-time.Second)}))
 		}),
 		argument("New admin without pool", "pool", "nil", "be a *pgxpool.Pool", func(ctx context.Context) error {
 			return ignore(lockadmin.New(ctx, nil))
@@ -277,29 +274,32 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 			return ignore(c.TryAcquire(ctx, "held"))
 		}, pglock.ErrHeld, []string{`"held"`}},
 		refusal{"Break free", func(ctx context.Context) error {
-			return ignore(admin.Break(ctx, "free", "stuck"))
+			return ignore(admin.Break(ctx, "free", "stuck", lockadmin.BreakOptions{}))
 		}, lockadmin.ErrNotHeld, []string{"free"}},
 		refusal{"Break unknown", func(ctx context.Context) error {
-			return ignore(admin.Break(ctx, "unknown", "stuck"))
+			return ignore(admin.Break(ctx, "unknown", "stuck", lockadmin.BreakOptions{}))
 		}, lockadmin.ErrNotHeld, []string{"unknown"}},
 		refusal{"Break with another token", func(ctx context.Context) error {
-			return ignore(admin.Break(ctx, "held", "stuck", lockadmin.WithToken(4711)))
+			return ignore(admin.Break(ctx, "held", "stuck", lockadmin.BreakOptions{Token: new(pglock.Token(4711))}))
 		}, lockadmin.ErrNotHeld, []string{"4711", "held"}},
 		argument("Break without reason", "reason", "empty", "1024", func(ctx context.Context) error {
-			return ignore(admin.Break(ctx, "held", ""))
+			return ignore(admin.Break(ctx, "held", "", lockadmin.BreakOptions{}))
 		}),
 		refusal{"Break with blank reason", func(ctx context.Context) error {
-			return ignore(admin.Break(ctx, "held", " "))
+			return ignore(admin.Break(ctx, "held", " ", lockadmin.BreakOptions{}))
 		}, pglock.ErrInvalid, []string{"reason", "1024"}},
 		argument("Break with long reason", "reason", "1025", "1024",
-			func(ctx context.Context) error { return ignore(admin.Break(ctx, "held", strings.Repeat("x", 1025))) }),
+			func(ctx context.Context) error {
+				return ignore(admin.Break(ctx, "held", strings.Repeat("x", 1025), lockadmin.BreakOptions{}))
+			}),
 		argument("Break with token 0", "token", "0", "greater than 0",
 			func(ctx context.Context) error {
-				return ignore(admin.Break(ctx, "held", "stuck", lockadmin.WithToken(0)))
+				return ignore(admin.Break(ctx, "held", "stuck", lockadmin.BreakOptions{Token: new(pglock.Token(0))}))
 			}),
-		argument("Break without actor", "actor", "empty", "256",
+		argument("Break with long actor", "actor", "257", "256",
 			func(ctx context.Context) error {
-				return ignore(admin.Break(ctx, "held", "stuck", lockadmin.WithActor("")))
+				return ignore(admin.Break(ctx, "held", "stuck",
+					lockadmin.BreakOptions{Actor: strings.Repeat("x", 257)}))
 			}),
 	)
 	checkRefusals(t, conn, all)
@@ -414,7 +414,7 @@ func TestI11_RefusedWritesChangeNothing(t *testing.T) {
 	if err := released.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newAdmin(t, pool).Break(t.Context(), "lost", "stuck"); err != nil {
+	if _, err := newAdmin(t, pool).Break(t.Context(), "lost", "stuck", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 

@@ -105,7 +105,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 
 	checkRefusals(t, conn, []refusal{
 		{"Break", func(ctx context.Context) error {
-			return ignore(newAdmin(t, pool).Break(ctx, "report", "stuck"))
+			return ignore(newAdmin(t, pool).Break(ctx, "report", "stuck", lockadmin.BreakOptions{}))
 		}, pglock.ErrPermission, []string{"pglock_admin"}},
 		{"Events", func(ctx context.Context) error {
 			return ignore(lists.All(newAdmin(t, pool).History(ctx, lockadmin.HistoryQuery{})))
@@ -262,7 +262,7 @@ func TestOperatorBreaksAndReadsTheHistory(t *testing.T) {
 	c := startClient(t, db.Pool(t, login(t, db, "pglock_admin")))
 	admin := newAdmin(t, db.Pool(t, login(t, db, "pglock_admin")))
 	l := mustAcquire(t, c, "report")
-	broken, err := admin.Break(t.Context(), "report", "stuck")
+	broken, err := admin.Break(t.Context(), "report", "stuck", lockadmin.BreakOptions{})
 	if err != nil || broken.Token != l.Token() {
 		t.Errorf("the break: %+v, %v; want that of token %d", broken, err, l.Token())
 	}

@@ -120,7 +120,7 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 	}
 	exerciseQueue(t, c, admin, "report")
 	mustAcquire(t, c, "broken")
-	if _, err := admin.Break(t.Context(), "broken", "stuck"); err != nil {
+	if _, err := admin.Break(t.Context(), "broken", "stuck", lockadmin.BreakOptions{}); err != nil {
 		t.Errorf("Break: %v", err)
 	}
 	if events, err := lists.All(admin.History(t.Context(), lockadmin.HistoryQuery{Lock: "broken"})); err != nil ||
@@ -460,7 +460,9 @@ func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
 		readOnly("Acquire new", func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) }),
 		readOnly("Do", func(ctx context.Context) error { return c.Do(ctx, "new", fnRan) }),
 		readOnly("Renew", hooks.Of(l).Renew),
-		readOnly("Break", func(ctx context.Context) error { return ignore(admin.Break(ctx, "held", "stuck")) }),
+		readOnly("Break", func(ctx context.Context) error {
+			return ignore(admin.Break(ctx, "held", "stuck", lockadmin.BreakOptions{}))
+		}),
 		readOnly("Write", func(ctx context.Context) error {
 			return fencedstore.New(pool).Write(ctx, l, func(context.Context, pgx.Tx) error {
 				return errors.New("fn ran")

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -73,7 +74,7 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 
 	l = mustAcquire(t, a, "report")
 	hear(t, changes, pglock.ChangeGranted, l.Token(), true)
-	if _, err := newAdmin(t, db.Pool(t)).Break(t.Context(), "report", "stuck"); err != nil {
+	if _, err := newAdmin(t, db.Pool(t)).Break(t.Context(), "report", "stuck", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	hear(t, changes, pglock.ChangeBroken, 0, false)

@@ -26,7 +26,7 @@ func TestRunUnderTheContextOfALostLeaseSaysThatItIsLost(t *testing.T) {
 	}
 	outer, err := replica.Client.Acquire(t.Context(), "outer")
 	if err == nil {
-		_, err = admin.Break(t.Context(), "outer", "a test")
+		_, err = admin.Break(t.Context(), "outer", "a test", lockadmin.BreakOptions{})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -64,7 +65,7 @@ func TestABreakOfALockThatHasMovedOnIsRefused(t *testing.T) {
 	// Between the click and the server's look somebody else breaks the lock, and app-2 has it.
 	s.on(func(r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/api/break") {
-			if _, err := s.admin.Break(r.Context(), "nightly", "I was faster"); err != nil {
+			if _, err := s.admin.Break(r.Context(), "nightly", "I was faster", lockadmin.BreakOptions{}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -90,7 +91,7 @@ func TestTheDialogSeesThatTheLockMovesOn(t *testing.T) {
 	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
 	p.openDialog()
 	p.reason("host is down")
-	if _, err := s.admin.Break(t.Context(), "nightly", "I was faster"); err != nil {
+	if _, err := s.admin.Break(t.Context(), "nightly", "I was faster", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	p.text("dialog .refusal", "The lock has moved on: app-2 holds it now")

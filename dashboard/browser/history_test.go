@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/dev/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 // rows waits for so many entries of the history.
@@ -28,7 +29,7 @@ func (s *stage) longHistory() (change func(holder string)) {
 			now() - (i + 1) * interval '1 min', now() - i * interval '1 min' FROM generate_series(500, 1, -1) i`)
 	s.holdForNobody("app-1", "nightly")
 	return func(holder string) {
-		if _, err := s.admin.Break(s.t.Context(), "nightly", "its host is gone"); err != nil {
+		if _, err := s.admin.Break(s.t.Context(), "nightly", "its host is gone", lockadmin.BreakOptions{}); err != nil {
 			s.t.Error(err)
 		}
 		s.holdForNobody(holder, "nightly")

@@ -46,7 +46,7 @@ func TestTheListSaysWhetherHoldersLive(t *testing.T) {
 	for _, word := range append(words, "free") {
 		s.given(word, "lock "+string(word))
 	}
-	if _, err := s.admin.Break(t.Context(), "lock free", "it is to be free"); err != nil {
+	if _, err := s.admin.Break(t.Context(), "lock free", "it is to be free", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	p := open(t, s.home, "#/locks?free=1", 1240, 800)

@@ -71,7 +71,7 @@ func (s *stage) scene() {
 		tenure{reporter(2, 701), 44, 36, lockadmin.EventRelease, "", ""},
 		tenure{reporter(4, 82), 34, 29, lockadmin.EventTakeover, "", ""},
 		tenure{reporter(3, 71), 29, 15, lockadmin.EventRelease, "", ""})
-	if _, err := s.admin.SetHistory(s.t.Context(), lockadmin.WithLevel(lockadmin.HistoryAll)); err != nil {
+	if _, err := s.admin.SetHistory(s.t.Context(), lockadmin.HistoryChange{Level: lockadmin.HistoryAll}); err != nil {
 		s.t.Fatal(err)
 	}
 	metadata := []byte(`{"job": "close the books", "night": "2026-11-22", "trace": "b7ad6b71"}`)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 // holdForNobody takes a lock for a client that there is not, so that nobody minds when its row vanishes.
@@ -31,7 +33,7 @@ func TestALockThatVanishesIsForgotten(t *testing.T) {
 			<-r.Context().Done()
 		}
 	})
-	if _, err := s.admin.Break(t.Context(), "nightly", "its host is gone"); err != nil {
+	if _, err := s.admin.Break(t.Context(), "nightly", "its host is gone", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.holdForNobody("app-2", "nightly")

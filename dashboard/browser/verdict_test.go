@@ -29,7 +29,8 @@ func (s *stage) unwell() {
 	s.queue("app-4", "invoices")
 	s.given(lockadmin.LifeSilent, "orders")
 	s.hold("app-1", "mail")
-	if _, err := s.admin.Break(s.t.Context(), "mail", "host is down", lockadmin.WithActor("alice")); err != nil {
+	if _, err := s.admin.Break(s.t.Context(), "mail", "host is down",
+		lockadmin.BreakOptions{Actor: "alice"}); err != nil {
 		s.t.Fatal(err)
 	}
 	s.hold("app-2", "report")

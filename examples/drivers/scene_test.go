@@ -87,7 +87,7 @@ func (s *scene) leaseOf(t *testing.T, ttl time.Duration) *pglock.Lease {
 // breakLock ends the lease of whoever holds the lock.
 func (s *scene) breakLock(t *testing.T) {
 	t.Helper()
-	if _, err := s.admin.Break(t.Context(), s.lock, "its host is gone"); err != nil {
+	if _, err := s.admin.Break(t.Context(), s.lock, "its host is gone", lockadmin.BreakOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -127,7 +127,7 @@ func (s *scene) orders(ctx context.Context, p *stage.Process, ordersAndAnswers .
 
 // breaks ends whoever's lease it is. Its holder does not hear of it.
 func (s *scene) breaks(ctx context.Context) error {
-	broken, err := s.admin.Break(ctx, "report", "its host does not answer")
+	broken, err := s.admin.Break(ctx, "report", "its host does not answer", lockadmin.BreakOptions{})
 	if err == nil {
 		s.Say("operator", "breaks the lease of %s", broken.Holder)
 	}

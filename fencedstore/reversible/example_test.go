@@ -101,7 +101,7 @@ func Example() {
 	late := replace(prices, "late prices")
 	apply := late.Apply
 	late.Apply = func(ctx context.Context) error {
-		if _, err := admin.Break(ctx, "price list", "the host is gone"); err != nil {
+		if _, err := admin.Break(ctx, "price list", "the host is gone", lockadmin.BreakOptions{}); err != nil {
 			return err
 		}
 		return apply(ctx)

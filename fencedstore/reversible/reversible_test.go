@@ -49,7 +49,8 @@ func (s *stage) breakLease(t *testing.T) {
 	t.Helper()
 	admin, err := lockadmin.New(context.WithoutCancel(t.Context()), s.pool)
 	if err == nil {
-		_, err = admin.Break(context.WithoutCancel(t.Context()), s.lease.Name(), "for the test")
+		_, err = admin.Break(context.WithoutCancel(t.Context()), s.lease.Name(), "for the test",
+			lockadmin.BreakOptions{})
 	}
 	if err != nil {
 		t.Fatal(err)

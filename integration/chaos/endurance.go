@@ -176,7 +176,7 @@ func (l *lab) tidy(ctx context.Context) {
 			return
 		}
 		pruning, pruned := context.WithTimeout(ctx, often)
-		done, err := l.eye.admin.Prune(pruning, lockadmin.WithIdle(idle))
+		done, err := l.eye.admin.Prune(pruning, lockadmin.PruneOptions{Idle: new(idle)})
 		pruned()
 		vacuuming, vacuumed := context.WithTimeout(ctx, often)
 		err = errors.Join(err, cluster.Vacuum(vacuuming, l.eye.pool))

@@ -231,7 +231,7 @@ func (o *onlooker) measure(ctx context.Context, lifts bool) {
 		return o.released.Release(ctx)
 	})
 	go timed("break", breakMost, func(ctx context.Context) error {
-		_, err := o.eye.admin.Break(ctx, o.ended.Name(), "chaos", lockadmin.WithToken(o.ended.Token()))
+		_, err := o.eye.admin.Break(ctx, o.ended.Name(), "chaos", lockadmin.BreakOptions{Token: new(o.ended.Token())})
 		return err
 	})
 	for range cap(took) {

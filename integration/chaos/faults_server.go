@@ -131,7 +131,7 @@ func breakLeases(h *hit) error {
 	for range 1 + h.rand.IntN(3) {
 		x := look.Holders[h.rand.IntN(len(look.Holders))]
 		done := h.judge.Breaking(x.Name)
-		_, err := h.eye.admin.Break(h.ctx, x.Name, "chaos", lockadmin.WithToken(pglock.Token(x.Token)))
+		_, err := h.eye.admin.Break(h.ctx, x.Name, "chaos", lockadmin.BreakOptions{Token: new(pglock.Token(x.Token))})
 		if err == nil || errors.Is(err, lockadmin.ErrNotHeld) {
 			done()
 		}

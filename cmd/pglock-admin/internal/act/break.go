@@ -126,12 +126,12 @@ func breakLock(o *cli.Options, cmd *cobra.Command, b breaking) error {
 	if err != nil {
 		return err
 	}
-	opts := []lockadmin.BreakOption{lockadmin.WithActor(b.by)}
+	opts := lockadmin.BreakOptions{Actor: b.by}
 	if b.given {
-		opts = append(opts, lockadmin.WithToken(b.token))
+		opts.Token = &b.token
 	}
 	return o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-		broken, err := admin.Break(ctx, b.name, b.reason, opts...)
+		broken, err := admin.Break(ctx, b.name, b.reason, opts)
 		switch {
 		case errors.Is(err, pglock.ErrInvalid) && !b.given:
 			return nameOneOf(ctx, o, admin, b.name, b.reason, err)

@@ -37,7 +37,7 @@ func breakSession(o *cli.Options, cmd *cobra.Command, b breaking) error {
 		return err
 	}
 	return o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-		broken, err := admin.BreakSession(ctx, b.session, b.reason, lockadmin.WithActor(b.by))
+		broken, err := admin.BreakSession(ctx, b.session, b.reason, lockadmin.BreakOptions{Actor: b.by})
 		switch {
 		case errors.Is(err, lockadmin.ErrNotHeld):
 			return noSuchSession(o, b.session)

@@ -50,17 +50,17 @@ You need the role pglock_admin.`,
 				return cli.UsageErrorf("--events 90d", "--events is %s: it must not be negative",
 					shown.Duration(older))
 			}
-			opts := []lockadmin.PruneOption{lockadmin.WithIdle(idle), lockadmin.WithOnInUse(func() {
+			opts := lockadmin.PruneOptions{Idle: &idle, OnInUse: func() {
 				if o.Output == cli.OutputTable {
 					fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting up to "+
 						"--timeout (%s) for whoever writes to it\n", shown.Duration(o.Timeout))
 				}
-			})}
+			}}
 			if cmd.Flags().Changed("events") {
-				opts = append(opts, lockadmin.WithEventAge(older))
+				opts.EventAge = &older
 			}
 			return o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				done, err := admin.Prune(ctx, opts...)
+				done, err := admin.Prune(ctx, opts)
 				view := PruneView{Locks: done.Locks, Events: done.Events, Leftovers: done.Leftovers, Waits: done.Waits,
 					Idle: idle.Milliseconds(), Older: done.EventAge.Milliseconds()}
 				if err != nil {

@@ -31,27 +31,20 @@ prune, remove events older than --keep. docs/history.md says what the levels cos
   pglock-admin record --level all --keep 30d`,
 		Annotations: cli.ForOperators,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			opts := []lockadmin.HistoryOption{lockadmin.WithChanger(cmp.Or(by, cli.Actor()))}
-			if cmd.Flags().Changed("level") {
-				opts = append(opts, lockadmin.WithLevel(lockadmin.HistoryLevel(level)))
-			}
-			if cmd.Flags().Changed("keep") {
-				if keep < lockadmin.MinKeep || keep > lockadmin.MaxKeep {
-					return cli.UsageErrorf("--keep 30d", "--keep is %s: it must be from %s to %s",
-						shown.Duration(keep),
-						shown.Duration(lockadmin.MinKeep), shown.Duration(lockadmin.MaxKeep))
-				}
-				opts = append(opts, lockadmin.WithKeep(keep))
+			if cmd.Flags().Changed("keep") && (keep < lockadmin.MinKeep || keep > lockadmin.MaxKeep) {
+				return cli.UsageErrorf("--keep 30d", "--keep is %s: it must be from %s to %s", shown.Duration(keep),
+					shown.Duration(lockadmin.MinKeep), shown.Duration(lockadmin.MaxKeep))
 			}
 			return o.WithAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				if len(opts) == 1 {
+				if level == "" && keep == 0 {
 					s, err := admin.HistorySettings(ctx)
 					if err != nil {
 						return err
 					}
 					return o.Show(cmd, s, func(w *cli.Page) { drawRecord(w, s) })
 				}
-				s, err := admin.SetHistory(ctx, opts...)
+				s, err := admin.SetHistory(ctx, lockadmin.HistoryChange{Level: lockadmin.HistoryLevel(level),
+					Keep: keep, Actor: cmp.Or(by, cli.Actor())})
 				if errors.Is(err, lockadmin.ErrInUse) {
 					return cli.Errorf(cli.ExitFailure, "a quieter time, or a longer --timeout. Who they are:\n"+
 						writersOfLocks(o), "nothing was changed within %s (--timeout): open transactions have "+

@@ -36,8 +36,8 @@ type liveBroken struct {
 func (r *liveReader) breakLease(ctx context.Context, b liveBreak) liveBroken {
 	bounded, cancel := r.o.Bounded(ctx)
 	defer cancel()
-	broken, err := r.admin.Break(bounded, b.name, b.reason, lockadmin.WithToken(b.token),
-		lockadmin.WithActor(cli.Actor()))
+	broken, err := r.admin.Break(bounded, b.name, b.reason,
+		lockadmin.BreakOptions{Token: &b.token, Actor: cli.Actor()})
 	if err != nil {
 		err = act.Unbroken(bounded, r.o, r.admin, b.name, int64(b.token), err)
 	}
