@@ -21,51 +21,34 @@ import (
 // use. It has no goroutine and no connection: each Held has its own.
 type Bridge struct {
 	client *pglock.Client
-	config config
+	config Config
 }
 
-// Option configures a Bridge. A bad value makes New fail.
-type Option func(*config) error
-
-type config struct {
-	direct *pgx.ConnConfig // nil: as the client connects
-	pooled bool
-}
-
-// WithConnConfig sets how the sessions of advisory locks connect. Use it when the client's pool goes through a pooler,
-// and lead it to the server itself and to the same database. Defaults to the configuration of the client's pool.
-func WithConnConfig(direct *pgx.ConnConfig) Option {
-	return func(c *config) error {
-		if direct == nil || !argument.Parsed(direct) {
-			return refuse.Invalid("conn config", "nil or made by hand", "be made by pgx.ParseConfig")
-		}
-		c.direct = direct.Copy()
-		return nil
-	}
-}
-
-// WithSessionPooler allows a pooler between the program and the server; without it a bridge returns ErrPooler. The
-// pooler must give each connection a session of the server that nobody else uses until the connection ends, and then
-// clear the session, as PgBouncer does with pool_mode=session. Nothing checks that.
-func WithSessionPooler() Option {
-	return func(c *config) error {
-		c.pooled = true
-		return nil
-	}
+// Config says how the sessions of advisory locks connect. Its zero value connects as the client's pool does.
+type Config struct {
+	// ConnConfig is for a client whose pool goes through a pooler: it leads to the server itself, and to the same
+	// database. pgx.ParseConfig makes one.
+	ConnConfig *pgx.ConnConfig
+	// SessionPooler allows a pooler between the program and the server; without it a bridge returns ErrPooler. The
+	// pooler must give each connection a session of the server that nobody else uses until the connection ends, and
+	// then clear the session, as PgBouncer does with pool_mode=session. Nothing checks that.
+	SessionPooler bool
 }
 
 // New makes a bridge over a client, which stays the caller's. It sends nothing.
 //
 // Errors: pglock.ErrInvalid.
-func New(client *pglock.Client, opts ...Option) (*Bridge, error) {
+func New(client *pglock.Client, c Config) (*Bridge, error) {
 	if client == nil {
 		return nil, refuse.Nil("client", "be a *pglock.Client")
 	}
-	b := &Bridge{client: client}
-	if err := refuse.Options(&b.config, opts); err != nil {
-		return nil, err
+	if c.ConnConfig != nil {
+		if !argument.Parsed(c.ConnConfig) {
+			return nil, refuse.Invalid("conn config", "made by hand", "be made by pgx.ParseConfig")
+		}
+		c.ConnConfig = c.ConnConfig.Copy()
 	}
-	return b, nil
+	return &Bridge{client: client, config: c}, nil
 }
 
 // Acquire takes the lock, and then the advisory lock, and waits for each of them. ctx limits the wait for both
@@ -152,12 +135,12 @@ func (b *Bridge) session(ctx context.Context, lease *pglock.Lease, key Key, shar
 	taking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(lease.Context(), func() { cancel(lease.Err()) })()
-	conn, err := b.client.ForSiblings(hooks.Key{}).Connect(taking, b.config.direct)
+	conn, err := b.client.ForSiblings(hooks.Key{}).Connect(taking, b.config.ConnConfig)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", causeOf(taking, ctx, err))
 	}
 	s := &session{conn: conn, name: lease.Name(), key: key, shared: shared, idle: outlives(lease)}
-	if err = s.open(taking, b.config.pooled); err == nil {
+	if err = s.open(taking, b.config.SessionPooler); err == nil {
 		if wait {
 			err = s.lock(taking)
 		} else {

@@ -31,7 +31,7 @@ func TestASessionHeedsContextsWhateverTheApplicationHasSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	patient(direct)
-	plain := s.bridge(advisory.WithConnConfig(direct))
+	plain := s.bridgeBy(direct)
 	s.pool = s.db.Pool(t, func(c *pgxpool.Config) { patient(c.ConnConfig) })
 	for i, b := range []*advisory.Bridge{plain, s.bridge()} {
 		h := s.hold(b, []string{"direct", "pool"}[i], advisory.Bigint(int64(i)))

@@ -16,7 +16,7 @@
 // Releases 1 and 3 share no lock: they must never run together. Start release 3 when the last program of release 1 has
 // ended. On the way back, start release 1 when the last program of release 3 has ended.
 //
-//	bridge, err := advisory.New(client)
+//	bridge, err := advisory.New(client, advisory.Config{})
 //	key := advisory.Hashtext("nightly-report") // the old programs: pg_advisory_lock(hashtext('nightly-report'))
 //	err = bridge.Do(ctx, "nightly-report", key, func(ctx context.Context, held *advisory.Held) error {
 //		return held.Write(ctx, func(ctx context.Context, tx pgx.Tx) error { … })
@@ -104,7 +104,7 @@
 //
 // Session advisory locks do not work through a pooler that shares sessions between transactions. A bridge refuses a
 // connection if another server process answers than the connection names (ErrPooler), as behind PgBouncer in every
-// mode. Give WithConnConfig a connection string that leads to the server itself.
+// mode. Config.ConnConfig leads to the server itself.
 //
 // # What it costs
 //

@@ -34,7 +34,7 @@ func ExampleBridge_Do() {
 		return
 	}
 
-	bridge, err := advisory.New(client)
+	bridge, err := advisory.New(client, advisory.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return

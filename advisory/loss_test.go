@@ -101,7 +101,7 @@ func TestAClosedClientFreesTheAdvisoryLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	c := s.client()
-	b, err := advisory.New(c)
+	b, err := advisory.New(c, advisory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
 	s := newScene(t)
 	var cut atomic.Bool
 	const ttl = 6 * time.Second
-	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Bigint(1), pglock.WithTTL(ttl))
+	h := s.hold(s.bridgeBy(s.cuttable(&cut)), "x", advisory.Bigint(1), pglock.WithTTL(ttl))
 	got := s.old("1").waiting()
 	cut.Store(true)
 	took := wantLost(t, h)
@@ -232,7 +232,7 @@ func TestGuardRefusesWhereTheSessionHasEnded(t *testing.T) {
 	s.exec("CREATE TABLE written (n int)")
 	store := fencedstore.New(s.pool)
 	var cut atomic.Bool
-	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Bigint(1))
+	h := s.hold(s.bridgeBy(s.cuttable(&cut)), "x", advisory.Bigint(1))
 	write := func(before func()) error {
 		return store.Write(t.Context(), fencedstore.Fence{Lease: h.Lease(), SameToken: true},
 			func(ctx context.Context, tx pgx.Tx) error {

@@ -54,14 +54,20 @@ func (s *scene) clientWith(opts ...pglock.Option) *pglock.Client {
 	return c
 }
 
-func (s *scene) bridge(opts ...advisory.Option) *advisory.Bridge {
+func (s *scene) bridge() *advisory.Bridge {
 	s.t.Helper()
-	return s.bridgeOver(s.client(), opts...)
+	return s.bridgeOver(s.client(), advisory.Config{})
 }
 
-func (s *scene) bridgeOver(c *pglock.Client, opts ...advisory.Option) *advisory.Bridge {
+// bridgeBy has sessions that connect by the configuration.
+func (s *scene) bridgeBy(c *pgx.ConnConfig) *advisory.Bridge {
 	s.t.Helper()
-	b, err := advisory.New(c, opts...)
+	return s.bridgeOver(s.client(), advisory.Config{ConnConfig: c})
+}
+
+func (s *scene) bridgeOver(c *pglock.Client, config advisory.Config) *advisory.Bridge {
+	s.t.Helper()
+	b, err := advisory.New(c, config)
 	if err != nil {
 		s.t.Fatal(err)
 	}

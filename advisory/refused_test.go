@@ -29,17 +29,11 @@ func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		}
 	}
 	c := s.client()
-	for what, opts := range map[string][]advisory.Option{
-		"nil option":          {nil},
-		"nil config":          {advisory.WithConnConfig(nil)},
-		"config made by hand": {advisory.WithConnConfig(&pgx.ConnConfig{})},
-	} {
-		_, err := advisory.New(c, opts...)
-		invalid(what, err)
-	}
-	_, err := advisory.New(nil)
+	_, err := advisory.New(c, advisory.Config{ConnConfig: &pgx.ConnConfig{}})
+	invalid("config made by hand", err)
+	_, err = advisory.New(nil, advisory.Config{})
 	invalid("nil client", err)
-	b, err := advisory.New(c)
+	b, err := advisory.New(c, advisory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,14 +77,15 @@ func TestAPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	config := s.config(func(conn net.Conn) net.Conn { return pooledConn{conn} })
-	b := s.bridge(advisory.WithConnConfig(config))
+	b := s.bridgeBy(config)
 	if _, err := b.TryAcquire(t.Context(), "x", advisory.Bigint(1)); !errors.Is(err, advisory.ErrPooler) {
 		t.Fatalf("through a pooler: %v, want ErrPooler", err)
 	}
 	if !s.ask("SELECT NOT EXISTS (SELECT FROM pglock.list_locks()) AND NOT EXISTS (SELECT FROM advisory_locks)") {
 		t.Error("a refused call has left a lock")
 	}
-	h := s.hold(s.bridge(advisory.WithConnConfig(config), advisory.WithSessionPooler()), "x", advisory.Bigint(1))
+	allowed := s.bridgeOver(s.client(), advisory.Config{ConnConfig: config, SessionPooler: true})
+	h := s.hold(allowed, "x", advisory.Bigint(1))
 	if err := h.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -105,7 +100,7 @@ func TestAConnectionThatCannotBeMadeLeavesNoLease(t *testing.T) {
 	}
 	refused := errors.New("refused on purpose")
 	config.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, refused }
-	b := s.bridge(advisory.WithConnConfig(config))
+	b := s.bridgeBy(config)
 	if _, err := b.Acquire(t.Context(), "x", advisory.Bigint(1)); !errors.Is(err, refused) {
 		t.Errorf("without a connection: %v", err)
 	}

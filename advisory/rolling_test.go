@@ -117,7 +117,7 @@ func TestOldAndNewNeverHoldTogether(t *testing.T) {
 					}
 				})
 			}
-			siblings := s.bridgeOver(s.client()) // of one client
+			siblings := s.bridgeOver(s.client(), advisory.Config{}) // of one client
 			for _, b := range []*advisory.Bridge{s.bridge(), siblings, siblings} {
 				all.Go(func() {
 					for range turns {
@@ -194,7 +194,7 @@ func TestAWaitGoesOnForManyRounds(t *testing.T) {
 			s := newScene(t)
 			config := s.config(func(conn net.Conn) net.Conn { return conn })
 			config.DefaultQueryExecMode = mode
-			o, b := s.holding("1"), s.bridge(advisory.WithConnConfig(config))
+			o, b := s.holding("1"), s.bridgeBy(config)
 			got := make(chan error, 1)
 			go func() {
 				got <- b.Do(t.Context(), "x", advisory.Bigint(1), func(ctx context.Context, h *advisory.Held) error {

@@ -50,7 +50,7 @@ func (s *session) open(ctx context.Context, pooled bool) error {
 	}
 	if !pooled && uint32(s.pid) != s.conn.PgConn().PID() {
 		return fmt.Errorf("%w: the connection names backend %d, but backend %d answers: "+
-			"give WithConnConfig a configuration that leads to the server itself",
+			"give Config.ConnConfig one that leads to the server itself",
 			ErrPooler, s.conn.PgConn().PID(), s.pid)
 	}
 	s.number = s.key.number(hash, extended)

@@ -91,7 +91,7 @@ func TestAWriteLeavesTheErrorsOfItsFunctionAsTheyAre(t *testing.T) {
 			events <- e
 		}
 	})))
-	h := s.hold(s.bridgeOver(c), "x", advisory.Bigint(1))
+	h := s.hold(s.bridgeOver(c, advisory.Config{}), "x", advisory.Bigint(1))
 	var own error
 	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		_, own = tx.Exec(ctx, "SELECT 'a'::text = 1")
@@ -134,7 +134,7 @@ func TestGuardSQLLooksFromADatabaseSQLTransaction(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	var cut atomic.Bool // then the bridge does not hear of the end of its session
-	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Ints(-1, 1))
+	h := s.hold(s.bridgeBy(s.cuttable(&cut)), "x", advisory.Ints(-1, 1))
 	db := stdlib.OpenDBFromPool(s.pool)
 	defer db.Close()
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -261,8 +261,8 @@ func TestI17_AWriteWhoseCommitIsNotAnsweredCanBeAskedAbout(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
-	deaf := advisory.WithConnConfig(s.config(func(c net.Conn) net.Conn { return deafToCommit{c} }))
-	h := s.hold(s.bridge(deaf), "x", advisory.Bigint(1))
+	deaf := s.config(func(c net.Conn) net.Conn { return deafToCommit{c} })
+	h := s.hold(s.bridgeBy(deaf), "x", advisory.Bigint(1))
 	err := h.Under(fencedstore.Fence{}, fencedstore.WithReceipt()).Write(t.Context(), insert)
 	var unknown *fencedstore.OutcomeUnknownError
 	if !errors.Is(err, pglock.ErrOutcomeUnknown) || !errors.As(err, &unknown) {
@@ -297,10 +297,10 @@ func TestACancelledUnlockIsSentAgain(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	var conn *cancelling
-	h := s.hold(s.bridge(advisory.WithConnConfig(s.config(func(c net.Conn) net.Conn {
+	h := s.hold(s.bridgeBy(s.config(func(c net.Conn) net.Conn {
 		conn = &cancelling{Conn: c}
 		return conn
-	}))), "x", advisory.Bigint(1))
+	})), "x", advisory.Bigint(1))
 	if err := h.Release(t.Context()); err != nil || !conn.did {
 		t.Errorf("release: %v, cancelled: %v", err, conn.did)
 	}

@@ -40,7 +40,7 @@ func holdBoth(ctx context.Context, url string, say func(report), extended time.D
 	if err != nil {
 		return err
 	}
-	bridge, err := advisory.New(c)
+	bridge, err := advisory.New(c, advisory.Config{})
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func TestAKilledBridgeFreesTheAdvisoryLock(t *testing.T) {
 	p.signal(syscall.SIGKILL)
 	unlock := got()
 	t.Logf("the old program had the lock %v after the kill", time.Since(killed))
-	next, err := advisory.New(newClient(t, newPool(t, db.URL())))
+	next, err := advisory.New(newClient(t, newPool(t, db.URL())), advisory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestABridgeRefusesAPooler(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	c := newClient(t, newPool(t, newPooler(t, db).url("exec")))
-	through, err := advisory.New(c)
+	through, err := advisory.New(c, advisory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestABridgeRefusesAPooler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	beside, err := advisory.New(c, advisory.WithConnConfig(config))
+	beside, err := advisory.New(c, advisory.Config{ConnConfig: config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestI17_CancelledStandbyWaitOfAnAdvisoryWriteIsUnknown(t *testing.T) {
 	look := newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)
 	look.exec(t, `CREATE TABLE ledger (token bigint)`)
-	bridge, err := advisory.New(newClient(t, newPool(t, server.URL())))
+	bridge, err := advisory.New(newClient(t, newPool(t, server.URL())), advisory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

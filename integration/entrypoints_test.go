@@ -80,7 +80,7 @@ func newEntryPoints(t *testing.T) *entryPoints {
 	t.Cleanup(func() { _ = second.Close(context.WithoutCancel(ctx)) })
 	s.taken, err = second.TryAcquire(ctx, "taken")
 	must(t, err)
-	s.bridge, err = advisory.New(s.client)
+	s.bridge, err = advisory.New(s.client, advisory.Config{})
 	must(t, err)
 	s.held, err = s.bridge.TryAcquire(ctx, "bridged", advisory.Bigint(1))
 	must(t, err)

@@ -194,7 +194,7 @@ var changes = map[string]func(t *testing.T) (*scene, change){
 
 func (s *scene) bridge() *advisory.Bridge {
 	s.t.Helper()
-	b, err := advisory.New(s.client())
+	b, err := advisory.New(s.client(), advisory.Config{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
