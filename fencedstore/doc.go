@@ -77,31 +77,16 @@
 //
 // # Time limits
 //
-// A holder that hangs in a fenced transaction keeps the next one waiting at the fence. So the fence limits its
-// transaction: to what the lease has left, or to the d of WithTimeLimit(d). [A holder that hangs] says how, and what a
-// long d costs. The context of the callback ends two seconds after d.
-//
-//	err := store.With(fencedstore.WithTimeLimit(20*time.Minute)).Write(ctx, lease, nightlyJob)
-//
-// If a limit ends the transaction, the error is a TimeLimitError. After one of a transaction of Guard the application
-// has to close the connection: with pgx by tx.Conn().Close; with database/sql by returning driver.ErrBadConn from the
-// function of sql.Conn.Raw. The stores do that themselves.
-//
-// A fenced write is as durable as the session's synchronous_commit makes it. Unlike a grant, it does not turn this
-// setting on. The fence and the write are lost together or not at all.
+// A fence limits its transaction: to what the lease has left, or to the d of WithTimeLimit(d). [A holder that hangs]
+// says how. If a limit ends the transaction, the error is a TimeLimitError. After one of a transaction of Guard the
+// application has to close the connection: with pgx by tx.Conn().Close; with database/sql by returning
+// driver.ErrBadConn from the function of sql.Conn.Raw. The stores do that themselves.
 //
 // # Unknown outcomes
 //
-// If COMMIT gets no answer, the write asks [what became of it], for five seconds. It returns nil if the transaction was
-// committed. If it was rolled back, the error does not match pglock.ErrOutcomeUnknown. If the question gets no answer
-// either, or if somebody cancelled the wait for a synchronous standby, the error is an OutcomeUnknownError: give its
-// Receipt to Outcome of a store within a week. It is safe to try again with the same lease and without SameToken: if
-// the first attempt was committed, the second is stale.
-//
-// A cancelled wait for the standby shows only on connections whose configuration went through pglock.ObserveCommits;
-// through database/sql only pgx has them. If a connection was cut in silence, the write waits for COMMIT until ctx
-// ends, at most for the TTL and five seconds; with WithTimeLimit at most until five seconds after the time limit, if
-// that is later.
+// If COMMIT gets no answer, the write asks [what became of it]. If that gets no answer either, the error is an
+// OutcomeUnknownError. It is safe to try again with the same lease and without SameToken: if the first attempt was
+// committed, the second is stale.
 //
 // # What the callback must not do
 //
