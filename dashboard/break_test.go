@@ -90,6 +90,7 @@ func TestAWrongRequestToBreakBreaksNothing(t *testing.T) {
 		`have 1 to 512 bytes`:                {strings.Repeat("x", 513), token, "stuck"},
 		`"field":"token"`:                    {"nightly", "", "stuck"},
 		`be greater than 0`:                  {"nightly", "-1", "stuck"},
+		`"value":"0"`:                        {"nightly", "0", "stuck"}, // nobody's, and not the lock's only lease
 		`be the token of the lease to break`: {"nightly", 1.5, "stuck"},
 		`"value":"\"99999999999999999999\""`: {"nightly", "99999999999999999999", "stuck"},
 		`"value":"\"true\""`:                 {"nightly", true, "stuck"},
