@@ -70,7 +70,8 @@ func TestI4_ALeaseDoesNotEndWhereItWasLockedBefore(t *testing.T) {
 					other.exec(t, queueForHeir, f.g.name)
 				}
 				look.exec(t, lock.after)
-				want, ended, args := endRefused(what), false, []any{f.g.name, f.g.token, f.g.id.String(), f.key.String()}
+				want, ended := endRefused(what), false
+				args := []any{f.g.name, f.g.token, f.g.id.String(), f.key.String()}
 				if err := look.QueryRow(t.Context(), sql, args...).Scan(&ended); state(err) != want {
 					t.Errorf("I4: ended: %v, %v, want %s", ended, err, want)
 				}
@@ -121,7 +122,8 @@ func TestI4_AnEndAfterALockOfOnesOwnIsSeenByTheCheck(t *testing.T) {
 				if slices.Contains(part.refuses, what) {
 					want, answer = endRefused(what), ""
 				}
-				err := look.QueryRow(t.Context(), sql, f.g.name, f.g.token, f.g.id.String(), f.key.String()).Scan(&ended)
+				err := look.QueryRow(t.Context(), sql, f.g.name, f.g.token, f.g.id.String(), f.key.String()).
+					Scan(&ended)
 				if ended != (want == "") || state(err) != want {
 					t.Errorf("ended: %v, %v, want %q", ended, err, want)
 				}
