@@ -3,6 +3,7 @@ package lockadmin
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // held is the lock that Holder holds.
@@ -22,8 +23,31 @@ func (w Wait) which() string {
 	return "which " + w.Holder + " holds"
 }
 
-// circle finds waits that lead from holders of the lock back to it: the shortest, and rather by the same owner.
+// standing is how long every lease and every wait of a circle of programs must have lasted to be worth a word. Nobody
+// knows whether a program's work that holds is its work that waits, and busy programs make such circles all the time.
+const standing = time.Minute
+
+// lasts reports whether a wait of one program for another one has stood for long.
+func (w Wait) lasts() bool {
+	return w.Session != w.HolderSession && !w.inTurn() && w.Waiting > standing && w.HeldFor > standing
+}
+
+// isDeadlock reports whether a circle is one of owners: in each program the work that holds is the one that waits.
+func isDeadlock(waits []Wait) bool {
+	return len(waits) > 0 && !slices.ContainsFunc(waits, func(w Wait) bool { return !w.SameOwner })
+}
+
+// circle finds waits that lead from holders of the lock back to it: the shortest of the same owners, or else the
+// shortest of several programs that has stood for long. A wait for one of several places is in none.
 func circle(name string, waits []Wait) []Wait {
+	if found := shortest(name, waits, func(w Wait) bool { return w.SameOwner }); found != nil {
+		return found
+	}
+	return shortest(name, waits, Wait.lasts)
+}
+
+// shortest is the shortest circle of waits that count.
+func shortest(name string, waits []Wait, counts func(Wait) bool) []Wait {
 	type ticket struct {
 		session, holder string
 		number          int64
@@ -33,7 +57,7 @@ func circle(name string, waits []Wait) []Wait {
 	next := func(way []Wait, lock, session string) {
 		for _, w := range waits {
 			t := ticket{w.Session, w.HolderSession, w.Ticket}
-			if w.Holds == lock && (session == "" || w.Session == session) && !w.inTurn() && !seen[t] {
+			if w.Holds == lock && (session == "" || w.Session == session) && !w.AnyOf && counts(w) && !seen[t] {
 				seen[t] = true
 				front = append(front, append(slices.Clip(way), w))
 			}

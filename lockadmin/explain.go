@@ -160,17 +160,10 @@ func (l *look) using(uses ...BackendUse) (found []Backend) {
 	return found
 }
 
-// readWaits reads what the holders wait for, and for how long the locks of a circle have been held.
+// readWaits reads what the holders wait for.
 func (l *look) readWaits(r *reader, q *protocol.Queries) {
 	l.Waits = rows(r, q.Waits, []any{l.Lock}, scanWait)
 	l.Circle = circle(l.Lock, l.Waits)
-	for n, w := range l.Circle {
-		for _, i := range rows(r, q.Get, []any{w.held()}, scanLock) {
-			if i.Held && i.Token == w.Token {
-				l.Circle[n].HeldFor = l.factsOf(i).HeldFor
-			}
-		}
-	}
 }
 
 func (l *look) readQueue(r *reader, q *protocol.Queries) {
@@ -246,6 +239,6 @@ func scanBrokenGuard(r pgx.Rows) (g BrokenGuard, err error) {
 
 func scanWait(r pgx.Rows) (w Wait, err error) {
 	err = r.Scan(&w.Holds, &w.Waiter, &w.Session, &w.SameOwner, &w.Ticket, &w.For, micros(&w.Waiting),
-		null(&w.Holder), null(&w.HolderSession), null(&w.Token), null(&w.By))
+		null(&w.Holder), null(&w.HolderSession), null(&w.Token), null(&w.By), micros(&w.HeldFor), &w.AnyOf)
 	return w, err
 }

@@ -28,8 +28,9 @@ type Explanation struct {
 	// the requests for locks above and below that wait for this one
 	Obstructed []Obstructed `json:"obstructs,omitempty"`
 	// what the holders' programs wait for, and what its holders wait for
-	Waits  []Wait `json:"waits"`
-	Circle []Wait `json:"circle,omitempty"` // the first of them that lead back to this lock
+	Waits []Wait `json:"waits"`
+	// those of them that lead back to this lock: of owners; or of programs alone, if all has been so for a minute
+	Circle []Wait `json:"circle,omitempty"`
 	// of the server, and prepared transactions, that have to do with the lock
 	Processes []Backend     `json:"processes"`
 	Guards    []BrokenGuard `json:"broken_guards,omitempty"` // of tables that this lock protects
@@ -201,7 +202,9 @@ type Wait struct {
 	HolderSession string        `json:"holder_session,omitempty"`
 	By            string        `json:"by,omitempty"`    // another lock that is in the way
 	Token         pglock.Token  `json:"token,omitempty"` // of Holder's lease
-	HeldFor       time.Duration `json:"-"`               // of Holder's lease, in a circle
+	HeldFor       time.Duration `json:"-"`               // of Holder's lease
+	// Holder has one of several places: the end of another one's lease would do as well
+	AnyOf bool `json:"any_of,omitempty"`
 }
 
 // MarshalJSON writes durations in milliseconds.

@@ -19,6 +19,7 @@ import (
 // A tree is a database with a client that has subtrees, and requests that stay as they are: nobody takes their turns.
 type tree struct {
 	t      *testing.T
+	db     *pgtest.DB
 	conn   *pgx.Conn
 	client *pglock.Client
 	admin  *lockadmin.Admin
@@ -32,7 +33,7 @@ func newTree(t *testing.T) tree {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close(t.Context()) })
-	return tree{t, db.Conn(t), client, newAdmin(t, db.Pool(t))}
+	return tree{t, db, db.Conn(t), client, newAdmin(t, db.Pool(t))}
 }
 
 // hold takes a lock.
@@ -272,6 +273,7 @@ func TestWhyFindsACircleThroughASubtree(t *testing.T) {
 	pgtest.Group(t).Go(func() { _, _ = e.client.Acquire(ctx, "reports") })
 	t.Cleanup(cancel) // before the group's wait
 	pgtest.Eventually(t, "a ticket", func() bool { return len(e.waiters("reports")) == 1 })
+	e.aged()
 	for _, name := range []string{"reports", "tenants/7"} {
 		x := e.explain(name)
 		if v := x.Verdicts[0]; v.Kind != "circle" || len(x.Circle) != 2 || !strings.Contains(v.Text,

@@ -36,8 +36,8 @@ func (l *look) conclude() {
 			}
 		}
 		l.freeVerdicts()
-		if len(l.Verdicts) == 0 {
-			l.heldVerdict()
+		if !slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return v.Severity != SeverityBusy }) {
+			l.heldVerdict() // besides what is perhaps a circle
 		}
 		l.deadVerdict()
 		l.pastVerdicts()

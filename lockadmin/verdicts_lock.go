@@ -17,7 +17,6 @@ func (l *look) circleVerdict() {
 	if len(l.Circle) == 0 {
 		return
 	}
-	sure := !slices.ContainsFunc(l.Circle, func(w Wait) bool { return !w.SameOwner })
 	var links []string
 	for _, w := range l.Circle {
 		links = append(links, say("%s holds %s and waits for %s, %s", w.Waiter, word(w.Holds), word(w.For), w.which()))
@@ -31,13 +30,36 @@ func (l *look) circleVerdict() {
 	}
 	v.Because = "Sure: in each of these programs the line of work that holds is the one that waits. The newest " +
 		"waiter should have got ErrDeadlock within a second, so that program is probably stopped."
-	if !sure {
-		v.Because = "Very likely. The programs hold and wait as said. pglock does not know whether the same line of " +
-			"work does both, because a program has asked for its second lock without the context of its first lease. " +
-			"So nobody gets ErrDeadlock."
-	}
 	v.IfNothing = "They wait for each other until somebody gives up: for ever, if their waits have no limit. Their " +
 		"leases are renewed all the time."
+	end := Step{Do: say("Choose one that may lose its work, and end that program: %s. Its lock is free within its "+
+		"TTL, and the others go on.", strings.Join(programs(l.Circle), " or "))}
+	advice := Step{Do: "Then tell the developers: ask for the second lock with the context of the first lease, or " +
+		"take all locks with AcquireAll, or in one order."}
+	if isDeadlock(l.Circle) {
+		v.Steps = []Step{end, l.breakLeast(), again("Then look again, whether the deadlock is gone.", l.Lock), advice}
+		l.add(v)
+		return
+	}
+	v.Severity = SeverityBusy
+	v.Text = say("Perhaps a deadlock: %s.", strings.Join(links, "; "))
+	v.Because = say("Not sure. All that has been so for %s and longer. But pglock does not know whether the work "+
+		"that holds is the work that waits: another line of work of the same program may wait, or a program has asked "+
+		"for its second lock without the context of its first lease. In a deadlock of that kind nobody gets "+
+		"ErrDeadlock.", shown.Age(standing))
+	v.IfNothing = "If other work waits, all go on when the work under these leases ends. If it is the same work, " +
+		"they wait for each other until somebody gives up: for ever, if their waits have no limit."
+	end.Do = "Only if it is the same work: " + strings.ToLower(end.Do[:1]) + end.Do[1:]
+	v.Steps = []Step{
+		again("Look again in some minutes. If a lease or a wait is a new one, it is no deadlock.", l.Lock),
+		{Do: say("If nothing changes, see in the logs of these programs what the work under each lease does: %s.",
+			strings.Join(programs(l.Circle), ", "))},
+		end, l.breakLeast(), advice}
+	l.add(v)
+}
+
+// breakLeast breaks the youngest lease of the circle.
+func (l *look) breakLeast() Step {
 	least, waiter := 0, l.Circle[0].Waiter
 	for n, w := range l.Circle {
 		if w.HeldFor <= l.Circle[least].HeldFor {
@@ -45,9 +67,6 @@ func (l *look) circleVerdict() {
 		}
 	}
 	w := l.Circle[least]
-	v.Steps = []Step{{Do: say("Choose one that may lose its work, and end that program: %s. Its lock is free "+
-		"within its TTL, and the others go on.",
-		strings.Join(programs(l.Circle), " or "))}}
 	step := l.breakStep(w.held(), w.Token, w.Holder, circleReason+shown.Text(waiter))
 	step.Do = "Or break one lease."
 	step.Effect = say("%s loses %s at once, and its fenced writes are refused: its work under that lock is lost and "+
@@ -64,10 +83,7 @@ func (l *look) circleVerdict() {
 		}
 		step.Effect += " The others: " + strings.Join(others, "; ") + "."
 	}
-	v.Steps = append(v.Steps, step, again("Then look again, whether the deadlock is gone.", l.Lock))
-	v.Steps = append(v.Steps, Step{Do: "Then tell the developers: ask for the second lock with the context of the " +
-		"first lease, or take all locks with AcquireAll, or in one order."})
-	l.add(v)
+	return step
 }
 
 func programs(waits []Wait) (all []string) {
@@ -80,7 +96,7 @@ func programs(waits []Wait) (all []string) {
 }
 
 func (l *look) waitsVerdict() {
-	if len(l.Circle) > 0 {
+	if isDeadlock(l.Circle) {
 		return
 	}
 	for _, w := range l.Waits {
@@ -103,6 +119,9 @@ func (l *look) waitsVerdict() {
 // perhapsWaits is a wait for another lock by a program that holds this one, if nobody knows whether it is the same line
 // of work; nil if there is none.
 func (l *look) perhapsWaits() *Wait {
+	if len(l.Circle) > 0 { // that says it
+		return nil
+	}
 	n := slices.IndexFunc(l.Waits, func(w Wait) bool {
 		return w.Holds == l.Lock && !w.SameOwner && !w.inTurn() && w.Waiting >= unremarkable
 	})

@@ -402,7 +402,12 @@ func TestCircleLeadsBackToTheLock(t *testing.T) {
 	t.Parallel()
 	wait := func(ticket int64, session, holds, wants, holder string) Wait {
 		return Wait{Waiter: session, Session: session, Holds: holds, For: wants, Ticket: ticket, Holder: holder,
-			HolderSession: holder}
+			HolderSession: holder, Waiting: 2 * standing, HeldFor: 2 * standing}
+	}
+	with := func(change func(*Wait)) []Wait {
+		waits := []Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "a", "A")}
+		change(&waits[1])
+		return waits
 	}
 	for name, c := range map[string]struct {
 		waits []Wait
@@ -418,6 +423,12 @@ func TestCircleLeadsBackToTheLock(t *testing.T) {
 			wait(3, "C", "c", "b", "B")}, ""},
 		"a lock of one's own": {[]Wait{{Waiter: "A", Session: "A", Holds: "a", For: "a", Holder: "A",
 			HolderSession: "A", SameOwner: true}}, "a"},
+		"two, one of which has just queued":     {with(func(w *Wait) { w.Waiting = time.Second }), ""},
+		"two, one of which has just got a lock": {with(func(w *Wait) { w.HeldFor = time.Second }), ""},
+		"a place of several":                    {with(func(w *Wait) { w.AnyOf = true }), ""},
+		"two owners, for a moment": {[]Wait{{Session: "A", Holds: "a", For: "b", HolderSession: "B", SameOwner: true},
+			{Session: "B", Holds: "b", For: "a", HolderSession: "A", SameOwner: true}}, "b a"},
+		"one program with two locks":    {[]Wait{wait(1, "A", "a", "b", "A"), wait(2, "A", "b", "a", "A")}, ""},
 		"the program's own queue":       {[]Wait{wait(1, "A", "a", "a", "A")}, ""},
 		"a holder who holds it no more": {[]Wait{wait(1, "A", "a", "b", "")}, ""},
 	} {

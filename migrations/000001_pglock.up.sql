@@ -5285,10 +5285,13 @@ $$;
 -- list_waits tells what the sessions that hold a lock wait for, who holds that, or what is in the way of it above or
 -- below (holder_name), and what those wait for: at most p_limit tickets, nearest first. Tickets of dead sessions do not
 -- count. same_owner says that the line of work that holds is the one that waits; otherwise another one of the same
--- session does. OFFSET 0 keeps the planner to the order from a lock to its holders and their tickets.
+-- session does. held_us is the age of the lease that is waited for. any_of says that the end of another one would do
+-- as well: it has a place that several have. OFFSET 0 keeps the planner to the order from a lock to its holders and
+-- their tickets.
 CREATE FUNCTION list_waits(p_name text, p_limit int DEFAULT 100)
 RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner boolean, ticket bigint, waits_for text,
-               waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint, holder_name text)
+               waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint, holder_name text,
+               held_us bigint, any_of boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
@@ -5298,12 +5301,12 @@ DECLARE
 BEGIN
   RETURN QUERY WITH RECURSIVE w AS (
     SELECT 1 AS depth, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE AS same, q.ticket,
-           q.name AS wanted, q.enqueued_at
+           q.name AS wanted, q.enqueued_at, q.capacity > 1 AS many
     FROM locks l CROSS JOIN LATERAL (SELECT * FROM few_tickets o WHERE o.session_id = l.session_id OFFSET 0) q
     WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) AND session_alive(q.session_id)
     UNION
     SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name,
-           q.enqueued_at
+           q.enqueued_at, q.capacity > 1
     FROM w
       CROSS JOIN LATERAL (SELECT * FROM leases_before(w.wanted, w.ticket) h WHERE h.name <> p_name OFFSET 0) l
       CROSS JOIN LATERAL (SELECT * FROM few_tickets o WHERE o.session_id = l.session_id OFFSET 0) q
@@ -5311,7 +5314,9 @@ BEGIN
   SELECT n.depth, n.name, n.holder, n.session_id, n.same, n.ticket, n.wanted,
          GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint,
          coalesce(h.holder, o.holder), coalesce(h.session_id, o.session_id), h.token,
-         nullif(coalesce(h.name, o.name), n.wanted)
+         nullif(coalesce(h.name, o.name), n.wanted),
+         GREATEST(0, extract(epoch FROM clock_timestamp() - h.acquired_at) * 1000000)::bigint,
+         (n.many AND h.name = n.wanted) IS TRUE
   FROM (SELECT * FROM w LIMIT p_limit) n
     LEFT JOIN LATERAL (
       SELECT * FROM leases_before(n.wanted, n.ticket) l ORDER BY l.expires_at DESC LIMIT 5) h ON true

@@ -168,7 +168,7 @@ func NewQueries(schema string) *Queries {
 				state_us, transaction_us, query_us, waits_for, may_end, query, gid, blocked_by, blocked_by_gid, blocked_at
 			FROM {{schema}}.list_backends($1::pg_catalog.text)`),
 		Waits: in(`SELECT holds, waiter, session_id::pg_catalog.text, same_owner, ticket, waits_for, waiting_us, holder,
-				holder_session_id::pg_catalog.text, holder_token, holder_name
+				holder_session_id::pg_catalog.text, holder_token, holder_name, held_us, any_of
 			FROM {{schema}}.list_waits($1::pg_catalog.text)`),
 		Obstacles: in(`SELECT name, token, ticket, mode, subtree, holder, session_id::pg_catalog.text, {{at since}}
 			FROM {{schema}}.list_obstacles($1::pg_catalog.text)`),

@@ -155,6 +155,15 @@ var ofLists = []mutant{
 	{"why: a circle may end at another holder", []edit{
 		{"lockadmin/circle.go", "name && last.HolderSession == way[0].Session:", "name:"},
 	}, administration, "^TestCircle"},
+	{"why: programs whose locks change hands are perhaps in a deadlock", []edit{
+		{"lockadmin/circle.go", "w.Waiting > standing && w.HeldFor > standing", "true"},
+	}, administration, "^TestCircle"},
+	{"why: goroutines of one program are perhaps in a deadlock", []edit{
+		{"lockadmin/circle.go", "return w.Session != w.HolderSession && ", "return "},
+	}, administration, "^TestCircle"},
+	{"why: one place of several closes a circle", []edit{
+		{schema, "(n.many AND h.name = n.wanted) IS TRUE", "false"},
+	}, administration, "^TestOwnersThatWait"},
 	{"why: a lock below a subtree is stuck", []edit{
 		{"lockadmin/verdicts_lock.go", "if len(l.Obstacles) > 0 {\n\t\tl.treeVerdict()",
 			"if false {\n\t\tl.treeVerdict()"},
