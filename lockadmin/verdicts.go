@@ -30,7 +30,7 @@ func (l *look) conclude() {
 		l.circleVerdict()
 		l.writeVerdicts()
 		l.waitsVerdict()
-		if !l.has(whyRow) { // whoever has locked the row keeps the holder from renewing
+		if !l.rowKept() { // whoever has locked the row keeps the holder from renewing
 			for _, h := range l.Holders {
 				l.pulseVerdict(h)
 			}
@@ -95,6 +95,13 @@ func word(name string) string {
 // rowLocked reports whether a verdict is about somebody who has locked the lock's row.
 func (l *look) rowLocked() bool {
 	return l.has(whyRow) || l.has(whyPrepared) && len(l.using(BackendRow)) > 0
+}
+
+// rowKept reports whether that is sure, and no program of pglock in the middle of a statement.
+func (l *look) rowKept() bool {
+	return slices.ContainsFunc(l.Verdicts, func(v Verdict) bool {
+		return v.Kind == whyRow && v.Severity != SeverityBusy
+	}) || l.has(whyPrepared) && len(l.using(BackendRow)) > 0
 }
 
 // grave is how urgent it is if somebody waits for the lock, and if nobody does.

@@ -68,7 +68,8 @@ func (l *look) consequence(row bool, fences []string) string {
 	case row && l.State != LockHeld:
 		return say("Until then nobody gets %s.", l.lock())
 	case row:
-		return say("The present holder goes on, but nobody gets %s after it.", l.lock())
+		return say("The holder probably can neither renew nor release its lease, which then ends in %s. After that "+
+			"nobody gets %s.", l.Holders[0].Remaining, l.lock())
 	case len(fences) > 0:
 		return "Until then every other write under that fence waits, and fails at its time limit."
 	}
@@ -236,6 +237,21 @@ func terminate(do string, b Backend, effect string) Step {
 		Effect: effect, Needs: needs}
 }
 
+// keepsRow reports whether a process that has locked the lock's row keeps it. A grant, a renewal or a release may be in
+// the middle of its commit. Where the server hides what it does, that tells which should have happened meanwhile.
+func (l *look) keepsRow(b Backend) bool {
+	switch {
+	case b.Hidden && l.State == LockHeld:
+		return slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return pulseOf(h) != onTime })
+	case b.Hidden:
+		return l.Last != nil && l.Queue.Waiting > 0 &&
+			l.At.Sub(cmp.Or(l.Last.EndedAt, l.Last.ExpiresAt)) > 3*time.Second
+	case strings.HasPrefix(b.State, "idle in transaction"):
+		return b.InState >= unremarkable/2
+	}
+	return waits(b) || b.Transaction >= patient
+}
+
 func (l *look) rowVerdicts() {
 	for _, b := range l.using(BackendRow) {
 		if b.Prepared != "" || !b.Hidden && b.Transaction < unremarkable ||
@@ -247,8 +263,21 @@ func (l *look) rowVerdicts() {
 		if !b.Hidden {
 			v.Text += say(" That transaction is %s old.", b.Transaction)
 		}
-		v.Because = "Sure: the row names the transaction. Programs that use pglock hold this row for milliseconds; " +
-			"so this is a person or a script. " + does(b)
+		if !l.keepsRow(b) {
+			v.Severity = SeverityBusy
+			v.Because = "Not sure that this is a trouble. Programs that use pglock lock this row too, for " +
+				"milliseconds, or for longer on a slow disk. " + does(b)
+			v.IfNothing = "If it is such a program, its transaction ends in a moment."
+			v.Steps = []Step{again(say("Look again in ten seconds. If %s has still locked the row, it is a person or "+
+				"a script.", process(b)), l.Lock)}
+			l.add(v)
+			continue
+		}
+		v.Because = "Sure: the row names the transaction. " + does(b)
+		if !b.Hidden {
+			v.Because = "Sure: the row names the transaction. Programs that use pglock hold this row for " +
+				"milliseconds; so this is a person or a script. " + does(b)
+		}
 		cause := b
 		if ends, between := l.roots(b); len(ends) > 0 { // it may be a grant that waits
 			cause = ends[0]
