@@ -17,7 +17,7 @@ import (
 
 // Places tells where else on the server pglock is in use: databases to which clients of pglock are connected, and other
 // schemas of this database that have its functions. Connections count that have the application_name which pglock gives
-// them. It needs no schema of pglock, and no Admin.
+// them, if no connection to this database has the same. It needs no schema of pglock, and no Admin.
 //
 // Errors: pglock.ErrInvalid, or the failure to connect.
 func Places(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Elsewhere, error) {

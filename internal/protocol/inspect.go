@@ -75,11 +75,14 @@ const Replayed = `SELECT
 // The next two read catalogs alone, so they also work where the schema is missing or its tables are locked.
 
 // Elsewhere tells in which other databases of the server connections have the names that pglock gives them, how many,
-// and some of the names; and in which other schemas of this database pglock is.
+// and some of the names; and in which other schemas of this database pglock is. Programs that are connected here too
+// do not count: they would find their locks here.
 const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*), (pg_catalog.array_agg(DISTINCT a.application_name))[1:3]
 	FROM pg_catalog.pg_stat_activity a
 	WHERE pg_catalog.starts_with(a.application_name, 'pglock ') AND a.application_name OPERATOR(pg_catalog.!~) '/pglock-admin\['
 		AND a.datname OPERATOR(pg_catalog.<>) pg_catalog.current_database()
+		AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity h WHERE h.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+			AND h.application_name OPERATOR(pg_catalog.=) a.application_name)
 	GROUP BY a.datname
 	UNION ALL
 	SELECT pg_catalog.current_database()::pg_catalog.text, n.nspname::pg_catalog.text, 0, NULL
