@@ -251,7 +251,8 @@ func TestWhyTakesThreeLinesIfNothingIsToBeDone(t *testing.T) {
 		Token: 1}}
 	well := lockadmin.Verdict{Kind: "held", Severity: lockadmin.SeverityOK,
 		Text: "report is held by worker.", Because: "Nobody waits for it."}
-	dead := lockadmin.Verdict{Kind: "dead waiters", Severity: lockadmin.SeverityOK, Text: "1 waiter is passed over."}
+	dead := lockadmin.Verdict{Kind: "dead waiters", Severity: lockadmin.SeverityOK, Text: "1 waiter is passed over.",
+		Steps: []lockadmin.Step{{Do: "Nothing to do."}}}
 	list := lockadmin.Step{Do: "Look at the list.", Run: lockadmin.RunAdmin, Command: "list"}
 	again := lockadmin.Step{Do: "Look again.", Run: lockadmin.RunAdmin, Command: "why report"}
 	soon := lockadmin.Verdict{Kind: "slow", Severity: lockadmin.SeverityBusy, Text: "1 waits.",

@@ -47,9 +47,12 @@ func DrawWhy(w *cli.Page, o *cli.Options, e lockadmin.Explanation) {
 			fmt.Fprintln(w, behind(fmt.Sprintf("  %-9s ", f[0]), f[1], width))
 		}
 	}
-	fmt.Fprintf(w, "\nWHAT TO DO NEXT\n")
+	steps := whySteps(e)
+	if len(steps) > 0 {
+		fmt.Fprintf(w, "\nWHAT TO DO NEXT\n")
+	}
 	leftOut := false
-	for n, s := range whySteps(e) {
+	for n, s := range steps {
 		fmt.Fprintln(w, behind(fmt.Sprintf("  %d. ", n+1), s.Do, width))
 		if s.Command != "" && !isSame(s, e.Lock) {
 			command := command(o, s)
@@ -122,11 +125,15 @@ func behind(mark, text string, width int) string {
 }
 
 // whySteps are those of the first verdict, and of others that are as grave. If the lock is well now, what is wrong with
-// its past counts too.
+// its past counts too; and if there is nothing to do about the first, what is said of the next.
 func whySteps(e lockadmin.Explanation) []lockadmin.Step {
 	steps := e.Verdicts[0].Steps
 	const most = 5
 	for _, v := range e.Verdicts[1:] {
+		if len(steps) == 0 {
+			steps = v.Steps
+			continue
+		}
 		grave := v.Severity == lockadmin.SeverityStuck && e.Severity == v.Severity ||
 			v.Severity == lockadmin.SeverityWarning && GoesOn(e.Severity)
 		if grave && len(steps)+len(v.Steps) <= most {
@@ -222,15 +229,25 @@ func leaseText(h lockadmin.HolderFacts) string {
 func queueText(q lockadmin.QueueFacts, telling bool) string {
 	alive := q.Waiting - q.Dead
 	text := shown.Either(alive == 1, "1 waits", fmt.Sprintf("%d wait", alive))
+	if alive == 0 {
+		text = "nobody waits"
+	}
 	if q.Dead > 0 {
 		text += fmt.Sprintf(", and %d %s passed over", q.Dead, shown.Either(q.Dead == 1, "is", "are"))
 	}
-	var first []string
-	for _, w := range q.First[:min(3, len(q.First))] {
-		first = append(first, shown.Text(w.Holder)+" "+shown.Age(w.Waiting)+
-			shown.Either(!w.Alive && telling, " (passed over)", ""))
+	var next []string
+	for _, w := range q.First {
+		if w.Alive || !telling {
+			next = append(next, shown.Text(w.Holder)+" "+shown.Age(w.Waiting))
+		}
 	}
-	return text + "; next: " + strings.Join(first, ", ")
+	if a := q.Alive; len(next) == 0 && a != nil {
+		next = append(next, shown.Text(a.Holder)+" "+shown.Age(a.Waiting))
+	}
+	if len(next) == 0 {
+		return text
+	}
+	return text + "; next: " + strings.Join(next[:min(3, len(next))], ", ")
 }
 
 func processText(b lockadmin.Backend) string {

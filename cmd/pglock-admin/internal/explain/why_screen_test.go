@@ -1,0 +1,67 @@
+package explain
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// The heading of the steps stands over steps. If there is nothing to do about the first verdict, they are those of the
+// next.
+func TestAHeadingStandsOverSteps(t *testing.T) {
+	t.Parallel()
+	config, err := pgxpool.ParseConfig("postgres://app@127.0.0.1/app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &cli.Options{Schema: cli.DefaultSchema, Config: config, Getenv: func(string) string { return "" }}
+	well := lockadmin.Verdict{Severity: lockadmin.SeverityOK, Text: "It is held."}
+	broken := lockadmin.Verdict{Severity: lockadmin.SeverityNote, Text: "Somebody broke it."}
+	dead := lockadmin.Verdict{Severity: lockadmin.SeverityOK, Text: "1 waiter is dead.",
+		Steps: []lockadmin.Step{{Do: "Nothing to do."}}}
+	for name, c := range map[string]struct {
+		verdicts []lockadmin.Verdict
+		ends     string
+	}{
+		"nothing is to be done": {[]lockadmin.Verdict{broken}, "Somebody broke it.\n"},
+		"about the next":        {[]lockadmin.Verdict{well, dead}, "WHAT TO DO NEXT\n  1. Nothing to do.\n"},
+	} {
+		p := &cli.Page{Width: 100}
+		DrawWhy(p, o, lockadmin.Explanation{Lock: "report", State: lockadmin.LockHidden, Verdicts: c.verdicts})
+		if !strings.HasSuffix(p.String(), c.ends) {
+			t.Errorf("%s: want %q at the end of\n%s", name, c.ends, p.String())
+		}
+	}
+}
+
+// The queue passes over the dead: none of them is next.
+func TestNoDeadWaiterIsNext(t *testing.T) {
+	t.Parallel()
+	waiter := func(holder string, alive bool) lockadmin.Waiter {
+		return lockadmin.Waiter{Holder: holder, Alive: alive, Waiting: time.Minute}
+	}
+	dead, one, two := waiter("dead", false), waiter("one", true), waiter("two", true)
+	for want, c := range map[string]struct {
+		q       lockadmin.QueueFacts
+		standby bool
+	}{
+		"1 waits; next: one 1m": {q: lockadmin.QueueFacts{Waiting: 1, Alive: &one, First: []lockadmin.Waiter{one}}},
+		"nobody waits, and 1 is passed over": {q: lockadmin.QueueFacts{Waiting: 1, Dead: 1,
+			First: []lockadmin.Waiter{dead}}},
+		"2 wait, and 1 is passed over; next: one 1m, two 1m": {q: lockadmin.QueueFacts{Waiting: 3, Dead: 1, Alive: &one,
+			First: []lockadmin.Waiter{dead, one, two}}},
+		"1 waits, and 5 are dead; next: one 1m": {q: lockadmin.QueueFacts{Waiting: 6, Dead: 5, Alive: &one,
+			First: []lockadmin.Waiter{dead, dead, dead, dead, dead}}},
+		"1 waits; next: dead 1m": {q: lockadmin.QueueFacts{Waiting: 1, First: []lockadmin.Waiter{dead}},
+			standby: true},
+	} {
+		if got := queueText(c.q, !c.standby); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
