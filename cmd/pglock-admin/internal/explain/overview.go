@@ -89,8 +89,9 @@ func overviewRest(all lockadmin.Overview, limit int) (lines []string) {
 	}
 	counts := fmt.Sprintf("%s in use, %d held", cli.Count(int64(all.Known), "lock"), all.Held)
 	well, others := "All is well", "All others are well"
-	if all.Known > 1000 { // Overview counts no further, and does not look at all
-		counts, well, others = "more than 1,000 locks in use", "No trouble was found", "No other trouble was found"
+	if all.Known > 1000 { // Overview counts no further, and rows at that; and does not look at all
+		counts = "more than 1,000 rows of locks, held and free"
+		well, others = "No trouble was found", "No other trouble was found"
 	}
 	if all.Standby {
 		return []string{fmt.Sprintf("The primary alone knows how the locks are. Here: %s.", counts)}

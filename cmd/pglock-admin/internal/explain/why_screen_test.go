@@ -65,3 +65,12 @@ func TestNoDeadWaiterIsNext(t *testing.T) {
 		}
 	}
 }
+
+// Beyond a thousand the overview counts rows, of free locks too: none of them needs to be in use.
+func TestTheOverviewOfManyLocksCountsRows(t *testing.T) {
+	t.Parallel()
+	const want = "OK  No trouble was found. Here: more than 1,000 rows of locks, held and free."
+	if got := overviewRest(lockadmin.Overview{Known: 1001}, 20); len(got) != 1 || got[0] != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
