@@ -55,7 +55,7 @@ func TestNoDeadWaiterIsNext(t *testing.T) {
 			First: []lockadmin.Waiter{dead}}},
 		"2 wait, and 1 is passed over; next: one 1m, two 1m": {q: lockadmin.QueueFacts{Waiting: 3, Dead: 1, Alive: &one,
 			First: []lockadmin.Waiter{dead, one, two}}},
-		"1 waits, and 5 are dead; next: one 1m": {q: lockadmin.QueueFacts{Waiting: 6, Dead: 5, Alive: &one,
+		"1 waits, and 5 are passed over; next: one 1m": {q: lockadmin.QueueFacts{Waiting: 6, Dead: 5, Alive: &one,
 			First: []lockadmin.Waiter{dead, dead, dead, dead, dead}}},
 		"1 waits; next: dead 1m": {q: lockadmin.QueueFacts{Waiting: 1, First: []lockadmin.Waiter{dead}},
 			standby: true},
