@@ -11,7 +11,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// TryAcquire takes the lock if it is free and nobody is queued for it; otherwise it says at once who holds it.
+// TryAcquire takes the lock if it is free and nobody is queued for it; otherwise it says at once who holds it. If the
+// pool is exhausted it asks over a connection outside the pool; if none comes within ten seconds, it fails.
 // ctx bounds the call, never the lease; a grant that comes too late for ctx is given back. The lease is renewed
 // until it is released or lost, or the client is closed.
 //

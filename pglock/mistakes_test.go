@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,6 +165,52 @@ func TestACallOnAClosedPoolSaysSoAtOnce(t *testing.T) {
 	}
 }
 
+// A try waits for the application no more than for the lock: it asks over another connection. Without one it ends by
+// itself, and nobody's context has ended.
+func TestATryDoesNotWaitForAnExhaustedPool(t *testing.T) {
+	t.Parallel()
+	var full atomic.Bool
+	pool := pgtest.Database(t).Pool(t, func(c *pgxpool.Config) {
+		c.MaxConns = 1
+		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+			if full.Load() {
+				return errors.New("no slot")
+			}
+			return nil
+		}
+	})
+	c := startClient(t, pool)
+	if _, err := c.Acquire(t.Context(), "free", pglock.WithMaxWait(1)); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "waited 1ns in vain (WithMaxWait)") {
+		t.Errorf("%v, want that it names the wait", err)
+	}
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	lease, err := c.TryAcquire(ctx, "tried")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Acquire(ctx, "tried", pglock.WithMaxWait(0), pglock.WithNewOwner()); !errors.Is(err, pglock.ErrHeld) ||
+		errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want that the lock is held", err)
+	}
+	if err := lease.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	full.Store(true)
+	_, err = c.TryAcquire(ctx, "tried")
+	if err == nil || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "no connection of the pool in 10") ||
+		!strings.Contains(err.Error(), "(1 of 1 in use)") || !strings.Contains(err.Error(), "no slot") {
+		t.Errorf("%v, want after a while that there is no connection", err)
+	}
+}
+
 // A call that gets no connection says how many there are, and that they are in use; one that gets one and has to wait
 // for the lock does not.
 func TestACallWithoutAConnectionSaysThatThePoolIsInUse(t *testing.T) {
@@ -174,11 +221,14 @@ func TestACallWithoutAConnectionSaysThatThePoolIsInUse(t *testing.T) {
 	store := fencedstore.New(pool)
 	lease := mustAcquire(t, c, "report")
 	calls := map[string]func(context.Context) error{
-		"TryAcquire":    func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "new")) },
 		"Acquire":       func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) },
 		"Acquire, held": func(ctx context.Context) error { return ignore(c.Acquire(ctx, "held")) },
 		"Acquire for a time": func(ctx context.Context) error {
-			return ignore(c.Acquire(ctx, "new", pglock.WithMaxWait(100*time.Millisecond)))
+			err := ignore(c.Acquire(ctx, "new", pglock.WithMaxWait(100*time.Millisecond)))
+			if !strings.Contains(err.Error(), ": waited 100ms in vain (WithMaxWait): no connection") {
+				t.Errorf("%v, want that it names the wait", err)
+			}
+			return err
 		},
 		"AcquireAll": func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"new", "b"})) },
 		"lockadmin":  func(ctx context.Context) error { return ignore(admin.Backends(ctx, "held")) },

@@ -167,9 +167,10 @@ func WithNewOwner() AcquireOption {
 	}
 }
 
-// WithMaxWait limits how long Acquire and Do wait for the lock; then the error matches ErrHeld and
-// context.DeadlineExceeded. 0 does not wait at all, and the error matches only ErrHeld. Defaults to waiting until ctx
-// ends. TryAcquire ignores it.
+// WithMaxWait limits how long Acquire and Do wait for the lock, and for a connection to ask for it. Then the error
+// matches context.DeadlineExceeded and, once the server has answered that the lock is not free, ErrHeld. 0 does not
+// wait for the lock, as TryAcquire: the error is ErrHeld, or that of a call which could not ask. Defaults to waiting
+// until ctx ends. TryAcquire ignores it.
 func WithMaxWait(d time.Duration) AcquireOption {
 	return func(r *request) error {
 		if d < 0 {

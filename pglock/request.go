@@ -71,8 +71,8 @@ type pending struct {
 }
 
 func (c *Client) newPending(ctx context.Context, r request) (*pending, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil, whyEnded(ctx)
 	}
 	if c.isClosed() {
 		return nil, ErrClosed
@@ -116,7 +116,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err er
 			return a, nil
 		case asking.Err() != nil || c.isClosed():
 			if server.NeverSent(err) && !c.isClosed() && errors.Is(err, ctx.Err()) {
-				return a, err
+				return a, ofWait(ctx, err)
 			}
 			return a, c.endOfWait(ctx)
 		case protocol.State(err) == protocol.StateSpentGrantID: // its grant has ended: begin anew
@@ -181,10 +181,23 @@ func (c *Client) endOfWait(ctx context.Context) error {
 	if c.isClosed() {
 		return ErrClosed
 	}
+	return whyEnded(ctx)
+}
+
+// whyEnded is why ctx has ended: because of WithMaxWait, or of the caller's context.
+func whyEnded(ctx context.Context) error {
 	if waited, is := context.Cause(ctx).(*waitedError); is { //nolint:errorlint // of this call, and not of one outside
 		return waited
 	}
 	return ctx.Err()
+}
+
+// ofWait is err, which has ended together with ctx, after the WithMaxWait that has ended both.
+func ofWait(ctx context.Context, err error) error {
+	if why := whyEnded(ctx); why != ctx.Err() { //nolint:errorlint // it matches
+		return fmt.Errorf("%w: %w", why, err)
+	}
+	return err
 }
 
 // waitAtMost is ctx with a limit that the text of an error tells from the caller's own.

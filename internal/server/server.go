@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/lending"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -64,7 +65,7 @@ func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed er
 	if s.lender = newLender(s); direct != nil {
 		s.direct = newDirect(s, direct)
 	}
-	s.acquires = gathering(s, acquiresWide, errClosed, s.borrow, inStep(s, s.requests))
+	s.acquires = gathering(s, acquiresWide, errClosed, s.lendToTry, inStep(s, s.requests))
 	s.waits = gathering(s, waitsWide, errClosed, s.borrow, inStep(s, s.requests))
 	s.again = gathering(s, waitsWide, errClosed, s.lend, inStep(s, s.requests))
 	s.releases = gathering(s, releasesWide, errClosed, s.lend, s.releaseTogether)
@@ -172,6 +173,23 @@ func (s *Server) lendOpen(ctx context.Context) (*pgx.Conn, func(), error) {
 	return loan.Conn, loan.Give, err
 }
 
+// lendToTry is for requests that do not wait: it does not wait for an exhausted pool either. Where no connection comes
+// within Patience the error says so, and nobody's context has ended.
+func (s *Server) lendToTry(ctx context.Context) (conn *pgx.Conn, give func(), err error) {
+	began := time.Now()
+	limited, cancel := context.WithTimeout(ctx, protocol.Patience)
+	defer cancel()
+	if stat := s.pool.Stat(); stat.IdleConns() > 0 || stat.TotalConns() < stat.MaxConns() {
+		conn, give, err = s.borrow(limited)
+	} else if conn, give, err = s.lend(limited); err != nil {
+		err = noneFree(limited, err, began, s.pool)
+	}
+	if err != nil && ctx.Err() == nil {
+		err = failure.OfOurs(err)
+	}
+	return conn, give, err
+}
+
 // Query runs one step on a connection of the pool, and repeats it if the server undid it for a passing reason.
 func (s *Server) Query(ctx context.Context, step protocol.Step) error {
 	return s.repeat(ctx, s.borrow, step)
@@ -212,7 +230,7 @@ func (s *Server) Acquire(ctx context.Context, a protocol.Request) (answer protoc
 		}
 		return err
 	})
-	if NeverSent(err) && !a.Retry && ctx.Err() != nil { // these two wait for the pool alone
+	if NeverSent(err) && !a.Retry && ctx.Err() != nil { // before others, these two wait for the pool
 		err = noneFree(ctx, err, a.Since, s.pool)
 	}
 	return answer, err
