@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/failure"
@@ -190,10 +191,12 @@ func tableError(ctx context.Context, what, table, schema string, err error) erro
 	}
 	state := protocol.State(err)
 	is := tableErrors[state]
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	switch {
-	case state == "42501":
+	case state == "42501" && !connecting:
 		err = fmt.Errorf("%w: the user must own the table and have the role pglock_user: %w", pglock.ErrPermission, err)
-	case is != nil && !(state == "3F000" && strings.Contains(protocol.Message(err), strconv.Quote(schema))):
+	case is != nil && !connecting &&
+		!(state == "3F000" && strings.Contains(protocol.Message(err), strconv.Quote(schema))):
 		err = fmt.Errorf("%w: %w", is, err)
 	default:
 		err = pglock.ForSiblings(hooks.Key{}).ErrorFromSQL(err, "", 0)

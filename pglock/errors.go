@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -239,6 +242,9 @@ func errorFromSQL(err error, name string, token Token) error {
 	if protocol.ReadOnly(err) {
 		return fmt.Errorf("%w: %s: %w", ErrReadOnly, writable, err)
 	}
+	if connect, is := errors.AsType[*pgconn.ConnectError](err); is {
+		return ofConnecting(err, connect.Config)
+	}
 	switch state := protocol.State(err); state {
 	case protocol.StateExpired:
 		return &LostError{Lock: name, Token: token, Reason: ReasonExpired}
@@ -264,4 +270,13 @@ func errorFromSQL(err error, name string, token Token) error {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return err
+}
+
+// ofConnecting is a failure to connect. Whatever the server refuses there, it is no right on the locks.
+func ofConnecting(err error, config *pgconn.Config) error {
+	if protocol.State(err) != "42501" {
+		return err
+	}
+	return fmt.Errorf("%w (if it is the database: GRANT CONNECT ON DATABASE %s TO %s)", err,
+		pgx.Identifier{cmp.Or(config.Database, config.User)}.Sanitize(), pgx.Identifier{config.User}.Sanitize())
 }

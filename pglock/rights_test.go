@@ -335,6 +335,22 @@ func TestStrangerIsRefusedWithTheRoleToGrant(t *testing.T) {
 	}
 }
 
+// What the server refuses of a connection is no right on the locks: another role would not help.
+func TestAUserWhoMayNotConnectIsNotToldToTakeARole(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db.Conn(t), "REVOKE CONNECT ON DATABASE "+pgx.Identifier{db.Name()}.Sanitize()+" FROM PUBLIC")
+	pool := db.Pool(t, login(t, db, "pglock_user"))
+	_, err := pglock.New(t.Context(), pool)
+	want := fmt.Sprintf("GRANT CONNECT ON DATABASE %q TO %q", db.Name(), pool.Config().ConnConfig.User)
+	for _, err := range []error{err, fencedstore.GuardTable(t.Context(), pool, "accounts")} {
+		if !denied(err) || errors.Is(err, pglock.ErrPermission) || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "pglock_user") {
+			t.Errorf("%v, want only that it cannot connect, and %q", err, want)
+		}
+	}
+}
+
 func TestPublicMayExecuteAndReadNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
