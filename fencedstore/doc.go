@@ -64,7 +64,8 @@
 //   - pglock.ErrReleased: the lease was released here. Nothing was sent.
 //   - ErrTimeLimit (TimeLimitError): the transaction took too long. See the next section.
 //   - ErrLeftFence: the callback left the transaction. See the last section.
-//   - pglock.ErrWrongDatabase: another database or another schema granted the lease.
+//   - pglock.ErrWrongDatabase: another database granted the lease, or Fences have leases of several schemas. A lease of
+//     another schema of this database passes the fences of that schema, which no guard of this one heeds.
 //   - ErrUnfenced (UnfencedError): a guarded table was written without its fence.
 //   - ErrDone (DoneError) and ErrKeyTooOld: see Store.Once.
 //   - SQLSTATE 40001 from COMMIT, under REPEATABLE READ and SERIALIZABLE: after the snapshot the lock was granted to

@@ -107,7 +107,8 @@ func (o opening) explain(err error) error {
 		}
 	case protocol.StateUnfenced:
 		table := protocol.Field(err, protocol.FieldSchema) + "." + protocol.Field(err, protocol.FieldTable)
-		return &UnfencedError{Table: table, Resource: protocol.Detail(err, "resource"), Passed: o.resources(), Err: err}
+		return &UnfencedError{Table: table, Resource: protocol.Detail(err, "resource"), Passed: o.resources(), Err: err,
+			guard: protocol.Field(err, protocol.FieldConstraint), home: o.schema()}
 	case protocol.StateKeyTooOld:
 		return fmt.Errorf("%w: %w", ErrKeyTooOld, err)
 	case protocol.StateLeftFence:

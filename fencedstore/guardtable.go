@@ -40,11 +40,16 @@ type UnfencedError struct {
 	Resource string   // whose fence the transaction must pass
 	Passed   []string // the resources of the fences that the transaction has passed
 	Err      error    // the server's, with a hint
+
+	guard, home string // the schemas of the guard and of the leases; "" if the driver does not tell
 }
 
 func (e *UnfencedError) Error() string {
 	s := "fencedstore: " + failure.Bare(e.Err)
 	switch n := len(e.Passed); {
+	case e.guard != "" && e.guard != e.home:
+		s += fmt.Sprintf("; schema %q guards the table, and the lease is of schema %q: acquire the lock with a client "+
+			"of the former", e.guard, e.home)
 	case slices.Contains(e.Passed, e.Resource):
 		s += "; the write has passed it, but this statement ran outside its transaction, as through the pool " +
 			"instead of the function's tx, or after a ROLLBACK TO or COMMIT that ended the fence"

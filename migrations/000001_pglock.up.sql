@@ -4112,7 +4112,7 @@ BEGIN
     RETURN true;
   END IF;
   RAISE EXCEPTION USING ERRCODE = 'LK011', SCHEMA = p_schema, TABLE = p_table, COLUMN = coalesce(p_column, ''),
-    DETAIL = 'resource=' || left(p_resource, 512),
+    CONSTRAINT = current_schema(), DETAIL = 'resource=' || left(p_resource, 512),
     MESSAGE = CASE
       WHEN p_column IS NOT NULL
       THEN pg_catalog.format('key column %I of guarded table %I.%I is NULL or missing, or of a type that cannot be a key: '
