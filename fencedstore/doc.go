@@ -79,7 +79,8 @@
 // # Time limits
 //
 // A fence limits its transaction: to what the lease has left, or to the d of WithTimeLimit(d). [A holder that hangs]
-// says how. If a limit ends the transaction, the error is a TimeLimitError. After one of a transaction of Guard the
+// says how. A write within a write of the same resource waits for the outer one, which waits for it, until its own time
+// limit. If a limit ends the transaction, the error is a TimeLimitError. After one of a transaction of Guard the
 // application has to close the connection: with pgx by tx.Conn().Close; with database/sql by returning
 // driver.ErrBadConn from the function of sql.Conn.Raw. The stores do that themselves.
 //

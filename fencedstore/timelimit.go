@@ -26,7 +26,7 @@ var ErrTimeLimit = errors.New("fencedstore: the transaction took too long")
 
 // TimeLimitError says which time limit ended a fenced transaction. It is an ErrTimeLimit. Nothing was committed.
 //
-// If the transaction waited for somebody else's lock, more time would not have helped, and Wait says whose it was. Of a
+// If the transaction waited for another's lock, more time would not have helped, and Wait says whose it was. Of a
 // transaction of Guard this is known only while it waits at its fence. Wait is nil if nobody could be asked in time, or
 // if the transaction did not wait.
 //
@@ -55,9 +55,10 @@ func (e *TimeLimitError) Error() string {
 		return fmt.Sprintf(nothing+"for %s, until its time limit of %v (%s); %s shows more: %s",
 			e.Wait, limit, by, e.Wait.query(), failure.Bare(e.Err))
 	case e.Setting == "lock_timeout":
-		return fmt.Sprintf(nothing+"for a lock of somebody else's%s, until its time limit of %v (%s), "+
-			"and nobody could see whose: while such a wait lasts, SELECT pid, pg_blocking_pids(pid), query "+
-			"FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0 shows it: %s",
+		return fmt.Sprintf(nothing+"for a lock of another transaction%s, until its time limit of %v (%s), "+
+			"and nobody could see whose, perhaps that of a write around this one: while such a wait lasts, "+
+			"SELECT pid, pg_blocking_pids(pid), query FROM pg_stat_activity "+
+			"WHERE cardinality(pg_blocking_pids(pid)) > 0 shows it: %s",
 			during(e.Err), limit, by, failure.Bare(e.Err))
 	}
 	what, cure := "its time limit of", "give WithTimeLimit a longer one"
