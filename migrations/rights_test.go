@@ -200,6 +200,10 @@ func TestDoctorNamesEachRightThatIsWrongAndWhatMendsIt(t *testing.T) {
 			if found := doctor(); !strings.HasPrefix(found, "rights | t | as they must be") {
 				t.Fatalf("after the migration: %s", found)
 			}
+			if drawn := text(t, conn, here(
+				`SELECT value FROM T_SCHEMA.diagnose() WHERE item = 'tokens'`)); drawn != "0 drawn, 0 granted" {
+				t.Errorf("before the first token doctor says %s", drawn)
+			}
 			cases := []struct{ sql, says string }{
 				{`GRANT SELECT, UPDATE ON T_SCHEMA.locks TO T_ROLE`,
 					`table T_SCHEMA.locks | T_ROLE | SELECT, UPDATE | REVOKE SELECT, UPDATE ON TABLE T_SCHEMA.locks FROM T_ROLE CASCADE`},
@@ -257,7 +261,7 @@ func TestDoctorNamesEachRightThatIsWrongAndWhatMendsIt(t *testing.T) {
 			mend()
 			change(`GRANT SELECT ON T_SCHEMA.locks TO T_ROLE; REVOKE EXECUTE ON FUNCTION T_SCHEMA.sweep FROM pglock_user`)
 			if found := doctor(); !strings.Contains(found,
-				here("rights on table T_SCHEMA.locks | f | T_ROLE has SELECT | Nobody may have this right: REVOKE "+
+				here("rights on table T_SCHEMA.locks | f | T_ROLE has SELECT | It must not have this right: REVOKE "+
 					"SELECT ON TABLE T_SCHEMA.locks FROM T_ROLE CASCADE.")) ||
 				!strings.Contains(found, " | f | pglock_user lacks EXECUTE | What needs this right fails: GRANT "+
 					"EXECUTE ON FUNCTION ") || strings.Count(found, "\n") != 1 {
@@ -272,8 +276,12 @@ func TestDoctorNamesEachRightThatIsWrongAndWhatMendsIt(t *testing.T) {
 			}
 			mend()
 			// To let a role of one's own call some of what every user may call is no mistake.
-			change(`GRANT USAGE ON SCHEMA T_SCHEMA TO T_ROLE; GRANT EXECUTE ON FUNCTION T_SCHEMA.get_lock, T_SCHEMA.list_locks TO T_ROLE`)
+			change(`REVOKE ALL ON ALL FUNCTIONS IN SCHEMA T_SCHEMA FROM T_ROLE; GRANT USAGE ON SCHEMA T_SCHEMA TO T_ROLE; GRANT EXECUTE ON FUNCTION T_SCHEMA.get_lock, T_SCHEMA.list_locks TO T_ROLE`)
 			if found := wrong(); found != "" {
+				t.Errorf("of a role that may look doctor says %s", found)
+			}
+			if found := doctor(); !strings.HasPrefix(found, "rights | t | as they must be") ||
+				!strings.HasSuffix(found, here("some of those of pglock_user also others: T_ROLE (2).")) {
 				t.Errorf("of a role that may look doctor says %s", found)
 			}
 			// What the application has in the schema is its own affair, and then others may use the schema.

@@ -7,9 +7,10 @@ LANGUAGE sql VOLATILE AS $$
     SELECT i.epoch, i.timeline_since AT TIME ZONE interval '0' AS since, current_timeline() AS line,
       pg_is_in_recovery() AS standby, s.seqcache, s.seqincrement, s.seqmax,
       CASE WHEN s.seqcycle THEN 'cycles' ELSE 'no cycle' END AS cycles,
-      q.last_value AS number, (i.epoch << 36) + q.last_value AS drawn,
+      q.number, (i.epoch << 36) + q.number AS drawn,
       coalesce(GREATEST((SELECT max(l.token) FROM locks l), (SELECT max(f.last_token) FROM fences f)), 0) AS granted
-    FROM installation i JOIN pg_sequence s ON s.seqrelid = 'fencing_token_seq'::regclass, fencing_token_seq q)
+    FROM installation i JOIN pg_sequence s ON s.seqrelid = 'fencing_token_seq'::regclass,
+      (SELECT o.last_value - (NOT o.is_called)::int AS number FROM fencing_token_seq o) q)   -- the last one drawn
   SELECT v.* FROM f CROSS JOIN LATERAL (VALUES
     ('timeline', CASE WHEN NOT f.standby THEN f.line IS NOT NULL END,
      CASE WHEN f.standby THEN 'standby' ELSE coalesce(f.line::text, 'not visible') END, CASE
@@ -33,13 +34,20 @@ $$;
 -- diagnose_rights is diagnose for rights.
 CREATE FUNCTION diagnose_rights() RETURNS TABLE (item text, ok boolean, value text, meaning text)
 LANGUAGE sql VOLATILE AS $$
-  WITH w AS MATERIALIZED (SELECT o.*, row_number() OVER () AS n, count(*) OVER () AS all FROM wrong_rights() o)
-  SELECT 'rights', true, 'as they must be', 'Only the functions touch the tables, and only the two roles call them.'
+  WITH w AS MATERIALIZED (SELECT o.*, row_number() OVER () AS n, count(*) OVER () AS all FROM wrong_rights() o),
+    others AS (   -- who was given some of what every user may call: nothing is wrong with that
+      SELECT role_name(r.grantee) AS who, count(DISTINCT r.object) AS functions FROM rights_on_objects() r
+      WHERE r.kind = 'FUNCTION' AND r.grantor IS NOT NULL AND NOT r.must AND r.grantee <> r.owner GROUP BY r.grantee),
+    named AS (SELECT o.*, row_number() OVER (ORDER BY o.who) AS n, count(*) OVER () AS all FROM others o)
+  SELECT 'rights', true, 'as they must be', 'Only the functions touch the tables, and only the two roles call them'
+    || coalesce('; some of those of pglock_user also others: ' || (
+      SELECT string_agg(CASE WHEN n.n > 10 THEN 'and ' || n.all - 10 || ' more'
+        ELSE format('%s (%s)', n.who, n.functions) END, ', ' ORDER BY n.n) FROM named n WHERE n.n <= 11), '') || '.'
   WHERE NOT EXISTS (SELECT FROM w)
   UNION ALL
   SELECT 'rights on ' || w.object, false,
     w.grantee || CASE WHEN w.lacks THEN ' lacks ' ELSE ' has ' END || w.privileges,
-    CASE WHEN w.lacks THEN 'What needs this right fails: ' ELSE 'Nobody may have this right: ' END || w.mend || '.'
+    CASE WHEN w.lacks THEN 'What needs this right fails: ' ELSE 'It must not have this right: ' END || w.mend || '.'
   FROM w WHERE w.n <= 10
   UNION ALL
   SELECT 'rights', false, w.all - 10 || ' more are wrong', 'See object, grantee, privileges and mend of wrong_rights().'
