@@ -183,6 +183,9 @@ func TestUpWithoutARightSaysWhichAndWhoHasIt(t *testing.T) {
 		wants(what+" without any right", err, -1, "may not be looked at", "the right to use it",
 			`GRANT pglock_user TO "`+name+`"`)
 	}
+	mustDo(t, conn, "GRANT USAGE ON SCHEMA pglock TO "+name)
+	_, _, err = Version(t.Context(), app)
+	wants("with USAGE", err, -1, "may not be looked at", `the right EXECUTE on "pglock"."schema_version"()`)
 	mustDo(t, conn, "DROP SCHEMA pglock CASCADE")
 	mustUp(t, db.URL(), ladder(t, 2, nil))
 	files := ladder(t, 3, nil)

@@ -20,6 +20,7 @@ type found struct {
 
 	user, owner, right         string // the right that the owner has, and that changes need
 	callable, mayChange, roles bool
+	enters                     bool // the user has USAGE on the schema
 	member                     bool // of pglock_user, with NOINHERIT
 	mayMakeRoles               bool // or has them already
 }
@@ -27,6 +28,7 @@ type found struct {
 const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_function_privilege(v.oid, 'EXECUTE'), false),
 	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(t.oid, 'SELECT'), false),
+	coalesce(has_schema_privilege(n.oid, 'USAGE'), false),
 	CASE WHEN v.oid IS NOT NULL THEN pg_has_role(v.proowner, 'USAGE')
 		WHEN n.oid IS NOT NULL THEN has_schema_privilege(n.oid, 'CREATE')
 		ELSE has_database_privilege(d.oid, 'CREATE') END,
@@ -60,8 +62,8 @@ func (c config) look(ctx context.Context, db querier) (found, error) {
 
 func (c config) lookOnce(ctx context.Context, db querier) (f found, err error) {
 	var readable bool
-	err = db.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &readable, &f.mayChange,
-		&f.right, &f.user, &f.owner, &f.roles, &f.member, &f.mayMakeRoles)
+	err = db.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &readable, &f.enters,
+		&f.mayChange, &f.right, &f.user, &f.owner, &f.roles, &f.member, &f.mayMakeRoles)
 	if err == nil && f.made && f.callable {
 		err = db.QueryRow(ctx, "SELECT "+c.quoted("schema_version")+"()").Scan(&f.version)
 	}
@@ -99,6 +101,9 @@ func (c config) mayLook(f found) error {
 		return nil
 	}
 	e := &RightError{Schema: c.schema, Have: -1, User: f.user, Lacks: "the right to use it", Owner: f.owner}
+	if f.enters {
+		e.Lacks = "the right EXECUTE on " + c.quoted("schema_version") + "()"
+	}
 	if f.roles {
 		e.Role, e.Member = "pglock_user", f.member
 	}
