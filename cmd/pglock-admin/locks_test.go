@@ -166,6 +166,22 @@ func TestABreakThatTakesTooLongSaysHowToFindWhoIsInItsWay(t *testing.T) {
 	in(t, db.URL(), "why", "jobs/a").want(t, cli.ExitOK, fmt.Sprintf("pg_terminate_backend(%d)", busy.PgConn().PID()))
 }
 
+// The server names the statement that ends the transaction in the way of a break. So does the advice.
+func TestABreakOfALockedRowSaysHowToEndThatTransaction(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker", "jobs/a")
+	busy := db.Conn(t)
+	for _, sql := range []string{"BEGIN", "SELECT FROM pglock.locks WHERE name = 'jobs/a' FOR UPDATE"} {
+		if state := written(t, busy, sql); state != "" {
+			t.Fatal(state)
+		}
+	}
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, cli.ExitFailure, "its row is locked by process",
+		fmt.Sprintf("try: the same command again, or end that transaction: SELECT pg_terminate_backend(%d)\n",
+			busy.PgConn().PID()))
+}
+
 func TestBreakOfWhatIsNotHeldExitsWithThree(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

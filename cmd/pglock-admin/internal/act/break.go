@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/cmd/pglock-admin/internal/cli"
@@ -153,7 +154,11 @@ func breakLock(o *cli.Options, cmd *cobra.Command, b breaking) error {
 // breakFailed says what became of a break whose answer is an error. why is the command that names whoever is in its
 // way, see the one that shows whether it was done.
 func breakFailed(o *cli.Options, err error, why, see string) error {
+	pgErr, of := errors.AsType[*pgconn.PgError](err)
 	switch {
+	case of && pgErr.Code == "55P03" && pgErr.Hint != "" && shown.AllPrint(pgErr.Hint): // how to end that transaction
+		return &cli.Advised{Err: err, Code: cli.ExitFailure,
+			Hint: cli.Again + strings.TrimRight(strings.TrimPrefix(pgErr.Hint, "Try again"), ".;")}
 	case cli.StateOf(err) == "57014": // the server undid it
 		return cli.Errorf(cli.ExitFailure, why+", which names that transaction's process\n"+
 			"  If it names none: psql -c 'SELECT 1' shows whether the server hangs", "nothing was broken within %s "+
