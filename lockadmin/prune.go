@@ -77,9 +77,12 @@ type pruner struct {
 	inUse bool // the last try found the table of locks in use
 }
 
-// run sweeps first, because a lock with waiters is not pruned; it prunes the locks last, because it may have to wait
-// for their table.
+// run begins with the history, which needs the role: who lacks it removes nothing. It sweeps before the locks, because
+// one with waiters is not pruned; it prunes the locks last, because it may have to wait for their table.
 func (p *pruner) run(ctx context.Context) error {
+	if err := p.events(ctx); err != nil {
+		return err
+	}
 	for more := true; more; {
 		n, _, err := p.call(ctx, protocol.SweepAll(p.admin.schema), sweptAtOnce)
 		if err != nil {
@@ -87,9 +90,6 @@ func (p *pruner) run(ctx context.Context) error {
 		}
 		p.done.Leftovers += n
 		more = n >= sweptAtOnce // otherwise there were fewer of each kind
-	}
-	if err := p.events(ctx); err != nil {
-		return err
 	}
 	return p.locks(ctx)
 }

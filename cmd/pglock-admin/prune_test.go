@@ -411,6 +411,19 @@ func TestPruneNeedsAnOperator(t *testing.T) {
 	}
 }
 
+// Everybody may sweep. A prune that is refused has not done even that, and says who may.
+func TestARefusedPruneRemovesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	idleSince(t, db, "25 h", "idle")
+	execute(t, db, deadWaiters, "idle", 4)
+	a := in(t, asUser(t, db, "pglock_user"), "prune").want(t, cli.ExitPermission,
+		"let an administrator run: GRANT pglock_admin TO ")
+	if n := ask[int](t, db, `SELECT count(*) FROM pglock.waiters`); n != 4 || strings.Contains(a.stderr, "removed") {
+		t.Errorf("%d of 4 tickets are left: %s", n, a.stderr)
+	}
+}
+
 func TestPruneRefusesWrongArgumentsBeforeAnythingIsDone(t *testing.T) {
 	t.Parallel()
 	for _, line := range []struct{ args, says string }{
