@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -105,7 +104,8 @@ func (ls *Leases) Err() error {
 	return nil
 }
 
-// Release releases all leases at the same time, each as Lease.Release does. The error joins theirs.
+// Release releases all leases at the same time, each as Lease.Release does. The error joins theirs; its
+// text has the first three.
 func (ls *Leases) Release(ctx context.Context) error {
 	errs := make([]error, len(ls.all))
 	var releases sync.WaitGroup
@@ -113,7 +113,7 @@ func (ls *Leases) Release(ctx context.Context) error {
 		releases.Go(func() { errs[i] = l.Release(ctx) })
 	}
 	releases.Wait()
-	return failure.Told(errors.Join(errs...), "pglock: release %d locks", len(ls.all))
+	return failure.Told(failure.Joined(errs), "pglock: release %d locks", len(ls.all))
 }
 
 // giveBack ends leases that nobody has seen. They are taken back like abandoned requests, in the background if

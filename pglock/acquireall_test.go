@@ -117,6 +117,25 @@ func TestLeasesEndTogetherWithTheFirstOfThem(t *testing.T) {
 	}
 }
 
+func TestTheErrorOfManyReleasesIsShort(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := startClient(t, newFakeStore(), trust.SystemClock())
+		leases, err := c.AcquireAll(t.Context(), strings.Split("a b c d e f g h i", " "))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := leases.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err = leases.Release(t.Context())
+		if !errors.Is(err, ErrReleased) || strings.Count(err.Error(), "\n") != 3 ||
+			!strings.HasSuffix(err.Error(), "\nand 6 more") {
+			t.Errorf("%v, want the first three and how many more", err)
+		}
+	})
+}
+
 func TestLeaseFromContextIsTheLeaseAcquiredLast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

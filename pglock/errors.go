@@ -252,8 +252,7 @@ func errorFromSQL(err error, name string, token Token) error {
 		reason := cmp.Or(Reason(protocol.Detail(err, "reason")), ReasonUnknown)
 		return &LostError{Lock: name, Token: token, Reason: reason}
 	case protocol.StateDeadlock:
-		return fmt.Errorf("%w: %w: %s; if this is other work, as in a goroutine of its own, ask WithNewOwner",
-			ErrSelfDeadlock, ErrHeld, protocol.Message(err))
+		return &selfDeadlockError{protocol.Message(err)}
 	case protocol.StateOtherLimit:
 		return fmt.Errorf("%w: %w: %s", ErrLimit, ErrInvalid, protocol.Message(err))
 	case protocol.StateOtherDatabase:
@@ -279,4 +278,16 @@ func ofConnecting(err error, config *pgconn.Config) error {
 	}
 	return fmt.Errorf("%w (if it is the database: GRANT CONNECT ON DATABASE %s TO %s)", err,
 		pgx.Identifier{cmp.Or(config.Database, config.User)}.Sanitize(), pgx.Identifier{config.User}.Sanitize())
+}
+
+// selfDeadlockError is the server's refusal of a request whose owner holds the lock. It is an ErrSelfDeadlock and an
+// ErrHeld.
+type selfDeadlockError struct{ says string }
+
+func (e *selfDeadlockError) Error() string {
+	return "pglock: " + e.says + "; if this is other work, as in a goroutine of its own, ask WithNewOwner"
+}
+
+func (e *selfDeadlockError) Is(target error) bool {
+	return target == ErrSelfDeadlock || target == ErrHeld
 }

@@ -96,8 +96,9 @@ func TestWorkOfItsOwnAsksWithANewOwner(t *testing.T) {
 			return err
 		}
 		if _, err := c.Acquire(ctx, "rows"); !errors.Is(err, pglock.ErrSelfDeadlock) ||
-			!strings.Contains(err.Error(), "WithNewOwner") {
-			t.Errorf("the same owner: %v, want ErrSelfDeadlock and the way out", err)
+			!strings.Contains(err.Error(), "WithNewOwner") || strings.Count(err.Error(), "rows") != 1 ||
+			strings.Count(err.Error(), "held") != 1 || strings.Contains(err.Error(), "holds") {
+			t.Errorf("the same owner: %v, want once ErrSelfDeadlock and the way out", err)
 		}
 		var all sync.WaitGroup
 		for _, ask := range []func(context.Context) error{

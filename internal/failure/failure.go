@@ -88,6 +88,26 @@ func (e *ofOurs) Is(target error) bool {
 
 func (e *ofOurs) As(target any) bool { return errors.As(e.err, target) }
 
+// shownOf is how many of many errors their text shows.
+const shownOf = 3
+
+// Joined is errors.Join, but the text of more than a few says how many there are besides the first.
+func Joined(errs []error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) <= shownOf {
+		return errors.Join(errs...)
+	}
+	return &joined{errs}
+}
+
+type joined struct{ all []error }
+
+func (e *joined) Error() string {
+	return fmt.Sprintf("%v\nand %d more", errors.Join(e.all[:shownOf]...), len(e.all)-shownOf)
+}
+
+func (e *joined) Unwrap() []error { return e.all }
+
 // Bare is the text of err without the names of our packages, wherever an error inside begins with one.
 func Bare(err error) string {
 	text := err.Error()
