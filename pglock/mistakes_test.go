@@ -204,12 +204,18 @@ func TestATryDoesNotWaitForAnExhaustedPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	full.Store(true)
-	_, err = c.TryAcquire(ctx, "tried")
-	if err == nil || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) ||
-		!strings.Contains(err.Error(), "no connection of the pool in 10") ||
-		!strings.Contains(err.Error(), "(1 of 1 in use)") || !strings.Contains(err.Error(), "no slot") {
-		t.Errorf("%v, want after a while that there is no connection", err)
+	var tries sync.WaitGroup
+	for what, opts := range map[string][]pglock.AcquireOption{"alone": nil, "a subtree": {pglock.WithSubtree()}} {
+		tries.Go(func() {
+			_, err := c.TryAcquire(ctx, "tried", opts...)
+			if err == nil || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) ||
+				!strings.Contains(err.Error(), "no connection of the pool in 10") ||
+				!strings.Contains(err.Error(), "(1 of 1 in use)") || !strings.Contains(err.Error(), "no slot") {
+				t.Errorf("%s: %v, want after a while that there is no connection", what, err)
+			}
+		})
 	}
+	tries.Wait()
 }
 
 // A call that gets no connection says how many there are, and that they are in use; one that gets one and has to wait

@@ -238,8 +238,11 @@ func (s *Server) Acquire(ctx context.Context, a protocol.Request) (answer protoc
 
 // acquireSubtree requests a subtree, in a statement of its own: it may wait for others' transactions.
 func (s *Server) acquireSubtree(ctx context.Context, a protocol.Request) (protocol.Answer, error) {
-	answers := make([]protocol.Answer, 1)
-	err := s.repeat(ctx, s.lend, s.requests([]protocol.Request{a}, answers))
+	answers, lend := make([]protocol.Answer, 1), s.lend
+	if !a.Wait && !a.Retry {
+		lend = s.lendToTry
+	}
+	err := s.repeat(ctx, lend, s.requests([]protocol.Request{a}, answers))
 	return answers[0], err
 }
 
