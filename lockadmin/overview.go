@@ -209,7 +209,7 @@ func (l *look) summary() Summary {
 	v := l.Verdicts[0]
 	s := Summary{Lock: l.Lock, Severity: v.Severity, Kind: v.Kind, Text: inWords[v.Kind], Who: v.Who, Since: v.Since,
 		Waiting: l.Queue.Waiting}
-	if v.Kind == whyCircle && v.Severity == SeverityBusy {
+	if v.perhaps() {
 		s.Text = "perhaps a " + s.Text
 	}
 	if first := v.Steps[:min(1, len(v.Steps))]; l.Lock == "" { // nobody can ask why

@@ -36,7 +36,7 @@ func (l *look) conclude() {
 			}
 		}
 		l.freeVerdicts()
-		if !slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return v.Severity != SeverityBusy }) {
+		if !slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return v.Severity != SeverityBusy && !v.perhaps() }) {
 			l.heldVerdict() // besides what is perhaps a circle
 		}
 		l.deadVerdict()

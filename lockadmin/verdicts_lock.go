@@ -42,6 +42,9 @@ func (l *look) circleVerdict() {
 		return
 	}
 	v.Severity = SeverityBusy
+	if !slices.ContainsFunc(l.Circle, func(w Wait) bool { return min(w.Waiting, w.HeldFor) < 10*standing }) {
+		v.Severity = SeverityNote // the overview has it: in most programs work does not last so long
+	}
 	v.Text = say("Perhaps a deadlock: %s.", strings.Join(links, "; "))
 	v.Because = say("Not sure. All that has been so for %s and longer. But pglock does not know whether the work "+
 		"that holds is the work that waits: another line of work of the same program may wait, or a program has asked "+
@@ -57,6 +60,9 @@ func (l *look) circleVerdict() {
 		end, l.breakLeast(), advice}
 	l.add(v)
 }
+
+// perhaps reports whether the verdict is a circle that may be none: the lock itself may also be told of.
+func (v Verdict) perhaps() bool { return v.Kind == whyCircle && v.Severity != SeverityStuck }
 
 // breakLeast breaks the youngest lease of the circle.
 func (l *look) breakLeast() Step {
